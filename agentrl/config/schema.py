@@ -1,0 +1,252 @@
+"""Every knob of a run: one typed tree, one line of documentation each, one default each.
+
+Code takes the section it needs, never the root. Relative paths are resolved by `agentrl.config.load` (next to the
+config file first) before anyone sees them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from omegaconf import MISSING
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """What the run is called and how long it goes on."""
+
+    dir: str | None = None
+    """Where everything of the run is written; `runs/<config name>` when absent."""
+    num_steps: int = 100
+    """Actor updates in all."""
+    seed: int = 0
+    """Seeds the order of the prompts, the sampling of every turn, and the resampling of groups."""
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """Prompts: JSONL or Parquet. A row has `messages`/`prompt` (chat messages or text) and `answer`, or rStar2's columns."""
+
+    train_files: list[str] = MISSING
+    """Files of training prompts."""
+    validation_files: list[str] = field(default_factory=list)
+    """Files of held-out prompts; empty means no validation."""
+    prompt_key: str = "prompt"
+    """Column that holds the chat messages, or one user message as text."""
+    answer_key: str = "answer"
+    """Column that holds the reference answer; dots enter a struct (`reward_model.ground_truth`)."""
+    system_prompt: str | None = None
+    """Put before every prompt that has no system message of its own."""
+    shuffle: bool = True
+    """Shuffle each epoch, by the run's seed."""
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """The policy."""
+
+    path: str = MISSING
+    """Folder (or hub name) of a Hugging Face causal LM with its tokenizer and chat template."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which the actor and the embedded engine compute; the actor's master weights stay float32."""
+
+
+@dataclass(frozen=True)
+class RolloutSection:
+    """How trajectories are made."""
+
+    engine: Literal["transformers"] = "transformers"
+    """`transformers` is the embedded engine, which needs nothing but torch."""
+    num_engines: int = 1
+    """Engine processes; each holds a full copy of the policy."""
+    num_threads_per_engine: int = 0
+    """CPU threads of an engine without a GPU; 0 takes every core."""
+    num_workers: int = 1
+    """Agent-loop processes; each runs many trajectories at once."""
+    prompts_per_step: int = 128
+    """Prompts rolled out for one update (refills come on top)."""
+    samples_per_prompt: int = 32
+    """Trajectories of one prompt: the size of a group before selection."""
+    max_concurrent_trajectories: int = 64
+    """Trajectories that run at once on one engine; also the number of KV-cache rows of the embedded engine."""
+    temperature: float = 1.0
+    """Sampling temperature, in training and in validation."""
+    top_p: float = 1.0
+    """Nucleus sampling; 1 keeps the whole distribution."""
+    top_k: int = 0
+    """Sample from the k likeliest tokens; 0 keeps every token."""
+    max_prompt_tokens: int = 2048
+    """Longer prompts stop the run with their ids, before anything is rolled out."""
+    max_response_tokens: int = 8192
+    """Tokens after the prompt, sampled and observed together."""
+    max_turns: int = 10
+    """Assistant turns of one trajectory."""
+    max_tool_response_tokens: int = 1024
+    """A longer tool result is cut, and says so."""
+    tool_timeout_s: float = 30.0
+    """Wall clock for one tool call, queueing included."""
+    turn_timeout_s: float = 300.0
+    """Wall clock for one completion."""
+    trajectory_timeout_s: float = 1200.0
+    """Wall clock for one episode; what is there by then is scored as a truncated answer."""
+    max_retries: int = 2
+    """Fresh episodes for a trajectory whose infrastructure failed, before it is left out of its group."""
+    tool_config_path: str | None = None
+    """Tool YAML; may stand at the root instead."""
+
+
+@dataclass(frozen=True)
+class RewardSection:
+    """What turns a finished trajectory into a number."""
+
+    class_name: str = "agentrl.rewards.math_answer.MathAnswerReward"
+    """Import path of the reward class."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Passed to its constructor as plain data."""
+    timeout_s: float = 30.0
+    """Wall clock for scoring one trajectory."""
+
+
+@dataclass(frozen=True)
+class SelectionSection:
+    """Which trajectories of a group are trained on."""
+
+    method: Literal["all", "resample_on_correct"] = "resample_on_correct"
+    """`resample_on_correct` is GRPO-RoC; `all` is plain GRPO."""
+    keep: int = 16
+    """Trajectories kept per group by `resample_on_correct`."""
+    positives: Literal["weighted", "sorted"] = "weighted"
+    """Draw correct trajectories by quality (the paper), or take the best in order (the released code)."""
+    min_positives: int = 1
+    """Correct trajectories kept at least, where there are that many."""
+    min_negatives: int = 1
+    """Wrong trajectories kept at least, where there are that many."""
+    drop_equal_reward: bool = True
+    """Drop groups whose rewards are all equal before the resampling; they carry no gradient."""
+    min_group_size: int = 2
+    """Groups with fewer scored trajectories are dropped."""
+    max_refill_rounds: int = 1
+    """Rounds of fresh prompts that replace dropped groups within a step."""
+
+
+@dataclass(frozen=True)
+class AlgorithmSection:
+    """From rewards to a loss."""
+
+    selection: SelectionSection = field(default_factory=SelectionSection)
+    normalise_by_std: bool = True
+    """Divide advantages by the standard deviation of their group (GRPO)."""
+    clip_ratio_low: float = 0.2
+    """Lower PPO clip: ratios below 1 - this are clipped."""
+    clip_ratio_high: float = 0.28
+    """Upper PPO clip: ratios above 1 + this are clipped (clip-higher)."""
+    kl_coefficient: float = 0.0
+    """Weight of the KL term against the frozen starting policy (k3 estimator); 0 builds no reference model."""
+
+
+@dataclass(frozen=True)
+class ActorSection:
+    """The policy update."""
+
+    num_workers: int = 1
+    """FSDP ranks, one process each."""
+    num_threads_per_worker: int = 0
+    """CPU threads of a rank without a GPU; 0 shares the cores evenly."""
+    learning_rate: float = 1e-6
+    """AdamW learning rate after warm-up; constant."""
+    warmup_steps: int = 20
+    """Updates over which the learning rate rises linearly."""
+    weight_decay: float = 0.01
+    """AdamW weight decay."""
+    adam_beta1: float = 0.9
+    """AdamW first-moment decay."""
+    adam_beta2: float = 0.999
+    """AdamW second-moment decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are clipped to this global norm."""
+    mini_batches_per_step: int = 1
+    """Optimiser updates made from the trajectories of one step."""
+    max_tokens_per_micro_batch: int = 16384
+    """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""
+
+
+@dataclass(frozen=True)
+class JudgeSection:
+    """The code judge of the run: a remote address, or one that the run starts on this machine."""
+
+    host_addr: str | None = None
+    """Address of a running judge; absent: the run starts its own on loopback, and stops it."""
+    host_port: int | None = None
+    """Port of a running judge; absent: a free one."""
+    token_env: str | None = None
+    """Environment variable that holds the judge's bearer token; the token itself is never written."""
+    num_slots: int = 0
+    """Programs judged at once by a judge that the run starts; 0 takes one per core."""
+    max_wall_time_s: float = 10.0
+    """Wall clock of one judged program, for a judge that the run starts."""
+    max_memory_mb: int = 512
+    """Memory of one judged program, for a judge that the run starts."""
+    min_isolation: Literal["A", "B", "C", "D"] = "B"
+    """Weakest isolation tier accepted of a judge that the run starts; `D` (no isolation) must be named here."""
+
+
+@dataclass(frozen=True)
+class ValidationSection:
+    """How accuracy on the held-out prompts is measured."""
+
+    every_steps: int = 0
+    """Validate after every so many updates (and before the first, and after the last); 0 never."""
+    samples_per_prompt: int = 1
+    """Trajectories per held-out prompt; accuracy is their mean."""
+
+
+@dataclass(frozen=True)
+class CheckpointSection:
+    """What a killed run goes on from."""
+
+    every_steps: int = 10
+    """Write a checkpoint after every so many updates, and after the last."""
+    keep_last: int = 2
+    """Older checkpoints are deleted."""
+
+
+@dataclass(frozen=True)
+class CodeJudgeTools:
+    """rStar2-Agent's short form: the built-in Python tool against a code judge."""
+
+    host_addr: str | None = None
+    """As `judge.host_addr`, which it must equal where both are given."""
+    host_port: int | None = None
+    """As `judge.host_port`."""
+    batch_size: int = 64
+    """Submissions sent in one request at most."""
+    concurrency: int = 32
+    """Requests in flight per worker."""
+    batch_timeout_seconds: float = 30.0
+    """Wall clock for one batch."""
+    enable_jupyter: bool = False
+    """Offer the stateful `jupyter_code` tool as well."""
+
+
+@dataclass(frozen=True)
+class ToolsSection:
+    """Tools given in the run config itself."""
+
+    code_judge: CodeJudgeTools | None = None
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The root of the tree."""
+
+    run: RunSection = field(default_factory=RunSection)
+    data: DataSection = field(default_factory=DataSection)
+    model: ModelSection = field(default_factory=ModelSection)
+    rollout: RolloutSection = field(default_factory=RolloutSection)
+    reward: RewardSection = field(default_factory=RewardSection)
+    algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
+    actor: ActorSection = field(default_factory=ActorSection)
+    judge: JudgeSection = field(default_factory=JudgeSection)
+    validation: ValidationSection = field(default_factory=ValidationSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    tools: ToolsSection | None = None
+    tool_config_path: str | None = None

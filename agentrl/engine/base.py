@@ -1,0 +1,80 @@
+"""The `Engine` protocol: what samples completions, whatever library does the work.
+
+Engines are called across processes, so every argument and result is plain data.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from agentrl.types import Completion, Deadline, SamplingParams
+from agentrl.weight_sync.base import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot of an engine's load."""
+
+    num_running: int
+    num_waiting: int
+    kv_tokens_used: int
+    kv_tokens_capacity: int
+    policy_version: int
+    num_generated_tokens: int
+    """Since the engine started."""
+    num_prefill_tokens: int
+    """Prompt tokens computed since the engine started."""
+    num_cached_tokens: int
+    """Prompt tokens found in the cache since the engine started."""
+
+
+class Engine(Protocol):
+    """Samples completions for requests that come and go at any time."""
+
+    async def start(self) -> None:
+        """Load the model and be ready; called once, on the event loop that serves the engine."""
+        ...
+
+    async def generate(
+        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
+    ) -> Completion:
+        """Sample one completion of the prompt `token_ids`.
+
+        A request that is aborted, or whose deadline passes, gives what was sampled so far, with `finish_reason=abort`.
+        Cancelling the awaiting task frees the request's memory.
+
+        Raises:
+            EngineError: the engine cannot answer, or the prompt does not fit its context.
+        """
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a request early; unknown ids are ignored (it may have just finished)."""
+        ...
+
+    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
+        """Stop sampling: `keep` freezes running requests, `wait` lets them finish, `abort` ends them."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        ...
+
+    async def sleep(self, level: int) -> None:
+        """Free device memory: 1 keeps weights on the host, 2 drops them."""
+        ...
+
+    async def wake(self, tags: tuple[str, ...]) -> None:
+        """Take device memory again for `tags` (`weights`, `kv_cache`)."""
+        ...
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        """Replace the weights, forget every cached prefix, and stamp what is sampled from now on with `version`."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """Return the load right now."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop and free everything."""
+        ...

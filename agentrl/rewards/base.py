@@ -1,0 +1,25 @@
+"""The `Reward` protocol: a number for a finished trajectory, from sampled text only."""
+
+from typing import Protocol
+
+from agentrl.types import Deadline, Prompt, Turn
+
+
+class Reward(Protocol):
+    """One instance per agent-loop worker, built by `Class(config: dict)`; the constructor does no I/O."""
+
+    async def start(self) -> None:
+        """Open sessions or processes; raise `ConfigError` if the reward cannot work."""
+        ...
+
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
+        """Return the reward of one trajectory. `turns` hold what the policy wrote (`text`), tool results apart.
+
+        Raises:
+            RolloutError: it could not be scored; the trajectory is then an `infra_error`, not a wrong answer.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close them again."""
+        ...

@@ -1,0 +1,73 @@
+"""The `Tool` protocol, and the plain data that describes a tool before any worker has built it."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentrl.types import Deadline, ToolResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSchema:
+    """What the policy is told about a tool, in the words of the chat template (JSON schema for `parameters`)."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+    def as_template_dict(self) -> dict[str, Any]:
+        """Return the form that chat templates take in `tools=`."""
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolConfig:
+    """A tool as plain data: this, and never a live tool, is what the runner sends to the workers.
+
+    Example: `ToolConfig(class_name="agentrl.tools.python_tool.PythonTool", config={"host_addr": "127.0.0.1",
+    "host_port": 8088}, tool_schema=None)`; a schema of None takes the one that the class declares.
+    """
+
+    class_name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    tool_schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """What a tool may know of the trajectory that calls it: stateful tools key their state by `episode_id`."""
+
+    episode_id: str
+    prompt_id: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Tool(Protocol):
+    """One instance per worker, built from a `ToolConfig` by `Class(config: dict, schema: ToolSchema | None)`.
+
+    The constructor does no I/O; `start` runs on the worker's event loop and makes the sessions.
+    """
+
+    schema: ToolSchema
+
+    async def start(self) -> None:
+        """Open sessions; raise `ToolError` if the tool cannot work."""
+        ...
+
+    async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
+        """Answer one call.
+
+        Raises:
+            RolloutError: the tool's infrastructure failed, which is not the policy's fault.
+        """
+        ...
+
+    async def end_episode(self, episode: Episode) -> None:
+        """Free what the tool keeps for this trajectory."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the sessions."""
+        ...

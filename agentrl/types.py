@@ -1,0 +1,247 @@
+"""The records that flow between the stages: prompt, completion, tool result, trajectory.
+
+Everything here is plain data (it crosses processes and is written to disk) and needs only the standard library.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Message = dict[str, Any]
+"""One chat message as chat templates read it: `role`, `content`, and for tools `tool_calls` or `name`."""
+
+
+class Deadline:
+    """A point in time by which an answer is due.
+
+    It pickles as the seconds that remain, because the clocks of two machines do not agree.
+
+    >>> Deadline.after(2.0).remaining_s() <= 2.0
+    True
+    """
+
+    __slots__ = ("_expires_at",)
+
+    def __init__(self, expires_at: float) -> None:
+        """Take `expires_at` on this process's monotonic clock; most callers want `Deadline.after`."""
+        self._expires_at = expires_at
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        """Return the deadline `seconds` from now."""
+        return cls(time.monotonic() + seconds)
+
+    def remaining_s(self) -> float:
+        """Return the seconds left, never below zero."""
+        return max(0.0, self._expires_at - time.monotonic())
+
+    def capped(self, seconds: float) -> "Deadline":
+        """Return whichever is earlier: this deadline or `seconds` from now."""
+        return Deadline(min(self._expires_at, time.monotonic() + seconds))
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is up."""
+        return self.remaining_s() == 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Deadline.after, (self.remaining_s(),))
+
+    def __repr__(self) -> str:
+        return f"Deadline({self.remaining_s():.3g} s left)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One problem of the data set.
+
+    Example: `Prompt(prompt_id="train-17", messages=[{"role": "user", "content": "Compute 2 + 3."}], answer="5")`.
+    """
+
+    prompt_id: str
+    messages: list[Message]
+    answer: str = ""
+    """The reference answer; it stays with the reward and is never shown to the policy."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further columns of the data set, for rewards and tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one completion is sampled. Immutable: the remaining budget of a trajectory is computed, never written here."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps every token."""
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class FinishReason(StrEnum):
+    """Why an engine stopped sampling."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One engine reply: the sampled ids (a sampled stop token included) and what their probabilities were.
+
+    Example: three tokens, the last two sampled after a weight update:
+    `Completion(token_ids=[11, 12, 2], logprobs=[-0.1, -0.7, 0.0], finish_reason="stop", version_spans=((0, 4), (1, 5)))`.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    """Log-probability of each sampled id under the distribution it was drawn from (temperature and truncation applied)."""
+    finish_reason: FinishReason
+    version_spans: tuple[tuple[int, int], ...]
+    """`(start index, policy_version)` pairs, ascending; the first starts at 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that the policy wrote. `parse_error` is the reason when it could not be read, and then `name` may be empty."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    parse_error: str = ""
+
+
+class ToolStatus(StrEnum):
+    """How a tool call ended; everything but OK is a failed call."""
+
+    OK = "ok"
+    ERROR = "error"
+    """The tool ran and reports a failure, such as a program that exits with an error."""
+    TIMEOUT = "timeout"
+    UNPARSABLE = "unparsable"
+    UNKNOWN_TOOL = "unknown_tool"
+    INVALID_ARGUMENTS = "invalid_arguments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a tool answered, as the policy reads it."""
+
+    status: ToolStatus
+    text: str
+    truncated: bool = False
+    wall_time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One assistant turn: its text and the calls in it with their results, in the order of the calls."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+
+
+class Termination(StrEnum):
+    """Why a trajectory ended."""
+
+    ANSWERED = "answered"
+    """The policy ended a turn without a tool call."""
+    MAX_TURNS = "max_turns"
+    MAX_RESPONSE_TOKENS = "max_response_tokens"
+    TIMEOUT = "timeout"
+    """The trajectory's own deadline passed."""
+    INFRA_ERROR = "infra_error"
+    """The world's fault: no reward, never trained on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """The record of one episode, in tokens.
+
+    `token_ids[:num_prompt_tokens]` is the prompt. `response_mask`, `rollout_logprobs` have one entry per id.
+    Example, with a prompt of two tokens, one sampled token, one observation token and one sampled token:
+    `token_ids=[5, 6, 7, 8, 9]`, `num_prompt_tokens=2`, `response_mask=[0, 0, 1, 0, 1]`,
+    `rollout_logprobs=[nan, nan, -0.3, nan, -0.1]`.
+    """
+
+    trajectory_id: str
+    prompt_id: str
+    sample_index: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    response_mask: list[int]
+    """1 = sampled by the policy and trained on; 0 = prompt or observation."""
+    rollout_logprobs: list[float]
+    """From the engine where the mask is 1, NaN elsewhere."""
+    version_spans: tuple[tuple[int, int], ...]
+    """`(start index into token_ids, policy_version)` of every sampled span."""
+    turns: tuple[Turn, ...]
+    termination: Termination
+    reward: float | None = None
+    """None exactly when `termination` is `infra_error`."""
+    error: str = ""
+    num_retries: int = 0
+    """Fresh episodes that failed before this one."""
+    wall_time_s: float = 0.0
+
+    @property
+    def tool_results(self) -> tuple[ToolResult, ...]:
+        """Every tool result of the episode, in order."""
+        return tuple(result for turn in self.turns for result in turn.results)
+
+    @property
+    def num_response_tokens(self) -> int:
+        """Sampled tokens, observations not counted."""
+        return sum(self.response_mask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectorySummary:
+    """The small facts about a trajectory that the driver works with, instead of its tokens."""
+
+    trajectory_id: str
+    prompt_id: str
+    sample_index: int
+    reward: float | None
+    termination: Termination
+    num_tokens: int
+    """Prompt, observations and sampled tokens together: the cost of training on it."""
+    num_response_tokens: int
+    num_turns: int
+    num_tool_calls: int
+    num_failed_tool_calls: int
+    num_answer_tags: int
+    num_retries: int
+    wall_time_s: float
+    policy_version: int
+    """The oldest version that sampled any of its tokens."""
+    tool_time_s: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRef:
+    """A finished trajectory as the driver holds it: facts, and a reference to the tokens."""
+
+    summary: TrajectorySummary
+    ref: Any
+    """Ray ObjectRef of the `Trajectory` in a run; the `Trajectory` itself where no Ray is involved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The trajectories of one prompt."""
+
+    prompt_id: str
+    trajectories: Sequence[TrajectoryRef]
+
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards of the trajectories, in their order; every member of a group that is trained on has one."""
+        return [float(t.summary.reward) for t in self.trajectories if t.summary.reward is not None]
