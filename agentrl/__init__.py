@@ -1,0 +1,1 @@
+"""Reinforcement learning for tool-using language models. Read `agentrl/runners/rstar2.py` first."""

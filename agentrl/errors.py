@@ -5,8 +5,9 @@
     ├── ToolError              a tool cannot be built or breaks its contract; the run stops
     ├── RolloutError           the world failed under one trajectory: counted, retried, never a reward
     │   ├── JudgeUnavailableError
-    │   └── EngineError
-    └── WorkerError            a Ray worker failed; carries its rank
+    │   ├── EngineError
+    │   └── WorkerDiedError
+    └── WorkerError            a worker raised something unexpected; ends with its traceback
 
 A mistake of the *model* (bad JSON, unknown tool, a program that crashes) is none of these: it is a `ToolResult`.
 Exceptions cross process borders, so each must survive pickling: one positional `message`, extras as attributes with
@@ -38,5 +39,9 @@ class EngineError(RolloutError):
     """An engine died or gave a reply that cannot be trained on."""
 
 
+class WorkerDiedError(RolloutError):
+    """A worker's process is gone; the message names the worker."""
+
+
 class WorkerError(AgentRLError):
-    """A worker process failed; the message names its role and rank and ends with its traceback."""
+    """A worker raised something that is nobody's expected failure; the message names it and ends with its traceback."""

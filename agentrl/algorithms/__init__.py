@@ -1,0 +1,1 @@
+"""Selection, advantages and losses: pure functions."""

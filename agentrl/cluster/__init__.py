@@ -1,0 +1,1 @@
+"""Processes: Ray, roles and worker groups. The only room that imports ray."""

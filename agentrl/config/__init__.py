@@ -1,0 +1,1 @@
+"""Every knob, and how a file becomes a checked tree."""

@@ -24,7 +24,7 @@ class RunSection:
 
 @dataclass(frozen=True)
 class DataSection:
-    """Prompts: JSONL or Parquet. A row has `messages`/`prompt` (chat messages or text) and `answer`, or rStar2's columns."""
+    """Prompts, from JSONL or Parquet files; the columns of rStar2 and verl are read too."""
 
     train_files: list[str] = MISSING
     """Files of training prompts."""

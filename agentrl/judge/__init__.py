@@ -1,0 +1,1 @@
+"""The client of the code judge, and a judge for one run."""

@@ -1,0 +1,1 @@
+"""The commands: `python -m agentrl.runners.NAME config.yaml [section.key=value ...]`."""

@@ -1,0 +1,1 @@
+"""What the policy can call: the `Tool` protocol, YAML loading, execution."""

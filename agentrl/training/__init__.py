@@ -1,0 +1,1 @@
+"""The policy update; runs without Ray."""

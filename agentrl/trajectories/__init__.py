@@ -1,0 +1,1 @@
+"""Trajectory records out, and back in."""

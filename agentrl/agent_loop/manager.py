@@ -1,0 +1,136 @@
+"""The driver's side of the rollouts: which trajectory runs where, and when a group is complete.
+
+It is driven by events alone. Each engine has as many places as it can hold trajectories of full length; a trajectory takes
+a place, keeps that engine for all its turns, and the next one starts the moment it ends.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+
+from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
+from agentrl.cluster.handles import WorkerHandle
+from agentrl.config.schema import RolloutSection
+from agentrl.errors import RolloutError, WorkerDiedError
+from agentrl.judge.stats import JudgeStats
+from agentrl.types import Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
+
+logger = logging.getLogger(__name__)
+
+_MARGIN_S = 30.0
+"""What a worker may be late by before the driver gives its trajectory up."""
+
+
+class AgentLoopManager:
+    """Rolls out groups of trajectories on several engines and workers."""
+
+    def __init__(
+        self,
+        rollout: RolloutSection,
+        engines: Sequence[WorkerHandle],
+        workers: Sequence[WorkerHandle],
+        *,
+        reward_timeout_s: float,
+    ) -> None:
+        """Take the started engines and workers; `reward_timeout_s` is part of how long a trajectory may take."""
+        self._engines = list(engines)
+        self._max_tries = rollout.max_retries + 1
+        self._workers = itertools.cycle(workers)
+        self._all_workers = list(workers)
+        self._places: asyncio.Queue[int] = asyncio.Queue()
+        # Round by round, so that the first trajectories spread over the engines.
+        for _ in range(rollout.max_concurrent_trajectories):
+            for index in range(len(self._engines)):
+                self._places.put_nowait(index)
+        per_try_s = rollout.trajectory_timeout_s + rollout.tool_timeout_s + reward_timeout_s
+        self._timeout_s = (rollout.max_retries + 1) * per_try_s + _MARGIN_S
+
+    async def collect(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        step: int,
+        samples_per_prompt: int,
+        on_finished: Callable[[TrajectorySummary], None],
+    ) -> list[Group]:
+        """Make `samples_per_prompt` trajectories of each prompt.
+
+        Returns:
+            One group per prompt, in the order of the prompts, members in the order of their sample index. Trajectories
+            whose infrastructure failed are in it, without a reward.
+
+        Raises:
+            RolloutError: not one trajectory could be made; the message quotes the first reason.
+        """
+        requests = [
+            TrajectoryRequest(step=step, prompt=prompt, sample_index=sample)
+            for prompt in prompts
+            for sample in range(samples_per_prompt)
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self._make(request, on_finished)) for request in requests]
+        finished = [task.result() for task in running]
+        if all(made.summary.termination is Termination.INFRA_ERROR for made in finished):
+            raise RolloutError(
+                f"step {step}: all {len(finished)} trajectories failed, the first with: {finished[0].summary.error}"
+            )
+        return [
+            Group(prompt_id=prompt.prompt_id, trajectories=finished[start : start + samples_per_prompt])
+            for prompt, start in zip(prompts, range(0, len(finished), samples_per_prompt), strict=True)
+        ]
+
+    async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
+        """Have every trajectory of `groups` written down, by a worker; the bytes do not pass through here."""
+        refs = [made.ref for group in groups for made in group.trajectories if made.ref is not None]
+        await next(self._workers).record(step, list(prompts), validation, *refs)
+
+    async def metrics(self) -> dict[str, float]:
+        """Return `judge/...` over all workers and the worst event-loop lag, since the last call."""
+        reports: list[WorkerReport] = await asyncio.gather(*(worker.report() for worker in self._all_workers))
+        judge = sum((report.judge for report in reports), JudgeStats())
+        return {"rollout/loop_lag_s_max": max(report.loop_lag_s_max for report in reports), **judge.metrics()}
+
+    async def _make(
+        self, request: TrajectoryRequest, on_finished: Callable[[TrajectorySummary], None]
+    ) -> TrajectoryRef:
+        place = await self._places.get()
+        try:
+            made = await self._run(request, place)
+        finally:
+            self._places.put_nowait(place)
+        on_finished(made.summary)
+        return made
+
+    async def _run(self, request: TrajectoryRequest, place: int) -> TrajectoryRef:
+        reason = ""
+        for _ in range(self._max_tries):
+            worker = next(self._workers)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    summary, ref = await worker.call_keeping_second("run", request, self._engines[place])
+                return TrajectoryRef(summary=summary, ref=ref)
+            except (TimeoutError, WorkerDiedError) as error:
+                reason = str(error) or f"{worker!r}: no answer in {self._timeout_s:g} s"
+                logger.warning("trajectory %s: %s", request.trajectory_id, reason)
+        return TrajectoryRef(summary=_given_up(request, reason), ref=None)
+
+
+def _given_up(request: TrajectoryRequest, reason: str) -> TrajectorySummary:
+    return TrajectorySummary(
+        trajectory_id=request.trajectory_id,
+        prompt_id=request.prompt.prompt_id,
+        sample_index=request.sample_index,
+        reward=None,
+        termination=Termination.INFRA_ERROR,
+        num_tokens=0,
+        num_response_tokens=0,
+        num_turns=0,
+        num_tool_calls=0,
+        num_failed_tool_calls=0,
+        num_answer_tags=0,
+        num_retries=0,
+        wall_time_s=0.0,
+        policy_version=0,
+        error=reason,
+    )

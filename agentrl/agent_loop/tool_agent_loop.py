@@ -1,0 +1,173 @@
+"""One episode: the policy writes, tools answer, until it stops calling them.
+
+The loop itself is `ToolAgentLoop.run`. It knows nothing of Ray, retries or rewards; `worker.py` does.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar, TypeVarTuple
+
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.tool_parser import parse_tool_calls
+from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
+from agentrl.config.schema import RolloutSection
+from agentrl.engine.base import Engine
+from agentrl.errors import EngineError
+from agentrl.tools.base import Episode
+from agentrl.types import (
+    Completion,
+    Deadline,
+    FinishReason,
+    Message,
+    Prompt,
+    SamplingParams,
+    Termination,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    Turn,
+)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_MIN_ANSWER_TOKENS = 32
+"""Room that a tool result leaves for what the policy says to it."""
+
+
+class CallExecutor(Protocol):
+    """Answers the calls of one turn, in their order (`agentrl.tools.executor.ToolExecutor`)."""
+
+    async def execute(
+        self, calls: Sequence[ToolCall], episode: Episode, *, deadline: Deadline
+    ) -> tuple[ToolResult, ...]:
+        """Return one result per call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRequest:
+    """What one episode is about. `seed` fixes the sampling of all its turns."""
+
+    trajectory_id: str
+    prompt: Prompt
+    sample_index: int
+    seed: str
+
+
+class ToolAgentLoop:
+    """Runs episodes against an engine and tools; one instance serves many episodes at once."""
+
+    def __init__(
+        self, rollout: RolloutSection, tokens: ChatTokens, tools: CallExecutor, *, tokenizer_threads: Executor
+    ) -> None:
+        """Take the parts; `tokenizer_threads` keeps tokenising and parsing off the event loop."""
+        self._rollout = rollout
+        self._tokens = tokens
+        self._tools = tools
+        self._threads = tokenizer_threads
+
+    async def run(self, request: EpisodeRequest, engine: Engine) -> Trajectory:
+        """Play one episode to its end.
+
+        Raises:
+            RolloutError: engine or tool infrastructure failed; nothing of the episode may be trained on.
+        """
+        started = time.monotonic()
+        deadline = Deadline.after(self._rollout.trajectory_timeout_s)
+        prompt_ids = await self._off_loop(self._tokens.prompt, request.prompt.messages)
+        builder = TrajectoryBuilder(prompt_ids, self._rollout.max_response_tokens)
+        episode = Episode(
+            episode_id=request.trajectory_id, prompt_id=request.prompt.prompt_id, extra=request.prompt.extra
+        )
+        termination = None
+        while termination is None:
+            completion = await self._sample(request, builder, engine, deadline)
+            builder.add_completion(completion)
+            text, calls = await self._off_loop(self._read, completion, f"{len(builder.turns)}")
+            termination = self._ends(completion, calls, builder, deadline)
+            results = () if termination else await self._tools.execute(calls, episode, deadline=deadline)
+            builder.turns.append(Turn(text=text, calls=calls, results=results))
+            if termination is None:
+                termination = await self._observe(builder, results)
+        return builder.build(
+            trajectory_id=request.trajectory_id,
+            prompt=request.prompt,
+            sample_index=request.sample_index,
+            termination=termination,
+            wall_time_s=time.monotonic() - started,
+        )
+
+    async def _sample(
+        self, request: EpisodeRequest, builder: TrajectoryBuilder, engine: Engine, deadline: Deadline
+    ) -> Completion:
+        turn = len(builder.turns)
+        params = SamplingParams(
+            max_tokens=builder.remaining_tokens,
+            temperature=self._rollout.temperature,
+            top_p=self._rollout.top_p,
+            top_k=self._rollout.top_k,
+            seed=turn_seed(request.seed, turn),
+            stop_token_ids=(self._tokens.turn_end_id,),
+        )
+        completion = await engine.generate(
+            builder.token_ids,
+            params,
+            request_id=f"{request.trajectory_id}-{turn}",
+            deadline=deadline.capped(self._rollout.turn_timeout_s),
+        )
+        if not completion.token_ids and completion.finish_reason is not FinishReason.ABORT:
+            raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")
+        return completion
+
+    def _read(self, completion: Completion, turn: str) -> tuple[str, tuple[ToolCall, ...]]:
+        text = self._tokens.decode(completion.token_ids)
+        return text, parse_tool_calls(text, id_prefix=turn)
+
+    def _ends(
+        self, completion: Completion, calls: Sequence[ToolCall], builder: TrajectoryBuilder, deadline: Deadline
+    ) -> Termination | None:
+        if completion.finish_reason is FinishReason.ABORT or deadline.expired:
+            return Termination.TIMEOUT
+        if completion.finish_reason is FinishReason.LENGTH:
+            return Termination.MAX_RESPONSE_TOKENS
+        if not calls:
+            return Termination.ANSWERED
+        if len(builder.turns) + 1 >= self._rollout.max_turns:
+            return Termination.MAX_TURNS
+        return None
+
+    async def _observe(self, builder: TrajectoryBuilder, results: Sequence[ToolResult]) -> Termination | None:
+        """Append the results, cut so that the policy has room to answer; end the episode where it has none."""
+        room = builder.remaining_tokens - _MIN_ANSWER_TOKENS
+        cap = min(self._rollout.max_tool_response_tokens, room // len(results))
+        observation, cuts = await self._off_loop(self._encode_results, results, max(0, cap))
+        excess = len(observation) - room
+        if excess > 0 and cap > 0:
+            # The template's own tokens and the mark of the cut come on top of the text: cut once more by what is over.
+            observation, cuts = await self._off_loop(self._encode_results, results, max(0, cap - excess))
+        if len(observation) > room:
+            return Termination.MAX_RESPONSE_TOKENS
+        builder.add_observation(observation)
+        if any(cuts):
+            marked = tuple(replace(r, truncated=r.truncated or cut) for r, cut in zip(results, cuts, strict=True))
+            builder.turns[-1] = replace(builder.turns[-1], results=marked)
+        return None
+
+    def _encode_results(self, results: Sequence[ToolResult], max_tokens: int) -> tuple[list[int], list[bool]]:
+        cut = [self._tokens.cut(result.text, max_tokens) for result in results]
+        messages: list[Message] = [{"role": "tool", "content": text} for text, _ in cut]
+        return self._tokens.observation(messages), [was_cut for _, was_cut in cut]
+
+    async def _off_loop(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+def turn_seed(seed: str, turn: int) -> int:
+    """Return the sampling seed of one turn: 63 bits of a hash, the same on every machine and in every resumed run."""
+    digest = hashlib.blake2b(f"{seed}/{turn}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

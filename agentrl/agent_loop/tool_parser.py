@@ -1,0 +1,53 @@
+"""Reads Hermes-style tool calls out of what the policy wrote.
+
+    <tool_call>
+    {"name": "python_code_with_standard_io", "arguments": {"code": "print(1)", "input": ""}}
+    </tool_call>
+
+A call that cannot be read is kept, with the reason, so that it can be answered; it is never dropped.
+"""
+
+import json
+import re
+from typing import Any
+
+from agentrl.types import ToolCall
+
+_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+
+
+def parse_tool_calls(text: str, *, id_prefix: str) -> tuple[ToolCall, ...]:
+    """Return the calls in `text`, in order; ids are `{id_prefix}-0`, `{id_prefix}-1`, ...
+
+    Calls inside a `<think>` block are thoughts, not calls.
+    """
+    spoken = _THOUGHT.sub("", text)
+    return tuple(
+        _parse_call(body=match[1], closed=bool(match[2]), call_id=f"{id_prefix}-{index}")
+        for index, match in enumerate(_CALL.finditer(spoken))
+    )
+
+
+def _parse_call(*, body: str, closed: bool, call_id: str) -> ToolCall:
+    if not closed:
+        return ToolCall(call_id=call_id, name="", parse_error="`<tool_call>` is not closed by `</tool_call>`")
+    try:
+        # Models write real line breaks into strings of code; refusing them would only teach the escape.
+        parsed = json.loads(body, strict=False)
+    except (json.JSONDecodeError, RecursionError) as error:
+        return ToolCall(call_id=call_id, name="", parse_error=f"the tool call is not valid JSON: {error}")
+    return _check_call(parsed, call_id=call_id)
+
+
+def _check_call(parsed: Any, *, call_id: str) -> ToolCall:
+    if not isinstance(parsed, dict):
+        return ToolCall(call_id=call_id, name="", parse_error="the tool call is not a JSON object")
+    name = parsed.get("name")
+    if not isinstance(name, str) or not name:
+        return ToolCall(call_id=call_id, name="", parse_error='the tool call has no "name"')
+    # Llama 3.x templates ask for "parameters"; everyone else says "arguments".
+    arguments = parsed.get("arguments", parsed.get("parameters", {}))
+    if not isinstance(arguments, dict):
+        return ToolCall(call_id=call_id, name=name, parse_error='"arguments" is not a JSON object')
+    return ToolCall(call_id=call_id, name=name, arguments=arguments)

@@ -1,0 +1,78 @@
+"""Grows the token record of one episode. The only place that writes `response_mask`."""
+
+import math
+from dataclasses import dataclass, field
+
+from agentrl.errors import EngineError
+from agentrl.types import Completion, Prompt, Termination, Trajectory, Turn
+
+
+@dataclass(slots=True)
+class TrajectoryBuilder:
+    """Ids, mask and log-probabilities of an episode so far, kept at one length.
+
+    Example: a prompt of 2 ids, a completion of 3 and an observation of 1 give the mask `[0, 0, 1, 1, 1, 0]`.
+    """
+
+    prompt_ids: list[int]
+    max_response_tokens: int
+    token_ids: list[int] = field(init=False)
+    response_mask: list[int] = field(init=False)
+    rollout_logprobs: list[float] = field(init=False)
+    version_spans: list[tuple[int, int]] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_ids)
+        self.response_mask = [0] * len(self.token_ids)
+        self.rollout_logprobs = [math.nan] * len(self.token_ids)
+
+    @property
+    def remaining_tokens(self) -> int:
+        """How many more tokens, sampled or observed, fit the budget."""
+        return self.max_response_tokens - (len(self.token_ids) - len(self.prompt_ids))
+
+    def add_completion(self, completion: Completion) -> None:
+        """Append what the policy sampled.
+
+        Raises:
+            EngineError: log-probabilities are missing or not finite; training on a made-up value would be silent.
+        """
+        num_tokens, num_logprobs = len(completion.token_ids), len(completion.logprobs)
+        if num_tokens != num_logprobs or not all(math.isfinite(value) for value in completion.logprobs):
+            raise EngineError(
+                f"engine reply of {num_tokens} tokens: {num_logprobs} log-probabilities, all of which must be there and finite"
+            )
+        if num_tokens and (not completion.version_spans or completion.version_spans[0][0] != 0):
+            raise EngineError(f"engine reply: version spans {completion.version_spans} do not start at the first token")
+        start = len(self.token_ids)
+        self.version_spans += [(start + offset, version) for offset, version in completion.version_spans]
+        self._append(completion.token_ids, mask=1, logprobs=completion.logprobs)
+
+    def add_observation(self, token_ids: list[int]) -> None:
+        """Append what a tool answered; never trained on."""
+        self._append(token_ids, mask=0, logprobs=[math.nan] * len(token_ids))
+
+    def build(
+        self, *, trajectory_id: str, prompt: Prompt, sample_index: int, termination: Termination, wall_time_s: float
+    ) -> Trajectory:
+        """Return the finished record, not yet scored."""
+        return Trajectory(
+            trajectory_id=trajectory_id,
+            prompt_id=prompt.prompt_id,
+            sample_index=sample_index,
+            token_ids=self.token_ids,
+            num_prompt_tokens=len(self.prompt_ids),
+            response_mask=self.response_mask,
+            rollout_logprobs=self.rollout_logprobs,
+            version_spans=tuple(self.version_spans),
+            turns=tuple(self.turns),
+            termination=termination,
+            wall_time_s=wall_time_s,
+        )
+
+    def _append(self, token_ids: list[int], *, mask: int, logprobs: list[float]) -> None:
+        self.token_ids += token_ids
+        self.response_mask += [mask] * len(token_ids)
+        self.rollout_logprobs += logprobs
+        assert len(self.token_ids) == len(self.response_mask) == len(self.rollout_logprobs)

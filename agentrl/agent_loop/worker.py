@@ -1,0 +1,243 @@
+"""A process that plays many episodes at once: it builds its own tools, and turns failures of the world into records.
+
+Plain data comes in (a prompt, and which engine to ask), plain data goes out. Tools, reward and sessions are built here, at
+first use, on this process's own event loop; none of them ever crosses a process border.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
+from agentrl.agent_loop.loop_lag import LoopLag
+from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
+from agentrl.config.schema import RewardSection, RolloutSection
+from agentrl.engine.base import Engine
+from agentrl.errors import ConfigError, RolloutError
+from agentrl.judge.stats import JudgeStats
+from agentrl.rewards.base import Reward
+from agentrl.rewards.loader import build_reward
+from agentrl.tools.base import Episode, ToolConfig
+from agentrl.tools.builder import build_tools
+from agentrl.tools.executor import ToolExecutor
+from agentrl.trajectories.store import TrajectoryStore
+from agentrl.types import (
+    Deadline,
+    Prompt,
+    Termination,
+    ToolStatus,
+    Trajectory,
+    TrajectorySummary,
+)
+
+logger = logging.getLogger(__name__)
+
+_TOKENIZER_THREADS = 2
+_RETRY_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """All that a worker is told, as plain data."""
+
+    model_path: str
+    rollout: RolloutSection
+    reward: RewardSection
+    tools: tuple[ToolConfig, ...]
+    run_seed: int
+    run_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRequest:
+    """Which trajectory to make. Its sampling follows from the run's seed and these fields alone."""
+
+    step: int
+    prompt: Prompt
+    sample_index: int
+
+    @property
+    def trajectory_id(self) -> str:
+        """Unique within a run."""
+        return f"{self.step}-{self.prompt.prompt_id}-{self.sample_index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker measured since its last report."""
+
+    loop_lag_s_max: float
+    judge: JudgeStats
+
+
+@runtime_checkable
+class _AsksJudge(Protocol):
+    """A tool or reward that talks to the code judge."""
+
+    def take_judge_stats(self) -> JudgeStats: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What a worker builds at first use."""
+
+    loop: ToolAgentLoop
+    tools: ToolExecutor
+    reward: Reward
+    lag: LoopLag
+
+
+class AgentLoopWorker:
+    """Plays episodes; one instance per process."""
+
+    def __init__(self, config: WorkerConfig, role: str) -> None:
+        """Keep plain data only; everything live is built by `start`."""
+        self._config = config
+        self._role = role
+        self._parts: _Parts | None = None
+        self._building = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Build tools and reward now, so that a broken one stops the run before the first rollout.
+
+        Raises:
+            ConfigError: the tokenizer or the reward cannot be used.
+            ToolError: a tool cannot be built or started.
+        """
+        await self._built()
+
+    async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
+        """Make one trajectory, in a fresh episode again where the world failed; after the last try, a record of that."""
+        parts = await self._built()
+        error = ""
+        for retry in range(self._config.rollout.max_retries + 1):
+            if retry:
+                await asyncio.sleep(_RETRY_PAUSE_S * 2**retry)
+            try:
+                trajectory = await self._play(parts, request, engine, retry)
+                break
+            except RolloutError as failure:
+                error = f"{type(failure).__name__}: {failure}"
+                logger.warning("trajectory %s, try %d: %s", request.trajectory_id, retry + 1, error)
+        else:
+            trajectory = _infra_error(request, error, num_retries=self._config.rollout.max_retries)
+        return summarise_trajectory(trajectory), trajectory
+
+    async def record(self, step: int, prompts: Sequence[Prompt], validation: bool, *trajectories: Trajectory) -> None:
+        """Write finished trajectories of any worker into the run directory; they never pass through the driver."""
+        store = TrajectoryStore(Path(self._config.run_dir))
+        await asyncio.to_thread(store.append, step, trajectories, prompts=prompts, validation=validation)
+
+    async def report(self) -> WorkerReport:
+        """Return what only this process knows, counted since the last report."""
+        parts = await self._built()
+        sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _AsksJudge))
+        judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
+        return WorkerReport(loop_lag_s_max=parts.lag.take_max_s(), judge=judge)
+
+    async def aclose(self) -> None:
+        """Close tools and reward."""
+        if self._parts is not None:
+            self._parts.lag.stop()
+            await self._parts.tools.aclose()
+            await self._parts.reward.aclose()
+            self._parts = None
+
+    async def _built(self) -> _Parts:
+        async with self._building:
+            if self._parts is None:
+                self._parts = await self._build()
+            return self._parts
+
+    async def _build(self) -> _Parts:
+        config = self._config
+        threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        tools = ToolExecutor(build_tools(config.tools), timeout_s=config.rollout.tool_timeout_s)
+        await tools.start()
+        reward = build_reward(config.reward)
+        await reward.start()
+        tokenizer = await asyncio.to_thread(load_tokenizer, config.model_path)
+        tokens = ChatTokens(tokenizer, [schema.as_template_dict() for schema in tools.schemas])
+        if tokens.rewrites_history:
+            logger.warning(
+                "the chat template of %s renders earlier assistant turns differently from how they were sampled; "
+                "trajectories keep what was sampled",
+                config.model_path,
+            )
+        loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)
+        return _Parts(loop=loop, tools=tools, reward=reward, lag=LoopLag(self._role))
+
+    async def _play(self, parts: _Parts, request: TrajectoryRequest, engine: Engine, retry: int) -> Trajectory:
+        # The id of a fresh episode is its own: state that a tool kept for the failed one must not be found again.
+        episode_id = request.trajectory_id if retry == 0 else f"{request.trajectory_id}-retry{retry}"
+        episode = EpisodeRequest(
+            trajectory_id=episode_id,
+            prompt=request.prompt,
+            sample_index=request.sample_index,
+            seed=f"{self._config.run_seed}/{request.trajectory_id}",
+        )
+        try:
+            trajectory = await parts.loop.run(episode, engine)
+        finally:
+            await parts.tools.end_episode(Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id))
+        reward = await self._score(parts.reward, request.prompt, trajectory)
+        return replace(trajectory, trajectory_id=request.trajectory_id, reward=reward, num_retries=retry)
+
+    async def _score(self, reward: Reward, prompt: Prompt, trajectory: Trajectory) -> float:
+        timeout_s = self._config.reward.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s + 1):  # a reward that watches its deadline may answer by itself
+                value = await reward.score(prompt, trajectory.turns, deadline=Deadline.after(timeout_s))
+        except TimeoutError as error:
+            raise RolloutError(f"reward of prompt `{prompt.prompt_id}`: no answer in {timeout_s:g} s") from error
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"reward.class_name: `{self._config.reward.class_name}` gave {value} for `{prompt.prompt_id}`"
+            )
+        return float(value)
+
+
+def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
+    """Return the small facts that the driver works with."""
+    results = trajectory.tool_results
+    versions = [version for _, version in trajectory.version_spans]
+    return TrajectorySummary(
+        trajectory_id=trajectory.trajectory_id,
+        prompt_id=trajectory.prompt_id,
+        sample_index=trajectory.sample_index,
+        reward=trajectory.reward,
+        termination=trajectory.termination,
+        num_tokens=len(trajectory.token_ids),
+        num_response_tokens=trajectory.num_response_tokens,
+        num_turns=len(trajectory.turns),
+        num_tool_calls=len(results),
+        num_failed_tool_calls=sum(result.status is not ToolStatus.OK for result in results),
+        num_answer_tags=sum(turn.text.count("<answer>") for turn in trajectory.turns),
+        num_retries=trajectory.num_retries,
+        wall_time_s=trajectory.wall_time_s,
+        policy_version=min(versions, default=0),
+        tool_time_s=sum(result.wall_time_s for result in results),
+        error=trajectory.error,
+    )
+
+
+def _infra_error(request: TrajectoryRequest, error: str, *, num_retries: int) -> Trajectory:
+    return Trajectory(
+        trajectory_id=request.trajectory_id,
+        prompt_id=request.prompt.prompt_id,
+        sample_index=request.sample_index,
+        token_ids=[],
+        num_prompt_tokens=0,
+        response_mask=[],
+        rollout_logprobs=[],
+        version_spans=(),
+        turns=(),
+        termination=Termination.INFRA_ERROR,
+        error=error,
+        num_retries=num_retries,
+    )

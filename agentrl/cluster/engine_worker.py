@@ -1,0 +1,67 @@
+"""The role `rollout` in a process of its own: an engine behind Ray."""
+
+from typing import Literal
+
+from agentrl.config.schema import RunConfig
+from agentrl.engine.base import Engine, EngineStats
+from agentrl.types import Completion, Deadline, SamplingParams
+from agentrl.weight_sync.base import WeightSource
+
+
+class EngineWorker:
+    """Builds the engine that the config names, and hands every call on."""
+
+    def __init__(self, config: RunConfig, role: str) -> None:
+        """Build the engine; `start` loads the model."""
+        self._role = role
+        self._engine = _build_engine(config)
+
+    async def start(self) -> None:
+        """See `Engine.start`."""
+        await self._engine.start()
+
+    async def generate(
+        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
+    ) -> Completion:
+        """See `Engine.generate`."""
+        return await self._engine.generate(token_ids, params, request_id=request_id, deadline=deadline)
+
+    async def abort(self, request_id: str) -> None:
+        """See `Engine.abort`."""
+        await self._engine.abort(request_id)
+
+    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
+        """See `Engine.pause`."""
+        await self._engine.pause(mode)
+
+    async def resume(self) -> None:
+        """See `Engine.resume`."""
+        await self._engine.resume()
+
+    async def sleep(self, level: int) -> None:
+        """See `Engine.sleep`."""
+        await self._engine.sleep(level)
+
+    async def wake(self, tags: tuple[str, ...]) -> None:
+        """See `Engine.wake`."""
+        await self._engine.wake(tags)
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        """See `Engine.load_weights`."""
+        await self._engine.load_weights(source, version=version)
+
+    async def stats(self) -> EngineStats:
+        """See `Engine.stats`."""
+        return await self._engine.stats()
+
+    async def aclose(self) -> None:
+        """See `Engine.aclose`."""
+        await self._engine.aclose()
+
+
+def _build_engine(config: RunConfig) -> Engine:
+    match config.rollout.engine:
+        case "transformers":
+            from agentrl.engine.transformers_engine import TransformersEngine  # loads torch: in this process only
+
+            return TransformersEngine(config.model, config.rollout)

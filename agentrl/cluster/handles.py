@@ -1,0 +1,69 @@
+"""A worker in another process, as an object whose methods can be awaited."""
+
+import asyncio
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayTaskError
+
+from agentrl.errors import AgentRLError, WorkerDiedError, WorkerError
+
+
+class WorkerHandle:
+    """Awaitable methods of a Ray actor: `await handle.generate(...)`.
+
+    It can be sent to other workers. An error of ours comes out as itself, without Ray's wrapping; any other error is a
+    `WorkerError` that ends with the worker's traceback. Cancelling the await cancels the call in the worker.
+    """
+
+    def __init__(self, actor: ActorHandle, name: str) -> None:
+        """Wrap `actor`; `name` (`engine 0`) is for messages."""
+        self._actor = actor
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"WorkerHandle({self._name})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (WorkerHandle, (self._actor, self._name))
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("_"):
+            raise AttributeError(method)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await self._result(getattr(self._actor, method).remote(*args, **kwargs))
+
+        return call
+
+    async def call_keeping_second(self, method: str, *args: Any) -> tuple[Any, Any]:
+        """Call a method that returns a pair: give its first part, and a reference to the second.
+
+        The second part stays where it was made until somebody asks for it. As a *returned* value it belongs to this
+        process and outlives the worker, which a `ray.put` inside the worker would not.
+        """
+        first, second = getattr(self._actor, method).options(num_returns=2).remote(*args)
+        return await self._result(first), second
+
+    def kill(self) -> None:
+        """End the worker's process at once."""
+        ray.kill(self._actor)
+
+    async def _result(self, ref: Any) -> Any:
+        try:
+            return await ref
+        except asyncio.CancelledError:
+            ray.cancel(ref)
+            raise
+        except RayActorError as error:
+            raise WorkerDiedError(f"{self._name}: its process died") from error
+        except RayTaskError as error:
+            if isinstance(error.cause, AgentRLError):
+                raise error.cause from None
+            raise WorkerError(f"{self._name}: {error}") from None
+
+
+async def fetch(ref: Any) -> Any:
+    """Return what a reference stands for."""
+    return await ref

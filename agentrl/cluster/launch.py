@@ -1,0 +1,106 @@
+"""Starts every process of a run, in the order in which they need each other, and ends them in the reverse order."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from agentrl.cluster.engine_worker import EngineWorker
+from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.learner import Learner, WeightSync
+from agentrl.cluster.model_worker import ModelWorker
+from agentrl.cluster.runtime import ray_runtime
+from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.config.schema import RunConfig
+from agentrl.errors import ConfigError
+
+_SPARE_CALLS = 64
+"""Calls beyond the trajectories (stats, abort, weights) that must not queue behind them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The running processes of a run."""
+
+    config: RunConfig
+    engines: list[WorkerHandle]
+    learner: Learner
+    weight_sync: WeightSync
+
+    async def spawn_loop_workers(self, cls: type, worker_config: Any) -> list[WorkerHandle]:
+        """Start the agent-loop workers and build their tools; a tool that cannot be built stops the run here."""
+        rollout = self.config.rollout
+        pool = ResourcePool(num_processes=rollout.num_workers)
+        calls = rollout.max_concurrent_trajectories * rollout.num_engines + _SPARE_CALLS
+        workers = spawn(cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True)
+        await asyncio.gather(*(worker.start() for worker in workers))
+        return workers
+
+
+@contextlib.asynccontextmanager
+async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[Cluster]:
+    """Run Ray, the engines and the actor for as long as the context lasts.
+
+    Args:
+        config: the whole, checked tree.
+        temp_dir: the run's temporary folder (`guarded_run`).
+        user_folder: where the user's own modules are.
+    """
+    num_processes = num_worker_processes(config)
+    num_cpus = max(num_cores(), num_processes)
+    assert config.run.dir is not None  # `load_run_config` has filled it
+    with ray_runtime(
+        num_cpus=num_cpus, temp_dir=temp_dir, user_folder=user_folder, keep_logs_in=Path(config.run.dir, "ray_logs")
+    ):
+        num_gpus = _gpus_per_process(config)
+        engines = spawn(
+            EngineWorker,
+            ResourcePool(num_processes=config.rollout.num_engines, num_gpus=num_gpus),
+            config,
+            "engine",
+            max_concurrency=config.rollout.max_concurrent_trajectories + _SPARE_CALLS,
+        )
+        ranks = spawn(
+            ModelWorker,
+            ResourcePool(num_processes=config.actor.num_workers, num_gpus=num_gpus),
+            config,
+            "actor",
+            max_concurrency=1,
+            env={"OMP_NUM_THREADS": str(threads_per_rank(config))},
+        )
+        learner = Learner(config.actor, ranks)
+        await asyncio.gather(learner.setup(), *(engine.start() for engine in engines))
+        yield Cluster(config=config, engines=engines, learner=learner, weight_sync=WeightSync(learner, engines))
+
+
+def num_cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def num_worker_processes(config: RunConfig) -> int:
+    """Return how many Ray workers a run has."""
+    return config.rollout.num_engines + config.rollout.num_workers + config.actor.num_workers
+
+
+def threads_per_rank(config: RunConfig) -> int:
+    """Return the CPU threads of one actor rank."""
+    return config.actor.num_threads_per_worker or max(1, num_cores() // config.actor.num_workers)
+
+
+def _gpus_per_process(config: RunConfig) -> float:
+    num_gpus = int(ray.cluster_resources().get("GPU", 0))
+    if num_gpus == 0:
+        return 0.0
+    if config.actor.num_workers > num_gpus:
+        raise ConfigError(
+            f"actor.num_workers: {config.actor.num_workers} ranks need a GPU each, and there are {num_gpus}. "
+            f"Set it to {num_gpus} at most."
+        )
+    sharing = config.actor.num_workers + config.rollout.num_engines
+    return 1.0 if sharing <= num_gpus else num_gpus / sharing

@@ -1,0 +1,70 @@
+"""Ray for one run: started on this machine, ended with everything that belongs to it."""
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from agentrl.cluster.guardian import MARK, Guardian
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def guarded_run() -> Iterator[Path]:
+    """Mark this process and all that it starts as one run, and give the run a temporary folder.
+
+    Whatever ends this process, `kill -9` included, the marked processes and the folder are gone seconds later.
+    """
+    mark = secrets.token_hex(16)
+    temp_dir = Path(tempfile.mkdtemp(prefix="agentrl-"))
+    guardian = Guardian(mark=mark, temp_dir=temp_dir)
+    os.environ[MARK] = mark
+    try:
+        yield temp_dir
+    finally:
+        del os.environ[MARK]
+        guardian.dismiss()
+
+
+@contextlib.contextmanager
+def ray_runtime(*, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_in: Path) -> Iterator[None]:
+    """Start Ray on this machine's loopback, and stop it.
+
+    Args:
+        num_cpus: logical processors to declare; may exceed the real ones, since our workers mostly take turns.
+        temp_dir: Ray's own files.
+        user_folder: Python files in it (the user's tools and rewards) can be imported in every worker.
+        keep_logs_in: Ray's logs are copied there when the run fails.
+    """
+    ray.init(
+        address="local",
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=str(temp_dir / "ray"),
+        logging_level=logging.ERROR,
+        runtime_env=_runtime_env(user_folder),
+    )
+    try:
+        yield
+    except BaseException:
+        shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
+        logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
+        raise
+    finally:
+        ray.shutdown()
+
+
+def _runtime_env(user_folder: Path) -> dict[str, Any]:
+    """Ship the user's modules: the Python files beside the config and in its packages, and nothing large."""
+    if not any(user_folder.glob("*.py")) and not any(user_folder.glob("*/__init__.py")):
+        return {}
+    return {"working_dir": str(user_folder), "excludes": ["*", "!*/", "!*.py", ".*/", "runs/"]}

@@ -1,0 +1,31 @@
+"""Finds what a config names by import path: a tool, a reward, a worker, a function."""
+
+import importlib
+from typing import Any
+
+from agentrl.errors import ConfigError
+
+
+def import_by_path(path: str, *, key: str) -> Any:
+    """Return the attribute `pkg.mod.Name` that `path` names.
+
+    Args:
+        path: dotted import path.
+        key: the config key that named it, for the message.
+
+    Raises:
+        ConfigError: no such module or attribute, or the module cannot be imported.
+    """
+    module_name, _, attribute = path.rpartition(".")
+    if not module_name or not all(part.isidentifier() for part in path.split(".")):
+        raise ConfigError(f"`{key}` is `{path}`; it must be an import path such as `my_module.MyClass`")
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, SyntaxError) as error:
+        raise ConfigError(
+            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {error}. A module of your own belongs "
+            "beside the config file, or on `PYTHONPATH`"
+        ) from error
+    if not hasattr(module, attribute):
+        raise ConfigError(f"`{key}` is `{path}`: module `{module_name}` ({module.__file__}) has no `{attribute}`")
+    return getattr(module, attribute)

@@ -1,0 +1,106 @@
+"""What the types of the schema cannot say: ranges, and keys that contradict each other."""
+
+from agentrl.config.schema import RunConfig
+from agentrl.errors import ConfigError
+
+
+def validate(config: RunConfig, *, source: str) -> None:
+    """Refuse a config that could not run, or whose switches would have no effect.
+
+    Raises:
+        ConfigError: names `source`, the keys, their values and the way out.
+    """
+    problems = [*_out_of_range(config), *_contradictions(config)]
+    if problems:
+        raise ConfigError("; ".join(f"{source}: {problem}" for problem in problems))
+
+
+def _out_of_range(config: RunConfig) -> list[str]:
+    rollout, actor, selection = config.rollout, config.actor, config.algorithm.selection
+    at_least_one = {
+        "run.num_steps": config.run.num_steps,
+        "rollout.num_engines": rollout.num_engines,
+        "rollout.num_workers": rollout.num_workers,
+        "rollout.prompts_per_step": rollout.prompts_per_step,
+        "rollout.samples_per_prompt": rollout.samples_per_prompt,
+        "rollout.max_concurrent_trajectories": rollout.max_concurrent_trajectories,
+        "rollout.max_prompt_tokens": rollout.max_prompt_tokens,
+        "rollout.max_response_tokens": rollout.max_response_tokens,
+        "rollout.max_tool_response_tokens": rollout.max_tool_response_tokens,
+        "rollout.max_turns": rollout.max_turns,
+        "actor.num_workers": actor.num_workers,
+        "actor.mini_batches_per_step": actor.mini_batches_per_step,
+        "actor.max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
+        "algorithm.selection.keep": selection.keep,
+        "algorithm.selection.min_group_size": selection.min_group_size,
+        "checkpoint.every_steps": config.checkpoint.every_steps,
+        "checkpoint.keep_last": config.checkpoint.keep_last,
+        "validation.samples_per_prompt": config.validation.samples_per_prompt,
+    }
+    above_zero = {
+        "rollout.temperature": rollout.temperature,
+        "rollout.tool_timeout_s": rollout.tool_timeout_s,
+        "rollout.turn_timeout_s": rollout.turn_timeout_s,
+        "rollout.trajectory_timeout_s": rollout.trajectory_timeout_s,
+        "reward.timeout_s": config.reward.timeout_s,
+        "actor.max_grad_norm": actor.max_grad_norm,
+        "judge.max_wall_time_s": config.judge.max_wall_time_s,
+        "judge.max_memory_mb": config.judge.max_memory_mb,
+    }
+    not_negative = {
+        "actor.learning_rate": actor.learning_rate,
+        "actor.warmup_steps": actor.warmup_steps,
+        "actor.weight_decay": actor.weight_decay,
+        "algorithm.kl_coefficient": config.algorithm.kl_coefficient,
+        "algorithm.clip_ratio_low": config.algorithm.clip_ratio_low,
+        "algorithm.clip_ratio_high": config.algorithm.clip_ratio_high,
+        "algorithm.selection.max_refill_rounds": selection.max_refill_rounds,
+        "rollout.max_retries": rollout.max_retries,
+        "rollout.top_k": rollout.top_k,
+        "validation.every_steps": config.validation.every_steps,
+    }
+    return [
+        *(f"`{key}` is {value}, and must be at least 1" for key, value in at_least_one.items() if value < 1),
+        *(f"`{key}` is {value}, and must be above 0" for key, value in above_zero.items() if value <= 0),
+        *(f"`{key}` is {value}, and must not be negative" for key, value in not_negative.items() if value < 0),
+        *([] if 0 < rollout.top_p <= 1 else [f"`rollout.top_p` is {rollout.top_p}, and must be above 0 and at most 1"]),
+    ]
+
+
+def _contradictions(config: RunConfig) -> list[str]:
+    rollout, selection, judge = config.rollout, config.algorithm.selection, config.judge
+    problems: list[str] = []
+    if selection.method == "resample_on_correct" and selection.keep > rollout.samples_per_prompt:
+        problems.append(
+            f"`algorithm.selection.keep` is {selection.keep}, more than `rollout.samples_per_prompt` "
+            f"({rollout.samples_per_prompt}) can give; the recipe keeps half"
+        )
+    if selection.min_positives + selection.min_negatives > selection.keep:
+        problems.append(
+            f"`algorithm.selection.min_positives` ({selection.min_positives}) and `min_negatives` "
+            f"({selection.min_negatives}) together exceed `keep` ({selection.keep})"
+        )
+    if selection.min_group_size > rollout.samples_per_prompt:
+        problems.append(
+            f"`algorithm.selection.min_group_size` is {selection.min_group_size}: every group of "
+            f"`rollout.samples_per_prompt` = {rollout.samples_per_prompt} would be dropped"
+        )
+    if config.actor.mini_batches_per_step > rollout.prompts_per_step:
+        problems.append(
+            f"`actor.mini_batches_per_step` is {config.actor.mini_batches_per_step}, more than the "
+            f"{rollout.prompts_per_step} groups of `rollout.prompts_per_step`"
+        )
+    if config.validation.every_steps and not config.data.validation_files:
+        problems.append(
+            "`validation.every_steps` is set, but `data.validation_files` is empty; name a file, or set it to 0"
+        )
+    if (judge.host_addr is None) != (judge.host_port is None):
+        problems.append("`judge.host_addr` and `judge.host_port` go together: give both, or none to start a judge")
+    if judge.token_env is not None and judge.host_addr is None:
+        problems.append("`judge.token_env` is for a remote judge; a judge that the run starts needs no token")
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        problems.append(
+            "`rollout.top_p` below 1 or `rollout.top_k` above 0 sample from a truncated distribution, which the actor's "
+            "log-probabilities do not describe; train with `top_p: 1` and `top_k: 0`"
+        )
+    return problems

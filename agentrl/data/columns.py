@@ -1,0 +1,115 @@
+"""From a row to a prompt: which column holds the messages, the answer and the id.
+
+Besides the two configured columns, the names of rStar2 and verl are understood: `messages` for the prompt,
+`reward_model.ground_truth` for the answer, `extra_info.index` for the id.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.data.rows import Row
+from agentrl.errors import ConfigError
+from agentrl.types import Message, Prompt
+
+_ID_KEY = "id"
+_INDEX_KEY = "extra_info.index"
+_MESSAGES_KEY = "messages"
+_GROUND_TRUTH_KEY = "reward_model.ground_truth"
+_SYSTEM_ROLES = ("system", "developer")
+_ROLES = (*_SYSTEM_ROLES, "user", "assistant", "tool")
+
+
+class PromptColumns:
+    """Reads prompts from rows whose columns are named by the configuration."""
+
+    def __init__(self, *, prompt_key: str, answer_key: str, system_prompt: str | None) -> None:
+        """Take `data.prompt_key`, `data.answer_key` and `data.system_prompt`; dots in a key enter a struct."""
+        self._prompt_keys = list(dict.fromkeys((prompt_key, _MESSAGES_KEY)))
+        self._answer_keys = list(dict.fromkeys((answer_key, _GROUND_TRUTH_KEY)))
+        self._system_prompt = system_prompt
+
+    def parse(self, row: Row, prompt_id: str) -> Prompt:
+        """Return the prompt of `row`; every column that is not its messages, answer or id is in `extra`.
+
+        Raises:
+            ConfigError: a column is missing, empty or of the wrong shape.
+        """
+        prompt_key = _present_key(row, self._prompt_keys, option="data.prompt_key")
+        answer_key = _present_key(row, self._answer_keys, option="data.answer_key")
+        extra = row.values
+        for key in (_ID_KEY, prompt_key, answer_key):
+            extra = _without(extra, key)
+        messages = _parse_messages(row, prompt_key)
+        if self._system_prompt is not None and messages[0]["role"] not in _SYSTEM_ROLES:
+            messages.insert(0, {"role": "system", "content": self._system_prompt})
+        answer = _text(row, answer_key, _look_up(row.values, answer_key))
+        return Prompt(prompt_id=prompt_id, messages=messages, answer=answer, extra=dict(extra))
+
+
+def own_id(row: Row) -> str | None:
+    """Return the value of the row's `id` column, None where it has none."""
+    value = _look_up(row.values, _ID_KEY)
+    return None if value is None else _text(row, _ID_KEY, value)
+
+
+def own_index(row: Row) -> str | None:
+    """Return the row's `extra_info.index`, which data sets of verl have, None where it has none."""
+    value = _look_up(row.values, _INDEX_KEY)
+    return None if value is None else _text(row, _INDEX_KEY, value)
+
+
+def _present_key(row: Row, keys: Sequence[str], *, option: str) -> str:
+    for key in keys:
+        if _look_up(row.values, key) is not None:
+            return key
+    names = " or ".join(f"`{key}`" for key in keys)
+    columns = ", ".join(f"`{name}`" for name in row.values) or "none"
+    raise ConfigError(f"{row.where}: no value in column {names} (columns: {columns}). Name the column in `{option}`")
+
+
+def _look_up(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value at `key`, where dots enter structs; None when any part is missing or null."""
+    if key in values:
+        return values[key]
+    name, _, rest = key.partition(".")
+    inner = values.get(name)
+    return _look_up(inner, rest) if rest and isinstance(inner, Mapping) else None
+
+
+def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a copy of `values` that lacks `key`; structs on the way are copied, not changed."""
+    name, _, rest = key.partition(".")
+    inner = values.get(name)
+    if key not in values and rest and isinstance(inner, Mapping):
+        return {**values, name: _without(inner, rest)}
+    return {other: value for other, value in values.items() if other != key}
+
+
+def _text(row: Row, key: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(
+            f"{row.where}: column `{key}` must be text or a number, got {type(value).__name__}: {value!r}"
+        )
+    return str(value)
+
+
+def _parse_messages(row: Row, key: str) -> list[Message]:
+    value = _look_up(row.values, key)
+    if isinstance(value, str) and value.strip():
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not value:
+        raise ConfigError(f"{row.where}: column `{key}` must be text or a list of chat messages, got {value!r:.200}")
+    return [_parse_message(row, f"{key}[{index}]", message) for index, message in enumerate(value)]
+
+
+def _parse_message(row: Row, place: str, message: Any) -> Message:
+    if not isinstance(message, Mapping):
+        raise ConfigError(f"{row.where}: `{place}` must be a message with `role` and `content`, got {message!r:.200}")
+    if message.get("role") not in _ROLES:
+        raise ConfigError(
+            f"{row.where}: `{place}.role` must be one of {', '.join(_ROLES)}, got {message.get('role')!r}"
+        )
+    if not isinstance(message.get("content"), str):
+        raise ConfigError(f"{row.where}: `{place}.content` must be text, got {message.get('content')!r:.200}")
+    # Parquet gives every message every field that any message of the file has.
+    return {name: value for name, value in message.items() if value is not None}

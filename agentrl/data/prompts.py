@@ -1,0 +1,131 @@
+"""The prompts of a run, in an order that depends on the seed alone and is known by one integer.
+
+Ids. A row's own `id` is its prompt's id. Without one it is `<file>-<extra_info.index>`, or, where a file lacks indices or
+repeats them, `<file>-<row number>`; `<file>` is the file's name without its ending, after its folder's name where two files
+share it. From the second pass on `@epoch1`, `@epoch2`, ... follow, so that a prompt drawn twice in one run, even within one
+step, makes two groups.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+from agentrl.data.columns import PromptColumns, own_id, own_index
+from agentrl.data.rows import Row, read_rows
+from agentrl.errors import ConfigError
+from agentrl.types import Prompt
+
+logger = logging.getLogger(__name__)
+
+
+class PromptDataset:
+    """Gives prompts without end, each once per epoch.
+
+    Example: of three prompts, `take(2)` gives two, `take(2)` then the third and the first of the second epoch, and
+    `position` is 4. After `seek(2)` the second call gives the same again.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str | Path],
+        *,
+        prompt_key: str,
+        answer_key: str,
+        system_prompt: str | None,
+        shuffle: bool,
+        seed: int,
+    ) -> None:
+        """Read and check every row of `files`; the other arguments are those of the `data` section and `run.seed`.
+
+        Raises:
+            ConfigError: a file, a row or a column is missing or malformed, an id occurs twice, or there is no prompt.
+        """
+        columns = PromptColumns(prompt_key=prompt_key, answer_key=answer_key, system_prompt=system_prompt)
+        self._prompts = _read_prompts([Path(file) for file in files], columns)
+        self._shuffle = shuffle
+        self._seed = seed
+        self._position = 0
+        self._order_epoch = -1
+        self._order: list[int] = []
+
+    def __len__(self) -> int:
+        """Return the number of prompts in one epoch."""
+        return len(self._prompts)
+
+    @property
+    def position(self) -> int:
+        """Prompts given since the start of the run, over all epochs."""
+        return self._position
+
+    def seek(self, position: int) -> None:
+        """Go on as if `position` prompts had been given."""
+        if position < 0:
+            raise ValueError(f"prompt position must not be negative: {position}")
+        self._position = position
+
+    def take(self, count: int) -> list[Prompt]:
+        """Return the next `count` prompts and move on."""
+        if count < 0:
+            raise ValueError(f"cannot take a negative number of prompts: {count}")
+        taken = [self._at(position) for position in range(self._position, self._position + count)]
+        self._position += count
+        return taken
+
+    def _at(self, position: int) -> Prompt:
+        epoch, offset = divmod(position, len(self._prompts))
+        if epoch != self._order_epoch:
+            self._order, self._order_epoch = self._order_of(epoch), epoch
+        prompt = self._prompts[self._order[offset]]
+        return prompt if epoch == 0 else replace(prompt, prompt_id=f"{prompt.prompt_id}@epoch{epoch}")
+
+    def _order_of(self, epoch: int) -> list[int]:
+        """Return the permutation of one epoch.
+
+        Sorting by a hash, unlike a library's shuffle, gives the same order in every release of every library, which is what
+        lets a resumed run trust its position.
+        """
+        rows = range(len(self._prompts))
+        if not self._shuffle:
+            return list(rows)
+        return sorted(rows, key=lambda row: _digest(self._seed, epoch, self._prompts[row].prompt_id))
+
+
+def _digest(seed: int, epoch: int, prompt_id: str) -> bytes:
+    return blake2b(f"{seed}:{epoch}:{prompt_id}".encode(), digest_size=16).digest()
+
+
+def _read_prompts(files: Sequence[Path], columns: PromptColumns) -> list[Prompt]:
+    labels = _labels(files)
+    prompts: list[Prompt] = []
+    places: dict[str, str] = {}
+    for file in files:
+        rows = list(read_rows(file))
+        for row, prompt_id in zip(rows, _prompt_ids(rows, labels[file]), strict=True):
+            if prompt_id in places:
+                raise ConfigError(
+                    f"{row.where}: prompt id `{prompt_id}` is also that of {places[prompt_id]}. Make the `id` column unique "
+                    "over all files, leave it out, or name each file once"
+                )
+            places[prompt_id] = row.where
+            prompts.append(columns.parse(row, prompt_id))
+    if not prompts:
+        raise ConfigError(f"no prompts in {', '.join(map(str, files)) or 'an empty list of data files'}")
+    return prompts
+
+
+def _labels(files: Iterable[Path]) -> dict[Path, str]:
+    unique = list(dict.fromkeys(files))
+    uses = Counter(file.stem for file in unique)
+    return {file: file.stem if uses[file.stem] == 1 else f"{file.parent.name}-{file.stem}" for file in unique}
+
+
+def _prompt_ids(rows: Sequence[Row], label: str) -> list[str]:
+    indices = [own_index(row) for row in rows]
+    index_is_unique = None not in indices and len(set(indices)) == len(indices)
+    if not index_is_unique and any(index is not None for index in indices):
+        logger.warning("%s: `extra_info.index` is not unique; prompts are named by row number", rows[0].path)
+    numbers = indices if index_is_unique else [str(row.number) for row in rows]
+    return [own_id(row) or f"{label}-{number}" for row, number in zip(rows, numbers, strict=True)]

@@ -1,0 +1,60 @@
+"""Sampling of one token per row, each row with its own parameters and its own random number.
+
+Shapes: B rows, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from agentrl.types import SamplingParams
+
+
+def sample(
+    logits_BV: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Sample a token id per row by inverting the cumulative distribution at the row's uniform number.
+
+    What a row gets depends on its own logits, parameters and number alone, so a seed gives the same tokens whoever
+    else is in the batch.
+
+    Args:
+        logits_BV: raw logits, any float type.
+        params: one per row.
+        uniforms: [B], each in [0, 1); not looked at for greedy rows.
+
+    Returns:
+        Token ids and their log-probabilities (float32 arithmetic) after temperature and truncation. Greedy rows get the
+        untempered log-probability, as in vLLM: under a point mass it would always be 0. A row whose logits hold NaN or
+        +inf gets a log-probability that is not finite, and its token means nothing.
+    """
+    device = logits_BV.device
+    logits_BV = logits_BV.float()
+    if any(p.temperature not in (0.0, 1.0) for p in params):
+        logits_BV = logits_BV / torch.tensor([p.temperature or 1.0 for p in params], device=device)[:, None]
+    if any(p.temperature and (p.top_k or p.top_p < 1.0) for p in params):
+        logits_BV = _truncate(logits_BV, params)
+    logprobs_BV = logits_BV.log_softmax(-1)
+    # A float64 sum of float32 numbers keeps `uniform * total < total`, so a token of probability 0 is never chosen.
+    cdf_BV = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
+    uniforms_B1 = torch.tensor(uniforms, dtype=torch.float64, device=device)[:, None]
+    ids_B1 = torch.searchsorted(cdf_BV, uniforms_B1 * cdf_BV[:, -1:], right=True).clamp_(max=cdf_BV.shape[1] - 1)
+    if any(p.temperature == 0.0 for p in params):
+        greedy_B1 = torch.tensor([p.temperature == 0.0 for p in params], device=device)[:, None]
+        ids_B1 = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), ids_B1)
+    return ids_B1[:, 0].tolist(), logprobs_BV.gather(1, ids_B1)[:, 0].tolist()
+
+
+def _truncate(logits_BV: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """Set what top-k and then top-p leave out to -inf; the likeliest token always stays."""
+    vocabulary, device = logits_BV.shape[1], logits_BV.device
+    truncated = [p if p.temperature else None for p in params]
+    top_k_B1 = torch.tensor([p.top_k if p and p.top_k else vocabulary for p in truncated], device=device)[:, None]
+    # Rounding can lift the sum of a whole row over 1, so "keep everything" is any number above that.
+    top_p_B1 = torch.tensor([p.top_p if p and p.top_p < 1.0 else 2.0 for p in truncated], device=device)[:, None]
+    sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
+    sorted_BV = sorted_BV.masked_fill(torch.arange(vocabulary, device=device) >= top_k_B1, -torch.inf)
+    probs_BV = sorted_BV.softmax(-1)
+    outside_BV = (probs_BV.cumsum(-1) - probs_BV >= top_p_B1) | sorted_BV.isneginf()
+    outside_BV[:, 0] = False
+    return logits_BV.masked_fill(outside_BV.scatter(1, order_BV, outside_BV), -torch.inf)

@@ -1,0 +1,141 @@
+"""Starts a code judge for one run, on loopback and a free port, and stops it with the run."""
+
+import logging
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import IO
+
+from agentrl.config.schema import JudgeSection
+from agentrl.errors import ConfigError, JudgeUnavailableError
+
+logger = logging.getLogger(__name__)
+
+_LISTENING = re.compile(r"listening on http://(?P<host>[^:\s]+):(?P<port>\d+)")
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 5.0
+
+
+class LocalJudge:
+    """A judge process; `with LocalJudge(section) as judge:` it listens on `judge.host` and `judge.port`.
+
+    It holds the read end of a pipe whose write end is ours, and stops when that pipe closes: so it dies with this
+    process, however that ends.
+    """
+
+    def __init__(self, section: JudgeSection) -> None:
+        """Take the limits and the isolation that the judge must reach; nothing starts yet."""
+        self._section = section
+        self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
+        self.host = ""
+        self.port = 0
+
+    def __enter__(self) -> "LocalJudge":
+        """Start the judge and wait until it listens.
+
+        Raises:
+            ConfigError: it refuses to start, for instance because the machine cannot give `judge.min_isolation`.
+            JudgeUnavailableError: it does not come up in time.
+        """
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("CODE_JUDGE_")}
+        # A session of its own: Ctrl-C reaches the run, which stops the judge when it no longer needs it.
+        self._process = subprocess.Popen(
+            self._command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            self.host, self.port = self._wait_until_listening(self._process)
+        except BaseException:
+            self._stop()
+            raise
+        logger.info("judge: listening on http://%s:%d", self.host, self.port)
+        if warnings := self._error_text():
+            logger.warning("judge: %s", warnings)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the judge and every program in it."""
+        self._stop()
+
+    def _command(self) -> list[str]:
+        limits = self._section
+        # -P: a file beside the config must not shadow a module of the judge.
+        command = [sys.executable, "-P", "-m", "code_judge_server", "--host", "127.0.0.1", "--port", "0"]
+        command += [
+            "--exit-with-stdin",
+            "--require-isolation",
+            limits.min_isolation,
+            "--num-slots",
+            str(limits.num_slots),
+        ]
+        command += [
+            "--max-wall-time-s",
+            f"{limits.max_wall_time_s:g}",
+            "--max-cpu-time-s",
+            f"{limits.max_wall_time_s:g}",
+        ]
+        return [*command, "--max-memory-mb", str(limits.max_memory_mb)]
+
+    def _wait_until_listening(self, process: subprocess.Popen[str]) -> tuple[str, int]:
+        assert process.stdout is not None, "piped"
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # The thread goes on reading to the end, so that the judge never blocks on a full pipe.
+        threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True).start()
+        give_up_at = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                line = lines.get(timeout=max(0.0, give_up_at - time.monotonic()))
+            except queue.Empty:
+                raise JudgeUnavailableError(
+                    f"judge: not listening after {_START_TIMEOUT_S:g} s: {self._error_text() or 'it wrote no error'}"
+                ) from None
+            if found := _LISTENING.search(line):
+                return found["host"], int(found["port"])
+            if not line:
+                raise ConfigError(
+                    f"judge: it ended with code {process.wait()} instead of listening; `judge.min_isolation` is "
+                    f"`{self._section.min_isolation}`, and a weaker tier must be named there. It says: {self._error_text()}"
+                )
+
+    def _error_text(self) -> str:
+        if self._errors is None:
+            return ""
+        self._errors.seek(0)
+        return " ".join(self._errors.read()[-2000:].split())
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                logger.warning("judge: did not stop in %g s, killed", _STOP_TIMEOUT_S)
+                process.kill()
+                process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+
+def _forward_lines(stream: IO[str], lines: "queue.SimpleQueue[str]") -> None:
+    """Put every line of `stream` into `lines`, and an empty one at its end."""
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put("")

@@ -1,0 +1,52 @@
+"""What a judge client counts, as plain data that a worker can hand to the metrics."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, kw_only=True)
+class JudgeStats:
+    """Counters and samples since they were last taken; records of several clients add up with `+`."""
+
+    num_submissions: int = 0
+    """Verdicts asked for."""
+    num_requests: int = 0
+    """HTTP requests sent."""
+    num_retries: int = 0
+    """Submissions sent again, because nothing is known of an earlier try."""
+    num_unavailable: int = 0
+    """Submissions that were never judged: `JudgeUnavailableError`, cancelled callers not counted."""
+    queue_wait_s: list[float] = field(default_factory=list)
+    """Of each verdict: from the call to the start of the program, in this client and in the judge."""
+    round_trip_s: list[float] = field(default_factory=list)
+    """Of each verdict: from the call to the answer."""
+
+    def __add__(self, other: "JudgeStats") -> "JudgeStats":
+        return JudgeStats(
+            num_submissions=self.num_submissions + other.num_submissions,
+            num_requests=self.num_requests + other.num_requests,
+            num_retries=self.num_retries + other.num_retries,
+            num_unavailable=self.num_unavailable + other.num_unavailable,
+            queue_wait_s=self.queue_wait_s + other.queue_wait_s,
+            round_trip_s=self.round_trip_s + other.round_trip_s,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return `judge/...` metrics; times only where there was a verdict."""
+        metrics = {
+            "judge/submissions": float(self.num_submissions),
+            "judge/requests": float(self.num_requests),
+            "judge/retries": float(self.num_retries),
+            "judge/unavailable": float(self.num_unavailable),
+        }
+        for name, samples in (("queue_wait_s", self.queue_wait_s), ("round_trip_s", self.round_trip_s)):
+            if samples:
+                metrics[f"judge/{name}_mean"] = sum(samples) / len(samples)
+                metrics[f"judge/{name}_p95"] = _percentile(samples, 0.95)
+        return metrics
+
+
+def _percentile(samples: Sequence[float], share: float) -> float:
+    """Return the smallest sample that at least `share` of the samples do not exceed (nearest rank)."""
+    return sorted(samples)[max(0, math.ceil(share * len(samples)) - 1)]

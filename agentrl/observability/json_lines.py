@@ -1,0 +1,107 @@
+"""Files with one JSON object per line that survive a kill at any moment.
+
+A line counts once its newline is written. What a killed writer left after the last newline is torn: readers skip it and
+the next writer cuts it off. Several processes may append to one file.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+JsonObject = dict[str, Any]
+
+_BLOCK_BYTES = 1 << 16
+
+
+def read_json_lines(path: Path) -> Iterator[JsonObject]:
+    """Yield the objects of `path` in order; none for a missing file.
+
+    Raises:
+        ValueError: a complete line is not a JSON object; the message names the file and the line.
+    """
+    for number, line in enumerate(_complete_lines(path), start=1):
+        yield _decode(line, where=f"{path}:{number}")
+
+
+def append_json_lines(path: Path, objects: Iterable[JsonObject]) -> None:
+    """Append `objects` and force them to the disk; NaN and infinities become null.
+
+    `objects` is consumed one by one, so that a large step need not fit into memory as text. The file and its folder are
+    made if they are missing.
+
+    Raises:
+        OSError: the disk is full or the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with os.fdopen(descriptor, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _seek_past_last_newline(file)
+        file.truncate()
+        for item in objects:
+            file.write(_encode(item) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def keep_json_lines(path: Path, keep: Callable[[JsonObject], bool]) -> None:
+    """Rewrite `path` with only the lines that `keep` accepts, atomically; a missing file stays missing."""
+    if not path.exists():
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        for number, line in enumerate(_complete_lines(path), start=1):
+            if keep(_decode(line, where=f"{path}:{number}")):
+                file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _complete_lines(path: Path) -> Iterator[bytes]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def _seek_past_last_newline(file: BinaryIO) -> None:
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - _BLOCK_BYTES)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            file.seek(start + newline + 1)
+            return
+        end = start
+    file.seek(0)
+
+
+def _encode(item: JsonObject) -> bytes:
+    try:
+        return orjson.dumps(item, default=str)
+    except TypeError:
+        # A policy can write half a surrogate pair ("\\ud800" in the JSON of a call), which has no UTF-8 form: orjson
+        # refuses it, the slow encoder escapes it. That one knows no null for NaN, so it must not write any.
+        return json.dumps(item, default=str, allow_nan=False).encode("ascii")
+
+
+def _decode(line: bytes, *, where: str) -> JsonObject:
+    try:
+        item = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            item = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{where}: not JSON ({error}); the file is damaged, repair or remove this line") from error
+    if not isinstance(item, dict):
+        raise ValueError(f"{where}: expected a JSON object, got {type(item).__name__}")
+    return item

@@ -1,0 +1,69 @@
+"""`metrics.jsonl`: one JSON object per step, which scripts, pictures and the dashboard read.
+
+    {"step": 0, "validation/accuracy": 0.48}
+    {"step": 1, "rollout/reward_mean": 0.51, "rollout/tool_success_rate": null, "actor/grad_norm": 0.7, ...}
+
+`step` counts actor updates. null is a number that does not exist, such as the success rate of no calls.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from agentrl.observability.json_lines import append_json_lines, keep_json_lines, read_json_lines
+
+MetricsRow = dict[str, float | None]
+
+
+class MetricsFile:
+    """Appends steps in ascending order, and takes back those that a killed run made after its last checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last_step = _last_step(path)
+
+    def append(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the line of `step`; it is on the disk when this returns.
+
+        Raises:
+            ValueError: `step` is not after the last one, or a name is not `stage/name_unit`.
+        """
+        if step <= self._last_step:
+            raise ValueError(
+                f"{self._path}: step {step} does not follow step {self._last_step}. "
+                "Log a step once, and call `take_back` before a resumed run logs"
+            )
+        for name in metrics:
+            if "/" not in name:
+                raise ValueError(f"metric `{name}` has no stage: metrics are named `stage/name_unit`")
+        append_json_lines(self._path, [{"step": step} | {name: float(value) for name, value in metrics.items()}])
+        self._last_step = step
+
+    def take_back(self, *, after_step: int) -> None:
+        """Remove the lines after step `after_step`, atomically; -1 removes all."""
+        keep_json_lines(self._path, lambda row: row["step"] <= after_step)
+        self._last_step = _last_step(self._path)
+
+
+def read_metrics(path: Path) -> list[MetricsRow]:
+    """Return the rows of a `metrics.jsonl` in order; a torn last line is left out.
+
+    Raises:
+        ValueError: a line is damaged; the message names the file and the line.
+    """
+    return list(read_json_lines(path))
+
+
+def series(rows: Sequence[MetricsRow], name: str) -> tuple[list[int], list[float]]:
+    """Return the steps at which metric `name` has a value, and the values."""
+    steps: list[int] = []
+    values: list[float] = []
+    for row in rows:
+        step, value = row["step"], row.get(name)
+        if step is not None and value is not None:
+            steps.append(int(step))
+            values.append(value)
+    return steps, values
+
+
+def _last_step(path: Path) -> int:
+    return max((row["step"] for row in read_json_lines(path)), default=-1)

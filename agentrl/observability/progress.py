@@ -1,0 +1,114 @@
+"""The progress bar of a run: the steps in all, and what the current step is doing.
+
+    run            ━━━━━━━━━━━━━━╺━━━━━━━━━━━  12/40 steps                           0:00:42 eta 0:01:38
+    step 13 rollout ━━━━━━━━━━━━━━━━━╺━━━━━━━  64/96 trajectories · 1,234 tokens/s   0:00:02 eta 0:00:01
+
+Where the output is no terminal there is no bar, and nothing is written.
+"""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class RunProgress:
+    """A context manager around the steps of a run; log records written to the same console appear above the bar.
+
+    Example:
+        with RunProgress(console, num_steps=40, num_steps_done=12) as progress:
+            progress.start_rollout("step 13 rollout", num_trajectories=96)
+            progress.finish_trajectory(num_tokens=131)      # for each
+            progress.start_phase("step 13 update")
+            progress.finish_step()
+    """
+
+    def __init__(self, console: Console, *, num_steps: int, num_steps_done: int = 0) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]eta"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            refresh_per_second=4,
+            disable=not console.is_interactive,
+        )
+        self._num_steps = num_steps
+        self._run = self._progress.add_task("run", total=num_steps, completed=num_steps_done, detail="")
+        self._stage: TaskID | None = None
+        self._num_steps_done = num_steps_done
+        self._num_trajectories = 0
+        self._num_trajectories_done = 0
+        self._num_tokens = 0
+        self._rollout_started_at = time.monotonic()
+        self._show_steps()
+
+    def start_rollout(self, description: str, *, num_trajectories: int) -> None:
+        """Begin to count towards `num_trajectories`, in training or in validation."""
+        self._num_trajectories = num_trajectories
+        self._num_trajectories_done = 0
+        self._num_tokens = 0
+        self._rollout_started_at = time.monotonic()
+        self._replace_stage(description, total=num_trajectories)
+        self._show_trajectories()
+
+    def add_trajectories(self, count: int) -> None:
+        """Raise the number to wait for: prompts were refilled."""
+        self._num_trajectories += count
+        self._show_trajectories()
+
+    def finish_trajectory(self, *, num_tokens: int) -> None:
+        """Count one finished trajectory and the tokens that were sampled for it."""
+        self._num_trajectories_done += 1
+        self._num_tokens += num_tokens
+        self._show_trajectories()
+
+    def start_phase(self, description: str) -> None:
+        """Show that something runs whose end is not known, such as the update."""
+        self._replace_stage(description, total=None)
+
+    def resume(self, *, num_steps_done: int) -> None:
+        """Set the steps that an earlier process has done."""
+        self._num_steps_done = num_steps_done
+        self._show_steps()
+
+    def finish_step(self) -> None:
+        """Count one more step as done."""
+        self._num_steps_done += 1
+        self._show_steps()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def _replace_stage(self, description: str, *, total: int | None) -> None:
+        # `Progress.reset` cannot take a total away again.
+        if self._stage is not None:
+            self._progress.remove_task(self._stage)
+        self._stage = self._progress.add_task(description, total=total, detail="")
+
+    def _show_steps(self) -> None:
+        detail = f"{self._num_steps_done}/{self._num_steps} steps"
+        self._progress.update(self._run, completed=self._num_steps_done, detail=detail)
+
+    def _show_trajectories(self) -> None:
+        if self._stage is None:
+            raise RuntimeError("no rollout to count for: call `start_rollout` first")
+        elapsed_s = time.monotonic() - self._rollout_started_at
+        tokens_per_s = self._num_tokens / elapsed_s if elapsed_s > 0 else 0.0
+        self._progress.update(
+            self._stage,
+            total=self._num_trajectories,
+            completed=self._num_trajectories_done,
+            detail=f"{self._num_trajectories_done}/{self._num_trajectories} trajectories · {tokens_per_s:,.0f} tokens/s",
+        )

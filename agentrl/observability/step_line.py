@@ -1,0 +1,42 @@
+"""The one line of numbers per step that a person reads in the terminal."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumn:
+    """One number of the line.
+
+    Example: `StepColumn(title="reward", metric="rollout/reward_mean", width=5, decimals=3)` prints `reward 0.512`.
+    """
+
+    title: str
+    metric: str
+    width: int
+    decimals: int
+    unit: str = ""
+
+
+STEP_COLUMNS = (
+    StepColumn(title="accuracy", metric="validation/accuracy", width=5, decimals=3),
+    StepColumn(title="reward", metric="rollout/reward_mean", width=5, decimals=3),
+    StepColumn(title="tool use", metric="rollout/tool_call_share", width=4, decimals=2),
+    StepColumn(title="ok", metric="rollout/tool_success_rate", width=4, decimals=2),
+    StepColumn(title="tokens", metric="rollout/response_tokens_mean", width=5, decimals=0),
+    StepColumn(title="grad", metric="actor/grad_norm", width=6, decimals=3),
+    StepColumn(title="in", metric="run/step_s", width=5, decimals=1, unit=" s"),
+)
+
+
+def format_step_line(step: int, metrics: Mapping[str, float]) -> str:
+    """Return the numbers of `step` as one line; a number that a step lacks is a dash, so that the columns stay aligned."""
+    cells = [f"{column.title} {_format_cell(column, metrics)}" for column in STEP_COLUMNS]
+    return "  ".join([f"step {step:>4}", *cells])
+
+
+def _format_cell(column: StepColumn, metrics: Mapping[str, float]) -> str:
+    value = metrics.get(column.metric, math.nan)
+    text = f"{value:.{column.decimals}f}" if math.isfinite(value) else "-"
+    return f"{text:>{column.width}}{column.unit}"

@@ -1,0 +1,126 @@
+"""Reward for a program that passes tests: the last Python block of the last turn, run by the code judge."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from agentrl.config.plain import read_plain_config
+from agentrl.errors import ConfigError, JudgeUnavailableError
+from agentrl.judge.client import InvalidSubmissionError
+from agentrl.judge.connection import JudgeConnection
+from agentrl.judge.stats import JudgeStats
+from agentrl.types import Deadline, Prompt, Turn
+from code_judge_server.schemas import Verdict, VerdictStatus
+
+CODE_TESTS_REWARD = "agentrl.rewards.code_tests.CodeTestsReward"
+
+_START_TIMEOUT_S = 10.0
+_PYTHON_BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+class Scoring(StrEnum):
+    """What a program gets that passes some of the tests."""
+
+    ALL = "all"
+    """1 if every test passes, else 0."""
+    FRACTION = "fraction"
+    """The share of the tests that pass."""
+
+
+class CodeTestsConfig(JudgeConnection):
+    """The keys of `reward.config`: how to reach the judge, and how to score."""
+
+    scoring: Scoring = Field(default=Scoring.ALL, strict=False)
+    """`all` or `fraction`."""
+
+
+class CodeTestsReward:
+    """Runs the answer against `prompt.extra["tests"]`, a list of `{input, output}`."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        """Check the config.
+
+        Raises:
+            ConfigError: unknown or wrong keys, or no address of a judge.
+        """
+        settings = read_plain_config(CodeTestsConfig, config, source="`reward.config`")
+        self._scoring = settings.scoring
+        self._client = settings.client(owner="`reward.config`")
+
+    async def start(self) -> None:
+        """Open the session, and see that the judge is there.
+
+        Raises:
+            ConfigError: the judge does not answer, or refuses the token.
+        """
+        await self._client.start()
+        try:
+            await self._client.check(timeout_s=_START_TIMEOUT_S)
+        except JudgeUnavailableError as error:
+            await self._client.aclose()
+            raise ConfigError(f"`reward.config`: {error}") from error
+
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
+        """Return the reward, from 0.0 to 1.0.
+
+        Raises:
+            ConfigError: the prompt has no tests.
+            JudgeUnavailableError: not every test could be judged in time.
+        """
+        tests = _tests(prompt)
+        code = last_python_block(turns[-1].text if turns else "")
+        if code is None:
+            return 0.0
+        try:
+            verdicts = await self._judge(code, tests, deadline)
+        except InvalidSubmissionError:
+            return 0.0
+        num_passed = sum(verdict.status is VerdictStatus.ACCEPTED for verdict in verdicts)
+        if self._scoring is Scoring.FRACTION:
+            return num_passed / len(tests)
+        return float(num_passed == len(tests))
+
+    async def aclose(self) -> None:
+        """Close the session."""
+        await self._client.aclose()
+
+    def take_judge_stats(self) -> JudgeStats:
+        """Return what the judge client counted since the last call."""
+        return self._client.take_stats()
+
+    async def _judge(self, code: str, tests: Sequence[tuple[str, str]], deadline: Deadline) -> list[Verdict]:
+        runs = [
+            asyncio.create_task(self._client.run(code, stdin=stdin, expected_output=output, deadline=deadline))
+            for stdin, output in tests
+        ]
+        try:
+            return await asyncio.gather(*runs)
+        finally:
+            for run in runs:
+                run.cancel()
+            await asyncio.gather(*runs, return_exceptions=True)
+
+
+def last_python_block(text: str) -> str | None:
+    """Return the code of the last closed ```` ```python ```` block; None if there is none."""
+    blocks = _PYTHON_BLOCK.findall(text)
+    return blocks[-1] if blocks else None
+
+
+def _tests(prompt: Prompt) -> list[tuple[str, str]]:
+    tests = prompt.extra.get("tests")
+    if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
+        raise ConfigError(
+            f"reward: prompt `{prompt.prompt_id}` has `tests` = {tests!r:.100}; it must be a list of "
+            "`{input, output}` that is not empty"
+        )
+    for test in tests:
+        if not isinstance(test, Mapping) or not all(isinstance(test.get(key), str) for key in ("input", "output")):
+            raise ConfigError(
+                f"reward: prompt `{prompt.prompt_id}` has a test {test!r:.100}; it must be `{{input, output}}`, both text"
+            )
+    return [(test["input"], test["output"]) for test in tests]

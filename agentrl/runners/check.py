@@ -1,0 +1,89 @@
+"""Answers, before anything is trained: would this config run, and what would it start?"""
+
+from enum import StrEnum
+
+from rich.console import Console
+from rich.table import Table
+
+from agentrl.cluster.launch import num_cores, num_worker_processes, threads_per_rank
+from agentrl.config.load import LoadedConfig
+from agentrl.config.schema import RunConfig
+from agentrl.rewards.loader import build_reward
+from agentrl.runners.run import judge_for, read_data
+from agentrl.tools.base import ToolConfig
+from agentrl.tools.builder import build_tools
+from agentrl.tools.executor import ToolExecutor
+from agentrl.tools.loader import load_tool_configs
+
+
+class CheckLevel(StrEnum):
+    """How much is tried."""
+
+    STATIC = "static"
+    """The config alone: no network, no model, no data, no GPU."""
+    FULL = "full"
+    """Also reads the data, starts or asks the judge, and builds every tool and the reward."""
+
+
+async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
+    """Check a config and print the processes and the concurrency it leads to.
+
+    Raises:
+        ConfigError, ToolError: what is wrong, where, and the way out.
+    """
+    config = loaded.config
+    tools = load_tool_configs(config)
+    console = Console()
+    if level is CheckLevel.FULL:
+        prompts, validation_prompts = read_data(config)
+        console.print(f"data: {len(prompts)} training prompts, {len(validation_prompts)} for validation")
+        names = await _build_everything(tools, config)
+        console.print(f"tools: {', '.join(names) or 'none'}; all of them built and answered")
+    console.print(_processes(config))
+    console.print(_concurrency(config))
+    console.print(f"{loaded.path.name}: ok ({level} check)")
+
+
+async def _build_everything(tools: list[ToolConfig], config: RunConfig) -> list[str]:
+    with judge_for(tools, config) as (filled, reward_section):
+        executor = ToolExecutor(build_tools(filled), timeout_s=config.rollout.tool_timeout_s)
+        await executor.start()
+        reward = build_reward(reward_section)
+        try:
+            await reward.start()
+            await reward.aclose()
+        finally:
+            await executor.aclose()
+        return [schema.name for schema in executor.schemas]
+
+
+def _processes(config: RunConfig) -> Table:
+    table = Table(title=f"processes ({num_cores()} cores here, {num_worker_processes(config)} Ray workers)")
+    for column in ("role", "processes", "each"):
+        table.add_column(column)
+    rollout, actor = config.rollout, config.actor
+    engine_threads = rollout.num_threads_per_engine or num_cores()
+    table.add_row("engine", str(rollout.num_engines), f"{rollout.engine}, {engine_threads} threads without a GPU")
+    table.add_row("agent loop", str(rollout.num_workers), "tools, tokenizer and reward of its own")
+    table.add_row("actor", str(actor.num_workers), f"FSDP rank, {threads_per_rank(config)} threads without a GPU")
+    remote = f"remote, {config.judge.host_addr}:{config.judge.host_port}"
+    local = f"{config.judge.num_slots or num_cores()} slots, isolation {config.judge.min_isolation} or better"
+    table.add_row("judge", "0" if config.judge.host_addr else "1", remote if config.judge.host_addr else local)
+    return table
+
+
+def _concurrency(config: RunConfig) -> Table:
+    rollout = config.rollout
+    at_once = rollout.max_concurrent_trajectories * rollout.num_engines
+    per_step = rollout.prompts_per_step * rollout.samples_per_prompt
+    kv_tokens = rollout.max_concurrent_trajectories * (rollout.max_prompt_tokens + rollout.max_response_tokens)
+    table = Table(title="concurrency budget")
+    for column in ("what", "number"):
+        table.add_column(column)
+    table.add_row("trajectories of one step (refills come on top)", f"{per_step:,}")
+    table.add_row("trajectories at once", f"{at_once:,}")
+    table.add_row("waves per step", f"{per_step / at_once:.1f}")
+    table.add_row("KV-cache tokens reserved per engine", f"{kv_tokens:,}")
+    table.add_row("tool calls at once, at most", f"{at_once:,}")
+    table.add_row("longest that one trajectory may take", f"{rollout.trajectory_timeout_s:g} s")
+    return table

@@ -1,0 +1,75 @@
+"""What the runners share as commands: arguments, signals, and errors that end in one line and an exit status."""
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from agentrl.errors import AgentRLError, ConfigError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def make_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of `python -m agentrl.runners.NAME config.yaml [section.key=value ...]`."""
+    parser = argparse.ArgumentParser(prog=f"python -m agentrl.runners.{name}", description=description)
+    parser.add_argument("config", help="YAML file; one that comes with agentrl is found from any folder")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change single keys of it")
+    return parser
+
+
+def run_command(command: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run `command` to its end, and return the exit status.
+
+    SIGINT and SIGTERM cancel it, so that everything it started is ended in order; a second one is left to the guardian.
+    """
+    try:
+        asyncio.run(_until_signalled(command()))
+    except _Signalled as stop:
+        name = signal.Signals(stop.number).name
+        print(f"stopped by {name}; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 128 + stop.number
+    except (AgentRLError, ExceptionGroup) as error:
+        causes = _leaves(error)
+        if not all(isinstance(cause, AgentRLError) for cause in causes):
+            raise  # a bug of ours: its traceback is the message
+        for line in dict.fromkeys(f"error: {cause}" for cause in causes):
+            print(line, file=sys.stderr)
+        return EXIT_USAGE if isinstance(causes[0], ConfigError) else EXIT_FAILED
+    return 0
+
+
+class _Signalled(Exception):
+    """A signal ended the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+async def _until_signalled(command: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(command)
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        raise _Signalled(received[0]) from None
+
+
+def _leaves(error: BaseException) -> Sequence[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for member in error.exceptions for leaf in _leaves(member)]
+    return [error]

@@ -1,0 +1,80 @@
+"""Trains a tool-using policy: `python -m agentrl.runners.rstar2 config.yaml [section.key=value ...] [--check]`.
+
+prompt -> agent loop -> engine -> tool call -> judge -> trajectory -> reward -> selection -> advantage -> update -> weight
+sync, `run.num_steps` times. Only plain data goes to the workers, and only references and small facts come back here:
+tokens travel from worker to worker.
+"""
+
+import sys
+import time
+from dataclasses import replace
+
+from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.runners.check import CheckLevel, check
+from agentrl.runners.command_line import make_parser, run_command
+from agentrl.runners.run import Run, prepare, running
+from agentrl.runners.run_directory import RunState
+from agentrl.runners.steps import collect_batch, finish, restore, save, validate
+
+
+async def train(loaded: LoadedConfig) -> None:
+    """Train from the last checkpoint, or from the start, until the actor has been updated `run.num_steps` times."""
+    plan = prepare(loaded)  # whatever can be wrong is found here, before any process starts
+    if not plan.directory.finished:
+        async with running(plan) as run:  # judge, Ray, engines, actor, agent-loop workers
+            state = await restore(run)
+            await run.weight_sync.push(version=state.step)
+            if state.step == 0:
+                run.metrics.log(0, await validate(run, step=0))
+            while state.step < plan.config.run.num_steps:
+                state = await train_step(run, state)
+            await finish(run)
+    print(plan.directory.describe_result())
+
+
+async def train_step(run: Run, state: RunState) -> RunState:
+    """Make one update of the actor: roll out, select, update, sync, log, and keep a checkpoint when it is time."""
+    started = time.monotonic()
+    batch = await collect_batch(run, state)
+    state = replace(batch.state, step=state.step + 1)
+    rolled_out = time.monotonic()
+    run.progress.start_phase(f"step {state.step} update")
+    actor_metrics = await run.learner.update(batch.groups, step=state.step)
+    updated = time.monotonic()
+    await run.weight_sync.push(version=state.step)
+    synced = time.monotonic()
+    times = {
+        "time/rollout_s": rolled_out - started,
+        "time/update_s": updated - rolled_out,
+        "time/weight_sync_s": synced - updated,
+        "time/step_s": synced - started,
+    }
+    validation = await validate(run, step=state.step)
+    run.metrics.log(state.step, batch.metrics | actor_metrics | times | validation)
+    await save(run, state)
+    run.progress.finish_step()
+    return state
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    parser = make_parser("rstar2", "Train a tool-using policy with GRPO and Resample-on-Correct.")
+    parser.add_argument(
+        "--check",
+        nargs="?",
+        type=CheckLevel,
+        const=CheckLevel.FULL,
+        choices=list(CheckLevel),
+        help="check and print the plan instead of training; `static` needs no network, model or GPU",
+    )
+    arguments = parser.parse_args()
+
+    async def command() -> None:
+        loaded = load_run_config(arguments.config, arguments.overrides)
+        await (train(loaded) if arguments.check is None else check(loaded, arguments.check))
+
+    return run_command(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""A run before and while it runs: everything that is checked first, then everything that is alive."""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from agentrl.agent_loop.manager import AgentLoopManager
+from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
+from agentrl.cluster.launch import launch
+from agentrl.cluster.learner import Learner, WeightSync
+from agentrl.cluster.runtime import guarded_run
+from agentrl.config.load import LoadedConfig
+from agentrl.config.schema import DataSection, RewardSection, RunConfig
+from agentrl.data.prompts import PromptDataset
+from agentrl.judge.connection import fill_address
+from agentrl.judge.local import LocalJudge
+from agentrl.observability.logs import configure_logging
+from agentrl.observability.metrics import MetricsLogger
+from agentrl.observability.progress import RunProgress
+from agentrl.runners.run_directory import RunDirectory
+from agentrl.tools.base import ToolConfig
+from agentrl.tools.loader import fill_judge_address, load_tool_configs, needs_judge
+from agentrl.types import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A run that could start: config, tools and data are read and checked."""
+
+    loaded: LoadedConfig
+    directory: RunDirectory
+    tools: list[ToolConfig]
+    prompts: PromptDataset
+    validation_prompts: list[Prompt]
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return self.loaded.config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that is alive."""
+
+    plan: Plan
+    rollouts: AgentLoopManager
+    learner: Learner
+    weight_sync: WeightSync
+    metrics: MetricsLogger
+    progress: RunProgress
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return self.plan.config
+
+
+def prepare(loaded: LoadedConfig) -> Plan:
+    """Read and check everything that a run needs; no process has started when this raises.
+
+    Raises:
+        ConfigError: where, what and the way out.
+    """
+    directory = RunDirectory(loaded.config)
+    tools = load_tool_configs(loaded.config)
+    prompts, validation_prompts = read_data(loaded.config)
+    directory.open()
+    return Plan(loaded=loaded, directory=directory, tools=tools, prompts=prompts, validation_prompts=validation_prompts)
+
+
+def read_data(config: RunConfig) -> tuple[PromptDataset, list[Prompt]]:
+    """Return the training prompts, and the held-out ones.
+
+    Raises:
+        ConfigError: a file, a row or a column is missing or malformed.
+    """
+    data, seed = config.data, config.run.seed
+    prompts = _dataset(data.train_files, data, shuffle=data.shuffle, seed=seed)
+    if not data.validation_files:
+        return prompts, []
+    held_out = _dataset(data.validation_files, data, shuffle=False, seed=seed)
+    return prompts, held_out.take(len(held_out))
+
+
+@contextlib.asynccontextmanager
+async def running(plan: Plan) -> AsyncIterator[Run]:
+    """Start every process of the run, and end them all, whatever happens."""
+    config, path = plan.config, plan.directory.path
+    console = Console()
+    configure_logging(path, console=console)
+    with guarded_run() as temp_dir, judge_for(plan.tools, config) as (tools, reward):
+        async with launch(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster:
+            worker_config = WorkerConfig(
+                model_path=config.model.path,
+                rollout=config.rollout,
+                reward=reward,
+                tools=tuple(tools),
+                run_seed=config.run.seed,
+                run_dir=str(path),
+            )
+            workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config)
+            rollouts = AgentLoopManager(
+                config.rollout, cluster.engines, workers, reward_timeout_s=config.reward.timeout_s
+            )
+            with MetricsLogger(path) as metrics, RunProgress(console, num_steps=config.run.num_steps) as progress:
+                yield Run(
+                    plan=plan,
+                    rollouts=rollouts,
+                    learner=cluster.learner,
+                    weight_sync=cluster.weight_sync,
+                    metrics=metrics,
+                    progress=progress,
+                )
+
+
+@contextlib.contextmanager
+def judge_for(tools: list[ToolConfig], config: RunConfig) -> Iterator[tuple[list[ToolConfig], RewardSection]]:
+    """Give tools and reward with the address of the judge in them: the remote one, or one started for this run."""
+    judge, reward = config.judge, config.reward
+    if judge.host_addr is not None and judge.host_port is not None:
+        yield _with_judge(tools, reward, judge.host_addr, judge.host_port, judge.token_env)
+    elif needs_judge(tools) or None in (reward.config.get("host_addr", ""), reward.config.get("host_port", "")):
+        with LocalJudge(judge) as local:
+            yield _with_judge(tools, reward, local.host, local.port, None)
+    else:
+        yield tools, reward
+
+
+def _with_judge(
+    tools: list[ToolConfig], reward: RewardSection, host: str, port: int, token_env: str | None
+) -> tuple[list[ToolConfig], RewardSection]:
+    filled = fill_address(reward.config, host=host, port=port, token_env=token_env)
+    return fill_judge_address(tools, host, port, token_env=token_env), replace(reward, config=filled)
+
+
+def _dataset(files: list[str], data: DataSection, *, shuffle: bool, seed: int) -> PromptDataset:
+    return PromptDataset(
+        [Path(file) for file in files],
+        prompt_key=data.prompt_key,
+        answer_key=data.answer_key,
+        system_prompt=data.system_prompt,
+        shuffle=shuffle,
+        seed=seed,
+    )

@@ -1,0 +1,166 @@
+"""What a run leaves on disk, and how the same command goes on from it.
+
+runs/demo/
+├── config.yaml             the resolved config; a run goes on only with the same one
+├── metrics.jsonl           one object per step
+├── tensorboard/  run.log  reward_curve.png
+├── trajectories/           every trajectory, one file per step
+├── checkpoints/step_000010/   written beside, then renamed: it is there whole, or not at all
+├── policy/                 the trained policy as a Hugging Face folder
+└── result.json             written last: the run is finished
+"""
+
+import os
+import shutil
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import orjson
+from omegaconf import OmegaConf
+
+from agentrl.config.load import flatten, load_tree
+from agentrl.config.schema import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.observability.text_curve import text_curve
+from agentrl.trajectories.store import TrajectoryStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Where the driver is, beside what the actor keeps itself. `step` counts the actor's updates."""
+
+    step: int = 0
+    prompts_taken: int = 0
+    """Prompts consumed since the start: the position in the data set."""
+    empty_batches: int = 0
+    """Batches without a learning signal so far; they count as no step."""
+
+
+class RunDirectory:
+    """The folder of one run."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Name the folder; `open` looks at it."""
+        assert config.run.dir is not None  # `load_run_config` has filled it
+        self.path = Path(config.run.dir)
+        self._config = config
+
+    def open(self) -> None:
+        """Start a new run here, or check that the run that is here may go on.
+
+        Raises:
+            ConfigError: the folder holds a run of another config (the keys are named), or something else.
+        """
+        saved = self.path / "config.yaml"
+        if saved.is_file():
+            self._refuse_changes(saved)
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write_whole(saved, OmegaConf.to_yaml(OmegaConf.structured(self._config)).encode())
+        for leftover in self._checkpoints.glob("*.partial"):
+            shutil.rmtree(leftover)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return self._result.is_file()
+
+    def finish(self, *, num_steps: int) -> None:
+        """Mark the run as finished."""
+        result = {"num_steps": num_steps, "policy": str(self.policy), "reward_curve": str(self.reward_curve)}
+        _write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
+
+    def describe_result(self) -> str:
+        """Return what a person wants to see at the end: the curve, and where everything is."""
+        return (
+            f"{text_curve(self.metrics)}\n"
+            f"reward curve:   {self.reward_curve}\n"
+            f"trained policy: {self.policy}\n"
+            f"metrics:        {self.metrics}"
+        )
+
+    def latest_checkpoint(self) -> tuple[Path, RunState] | None:
+        """Return the newest whole checkpoint: its folder for the actor, and the driver's state."""
+        folders = self._whole_checkpoints()
+        if not folders:
+            return None
+        state = orjson.loads((folders[-1] / "state.json").read_bytes())
+        return folders[-1], RunState(**{item.name: state[item.name] for item in fields(RunState)})
+
+    def begin_checkpoint(self, step: int) -> Path:
+        """Return a folder to write a checkpoint into; `commit_checkpoint` makes it count."""
+        folder = self._checkpoints / f"step_{step:06d}.partial"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def commit_checkpoint(self, state: RunState, *, keep_last: int) -> None:
+        """Make the checkpoint of `state.step` the newest, at one stroke, and delete old ones."""
+        partial = self._checkpoints / f"step_{state.step:06d}.partial"
+        _write_whole(partial / "state.json", orjson.dumps(asdict(state)))
+        for file in partial.rglob("*"):
+            _sync(file)
+        whole = partial.with_suffix("")
+        shutil.rmtree(whole, ignore_errors=True)  # the same step again, after a resume from an older one
+        partial.rename(whole)
+        _sync(self._checkpoints)
+        for old in self._whole_checkpoints()[:-keep_last]:
+            shutil.rmtree(old)
+
+    @property
+    def trajectories(self) -> TrajectoryStore:
+        """The record of every trajectory."""
+        return TrajectoryStore(self.path)
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def reward_curve(self) -> Path:
+        """The picture of the run."""
+        return self.path / "reward_curve.png"
+
+    @property
+    def policy(self) -> Path:
+        """The trained policy, once the run is finished."""
+        return self.path / "policy"
+
+    @property
+    def _result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def _whole_checkpoints(self) -> list[Path]:
+        return sorted(folder for folder in self._checkpoints.glob("step_*") if folder.suffix != ".partial")
+
+    def _refuse_changes(self, saved: Path) -> None:
+        before, now = flatten(load_tree(RunConfig, saved)), flatten(self._config)
+        changed = [key for key, value in now.items() if before.get(key) != value]
+        if changed:
+            details = ", ".join(f"`{key}` was {before.get(key)!r} and is {now[key]!r}" for key in changed)
+            raise ConfigError(
+                f"run.dir: {self.path} holds a run of another config: {details}. "
+                "Go on with the old values, or name another `run.dir`."
+            )
+
+
+def _write_whole(file: Path, content: bytes) -> None:
+    partial = file.with_name(file.name + ".partial")
+    partial.write_bytes(content)
+    _sync(partial)
+    partial.replace(file)
+    _sync(file.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,140 @@
+"""The parts of a training step that are neither rollout nor update: refilling, validation, checkpoints, the end."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentrl.algorithms.group_filter import select
+from agentrl.errors import RolloutError
+from agentrl.observability.reward_curve import draw_reward_curve
+from agentrl.observability.rollout_metrics import summarise, summarise_validation
+from agentrl.runners.run import Run
+from agentrl.runners.run_directory import RunState
+from agentrl.types import Group, Prompt, TrajectorySummary
+
+logger = logging.getLogger(__name__)
+
+_MAX_EMPTY_BATCHES = 10
+"""Batches in a row without a learning signal, after which going on is a waste."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The groups of one update, and what was rolled out to get them."""
+
+    groups: list[Group]
+    metrics: dict[str, float]
+    state: RunState
+    """Where the data set stands after this batch; its step is still the last one done."""
+
+
+async def collect_batch(run: Run, state: RunState) -> Batch:
+    """Roll out prompts until at least one group can be learnt from.
+
+    A batch without any is logged and counted, and does not count as a step.
+
+    Raises:
+        RolloutError: ten batches in a row taught nothing.
+    """
+    for _ in range(_MAX_EMPTY_BATCHES):
+        batch = await _collect_once(run, state)
+        if batch.groups:
+            return batch
+        state = replace(batch.state, empty_batches=state.empty_batches + 1)
+        logger.warning("empty batch: no group of step %d can be learnt from: %s", state.step + 1, batch.metrics)
+    raise RolloutError(
+        f"step {state.step + 1}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
+        "The prompts are too easy or too hard for this policy, or the reward is broken: see `trajectories/`."
+    )
+
+
+async def _collect_once(run: Run, state: RunState) -> Batch:
+    """Roll out one batch, and again as many prompts as groups were dropped, up to the configured rounds."""
+    rollout, selection = run.config.rollout, run.config.algorithm.selection
+    step = state.step + 1
+    kept: list[Group] = []
+    drops: dict[str, float] = {}
+    seen: list[TrajectorySummary] = []
+    for _ in range(selection.max_refill_rounds + 1):
+        prompts = run.plan.prompts.take(rollout.prompts_per_step - len(kept))
+        rolled_out = await _roll_out(
+            run, prompts, f"step {step} rollout", step=step, samples_per_prompt=rollout.samples_per_prompt
+        )
+        await run.rollouts.record(rolled_out, prompts, step=step, validation=False)
+        groups, report = select(rolled_out, selection, seed=run.config.run.seed)
+        kept += groups
+        drops = {key: drops.get(key, 0.0) + value for key, value in report.metrics().items()}
+        seen += _summaries(rolled_out)
+        if len(kept) == rollout.prompts_per_step:
+            break
+    state = replace(state, prompts_taken=run.plan.prompts.position)
+    counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
+    return Batch(groups=kept, metrics=summarise(seen) | drops | counts | await run.rollouts.metrics(), state=state)
+
+
+async def validate(run: Run, *, step: int) -> dict[str, float]:
+    """Measure the policy on the held-out prompts, where it is time to; otherwise give no metrics."""
+    every = run.config.validation.every_steps
+    if every == 0 or (step % every != 0 and step != run.config.run.num_steps):
+        return {}
+    prompts = run.plan.validation_prompts
+    groups = await _roll_out(
+        run,
+        prompts,
+        f"step {step} validation",
+        step=step,
+        samples_per_prompt=run.config.validation.samples_per_prompt,
+    )
+    await run.rollouts.record(groups, prompts, step=step, validation=True)
+    await run.rollouts.metrics()  # so that the judge's figures of the next step are of training alone
+    return summarise_validation(_summaries(groups))
+
+
+async def restore(run: Run) -> RunState:
+    """Go on from the last checkpoint: forget what came after it, and load the actor and the position in the data."""
+    latest = run.plan.directory.latest_checkpoint()
+    state = RunState() if latest is None else latest[1]
+    last_step = -1 if latest is None else state.step
+    run.metrics.take_back(after_step=last_step)
+    run.plan.directory.trajectories.take_back(after_step=last_step)
+    run.plan.prompts.seek(state.prompts_taken)
+    if latest is not None:
+        await run.learner.load(str(latest[0] / "actor"))
+        logger.info("resumed from %s", latest[0])
+    run.progress.resume(num_steps_done=state.step)
+    return state
+
+
+async def save(run: Run, state: RunState) -> None:
+    """Write a checkpoint of `state`, where it is time to."""
+    every = run.config.checkpoint.every_steps
+    if state.step % every == 0 or state.step == run.config.run.num_steps:
+        run.progress.start_phase(f"step {state.step} checkpoint")
+        folder = run.plan.directory.begin_checkpoint(state.step)
+        await run.learner.save(str(folder / "actor"))
+        run.plan.directory.commit_checkpoint(state, keep_last=run.config.checkpoint.keep_last)
+
+
+async def finish(run: Run) -> None:
+    """Export the policy, draw the curve, and mark the run as finished."""
+    run.progress.start_phase("export")
+    directory = run.plan.directory
+    await run.learner.export(str(directory.policy))
+    draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
+    directory.finish(num_steps=run.config.run.num_steps)
+
+
+async def _roll_out(
+    run: Run, prompts: Sequence[Prompt], description: str, *, step: int, samples_per_prompt: int
+) -> list[Group]:
+    run.progress.start_rollout(description, num_trajectories=len(prompts) * samples_per_prompt)
+    return await run.rollouts.collect(
+        prompts,
+        step=step,
+        samples_per_prompt=samples_per_prompt,
+        on_finished=lambda summary: run.progress.finish_trajectory(num_tokens=summary.num_response_tokens),
+    )
+
+
+def _summaries(groups: Sequence[Group]) -> list[TrajectorySummary]:
+    return [made.summary for group in groups for made in group.trajectories]

@@ -1,0 +1,76 @@
+"""Makes live tools from plain data (worker side; `loader` reads the data)."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from agentrl.config.class_path import import_by_path
+from agentrl.errors import ConfigError, ToolError
+from agentrl.tools.base import Tool, ToolConfig, ToolSchema
+from agentrl.tools.verl_adapter import VerlToolAdapter, is_verl_tool
+
+_METHODS = ("start", "call", "end_episode", "aclose")
+
+
+def build_tools(configs: Sequence[ToolConfig]) -> dict[str, Tool]:
+    """Return the tools by the name that the policy calls them by, in order; none of them is started yet.
+
+    Raises:
+        ToolError: a class cannot be found or built, does not follow the `Tool` protocol, or two tools share a name.
+    """
+    tools: dict[str, Tool] = {}
+    for config in configs:
+        tool = _build(config)
+        name = tool.schema.name
+        if name in tools:
+            raise ToolError(
+                f"tool `{config.class_name}`: its name `{name}` is taken by another tool; rename one of them in its "
+                "`tool_schema.function.name`"
+            )
+        tools[name] = tool
+    return tools
+
+
+def read_tool_schema(plain: Mapping[str, Any]) -> ToolSchema:
+    """Return the schema that `{type: function, function: {name, description, parameters}}` describes."""
+    function = plain["function"]
+    return ToolSchema(
+        name=function["name"], description=function.get("description", ""), parameters=function["parameters"]
+    )
+
+
+def _build(config: ToolConfig) -> Tool:
+    where = f"tool `{config.class_name}`"
+    try:
+        tool_class = import_by_path(config.class_name, key="class_name")
+    except ConfigError as error:
+        raise ToolError(f"tools: {error}") from error
+    if not inspect.isclass(tool_class):
+        raise ToolError(f"{where}: it is no class; a function is named by `function: {config.class_name}` instead")
+    schema = None if config.tool_schema is None else read_tool_schema(config.tool_schema)
+    try:
+        if is_verl_tool(tool_class):
+            tool: Any = VerlToolAdapter(tool_class, config.config, schema)
+        else:
+            _check_protocol(tool_class, where)
+            tool = cast(Any, tool_class)(config.config, schema)
+    except (ConfigError, TypeError, ValueError, LookupError, AttributeError, OSError) as error:
+        raise ToolError(f"{where}: cannot be built: {type(error).__name__}: {error}") from error
+    if not isinstance(getattr(tool, "schema", None), ToolSchema):
+        raise ToolError(
+            f"{where}: it has no schema; give it a `tool_schema` in the tool YAML, or let it set `self.schema` to an "
+            "`agentrl.tools.base.ToolSchema`"
+        )
+    return tool
+
+
+def _check_protocol(tool_class: type, where: str) -> None:
+    for method in _METHODS:
+        if not inspect.iscoroutinefunction(getattr(tool_class, method, None)):
+            raise ToolError(
+                f"{where}: it has no `async def {method}`; a tool has {', '.join(_METHODS)} (`agentrl.tools.base.Tool`)"
+            )
+    try:
+        inspect.signature(tool_class).bind({}, None)
+    except TypeError as error:
+        raise ToolError(f"{where}: its constructor must take `(config, schema)`: {error}") from error

@@ -1,0 +1,192 @@
+"""Answers the tool calls of one turn: checks them, runs them at once, and gives one result per call.
+
+Whose fault a failure is decides what becomes of it:
+
+- The policy's (a call that does not parse, an unknown tool, wrong arguments, no answer in time) is a `ToolResult` that
+  it reads.
+- The world's is a `RolloutError`, which passes through. An exception that a tool does not explain is taken for one too:
+  it says nothing about the policy, and a fault that strikes one call in a million must not end a run.
+- Ours is a `ToolError`: a tool that answers with anything but a `ToolResult` breaks its contract on every call.
+
+It does NOT protect the event loop from a tool that blocks it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, best_match
+
+from agentrl.errors import RolloutError, ToolError
+from agentrl.tools.base import Episode, Tool, ToolSchema
+from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
+
+logger = logging.getLogger(__name__)
+
+_GRACE_S = 1.0
+"""How long a tool that watches its own deadline has to say so in its own words, before it is cut off."""
+
+_MAX_REASON_CHARACTERS = 300
+
+
+class ToolExecutor:
+    """Runs calls against tools; one instance per worker serves many episodes at once."""
+
+    def __init__(self, tools: Mapping[str, Tool], *, timeout_s: float) -> None:
+        """Take the tools by name; `timeout_s` is the wall clock of one call, queueing included.
+
+        Raises:
+            ToolError: a tool's parameters are no JSON schema.
+        """
+        self._tools = dict(tools)
+        self._timeout_s = timeout_s
+        self._validators = {name: _validator(tool.schema) for name, tool in self._tools.items()}
+        self._abandoned: set[asyncio.Task[ToolResult]] = set()
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools themselves, in their order."""
+        return tuple(self._tools.values())
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools, in their order."""
+        return tuple(self._tools.values())
+
+    @property
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        """What the policy is told about the tools, in their order."""
+        return tuple(tool.schema for tool in self._tools.values())
+
+    async def start(self) -> None:
+        """Start every tool on the running loop; those already started are closed if one cannot start.
+
+        Raises:
+            ToolError: a tool cannot work.
+        """
+        try:
+            for tool in self._tools.values():
+                await tool.start()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def execute(
+        self, calls: Sequence[ToolCall], episode: Episode, *, deadline: Deadline
+    ) -> tuple[ToolResult, ...]:
+        """Answer `calls`, all at once; results come in the order of the calls.
+
+        Raises:
+            RolloutError: a tool's infrastructure failed; the calls beside it are cancelled.
+            ToolError: a tool breaks its contract.
+        """
+        tasks = [asyncio.create_task(self._answer(call, episode, deadline)) for call in calls]
+        try:
+            return tuple(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def end_episode(self, episode: Episode) -> None:
+        """Let every tool free what it keeps for `episode`; a tool that cannot is logged, and the others still do."""
+        await self._each("end_episode", {name: tool.end_episode(episode) for name, tool in self._tools.items()})
+
+    async def aclose(self) -> None:
+        """Close every tool."""
+        for task in self._abandoned:
+            task.cancel()
+        await self._each("aclose", {name: tool.aclose() for name, tool in self._tools.items()})
+
+    async def _each(self, what: str, coroutines: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+        tasks = {name: asyncio.create_task(coroutine) for name, coroutine in coroutines.items()}
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks.values(), timeout=self._timeout_s)
+        for name, task in tasks.items():
+            if task in late:
+                task.cancel()
+                logger.warning("tool `%s`: `%s` did not end in %g s", name, what, self._timeout_s)
+            elif not task.cancelled() and (error := task.exception()) is not None:
+                logger.warning("tool `%s`: `%s` failed", name, what, exc_info=error)
+
+    async def _answer(self, call: ToolCall, episode: Episode, deadline: Deadline) -> ToolResult:
+        started = time.monotonic()
+        result = self._refusal(call) or await self._call(self._tools[call.name], call, episode, deadline)
+        # A lone surrogate, which JSON escapes can smuggle in, cannot be tokenised or written as UTF-8.
+        text = result.text.encode("utf-8", "replace").decode("utf-8")
+        return replace(result, text=text, wall_time_s=time.monotonic() - started)
+
+    def _refusal(self, call: ToolCall) -> ToolResult | None:
+        if call.parse_error:
+            return _failure(ToolStatus.UNPARSABLE, call.parse_error)
+        if call.name not in self._tools:
+            names = ", ".join(f"`{name}`" for name in self._tools) or "none"
+            return _failure(ToolStatus.UNKNOWN_TOOL, f"unknown tool `{call.name[:64]}`; tools: {names}")
+        error = best_match(self._validators[call.name].iter_errors(call.arguments))
+        if error is None:
+            return None
+        where = f"`{'.'.join(map(str, error.absolute_path))}`: " if error.absolute_path else ""
+        return _failure(ToolStatus.INVALID_ARGUMENTS, f"invalid arguments: {where}{error.message}")
+
+    async def _call(self, tool: Tool, call: ToolCall, episode: Episode, deadline: Deadline) -> ToolResult:
+        allowed = deadline.capped(self._timeout_s)
+        allowed_s = allowed.remaining_s()
+        task = asyncio.create_task(tool.call(episode, call.arguments, deadline=allowed))
+        try:
+            # Not `wait_for`: that waits until the tool has honoured the cancellation, which a broken one may never do.
+            await asyncio.wait({task}, timeout=allowed_s + _GRACE_S)
+        finally:
+            if not task.done():
+                self._abandon(task)
+        if not task.done():
+            return _failure(ToolStatus.TIMEOUT, f"no answer in {allowed_s:.3g} s")
+        return _outcome(task, call)
+
+    def _abandon(self, task: asyncio.Task[ToolResult]) -> None:
+        self._abandoned.add(task)
+        task.add_done_callback(self._forget)
+        task.cancel()
+
+    def _forget(self, task: asyncio.Task[ToolResult]) -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("an abandoned tool call failed after its time", exc_info=error)
+
+
+def _outcome(task: asyncio.Task[ToolResult], call: ToolCall) -> ToolResult:
+    if task.cancelled():
+        raise RolloutError(f"tool `{call.name}`: the call cancelled itself")
+    error = task.exception()
+    if isinstance(error, RolloutError | ToolError):
+        raise error
+    if error is not None:
+        logger.warning("tool `%s`: call `%s` failed", call.name, call.call_id, exc_info=error)
+        raise RolloutError(
+            f"tool `{call.name}`: call `{call.call_id}` raised `{type(error).__name__}`: {error}. A tool answers the "
+            "policy's mistakes with a `ToolResult`, and raises `RolloutError` for the world's"
+        ) from error
+    result = task.result()
+    if not isinstance(result, ToolResult):
+        raise ToolError(
+            f"tool `{call.name}`: `call` returned a `{type(result).__name__}`; it must return an `agentrl.types.ToolResult`"
+        )
+    return result
+
+
+def _failure(status: ToolStatus, reason: str) -> ToolResult:
+    if len(reason) > _MAX_REASON_CHARACTERS:
+        reason = reason[:_MAX_REASON_CHARACTERS] + " ..."
+    return ToolResult(status=status, text=f"failure: {reason}")
+
+
+def _validator(schema: ToolSchema) -> Draft202012Validator:
+    try:
+        Draft202012Validator.check_schema(schema.parameters)
+    except SchemaError as error:
+        raise ToolError(f"tool `{schema.name}`: its parameters are no JSON schema: {error.message}") from error
+    return Draft202012Validator(schema.parameters)

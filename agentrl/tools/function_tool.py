@@ -1,0 +1,114 @@
+"""A plain Python function as a tool: `function: my_module.my_function` in the tool YAML.
+
+Type hints give the schema, the docstring (Google style) gives the words: of `def look_up(word: str, limit: int = 3)`
+the policy is told the summary, that `word` is needed, and what its `Args:` say of `word` and `limit`.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import docstring_parser
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ArgsKwargs, to_json
+
+from agentrl.config.class_path import import_by_path
+from agentrl.config.plain import PlainConfig, read_plain_config
+from agentrl.errors import ConfigError, RolloutError
+from agentrl.tools.base import Episode, ToolSchema
+from agentrl.types import Deadline, ToolResult, ToolStatus
+
+FUNCTION_TOOL = "agentrl.tools.function_tool.FunctionTool"
+
+
+class FunctionToolConfig(PlainConfig):
+    """The keys of a function tool."""
+
+    type: Literal["native"] = "native"
+    function: str
+    """Import path of the function."""
+
+
+class FunctionTool:
+    """Calls a function with the policy's arguments, checked and converted by its type hints.
+
+    A sync function runs in a thread. What it returns is the result's text (anything but a `str` as JSON); what it
+    raises is a failed call whose text names the exception, because a function has no other way to refuse its
+    arguments. `ConnectionError` and `TimeoutError` are the world's fault, and pass through.
+    """
+
+    def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
+        """Import the function; `schema` None infers one.
+
+        Raises:
+            ConfigError: no such function, or its signature cannot be described.
+        """
+        path = read_plain_config(FunctionToolConfig, config, source=f"tool `{FUNCTION_TOOL}`").function
+        function: Any = import_by_path(path, key="function")
+        if not inspect.isfunction(function):
+            raise ConfigError(f"`function` is `{path}`, which is no function")
+        self._is_async = inspect.iscoroutinefunction(function)
+        self._adapter = TypeAdapter[Any](cast(Any, function))
+        self.schema = schema or infer_schema(function)
+
+    async def start(self) -> None:
+        """Do nothing: a function has no sessions."""
+
+    async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
+        """Call the function."""
+        (outcome,) = await asyncio.gather(self._run(arguments), return_exceptions=True)
+        if isinstance(outcome, RolloutError | ConnectionError | TimeoutError):
+            raise outcome
+        if isinstance(outcome, ValidationError):
+            first = outcome.errors(include_url=False)[0]
+            reason = f"invalid arguments: `{'.'.join(map(str, first['loc']))}`: {first['msg']}"
+            return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {reason}")
+        if isinstance(outcome, BaseException):
+            return ToolResult(status=ToolStatus.ERROR, text=f"failure: {type(outcome).__name__}: {outcome}")
+        text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
+        return ToolResult(status=ToolStatus.OK, text=text)
+
+    async def end_episode(self, episode: Episode) -> None:
+        """Do nothing: a function keeps no state."""
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+    async def _run(self, arguments: dict[str, Any]) -> Any:
+        packed = ArgsKwargs((), arguments)
+        if self._is_async:
+            return await self._adapter.validate_python(packed)
+        return await asyncio.to_thread(self._adapter.validate_python, packed)
+
+
+class _NoTitles(GenerateJsonSchema):
+    """Leaves out the titles that pydantic makes of parameter names: they only cost tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def infer_schema(function: Callable[..., Any]) -> ToolSchema:
+    """Return the schema that a function's type hints and Google docstring describe.
+
+    Raises:
+        ConfigError: a parameter has no type hint, or one that JSON cannot express.
+    """
+    name = function.__name__
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.annotation is parameter.empty:
+            raise ConfigError(f"function tool `{name}`: parameter `{parameter.name}` has no type hint; add one")
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"function tool `{name}`: parameter `{parameter.name}` cannot be given by name")
+    try:
+        parameters = TypeAdapter[Any](cast(Any, function)).json_schema(schema_generator=_NoTitles)
+    except PydanticUserError as error:
+        raise ConfigError(f"function tool `{name}`: a type hint has no JSON form: {error.message}") from error
+    docstring = docstring_parser.parse(inspect.getdoc(function) or "", docstring_parser.DocstringStyle.GOOGLE)
+    for documented in docstring.params:
+        described = parameters["properties"].get(documented.arg_name)
+        if described is not None and documented.description:
+            described.setdefault("description", " ".join(documented.description.split()))
+    return ToolSchema(name=name, description=docstring.description or "", parameters=parameters)

@@ -1,0 +1,151 @@
+"""Reads the tools of a run, in any of their three forms, into plain data (driver side; `builder` makes them live).
+
+1. `tools: {code_judge: {...}}` in the run config;
+2. `tool_config_path` in the run config, at the root or under `rollout`;
+3. the file that it names: `tools:`, a list of `{class_name, config, tool_schema}`, or of `{function}` for a function.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field
+from yaml import YAMLError
+
+from agentrl.config.plain import PlainConfig, read_plain_config
+from agentrl.config.schema import CodeJudgeTools, RunConfig
+from agentrl.errors import ConfigError
+from agentrl.judge.connection import check_address, fill_address, lacks_address
+from agentrl.tools.base import ToolConfig
+from agentrl.tools.function_tool import FUNCTION_TOOL, FunctionToolConfig
+from agentrl.tools.python_tool import PYTHON_TOOL, PythonToolConfig
+
+_BUILT_IN: dict[str, type[PlainConfig]] = {PYTHON_TOOL: PythonToolConfig, FUNCTION_TOOL: FunctionToolConfig}
+
+
+class _Function(PlainConfig):
+    name: str = Field(min_length=1)
+    description: str = ""
+    parameters: dict[str, Any]
+    strict: bool = False
+
+
+class _Schema(PlainConfig):
+    type: str = Field(pattern="^function$")
+    function: _Function
+
+
+class _Entry(PlainConfig):
+    class_name: str = Field(min_length=1)
+    config: dict[str, Any] = Field(default_factory=dict)
+    tool_schema: _Schema | None = None
+
+
+class _FunctionEntry(PlainConfig):
+    function: str = Field(min_length=1)
+    tool_schema: _Schema | None = None
+
+
+def load_tool_configs(config: RunConfig) -> list[ToolConfig]:
+    """Return the tools of a run as plain data; no tools at all is a run without tools.
+
+    Raises:
+        ConfigError: given twice, unknown or wrong keys, or an address that contradicts `judge`; the message names the
+            file, the full key and the way out.
+    """
+    path = _tool_config_path(config)
+    if config.tools is not None and path is not None:
+        raise ConfigError(f"`tools` and `tool_config_path` ({path}) both name the tools of this run; keep one of them")
+    if path is not None:
+        configs = load_tool_file(Path(path))
+    else:
+        configs = _short_form(config.tools.code_judge if config.tools else None)
+    for index, tool in enumerate(configs):
+        key = f"tools[{index}].config" if path is not None else "tools.code_judge"
+        check_address(tool.config, config.judge, key=key)
+    return configs
+
+
+def load_tool_file(file: Path) -> list[ToolConfig]:
+    """Return the tools that a tool YAML file lists.
+
+    Raises:
+        ConfigError: as `load_tool_configs`.
+    """
+    try:
+        tree = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    except OSError as error:
+        raise ConfigError(f"tool_config_path: {file}: cannot be read: {error.strerror}") from error
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{file.name}: not valid YAML: {' '.join(str(error).split())}") from error
+    entries = tree.get("tools") if isinstance(tree, dict) and len(tree) == 1 else None
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"{file.name}: the file must hold one key, `tools`, a list of tools that is not empty")
+    return [_read_entry(entry, source=file.name, prefix=f"tools[{index}]") for index, entry in enumerate(entries)]
+
+
+def needs_judge(configs: Sequence[ToolConfig]) -> bool:
+    """Return whether a tool asks for the address of a judge that nobody has named yet."""
+    return any(lacks_address(tool.config) for tool in configs)
+
+
+def fill_judge_address(
+    configs: Sequence[ToolConfig], host: str, port: int, *, token_env: str | None = None
+) -> list[ToolConfig]:
+    """Return the configs with the running judge's address wherever theirs is absent (`host_addr: null`)."""
+    return [
+        replace(tool, config=fill_address(tool.config, host=host, port=port, token_env=token_env)) for tool in configs
+    ]
+
+
+def _tool_config_path(config: RunConfig) -> str | None:
+    at_root, under_rollout = config.tool_config_path, config.rollout.tool_config_path
+    if at_root is not None and under_rollout is not None and at_root != under_rollout:
+        raise ConfigError(
+            f"`tool_config_path` ({at_root}) and `rollout.tool_config_path` ({under_rollout}) differ; keep one of them"
+        )
+    return at_root or under_rollout
+
+
+def _short_form(judge: CodeJudgeTools | None) -> list[ToolConfig]:
+    if judge is None:
+        return []
+    if judge.enable_jupyter:
+        raise ConfigError(
+            "`tools.code_judge.enable_jupyter` is true, but this version has no stateful tool yet; set it to false"
+        )
+    config = {
+        "host_addr": judge.host_addr,
+        "host_port": judge.host_port,
+        "request_processor_concurrency": judge.concurrency,
+        "request_processor_batch_size": judge.batch_size,
+        "request_processor_batch_timeout_seconds": judge.batch_timeout_seconds,
+    }
+    checked = read_plain_config(PythonToolConfig, config, source="`tools.code_judge`")
+    return [ToolConfig(class_name=PYTHON_TOOL, config=checked.model_dump())]
+
+
+def _read_entry(entry: Any, *, source: str, prefix: str) -> ToolConfig:
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{source}: `{prefix}` is {entry!r}; it must be a mapping with `class_name` or `function`")
+    if "function" in entry:
+        function = read_plain_config(_FunctionEntry, entry, source=source, prefix=f"{prefix}.")
+        config, schema = {"function": function.function}, function.tool_schema
+        class_name = FUNCTION_TOOL
+    else:
+        tool = read_plain_config(_Entry, entry, source=source, prefix=f"{prefix}.")
+        class_name, config, schema = tool.class_name, tool.config, tool.tool_schema
+    if not all(part.isidentifier() for part in class_name.split(".")) or "." not in class_name:
+        raise ConfigError(
+            f"{source}: `{prefix}.class_name` is `{class_name}`; it must be an import path such as `my_tools.MyTool`"
+        )
+    if config.get("type", "native") != "native":
+        raise ConfigError(f"{source}: `{prefix}.config.type` is {config['type']!r}; this version knows `native` only")
+    if class_name in _BUILT_IN:
+        model = read_plain_config(_BUILT_IN[class_name], config, source=source, prefix=f"{prefix}.config.")
+        config = model.model_dump()
+    plain_schema = None if schema is None else schema.model_dump(exclude_unset=True)
+    return ToolConfig(class_name=class_name, config=config, tool_schema=plain_schema)

@@ -1,0 +1,135 @@
+"""The built-in tool `python_code_with_standard_io(code, input)`: a program in the code judge, without state."""
+
+from typing import Any, Literal
+
+from agentrl.config.plain import read_plain_config
+from agentrl.errors import JudgeUnavailableError, ToolError
+from agentrl.judge.client import InvalidSubmissionError
+from agentrl.judge.connection import JudgeConnection
+from agentrl.judge.stats import JudgeStats
+from agentrl.tools.base import Episode, ToolSchema
+from agentrl.types import Deadline, ToolResult, ToolStatus
+from code_judge_server.schemas import Verdict, VerdictStatus
+
+PYTHON_TOOL = "agentrl.tools.python_tool.PythonTool"
+
+PYTHON_TOOL_SCHEMA = ToolSchema(
+    name="python_code_with_standard_io",
+    description="Run a Python program and return what it prints. Every call starts afresh.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "code": {"type": "string", "description": "The program; it prints its results."},
+            "input": {"type": "string", "description": "Text that the program reads from standard input."},
+        },
+        "required": ["code"],
+    },
+)
+
+_START_TIMEOUT_S = 10.0
+
+_REASONS = {
+    VerdictStatus.TIME_LIMIT_EXCEEDED: "time limit exceeded",
+    VerdictStatus.MEMORY_LIMIT_EXCEEDED: "memory limit exceeded",
+    VerdictStatus.OUTPUT_LIMIT_EXCEEDED: "output limit exceeded",
+    VerdictStatus.COMPILE_ERROR: "compile error",
+}
+
+
+class PythonToolConfig(JudgeConnection):
+    """The keys of the tool: how to reach the judge, and what the result says."""
+
+    type: Literal["native"] = "native"
+    show_execution_time: bool = False
+    """Add the wall clock of the program to the result; equal seeds then give different texts."""
+
+
+class PythonTool:
+    """Runs programs through one judge client per worker."""
+
+    def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
+        """Check the config; `schema` None takes the tool's own, another one may rename the tool and its words.
+
+        Raises:
+            ConfigError: a wrong key, or no address of a judge.
+            ToolError: the schema asks for other arguments than `code` and `input`.
+        """
+        settings = read_plain_config(PythonToolConfig, config, source=f"tool `{PYTHON_TOOL}`")
+        self.schema = schema or PYTHON_TOOL_SCHEMA
+        names = set(self.schema.parameters.get("properties", {}))
+        if not names <= {"code", "input"} or "code" not in self.schema.parameters.get("required", []):
+            raise ToolError(
+                f"tool `{PYTHON_TOOL}`: its `tool_schema` has the parameters {sorted(names)}; they must be `code`, which is "
+                "`required`, and `input`"
+            )
+        self._show_execution_time = settings.show_execution_time
+        self._client = settings.client(owner=f"tool `{PYTHON_TOOL}`")
+
+    async def start(self) -> None:
+        """Open the session, and see that the judge is there.
+
+        Raises:
+            ToolError: the judge does not answer, or refuses the token.
+        """
+        await self._client.start()
+        try:
+            await self._client.check(timeout_s=_START_TIMEOUT_S)
+        except JudgeUnavailableError as error:
+            await self._client.aclose()
+            raise ToolError(f"tool `{self.schema.name}`: {error}") from error
+
+    async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
+        """Run `arguments["code"]` on `arguments["input"]`.
+
+        Raises:
+            JudgeUnavailableError: the judge could not judge it in time.
+        """
+        try:
+            verdict = await self._client.run(arguments["code"], stdin=arguments.get("input", ""), deadline=deadline)
+        except InvalidSubmissionError as error:
+            return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {error}")
+        return ToolResult(
+            status=_status(verdict),
+            text=result_text(verdict, show_execution_time=self._show_execution_time),
+            truncated=verdict.stdout_truncated or verdict.stderr_truncated,
+        )
+
+    async def end_episode(self, episode: Episode) -> None:
+        """Do nothing: the tool keeps no state."""
+
+    async def aclose(self) -> None:
+        """Close the session."""
+        await self._client.aclose()
+
+    def take_judge_stats(self) -> JudgeStats:
+        """Return what the judge client counted since the last call."""
+        return self._client.take_stats()
+
+
+def result_text(verdict: Verdict, *, show_execution_time: bool) -> str:
+    """Return a verdict as the policy reads it.
+
+    The first line is `success` or `failure: <reason>`; `stdout:` and `stderr:` follow where there is any, each on a line
+    of its own before the text, then the execution time if asked for.
+    """
+    lines = ["success" if verdict.status is VerdictStatus.ACCEPTED else f"failure: {_reason(verdict)}"]
+    for name, text in (("stdout", verdict.stdout), ("stderr", verdict.stderr)):
+        if text.rstrip("\n"):
+            lines += [f"{name}:", text.rstrip("\n")]
+    if show_execution_time:
+        lines.append(f"execution time: {verdict.wall_time_s:.2f} s")
+    return "\n".join(lines)
+
+
+def _reason(verdict: Verdict) -> str:
+    if verdict.status in _REASONS:
+        return _REASONS[verdict.status]
+    if verdict.signal is not None:
+        return f"killed by signal {verdict.signal}"
+    return f"exit code {verdict.exit_code}"
+
+
+def _status(verdict: Verdict) -> ToolStatus:
+    if verdict.status is VerdictStatus.ACCEPTED:
+        return ToolStatus.OK
+    return ToolStatus.TIMEOUT if verdict.status is VerdictStatus.TIME_LIMIT_EXCEEDED else ToolStatus.ERROR

@@ -1,0 +1,123 @@
+"""Lets a tool written for verl (`create`, `execute`, `calc_reward`, `release`) load unchanged; needs no verl.
+
+An instance is created at an episode's first call and released at its end. As in verl, `tools_kwargs` of the prompt's
+extra columns give `create_kwargs`, `execute_kwargs` and `release_kwargs` by tool name, and an exception from `execute`
+is a failed call that the policy reads. `calc_reward` and the step reward are NOT used: rewards here come from sampled
+text only.
+"""
+
+import asyncio
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from agentrl.errors import RolloutError, ToolError
+from agentrl.tools.base import Episode, ToolSchema
+from agentrl.types import Deadline, ToolResult, ToolStatus
+
+
+class _FunctionView(BaseModel):
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    strict: bool = False
+
+
+class _SchemaView(BaseModel):
+    """What a verl tool reads of its schema: `.function.name`, `.model_dump()`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: str
+    function: _FunctionView
+
+
+def is_verl_tool(tool_class: type) -> bool:
+    """Return whether a class has verl's methods and not agentrl's."""
+    return all(hasattr(tool_class, name) for name in ("create", "execute", "release")) and not hasattr(
+        tool_class, "call"
+    )
+
+
+class VerlToolAdapter:
+    """Speaks agentrl's `Tool` protocol for one verl tool."""
+
+    def __init__(self, tool_class: type, config: dict[str, Any], schema: ToolSchema | None) -> None:
+        """Build the verl tool; `schema` None takes the one that `get_openai_tool_schema` gives.
+
+        Raises:
+            ToolError: it has no schema.
+        """
+        view = None if schema is None else _SchemaView.model_validate(schema.as_template_dict())
+        self._tool = tool_class(config, view)
+        self.schema = schema or self._own_schema()
+        self._instances: dict[str, tuple[Episode, asyncio.Future[Any]]] = {}
+
+    async def start(self) -> None:
+        """Do nothing: verl tools open what they need by themselves."""
+
+    async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
+        """Execute one call on the episode's instance."""
+        (outcome,) = await asyncio.gather(self._execute(episode, arguments), return_exceptions=True)
+        if isinstance(outcome, RolloutError | ConnectionError | TimeoutError):
+            raise outcome
+        if isinstance(outcome, BaseException):
+            return ToolResult(status=ToolStatus.ERROR, text=f"failure: {type(outcome).__name__}: {outcome}")
+        return ToolResult(status=ToolStatus.OK, text=_response_text(outcome))
+
+    async def end_episode(self, episode: Episode) -> None:
+        """Release the episode's instance, where one was created."""
+        if episode.episode_id not in self._instances:
+            return
+        opened_for, creation = self._instances.pop(episode.episode_id)
+        if not creation.done():
+            creation.cancel()
+        elif not creation.cancelled() and creation.exception() is None:
+            await self._tool.release(_instance_id(creation.result()), **self._kwargs(opened_for, "release_kwargs"))
+
+    async def aclose(self) -> None:
+        """Cancel what is still being created."""
+        for _, creation in self._instances.values():
+            creation.cancel()
+
+    async def _execute(self, episode: Episode, arguments: dict[str, Any]) -> Any:
+        # One task per episode, so that calls of one turn, which run at once, share one instance.
+        if episode.episode_id not in self._instances:
+            creating = self._tool.create(episode.episode_id, **self._kwargs(episode, "create_kwargs"))
+            self._instances[episode.episode_id] = (episode, asyncio.ensure_future(creating))
+        _, creation = self._instances[episode.episode_id]
+        # Shielded: a call that runs out of time must not take the instance from the calls beside it.
+        created = await asyncio.shield(creation)
+        return await self._tool.execute(_instance_id(created), arguments, **self._kwargs(episode, "execute_kwargs"))
+
+    def _kwargs(self, episode: Episode, kind: str) -> dict[str, Any]:
+        of_tools = episode.extra.get("tools_kwargs") or {}
+        of_tool = of_tools.get(self.schema.name) or {}
+        # Columns of a Parquet file hold every key in every row, as None where a row has no such key.
+        return {key: value for key, value in (of_tool.get(kind) or {}).items() if value is not None}
+
+    def _own_schema(self) -> ToolSchema:
+        declared = self._tool.get_openai_tool_schema()
+        if declared is None:
+            raise ToolError(
+                f"tool `{type(self._tool).__name__}`: it declares no schema; give it a `tool_schema` in the tool YAML"
+            )
+        function = declared.model_dump(exclude_unset=True, exclude_none=True)["function"]
+        return ToolSchema(
+            name=function["name"], description=function.get("description", ""), parameters=function["parameters"]
+        )
+
+
+def _instance_id(created: Any) -> Any:
+    """Return the id from what `create` gave: newer verl gives `(id, response)`, older the id alone."""
+    return created[0] if isinstance(created, tuple) else created
+
+
+def _response_text(outcome: Any) -> str:
+    """Return the text of `(response, reward, metrics)`: `response` is a string, a dict, or an object with `text`."""
+    response = outcome[0] if isinstance(outcome, tuple) else outcome
+    if isinstance(response, dict):
+        response = response.get("text")
+    elif not isinstance(response, str):
+        response = getattr(response, "text", response)
+    return "" if response is None else str(response)

@@ -1,0 +1,88 @@
+"""Trajectories and prompts as JSON objects, and back exactly.
+
+Each record names its kind and the version of its format, so that files of several runs and releases can be told apart.
+"""
+
+import json
+import math
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any
+
+from agentrl.types import Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
+
+FORMAT_VERSION = 1
+
+JsonObject = dict[str, Any]
+
+
+class RecordKind(StrEnum):
+    """What a line of a trajectory file holds."""
+
+    PROMPT = "prompt"
+    TRAJECTORY = "trajectory"
+
+
+def encode_prompt(prompt: Prompt) -> JsonObject:
+    """Return `prompt` as a JSON object. Values of `extra` that JSON lacks (dates, decimals) are read back as text."""
+    return _header(RecordKind.PROMPT) | _shallow(prompt)
+
+
+def encode_trajectory(trajectory: Trajectory) -> JsonObject:
+    """Return `trajectory` as a JSON object; the NaN of positions that were not sampled becomes null."""
+    record = _header(RecordKind.TRAJECTORY) | _shallow(trajectory)
+    record["rollout_logprobs"] = [x if math.isfinite(x) else None for x in trajectory.rollout_logprobs]
+    record["turns"] = [_encode_turn(turn) for turn in trajectory.turns]
+    return record
+
+
+def record_kind(record: JsonObject) -> RecordKind:
+    """Return what `record` holds.
+
+    Raises:
+        ValueError: it is no record of this format, or of a version that this release cannot read.
+    """
+    version = record.get("version")
+    if version != FORMAT_VERSION:
+        raise ValueError(f"trajectory record has `version` {version!r}, this release reads {FORMAT_VERSION}")
+    return RecordKind(record.get("kind"))
+
+
+def decode_prompt(record: JsonObject) -> Prompt:
+    """Return the prompt that `encode_prompt` wrote."""
+    return Prompt(**_without_header(record))
+
+
+def decode_trajectory(record: JsonObject) -> Trajectory:
+    """Return the trajectory that `encode_trajectory` wrote."""
+    values = _without_header(record)
+    values["rollout_logprobs"] = [math.nan if x is None else x for x in record["rollout_logprobs"]]
+    values["version_spans"] = tuple((start, version) for start, version in record["version_spans"])
+    values["turns"] = tuple(_decode_turn(turn) for turn in record["turns"])
+    values["termination"] = Termination(record["termination"])
+    return Trajectory(**values)
+
+
+def _encode_turn(turn: Turn) -> JsonObject:
+    # Arguments stay JSON text: the policy may write integers beyond 64 bits, or NaN, which a strict parser would change.
+    calls = [_shallow(call) | {"arguments": json.dumps(call.arguments)} for call in turn.calls]
+    return {"text": turn.text, "calls": calls, "results": [_shallow(result) for result in turn.results]}
+
+
+def _decode_turn(record: JsonObject) -> Turn:
+    calls = tuple(ToolCall(**call | {"arguments": json.loads(call["arguments"])}) for call in record["calls"])
+    results = tuple(ToolResult(**result | {"status": ToolStatus(result["status"])}) for result in record["results"])
+    return Turn(text=record["text"], calls=calls, results=results)
+
+
+def _header(kind: RecordKind) -> JsonObject:
+    return {"version": FORMAT_VERSION, "kind": kind}
+
+
+def _without_header(record: JsonObject) -> JsonObject:
+    return {key: value for key, value in record.items() if key not in ("version", "kind")}
+
+
+def _shallow(item: Prompt | Trajectory | ToolCall | ToolResult) -> JsonObject:
+    # `dataclasses.asdict` would copy every list of tokens.
+    return {field.name: getattr(item, field.name) for field in fields(item)}

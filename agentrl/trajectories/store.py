@@ -1,0 +1,87 @@
+"""Every trajectory of a run on disk, with the prompts that it takes to score or to replay them.
+
+    <run>/trajectories/step_000012.jsonl         rolled out for update 12
+    <run>/trajectories/validation_000012.jsonl   rolled out to validate the policy after update 12
+
+Each file holds a line for every prompt and a line for every trajectory (see `codec`). Call `append` before the checkpoint
+of the same step is written: then everything that a checkpoint follows is here, and a torn line cannot precede it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from agentrl.observability.json_lines import append_json_lines, read_json_lines
+from agentrl.trajectories.codec import (
+    RecordKind,
+    decode_prompt,
+    decode_trajectory,
+    encode_prompt,
+    encode_trajectory,
+    record_kind,
+)
+from agentrl.types import Prompt, Trajectory
+
+_FILE_NAME = re.compile(r"(?:step|validation)_(\d{6,})\.jsonl")
+
+
+class TrajectoryStore:
+    """The `trajectories/` folder of a run. Several processes may append to it at once."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._folder = run_dir / "trajectories"
+
+    def append(
+        self, step: int, trajectories: Iterable[Trajectory], *, prompts: Iterable[Prompt] = (), validation: bool = False
+    ) -> Path:
+        """Write down what was rolled out for update `step`, or to validate the policy after it.
+
+        May be called several times for one step; nothing that is there already is touched.
+
+        Args:
+            step: the update that these trajectories are for; with `validation`, the last update made.
+            trajectories: failed ones (`infra_error`) too.
+            prompts: those of `trajectories`, each once: without them a trajectory cannot be scored again.
+            validation: whether they only measure the policy.
+
+        Returns:
+            The file, when everything is on the disk.
+        """
+        path = self._folder / f"{'validation' if validation else 'step'}_{step:06d}.jsonl"
+        append_json_lines(path, _encode_all(prompts, trajectories))
+        return path
+
+    def take_back(self, *, after_step: int) -> None:
+        """Remove what came after the checkpoint of step `after_step`; -1 removes everything."""
+        for path in self._folder.glob("*.jsonl"):
+            match = _FILE_NAME.fullmatch(path.name)
+            if match and int(match[1]) > after_step:
+                path.unlink()
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """Yield the trajectories of one file as they were written; a torn last line is left out.
+
+    Raises:
+        ValueError: a line is damaged or from another version of the format.
+    """
+    for record in read_json_lines(path):
+        if record_kind(record) is RecordKind.TRAJECTORY:
+            yield decode_trajectory(record)
+
+
+def read_prompts(path: Path) -> dict[str, Prompt]:
+    """Return the prompts of one file by their id.
+
+    Raises:
+        ValueError: a line is damaged or from another version of the format.
+    """
+    records = (record for record in read_json_lines(path) if record_kind(record) is RecordKind.PROMPT)
+    return {prompt.prompt_id: prompt for prompt in map(decode_prompt, records)}
+
+
+def _encode_all(prompts: Iterable[Prompt], trajectories: Iterable[Trajectory]) -> Iterator[dict[str, object]]:
+    for prompt in prompts:
+        yield encode_prompt(prompt)
+    for trajectory in trajectories:
+        yield encode_trajectory(trajectory)

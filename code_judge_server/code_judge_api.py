@@ -1,0 +1,139 @@
+"""The endpoints of code-judge: `/ping`, `/status`, and `/run` and `/judge` with `/batch` and `/long-batch`.
+
+They never answer 429, because the clients of that format give up after a few quick tries: `long-batch` waits for its turn, and
+the others answer `queue_timeout` for what did not start in time.
+"""
+
+import uuid
+
+from fastapi import APIRouter, Request
+
+from code_judge_server.http_errors import RejectedError
+from code_judge_server.http_guards import unless_disconnected
+from code_judge_server.queue import SubmissionQueue
+from code_judge_server.schemas import (
+    CodeJudgeBatch,
+    CodeJudgeJudgement,
+    CodeJudgeJudgementBatch,
+    CodeJudgeReason,
+    CodeJudgeResult,
+    CodeJudgeResultBatch,
+    CodeJudgeStatus,
+    CodeJudgeSubmission,
+    Language,
+    Submission,
+    Verdict,
+    VerdictStatus,
+)
+from code_judge_server.settings import Settings
+
+_REASONS = {
+    VerdictStatus.TIME_LIMIT_EXCEEDED: CodeJudgeReason.WORKER_TIMEOUT,
+    VerdictStatus.QUEUE_TIMEOUT: CodeJudgeReason.QUEUE_TIMEOUT,
+    VerdictStatus.INTERNAL_ERROR: CodeJudgeReason.INTERNAL_ERROR,
+    VerdictStatus.CANCELLED: CodeJudgeReason.INTERNAL_ERROR,
+}
+_DID_NOT_RUN = {VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.INTERNAL_ERROR, VerdictStatus.CANCELLED}
+
+
+class _CodeJudge:
+    """Runs code-judge submissions through the queue."""
+
+    def __init__(self, settings: Settings, queue: SubmissionQueue, languages: list[Language]) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._languages = {language.value for language in languages}
+
+    async def results(
+        self, submissions: list[CodeJudgeSubmission], request: Request, *, patient: bool
+    ) -> list[CodeJudgeResult]:
+        """Return one result per submission, in order; `patient` ones never time out in the queue."""
+        if len(submissions) > self._settings.max_batch_items:
+            raise RejectedError(
+                f"`submissions`: {len(submissions)} items, at most {self._settings.max_batch_items} in one request",
+                status_code=413,
+            )
+        judged = {index: item for index, item in enumerate(submissions) if item.type in self._languages}
+        work = self._queue.judge_all(
+            [_as_submission(item) for item in judged.values()],
+            max_queue_time_s=None if patient else self._settings.max_queue_time_s,
+        )
+        verdicts = dict(zip(judged, await unless_disconnected(request, work), strict=True))
+        return [_as_result(item, verdicts.get(index)) for index, item in enumerate(submissions)]
+
+
+def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: list[Language]) -> APIRouter:
+    """Return the routes; their formats are documented in `schemas`."""
+    router = APIRouter()
+    judge = _CodeJudge(settings, queue, languages)
+
+    @router.get("/ping")
+    async def ping() -> str:
+        return "pong"
+
+    @router.get("/status")
+    async def status() -> CodeJudgeStatus:
+        return CodeJudgeStatus(queue=queue.num_waiting, num_workers=queue.num_slots)
+
+    @router.post("/run")
+    async def run(submission: CodeJudgeSubmission, request: Request) -> CodeJudgeResult:
+        return (await judge.results([submission], request, patient=False))[0]
+
+    @router.post("/judge")
+    async def judge_one(submission: CodeJudgeSubmission, request: Request) -> CodeJudgeJudgement:
+        return (await judge.results([submission], request, patient=False))[0]
+
+    @router.post("/run/batch")
+    async def run_batch(batch: CodeJudgeBatch, request: Request) -> CodeJudgeResultBatch:
+        results = await judge.results(batch.submissions, request, patient=False)
+        return CodeJudgeResultBatch(sub_id=batch.sub_id or _new_id(), results=results)
+
+    @router.post("/judge/batch")
+    async def judge_batch(batch: CodeJudgeBatch, request: Request) -> CodeJudgeJudgementBatch:
+        results = await judge.results(batch.submissions, request, patient=False)
+        return CodeJudgeJudgementBatch(sub_id=batch.sub_id or _new_id(), results=list(results))
+
+    @router.post("/run/long-batch")
+    async def run_long_batch(batch: CodeJudgeBatch, request: Request) -> CodeJudgeResultBatch:
+        results = await judge.results(batch.submissions, request, patient=True)
+        return CodeJudgeResultBatch(sub_id=batch.sub_id or _new_id(), results=results)
+
+    @router.post("/judge/long-batch")
+    async def judge_long_batch(batch: CodeJudgeBatch, request: Request) -> CodeJudgeJudgementBatch:
+        results = await judge.results(batch.submissions, request, patient=True)
+        return CodeJudgeJudgementBatch(sub_id=batch.sub_id or _new_id(), results=list(results))
+
+    return router
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def _as_submission(item: CodeJudgeSubmission) -> Submission:
+    return Submission(
+        id=_new_id(),  # theirs may be empty, long, or the same twice
+        language=Language(item.type),
+        code=item.solution,
+        stdin=item.input or "",
+        expected_output=item.expected_output,
+    )
+
+
+def _as_result(item: CodeJudgeSubmission, verdict: Verdict | None) -> CodeJudgeResult:
+    """Say it in code-judge's words; no verdict means a type that is not judged here."""
+    sub_id = item.sub_id or _new_id()
+    if verdict is None:
+        return CodeJudgeResult(
+            sub_id=sub_id, success=False, run_success=False, cost=0.0, reason=CodeJudgeReason.INVALID_INPUT
+        )
+    ran = verdict.status not in _DID_NOT_RUN
+    return CodeJudgeResult(
+        sub_id=sub_id,
+        success=verdict.status is VerdictStatus.ACCEPTED,
+        run_success=verdict.status in (VerdictStatus.ACCEPTED, VerdictStatus.WRONG_ANSWER),
+        cost=verdict.wall_time_s if ran else verdict.queue_time_s,
+        stdout=verdict.stdout if ran else None,
+        stderr=verdict.stderr if ran else None,
+        reason=_REASONS.get(verdict.status, CodeJudgeReason.NONE),
+    )

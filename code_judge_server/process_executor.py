@@ -1,0 +1,272 @@
+"""Tier D: each program is a process of its own with limits, and nothing else keeps it from the machine.
+
+It bounds time, memory, output, processes and file sizes, and leaves nothing running. It does NOT isolate: a program can
+read and write the files of the server's user, use the network, and signal the server.
+
+    server ── socket pair ──> slot (one per concurrent program, `code_judge_server.slot`) ──> program ──> its children
+
+The server never forks a program itself. A slot that dies is replaced and its program run once more; a server that dies
+closes the sockets, upon which each slot kills its program, removes its files and ends.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from code_judge_server.ending import Ending
+from code_judge_server.sandbox import ExecutorError, Outcome, Program, ProgramLimits
+from code_judge_server.schemas import IsolationTier
+from code_judge_server.slot import frames, process_tree, work_folder
+from code_judge_server.slot.program import CommandLimits
+
+logger = logging.getLogger(__name__)
+
+SLOT_START_TIMEOUT_S = 10.0
+SLOT_REPLY_GRACE_S = 10.0
+"""How much longer than its program's wall clock a slot may take before it counts as dead."""
+SLOT_STOP_TIMEOUT_S = 0.8
+
+_SLOT_COMMAND = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from code_judge_server.slot.main import serve; "
+    "serve(int(sys.argv[2]), sys.argv[3])"
+)
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[1])
+
+
+class SlotDiedError(Exception):
+    """A slot closed its socket or gave no answer."""
+
+
+class ProcessExecutor:
+    """A fixed pool of slots; an `Executor` of tier D.
+
+    It owns the children of its process: what a dead slot leaves behind is handed to this process and killed, so it belongs
+    into a server process, not into a program with children of its own.
+
+    Args:
+        num_slots: Programs that run at once.
+        compile_limits: What a compiler may use.
+        max_tasks: Processes and threads of one program.
+        file_bytes: Size of a file that a program writes.
+        work_dir: Folder for the files of running programs; None takes the system's folder for temporary files.
+    """
+
+    tier: IsolationTier = IsolationTier.D
+    memory_enforcement: Literal["cgroup", "sampled"] = "sampled"
+
+    def __init__(
+        self, *, num_slots: int, compile_limits: ProgramLimits, max_tasks: int, file_bytes: int, work_dir: Path | None
+    ) -> None:
+        self._num_slots = num_slots
+        self._compile_limits = compile_limits
+        self._max_tasks = max_tasks
+        self._file_bytes = file_bytes
+        self._work_dir = work_dir
+        self._folder: Path | None = None
+        self._slots: dict[int, _Slot] = {}
+        self._free: asyncio.Queue[int] = asyncio.Queue()
+        self._running: set[asyncio.Task[Outcome]] = set()
+
+    async def start(self) -> None:
+        """Start the slots.
+
+        Raises:
+            ExecutorError: one does not come up.
+        """
+        process_tree.become_subreaper()
+        self._folder = Path(tempfile.mkdtemp(prefix="code-judge-", dir=self._work_dir))
+        folders = [self._folder / f"slot-{number}" for number in range(self._num_slots)]
+        slots = [_Slot(folder) for folder in folders]
+        self._slots = dict(enumerate(slots))
+        try:
+            await asyncio.gather(*(slot.wait_until_ready() for slot in slots))
+        except SlotDiedError as error:
+            await self.aclose()
+            raise ExecutorError(f"process executor: a slot does not start: {error}; its own words are above") from error
+        for number in self._slots:
+            self._free.put_nowait(number)
+
+    async def execute(self, program: Program, *, stdin: bytes, limits: ProgramLimits) -> Outcome:
+        """Run one program as soon as a slot is free; cancelling the call kills it.
+
+        Raises:
+            ExecutorError: two slots in a row died over it.
+        """
+        number = await self._free.get()
+        given_up = asyncio.Event()
+        message = self._pack(program, stdin, limits)
+        timeout_s = limits.wall_time_s + self._compile_limits.wall_time_s + SLOT_REPLY_GRACE_S
+        task = asyncio.create_task(self._execute_on(number, message, timeout_s=timeout_s, given_up=given_up))
+        self._running.add(task)
+        task.add_done_callback(lambda _: self._release(task, number))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            given_up.set()
+            self._slots[number].cancel()  # the slot is free again once it has answered, and not before
+            raise
+
+    async def aclose(self) -> None:
+        """Kill what runs, and leave no process and no file behind."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*(slot.stop() for slot in self._slots.values()))
+        self._kill_orphans()
+        if self._folder is not None and self._folder.exists():
+            await asyncio.to_thread(work_folder.remove, str(self._folder))
+
+    def _release(self, task: asyncio.Task[Outcome], number: int) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits has it; after a cancellation nobody does
+        self._free.put_nowait(number)
+
+    async def _execute_on(self, number: int, message: bytes, *, timeout_s: float, given_up: asyncio.Event) -> Outcome:
+        for _ in range(2):
+            slot = self._slots[number]
+            try:
+                if not slot.alive:
+                    slot = await self._rebuild(number)
+                if given_up.is_set():
+                    break
+                return await slot.run(message, timeout_s=timeout_s)
+            except SlotDiedError as error:
+                logger.warning("slot %d: %s; it is replaced", number, error)
+                await self._slots[number].stop()
+                self._kill_orphans()
+        raise ExecutorError(f"process executor: slot {number} died twice over one program")
+
+    async def _rebuild(self, number: int) -> "_Slot":
+        folder = self._slots[number].folder
+        if folder.exists():
+            await asyncio.to_thread(work_folder.remove, str(folder))
+        slot = self._slots[number] = _Slot(folder)
+        await slot.wait_until_ready()
+        return slot
+
+    def _kill_orphans(self) -> None:
+        """End what dead slots left: it was handed to this process, in a session of its own."""
+        own = {slot.pid for slot in self._slots.values()}
+        for _ in range(100):
+            orphans = [pid for pid in process_tree.children(os.getpid()) if pid not in own and _is_foreign(pid)]
+            if not orphans:
+                return
+            for pid in orphans:
+                process_tree.kill(pid)
+            process_tree.pause_for_exits()
+            for pid in orphans:
+                os.waitpid(pid, os.WNOHANG)
+
+    def _pack(self, program: Program, stdin: bytes, limits: ProgramLimits) -> bytes:
+        header: dict[str, Any] = {
+            "kind": "job",
+            "file_names": list(program.files),
+            "run": {"argv": list(program.run_argv), "limits": self._command_limits(limits)},
+            "compile": None,
+        }
+        if program.compile_argv is not None:
+            header["compile"] = {
+                "argv": list(program.compile_argv),
+                "limits": self._command_limits(self._compile_limits),
+            }
+        return frames.pack(header, [stdin, *program.files.values()])
+
+    def _command_limits(self, limits: ProgramLimits) -> dict[str, Any]:
+        return asdict(
+            CommandLimits(**asdict(limits), max_tasks=self._max_tasks, file_bytes=self._file_bytes)
+        )
+
+
+def _is_foreign(pid: int) -> bool:
+    try:
+        return os.getsid(pid) != os.getsid(0)
+    except ProcessLookupError:
+        return False
+
+
+class _Slot:
+    """One slot process, started at once, and the server's end of its socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _SLOT_COMMAND, _PACKAGE_PARENT, str(theirs.fileno()), str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C in the server's terminal is the server's business
+            )
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._streams is not None and self._process.poll() is None
+
+    async def wait_until_ready(self) -> None:
+        """Connect and take the slot's first message.
+
+        Raises:
+            SlotDiedError: it ends, or is silent.
+        """
+        self._streams = await asyncio.open_unix_connection(sock=self._socket)
+        await self._receive(timeout_s=SLOT_START_TIMEOUT_S)
+
+    async def run(self, message: bytes, *, timeout_s: float) -> Outcome:
+        """Send one job and return its outcome.
+
+        Raises:
+            SlotDiedError: the slot dies or does not answer within `timeout_s`.
+        """
+        self._send(message)
+        header, (stdout, stderr) = await self._receive(timeout_s=timeout_s)
+        del header["kind"]
+        return Outcome(ending=Ending(header.pop("ending")), stdout=stdout, stderr=stderr, **header)
+
+    def cancel(self) -> None:
+        """Have the slot kill its program, if it runs one; `run` still returns an outcome."""
+        self._send(frames.CANCEL)
+
+    async def stop(self) -> None:
+        """Close the socket, upon which the slot cleans up and ends; kill it if it does not."""
+        if self._streams is None:
+            self._socket.close()
+        else:
+            self._streams[1].close()
+        try:
+            await asyncio.to_thread(self._process.wait, SLOT_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+
+    def _send(self, message: bytes) -> None:
+        if self._streams is not None and not self._streams[1].is_closing():
+            self._streams[1].write(message)
+
+    async def _receive(self, *, timeout_s: float) -> tuple[frames.Header, list[bytes]]:
+        if self._streams is None:
+            raise SlotDiedError("it never connected")
+        reader = self._streams[0]
+        try:
+            async with asyncio.timeout(timeout_s):
+                text_size, payload_size = frames.PREFIX.unpack(await reader.readexactly(frames.PREFIX.size))
+                text = await reader.readexactly(text_size)
+                return frames.unpack(text, await reader.readexactly(payload_size))
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise SlotDiedError("it closed its socket") from error
+        except TimeoutError as error:
+            raise SlotDiedError(f"no answer within {timeout_s:g} s") from error

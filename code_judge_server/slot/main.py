@@ -1,0 +1,94 @@
+"""The loop of a slot: one job after the other until the server is gone."""
+
+import os
+import signal
+import socket
+from dataclasses import asdict
+from itertools import count
+from typing import Any
+
+from code_judge_server.ending import Ending
+from code_judge_server.slot import frames, process_tree, work_folder
+from code_judge_server.slot.program import CommandLimits, CommandOutcome, run_command
+
+SHOWN_FOLDER = b"/sandbox"
+"""What a program's output shows in place of its folder, whose name differs from run to run."""
+
+
+def serve(control_fd: int, folder: str) -> None:
+    """Run the jobs that arrive on `control_fd` in folders below `folder`, until its other end is closed.
+
+    A failure of the slot itself (a full disk, a missing interpreter) ends the process with a traceback: the server sees
+    the socket close, starts another slot and sends the job again.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to stop
+    control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
+    if not process_tree.can_list_children():
+        raise SystemExit("code judge: this kernel does not show the children of a process (CONFIG_PROC_CHILDREN)")
+    process_tree.become_subreaper()
+    os.mkdir(folder, 0o700)
+    try:
+        control.sendall(frames.pack({"kind": "ready"}, []))
+        for number in count():
+            message = _next_job(control)
+            if message is None:
+                break
+            reply = _run_job(*message, folder=os.path.join(folder, str(number)), control=control)
+            control.sendall(reply)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the server died
+    finally:
+        work_folder.remove(folder)
+        _remove_if_empty(os.path.dirname(folder))
+
+
+def _next_job(control: socket.socket) -> tuple[frames.Header, list[bytes]] | None:
+    while (message := frames.receive(control)) is not None:
+        if message[0]["kind"] == "job":  # a `cancel` that crossed with the outcome is late
+            return message
+    return None
+
+
+def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control: socket.socket) -> bytes:
+    """Compile and run one program.
+
+    Args:
+        header: `file_names`, `run` and perhaps `compile`, each of these with `argv` and `limits`.
+        blobs: Standard input, then the contents of the files.
+        folder: Where to run it; it does not exist before or after.
+        control: See `run_command`.
+    """
+    work_folder.make(folder, dict(zip(header["file_names"], blobs[1:], strict=True)))
+    stdin = os.memfd_create("stdin")
+    try:
+        if header["compile"] is not None:
+            outcome = _run(header["compile"], folder=folder, stdin=stdin, control=control)
+            if outcome.ending is not Ending.EXITED or outcome.exit_code != 0:
+                return _pack_outcome(outcome, folder=folder, compiling=True)
+        with open(stdin, "wb", closefd=False) as file:
+            file.write(blobs[0])
+        os.lseek(stdin, 0, os.SEEK_SET)
+        outcome = _run(header["run"], folder=folder, stdin=stdin, control=control)
+        return _pack_outcome(outcome, folder=folder, compiling=False)
+    finally:
+        os.close(stdin)
+        work_folder.remove(folder)
+
+
+def _run(command: dict[str, Any], *, folder: str, stdin: int, control: socket.socket) -> CommandOutcome:
+    limits = CommandLimits(**command["limits"])
+    return run_command(command["argv"], folder=folder, stdin=stdin, limits=limits, control=control)
+
+
+def _pack_outcome(outcome: CommandOutcome, *, folder: str, compiling: bool) -> bytes:
+    header = asdict(outcome)
+    streams = [header.pop(name).replace(folder.encode(), SHOWN_FOLDER) for name in ("stdout", "stderr")]
+    return frames.pack({"kind": "outcome", "compiling": compiling, **header}, streams)
+
+
+def _remove_if_empty(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass  # other slots of the server are still at work, or it is there itself

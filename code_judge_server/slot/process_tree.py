@@ -1,0 +1,130 @@
+"""Everything below this process: what it uses, and how to end it for certain.
+
+A process that loses its parent is handed to the nearest *subreaper* above it. So below a subreaper no `setsid`, double fork
+or ignored signal leads out of the tree, and "no child is left" means "nothing is left".
+"""
+
+import ctypes
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def become_subreaper() -> None:
+    """Adopt every descendant whose parent dies.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process as soon as the thread that forked it ends; survives `exec`."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def forbid_new_privileges() -> None:
+    """Make setuid programs ordinary ones, here and below: this process stays able to kill what it starts."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"prctl({option}): {os.strerror(errno)}")
+
+
+def can_list_children() -> bool:
+    """Whether the kernel shows the children of a process (CONFIG_PROC_CHILDREN), without which nothing here works."""
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
+def children(pid: int) -> list[int]:
+    """Return the process ids of the children of `pid`, none if it is gone."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as listing:
+                found.extend(map(int, listing.read().split()))
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it ended while we looked: its children are found below the subreaper next time
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return everything below `pid`, parents before children; what forks meanwhile may be missing."""
+    found = children(pid)
+    for descendant in found:  # grows while it is walked
+        found.extend(children(descendant))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeUsage:
+    """What a set of processes uses at one moment."""
+
+    cpu_time_s: float
+    """User and system time of the living, and of those of their children that they have waited for."""
+    memory_bytes: int
+    """Sum of the resident sizes: what processes share is counted in each."""
+    num_tasks: int
+    """Processes and threads."""
+
+
+def usage(pids: list[int]) -> TreeUsage:
+    """Read what `pids` use; those that are gone count nothing."""
+    ticks = pages = tasks = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                # proc_pid_stat(5), counted from field 3: the second one, the name, may hold spaces and brackets.
+                fields = stat.read().rpartition(") ")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ticks += sum(map(int, fields[11:15]))
+        tasks += int(fields[17])
+        pages += int(fields[21])
+    return TreeUsage(cpu_time_s=ticks / _TICKS_PER_S, memory_bytes=pages * _PAGE_BYTES, num_tasks=tasks)
+
+
+def proportional_memory_bytes(pids: list[int]) -> int:
+    """Return the memory of `pids` with every shared page counted once (PSS); takes milliseconds for a large process."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as rollup:
+                total += sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return total
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL to one process, which may be gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def kill_group(pgid: int) -> None:
+    """Send SIGKILL to a process group at once: the kernel lets none of its members fork out of it."""
+    try:
+        os.killpg(pgid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def pause_for_exits() -> None:
+    """Give processes that were just killed the time to end."""
+    time.sleep(0.001)

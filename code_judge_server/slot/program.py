@@ -1,0 +1,275 @@
+"""Run one command under limits, collect what it prints and uses, and end everything it started.
+
+What decides the ending: the wait status, CPU time and memory as the kernel counts them, bytes read from pipes that this
+process owns, and the clock. Nothing that the program prints can.
+
+CPU time and memory are those of the whole tree, read every `SAMPLE_INTERVAL_S`; rlimits catch what a busy machine lets slip.
+RLIMIT_AS is not among them, because numpy's OpenBLAS reserves address space that it never uses; RLIMIT_DATA is, at twice the
+memory limit and more, so that it is the sampled size that decides. An allocation that it refuses is the program's own error.
+"""
+
+import math
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from code_judge_server.ending import Ending
+from code_judge_server.slot import frames, process_tree
+
+SAMPLE_INTERVAL_S = 0.02
+_DATA_HEADROOM_BYTES = 64 * 1024 * 1024
+_OPEN_FILES = 1024
+_READ_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLimits:
+    """What a command and everything it starts may use together."""
+
+    cpu_time_s: float
+    wall_time_s: float
+    memory_bytes: int
+    output_bytes: int
+    """Of stdout, and as many of stderr."""
+    max_tasks: int
+    """Processes and threads."""
+    file_bytes: int
+    """Size of any one file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOutcome:
+    """How a command ended and what it used."""
+
+    ending: Ending
+    exit_code: int | None
+    """Absent if a signal ended the command."""
+    signal: int | None
+    stdout: bytes
+    """At most `output_bytes`."""
+    stderr: bytes
+    stdout_cut: bool
+    """There was more than `output_bytes`."""
+    stderr_cut: bool
+    cpu_time_s: float
+    wall_time_s: float
+    peak_memory_bytes: int
+
+
+def run_command(argv: list[str], *, folder: str, stdin: int, limits: CommandLimits, control: socket.socket) -> CommandOutcome:
+    """Run `argv` in `folder` until it ends, passes a limit, or something arrives on `control`.
+
+    Args:
+        argv: The command; its first item is a path or a name on the search path.
+        folder: Its working directory, home and folder for temporary files.
+        stdin: File descriptor that it reads.
+        limits: What it may use.
+        control: The server's socket; a message on it (or its end) kills the command and is consumed.
+
+    Raises:
+        OSError: the command cannot be started. Nothing is left running in any case.
+    """
+    stdout_read, stdout_write = os.pipe()
+    stderr_read, stderr_write = os.pipe()
+    try:
+        try:
+            started_at = time.monotonic()
+            process = _spawn(argv, folder=folder, stdin=stdin, stdout=stdout_write, stderr=stderr_write, limits=limits)
+        finally:
+            os.close(stdout_write)
+            os.close(stderr_write)
+        return _Watch(process, stdout_read, stderr_read, limits, control, started_at).outcome()
+    finally:
+        os.close(stdout_read)
+        os.close(stderr_read)
+
+
+def _spawn(argv: list[str], *, limits: CommandLimits, folder: str, **streams: int) -> subprocess.Popen[bytes]:
+    slot_pid = os.getpid()
+    cpu_s = math.ceil(limits.cpu_time_s) + 1
+    data_bytes = 2 * limits.memory_bytes + _DATA_HEADROOM_BYTES
+    rlimits = [
+        (resource.RLIMIT_CPU, cpu_s),
+        (resource.RLIMIT_DATA, data_bytes),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_CORE, 0),
+    ]
+
+    def prepare() -> None:
+        process_tree.die_with_parent()
+        if os.getppid() != slot_pid:
+            os._exit(1)
+        process_tree.forbid_new_privileges()
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")  # on a machine out of memory this program goes first, not the trainer beside it
+        for name, value in rlimits:
+            hard = resource.getrlimit(name)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(name, (value, value))
+
+    return subprocess.Popen(
+        argv, cwd=folder, env=_environment(folder), start_new_session=True, preexec_fn=prepare, **streams
+    )
+
+
+def _environment(folder: str) -> dict[str, str]:
+    return {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",  # equal programs print equal text, in the order of a set too
+        "OPENBLAS_NUM_THREADS": "1",  # slots share the cores
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+class _Watch:
+    """One running command: from its start until nothing of it is left."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[Any],
+        stdout: int,
+        stderr: int,
+        limits: CommandLimits,
+        control: socket.socket,
+        started_at: float,
+    ) -> None:
+        self._process = process
+        self._output = {stdout: bytearray(), stderr: bytearray()}
+        self._cut = {stdout: False, stderr: False}
+        self._limits = limits
+        self._control = control
+        self._started_at = started_at
+        self._wait_status: int | None = None
+        self._reaped_cpu_s = 0.0
+        self._peak_memory_bytes = 0
+
+    def outcome(self) -> CommandOutcome:
+        try:
+            pidfd = os.pidfd_open(self._process.pid)
+            try:
+                ending = self._wait(pidfd)
+            finally:
+                os.close(pidfd)
+        finally:
+            self._end_everything()
+        wall_time_s = time.monotonic() - self._started_at
+        self._drain()
+        if ending is Ending.EXITED:
+            ending = self._judged_by_totals()
+        stdout, stderr = (bytes(output) for output in self._output.values())
+        stdout_cut, stderr_cut = self._cut.values()
+        exit_code = self._process.returncode
+        return CommandOutcome(
+            ending=ending,
+            exit_code=exit_code if exit_code >= 0 else None,
+            signal=-exit_code if exit_code < 0 else None,
+            stdout=stdout,
+            stderr=stderr,
+            stdout_cut=stdout_cut,
+            stderr_cut=stderr_cut,
+            cpu_time_s=self._reaped_cpu_s,
+            wall_time_s=wall_time_s,
+            peak_memory_bytes=self._peak_memory_bytes,
+        )
+
+    def _wait(self, pidfd: int) -> Ending:
+        poller = select.poll()
+        for fd in (pidfd, self._control.fileno(), *self._output):
+            poller.register(fd, select.POLLIN)
+        deadline = self._started_at + self._limits.wall_time_s
+        sample_at = self._started_at + SAMPLE_INTERVAL_S
+        while True:
+            timeout_s = min(deadline, sample_at) - time.monotonic()
+            for fd, _ in poller.poll(max(0, math.ceil(timeout_s * 1000))):
+                if fd == pidfd:
+                    return Ending.EXITED
+                if fd == self._control.fileno():
+                    frames.receive(self._control)
+                    return Ending.CANCELLED
+                if not self._read(fd):
+                    poller.unregister(fd)
+                if self._cut[fd]:
+                    return Ending.OUTPUT
+            now = time.monotonic()
+            if now >= deadline:
+                return Ending.WALL_TIME
+            if now >= sample_at:
+                sample_at = now + SAMPLE_INTERVAL_S
+                if (ending := self._sample()) is not None:
+                    return ending
+
+    def _read(self, fd: int) -> bool:
+        """Take what is in a pipe; return whether there may be more."""
+        output = self._output[fd]
+        chunk = os.read(fd, _READ_BYTES)
+        output += chunk
+        if len(output) > self._limits.output_bytes:
+            del output[self._limits.output_bytes :]
+            self._cut[fd] = True
+        return bool(chunk)
+
+    def _drain(self) -> None:
+        """Take what is left in the pipes, which no living process writes to any more."""
+        for fd in self._output:
+            while self._read(fd):
+                pass
+
+    def _sample(self) -> Ending | None:
+        self._reap()
+        pids = process_tree.descendants(os.getpid())
+        usage = process_tree.usage(pids)
+        memory_bytes = usage.memory_bytes
+        if memory_bytes > self._limits.memory_bytes and len(pids) > 1:
+            memory_bytes = process_tree.proportional_memory_bytes(pids)
+        self._peak_memory_bytes = max(self._peak_memory_bytes, memory_bytes)
+        if usage.num_tasks > self._limits.max_tasks:
+            return Ending.TASKS
+        if memory_bytes > self._limits.memory_bytes:
+            return Ending.MEMORY
+        if self._reaped_cpu_s + usage.cpu_time_s > self._limits.cpu_time_s:
+            return Ending.CPU_TIME
+        return None
+
+    def _judged_by_totals(self) -> Ending:
+        """Return the ending of a command that ended by itself, perhaps past a limit that nobody had looked at yet."""
+        if any(self._cut.values()):
+            return Ending.OUTPUT
+        if self._peak_memory_bytes > self._limits.memory_bytes:
+            return Ending.MEMORY
+        if self._reaped_cpu_s > self._limits.cpu_time_s:
+            return Ending.CPU_TIME
+        return Ending.EXITED
+
+    def _end_everything(self) -> None:
+        if self._wait_status is None:  # else its number may already be another group's
+            process_tree.kill_group(self._process.pid)
+        while self._reap():
+            for pid in process_tree.descendants(os.getpid()):
+                process_tree.kill(pid)
+            process_tree.pause_for_exits()
+
+    def _reap(self) -> bool:
+        """Collect every child that has ended; return whether any is left."""
+        while True:
+            try:
+                pid, wait_status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._process.pid:
+                self._wait_status = wait_status
+                self._process.returncode = os.waitstatus_to_exitcode(wait_status)  # tells Popen that it was waited for
+            self._reaped_cpu_s += usage.ru_utime + usage.ru_stime
+            self._peak_memory_bytes = max(self._peak_memory_bytes, usage.ru_maxrss * 1024)

@@ -1,0 +1,57 @@
+"""Real chat templates (shipped with trl) on a small byte-level tokenizer that knows their special tokens."""
+
+from importlib.resources import files
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
+SPLIT_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+"""How the tokenizers of Qwen2 and Llama 3 split text before merging."""
+
+TOOL_SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "python_code_with_standard_io",
+        "description": "Run Python code.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string"}, "input": {"type": "string"}},
+            "required": ["code", "input"],
+        },
+    },
+}
+
+
+def make_tokenizer(template: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of bytes plus the special tokens of the Qwen and Llama families, with trl's `template`."""
+    vocab = {character: index for index, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    # One merge, so that a boundary between two pieces of text can go wrong: a byte-only vocabulary could not show it.
+    newline, double = "Ċ", "ĊĊ"
+    vocab[double] = len(vocab)
+    core = Tokenizer(models.BPE(vocab=vocab, merges=[(newline, newline)]))
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    core.add_tokens([AddedToken(token, normalized=False) for token in ("<tool_call>", "</tool_call>")])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<|begin_of_text|>", eos_token="<|endoftext|>", pad_token="<|endoftext|>"
+    )
+    tokenizer.chat_template = files("trl").joinpath("chat_templates", f"{template}.jinja").read_text()
+    return tokenizer

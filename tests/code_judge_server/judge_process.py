@@ -1,0 +1,85 @@
+"""A real judge in a process of its own, and a look at what it leaves behind."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+COMMAND = [sys.executable, "-m", "code_judge_server"]
+
+
+class JudgeProcess:
+    """A started server: `http` speaks to it, `folder` holds its files."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, folder: Path, headers: dict[str, str]) -> None:
+        self.process = process
+        self.url = url
+        self.folder = folder
+        self.http = httpx.Client(base_url=url, timeout=60, headers=headers)
+
+    def judge(self, **submission: Any) -> dict[str, Any]:
+        """Judge one program and return its verdict."""
+        return self.judge_batch([{"id": "it", "language": "python", **submission}])[0]
+
+    def judge_batch(self, submissions: list[dict[str, Any]], **batch: Any) -> list[dict[str, Any]]:
+        """Judge programs and return their verdicts."""
+        reply = self.http.post("/v1/submissions/batch", json={"submissions": submissions, **batch})
+        assert reply.status_code == 200, reply.text
+        return reply.json()["verdicts"]
+
+    def wait_until_running(self, num_programs: int = 1) -> None:
+        """Wait until so many programs run."""
+        wait_until(lambda: self.http.get("/v1/health").json()["num_running"] == num_programs)
+
+
+@contextmanager
+def running_judge(
+    folder: Path, *arguments: str, environment: dict[str, str] | None = None, headers: dict[str, str] | None = None
+) -> Iterator[JudgeProcess]:
+    """Start a judge of tier D on a free port, with its files in `folder`; kill it at the end."""
+    command = [*COMMAND, "--port", "0", "--require-isolation", "D", "--work-dir", str(folder), *arguments]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | (environment or {})
+    )
+    try:
+        yield JudgeProcess(process, _announced_url(process), folder, headers or {})
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _announced_url(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("listening on "):
+            return line.removeprefix("listening on ").strip()
+    raise AssertionError(f"the judge did not come up: exit code {process.wait()}")
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> None:
+    """Wait for `condition`; fail when it does not come true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def pids_with(marker: str) -> list[int]:
+    """Return the live processes that have `marker` in their command line or work in a folder of that name."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if marker in words or marker in os.readlink(entry / "cwd"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

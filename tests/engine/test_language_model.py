@@ -1,0 +1,91 @@
+"""Reference: one float32 forward pass of the same model through transformers' own attention, sequence by sequence."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
+
+from agentrl.config.schema import ModelSection
+from agentrl.engine.kv_cache import Chunk
+from agentrl.engine.language_model import LanguageModel
+from agentrl.errors import ConfigError
+
+TOKENS = np.random.default_rng(0).integers(0, 64, size=(8, 300), dtype=np.int32)
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> object:
+    with torch.inference_mode():
+        yield
+
+
+def reference(folder: str, row: int, length: int) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return model(input_ids=torch.from_numpy(TOKENS[row : row + 1, :length]).long()).logits[0, -1]
+
+
+def load(folder: str) -> LanguageModel:
+    return LanguageModel(ModelSection(path=folder), num_rows=8, max_tokens=512)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+def test_prefill_and_decode_in_one_packed_step_equal_separate_forwards(
+    save_model: Callable[..., str], family: str
+) -> None:
+    folder = save_model(family)
+    model = load(folder)
+    model.extend(TOKENS, [], [], [Chunk(row=0, start=0, stop=40), Chunk(row=1, start=0, stop=7)])
+    logits = model.extend(TOKENS, [0, 1], [41, 8], [Chunk(row=2, start=0, stop=33), Chunk(row=4, start=0, stop=2)])
+    for got, (row, length) in zip(logits, [(0, 41), (1, 8), (2, 33), (4, 2)], strict=True):
+        torch.testing.assert_close(got, reference(folder, row, length), atol=1e-5, rtol=1e-5)
+
+
+def test_a_prompt_computed_in_chunks_equals_the_whole(save_model: Callable[..., str]) -> None:
+    folder = save_model()
+    model = load(folder)
+    for start, stop in ((0, 100), (100, 101), (101, 299)):
+        logits = model.extend(TOKENS, [], [], [Chunk(row=3, start=start, stop=stop)])
+    torch.testing.assert_close(logits[0], reference(folder, 3, 299), atol=1e-5, rtol=1e-5)
+
+
+def test_rows_with_holes_between_them_equal_separate_forwards(save_model: Callable[..., str]) -> None:
+    folder = save_model()
+    model = load(folder)
+    for row in range(8):
+        model.extend(TOKENS, [], [], [Chunk(row=row, start=0, stop=20 + row)])
+    logits = model.extend(TOKENS, [1, 4, 7], [22, 25, 28], [])
+    for got, row in zip(logits, (1, 4, 7), strict=True):
+        torch.testing.assert_close(got, reference(folder, row, 21 + row), atol=1e-5, rtol=1e-5)
+
+
+def test_growing_swapping_and_copying_rows_keeps_the_numbers(save_model: Callable[..., str]) -> None:
+    folder = save_model()
+    model = load(folder)
+    model.extend(TOKENS, [], [], [Chunk(row=0, start=0, stop=200), Chunk(row=1, start=0, stop=50)])
+    model.cache.swap(0, 5, 200)
+    model.cache.copy_prefix(5, 2, 200)
+    tokens = TOKENS.copy()
+    tokens[[2, 5]] = TOKENS[0]
+    capacity = model.cache.keys[0].shape[2]
+    logits = model.extend(tokens, [1], [51], [Chunk(row=2, start=200, stop=280), Chunk(row=5, start=200, stop=290)])
+    assert model.cache.keys[0].shape[2] > capacity
+    for got, (row, length) in zip(logits, [(1, 51), (0, 280), (0, 290)], strict=True):
+        torch.testing.assert_close(got, reference(folder, row, length), atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_with_a_sliding_window_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = str(tmp_path_factory.mktemp("mistral"))
+    config = MistralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=16,
+    )  # fmt: skip
+    MistralForCausalLM(config).save_pretrained(folder)
+    with pytest.raises(ConfigError, match="sliding_window"):
+        load(folder)
+
+
+def test_a_folder_without_a_model_is_a_config_error(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(ConfigError, match=r"`model\.path`"):
+        load(str(tmp_path_factory.mktemp("empty")))

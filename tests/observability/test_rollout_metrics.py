@@ -1,0 +1,130 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from agentrl.observability.rollout_metrics import summarise, summarise_validation
+from agentrl.types import Termination, TrajectorySummary
+
+SUMMARY = TrajectorySummary(
+    trajectory_id="p/0",
+    prompt_id="p",
+    sample_index=0,
+    reward=1.0,
+    termination=Termination.ANSWERED,
+    num_tokens=150,
+    num_response_tokens=100,
+    num_turns=2,
+    num_tool_calls=1,
+    num_failed_tool_calls=0,
+    num_answer_tags=1,
+    num_retries=0,
+    wall_time_s=2.0,
+    policy_version=0,
+    tool_time_s=0.5,
+)
+WRONG = replace(SUMMARY, reward=0.0)
+LOST = replace(
+    SUMMARY,
+    reward=None,
+    termination=Termination.INFRA_ERROR,
+    num_response_tokens=0,
+    num_tool_calls=9,
+    num_failed_tool_calls=9,
+    num_retries=2,
+    wall_time_s=900.0,
+)
+
+
+def test_infrastructure_failures_are_counted_and_left_out_of_every_mean() -> None:
+    without = summarise([SUMMARY, WRONG])
+    with_lost = summarise([SUMMARY, WRONG, LOST])
+    changed = {name for name in without if without[name] != with_lost[name]}
+    assert changed == {"rollout/trajectories", "rollout/infra_errors", "rollout/retries"}
+    assert with_lost["rollout/infra_errors"] == 1
+    assert with_lost["rollout/retries"] == 2
+
+
+def test_an_infrastructure_failure_does_not_lower_accuracy() -> None:
+    metrics = summarise_validation([SUMMARY, WRONG, LOST, LOST])
+    assert metrics["validation/accuracy"] == 0.5
+    assert metrics["validation/infra_errors"] == 2
+
+
+def test_tool_success_rate_is_over_calls_not_trajectories() -> None:
+    many = replace(SUMMARY, num_tool_calls=9, num_failed_tool_calls=5)
+    assert summarise([many, SUMMARY])["rollout/tool_success_rate"] == 0.5
+
+
+def test_tool_call_share_is_over_trajectories_not_calls() -> None:
+    many, none = replace(SUMMARY, num_tool_calls=9), replace(SUMMARY, num_tool_calls=0)
+    assert summarise([many, none, none, none])["rollout/tool_call_share"] == 0.25
+
+
+def test_tool_error_share_in_positives_ignores_negatives() -> None:
+    positive = replace(SUMMARY, num_tool_calls=4, num_failed_tool_calls=1)
+    negative = replace(WRONG, num_tool_calls=4, num_failed_tool_calls=4)
+    assert summarise([positive, negative])["rollout/tool_error_share_in_positives"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("termination", "name"),
+    [
+        (Termination.ANSWERED, "answered_share"),
+        (Termination.MAX_RESPONSE_TOKENS, "truncated_share"),
+        (Termination.MAX_TURNS, "max_turns_share"),
+        (Termination.TIMEOUT, "timeout_share"),
+    ],
+)
+def test_each_termination_has_its_share(termination: Termination, name: str) -> None:
+    metrics = summarise([replace(SUMMARY, termination=termination)])
+    shares = [key for key in metrics if key.endswith("_share") and "tool" not in key]
+    assert {key for key in shares if metrics[key] == 1.0} == {f"rollout/{name}"}
+    assert sum(metrics[key] for key in shares) == 1.0
+
+
+def test_means_and_percentiles() -> None:
+    """Reference: closed forms of the numbers 1 to 21; the 95th percentile lies 19 of 20 intervals up."""
+    summaries = [replace(SUMMARY, wall_time_s=float(n), num_response_tokens=n, num_turns=n) for n in range(1, 22)]
+    metrics = summarise(summaries)
+    assert metrics["rollout/wall_time_s_mean"] == 11.0
+    assert metrics["rollout/wall_time_s_p95"] == 20.0
+    assert metrics["rollout/response_tokens_mean"] == 11.0
+    assert metrics["rollout/response_tokens_max"] == 21.0
+    assert metrics["rollout/turns_mean"] == 11.0
+
+
+def test_a_mean_over_nothing_is_nan_and_counts_are_zero() -> None:
+    metrics = summarise([])
+    counts = {"rollout/trajectories", "rollout/infra_errors", "rollout/retries"}
+    assert {name for name, value in metrics.items() if value == 0} == counts
+    assert all(math.isnan(value) for name, value in metrics.items() if name not in counts)
+
+
+def test_without_calls_there_is_no_success_rate() -> None:
+    metrics = summarise([replace(SUMMARY, num_tool_calls=0)])
+    assert metrics["rollout/tool_call_share"] == 0.0
+    assert math.isnan(metrics["rollout/tool_success_rate"])
+
+
+def test_standard_error_of_independent_prompts() -> None:
+    """Reference: sqrt(p (1 - p) / n) of a binomial share."""
+    summaries = [replace(SUMMARY, prompt_id=str(n), reward=float(n < 3)) for n in range(12)]
+    assert summarise_validation(summaries)["validation/accuracy_stderr"] == pytest.approx(math.sqrt(0.25 * 0.75 / 12))
+
+
+def test_samples_of_one_prompt_that_agree_do_not_narrow_the_standard_error() -> None:
+    once = [replace(SUMMARY, prompt_id=str(n), reward=float(n < 3)) for n in range(12)]
+    expected = summarise_validation(once)["validation/accuracy_stderr"]
+    assert summarise_validation(once * 4)["validation/accuracy_stderr"] == pytest.approx(expected)
+
+
+def test_one_prompt_has_no_standard_error() -> None:
+    assert math.isnan(summarise_validation([SUMMARY, WRONG])["validation/accuracy_stderr"])
+
+
+def test_validation_has_every_fact_that_rollouts_have_but_for_the_reward() -> None:
+    rollout = {name.partition("/")[2] for name in summarise([SUMMARY])}
+    validation = {name.partition("/")[2] for name in summarise_validation([SUMMARY])}
+    assert rollout - validation == {"reward_mean", "tool_error_share_in_positives"}
+    assert validation - rollout == {"accuracy", "accuracy_stderr"}

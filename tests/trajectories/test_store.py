@@ -1,0 +1,135 @@
+import math
+from dataclasses import fields, replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from agentrl.trajectories.store import TrajectoryStore, read_prompts, read_trajectories
+from agentrl.types import Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
+
+NAN = math.nan
+PROMPT = Prompt(
+    prompt_id="train-17@epoch1",
+    messages=[{"role": "user", "content": "2 + 3 ∈ ?"}],
+    answer="5",
+    extra={"data_source": "made up", "extra_info": {"index": 17}},
+)
+TRAJECTORY = Trajectory(
+    trajectory_id="train-17@epoch1/3",
+    prompt_id="train-17@epoch1",
+    sample_index=3,
+    token_ids=[5, 6, 7, 8, 9],
+    num_prompt_tokens=2,
+    response_mask=[0, 0, 1, 0, 1],
+    rollout_logprobs=[NAN, NAN, -0.30000001192092896, NAN, -1e-9],
+    version_spans=((2, 0), (4, 1)),
+    turns=(
+        Turn(
+            text="let me compute",
+            calls=(
+                ToolCall(call_id="1", name="python", arguments={"code": "print(2 + 3)"}),
+                ToolCall(call_id="2", name="", parse_error="no JSON"),
+            ),
+            results=(
+                ToolResult(status=ToolStatus.OK, text="5\n", wall_time_s=0.25),
+                ToolResult(status=ToolStatus.UNPARSABLE, text="no JSON", truncated=True),
+            ),
+        ),
+        Turn(text="<answer>\\boxed{5}</answer>"),
+    ),
+    termination=Termination.ANSWERED,
+    reward=1.0,
+    num_retries=1,
+    wall_time_s=1.75,
+)
+
+
+def assert_identical(left: Trajectory, right: Trajectory) -> None:
+    """Compare field by field with types; `==` would fail on NaN and would not tell an enum from its text."""
+    for field in fields(Trajectory):
+        assert repr(getattr(left, field.name)) == repr(getattr(right, field.name)), field.name
+
+
+def store_one(run_dir: Path, trajectory: Trajectory) -> Trajectory:
+    path = TrajectoryStore(run_dir).append(1, [trajectory])
+    (read,) = read_trajectories(path)
+    return read
+
+
+def test_a_trajectory_is_read_back_exactly(tmp_path: Path) -> None:
+    assert_identical(store_one(tmp_path, TRAJECTORY), TRAJECTORY)
+
+
+def test_a_failed_trajectory_keeps_its_error_and_has_no_reward(tmp_path: Path) -> None:
+    failed = replace(TRAJECTORY, termination=Termination.INFRA_ERROR, reward=None, error="judge: no answer", turns=())
+    assert_identical(store_one(tmp_path, failed), failed)
+
+
+def test_arguments_that_json_parsers_change_or_refuse_are_read_back_exactly(tmp_path: Path) -> None:
+    arguments = {"big": 10**40, "nan": NAN, "inf": math.inf, "half a pair": "\ud800", "nested": [{"ключ": None}]}
+    call = ToolCall(call_id="1", name="\udfff", arguments=arguments)
+    odd = replace(TRAJECTORY, turns=(Turn(text="odd", calls=(call,)),))
+    assert_identical(store_one(tmp_path, odd), odd)
+
+
+def test_logprobs_outside_the_mask_are_null_on_disk(tmp_path: Path) -> None:
+    path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY])
+    assert '"rollout_logprobs":[null,null,-0.30000001192092896,null,-1e-9]' in path.read_text()
+
+
+def test_prompts_travel_with_their_trajectories(tmp_path: Path) -> None:
+    path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY], prompts=[PROMPT])
+    assert read_prompts(path) == {PROMPT.prompt_id: PROMPT}
+    assert len(list(read_trajectories(path))) == 1
+
+
+def test_a_prompt_column_that_json_lacks_does_not_stop_the_run(tmp_path: Path) -> None:
+    prompt = replace(PROMPT, extra={"day": date(2026, 11, 5)})
+    path = TrajectoryStore(tmp_path).append(1, [], prompts=[prompt])
+    assert read_prompts(path)[prompt.prompt_id].extra == {"day": "2026-11-05"}
+
+
+def test_one_step_may_be_appended_in_parts(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    store.append(1, [replace(TRAJECTORY, sample_index=0)])
+    path = store.append(1, [replace(TRAJECTORY, sample_index=1)])
+    assert [trajectory.sample_index for trajectory in read_trajectories(path)] == [0, 1]
+
+
+def test_a_torn_last_line_loses_only_that_trajectory(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    path = store.append(1, [TRAJECTORY, TRAJECTORY])
+    path.write_bytes(path.read_bytes()[:-40])
+    assert len(list(read_trajectories(path))) == 1
+    store.append(1, [TRAJECTORY])
+    assert len(list(read_trajectories(path))) == 2
+
+
+def test_take_back_removes_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    for step in (9, 10, 11):
+        store.append(step, [TRAJECTORY])
+        store.append(step, [TRAJECTORY], validation=True)
+    foreign = tmp_path / "trajectories" / "notes_000099.jsonl"
+    foreign.touch()
+    store.take_back(after_step=10)
+    assert sorted(path.name for path in foreign.parent.iterdir()) == [
+        "notes_000099.jsonl",
+        "step_000009.jsonl",
+        "step_000010.jsonl",
+        "validation_000009.jsonl",
+        "validation_000010.jsonl",
+    ]
+
+
+def test_take_back_on_a_fresh_run_does_nothing(tmp_path: Path) -> None:
+    TrajectoryStore(tmp_path).take_back(after_step=-1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_format_version_is_refused(tmp_path: Path) -> None:
+    path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY])
+    path.write_text(path.read_text().replace('"version":1', '"version":2', 1))
+    with pytest.raises(ValueError, match="has `version` 2, this release reads 1"):
+        list(read_trajectories(path))
