@@ -70,7 +70,9 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise SettingsRefusedError(f"port: cannot listen on {host}:{port}: {error}. Name another --port, or 0") from error
+        raise SettingsRefusedError(
+            f"port: cannot listen on {host}:{port}: {error}. Name another --port, or 0"
+        ) from error
 
 
 class _JudgeServer(uvicorn.Server):

@@ -9,7 +9,7 @@ import uuid
 from fastapi import APIRouter, Request
 
 from code_judge_server.http_errors import RejectedError
-from code_judge_server.http_guards import unless_disconnected
+from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
 from code_judge_server.queue import SubmissionQueue
 from code_judge_server.schemas import (
     CodeJudgeBatch,
@@ -64,7 +64,7 @@ class _CodeJudge:
 
 def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: list[Language]) -> APIRouter:
     """Return the routes; their formats are documented in `schemas`."""
-    router = APIRouter()
+    router = APIRouter(route_class=StrictJsonRoute)
     judge = _CodeJudge(settings, queue, languages)
 
     @router.get("/ping")

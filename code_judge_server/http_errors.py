@@ -46,9 +46,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(QueueFullError)
     async def queue_full(_: Request, error: QueueFullError) -> JSONResponse:
-        return rejection(
-            RejectedError(str(error), status_code=429), headers={"Retry-After": str(error.retry_after_s)}
-        )
+        return rejection(RejectedError(str(error), status_code=429), headers={"Retry-After": str(error.retry_after_s)})
 
 
 def _path(location: tuple[int | str, ...]) -> str:

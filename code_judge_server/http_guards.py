@@ -1,11 +1,13 @@
-"""What stands before the endpoints: the token, the size of a body, and the client that has gone away."""
+"""What stands before the endpoints: the token, the size of a body, its JSON, and the client that has gone away."""
 
 import asyncio
 import hmac
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from fastapi import Request
+import orjson
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from code_judge_server.http_errors import RejectedError, rejection
@@ -57,6 +59,24 @@ class LimitBody:
             return message
 
         return await self._app(scope, receive_counted, send)
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        return orjson.loads(await self.body())
+
+
+class StrictJsonRoute(APIRoute):
+    """Route whose body is read by orjson, which refuses lone surrogates and deep nesting where `json` takes them."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler, given a stricter request."""
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return handle_strictly
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

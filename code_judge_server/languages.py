@@ -43,6 +43,4 @@ def available_languages() -> list[Language]:
 def as_program(language: Language, code: str) -> Program:
     """Return the program that `code` is."""
     rules = LANGUAGES[language]
-    return Program(
-        files={rules.source_name: code.encode()}, compile_argv=rules.compile_argv, run_argv=rules.run_argv
-    )
+    return Program(files={rules.source_name: code.encode()}, compile_argv=rules.compile_argv, run_argv=rules.run_argv)

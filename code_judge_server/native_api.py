@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from code_judge_server import __version__
 from code_judge_server.http_errors import RejectedError
-from code_judge_server.http_guards import unless_disconnected
+from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
 from code_judge_server.queue import SubmissionQueue
 from code_judge_server.sandbox import Executor
 from code_judge_server.schemas import FieldError, Health, Language, Limits, Submission, SubmissionBatch, VerdictBatch
@@ -15,7 +15,7 @@ def native_router(
     settings: Settings, queue: SubmissionQueue, executor: Executor, languages: list[Language]
 ) -> APIRouter:
     """Return the routes; their formats are documented in `schemas`."""
-    router = APIRouter(prefix="/v1")
+    router = APIRouter(prefix="/v1", route_class=StrictJsonRoute)
 
     @router.post("/submissions/batch")
     async def judge_batch(batch: SubmissionBatch, request: Request) -> VerdictBatch:

@@ -180,9 +180,7 @@ class ProcessExecutor:
         return frames.pack(header, [stdin, *program.files.values()])
 
     def _command_limits(self, limits: ProgramLimits) -> dict[str, Any]:
-        return asdict(
-            CommandLimits(**asdict(limits), max_tasks=self._max_tasks, file_bytes=self._file_bytes)
-        )
+        return asdict(CommandLimits(**asdict(limits), max_tasks=self._max_tasks, file_bytes=self._file_bytes))
 
 
 def _is_foreign(pid: int) -> bool:

@@ -90,7 +90,9 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read arguments, then the environment, then code-judge's names in it."""
-        named_by_code_judge = {field: os.environ[name] for name, field in CODE_JUDGE_NAMES.items() if os.environ.get(name)}
+        named_by_code_judge = {
+            field: os.environ[name] for name, field in CODE_JUDGE_NAMES.items() if os.environ.get(name)
+        }
         return init_settings, env_settings, InitSettingsSource(settings_cls, named_by_code_judge)
 
     @model_validator(mode="after")

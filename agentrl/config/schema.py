@@ -133,6 +133,7 @@ class AlgorithmSection:
     """From rewards to a loss."""
 
     selection: SelectionSection = field(default_factory=SelectionSection)
+    """Which trajectories of a group are trained on."""
     normalise_by_std: bool = True
     """Divide advantages by the standard deviation of their group (GRPO)."""
     clip_ratio_low: float = 0.2
@@ -232,6 +233,7 @@ class ToolsSection:
     """Tools given in the run config itself."""
 
     code_judge: CodeJudgeTools | None = None
+    """The short form; absent where `tool_config_path` names a file instead."""
 
 
 @dataclass(frozen=True)

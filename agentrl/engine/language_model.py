@@ -102,8 +102,8 @@ class LanguageModel:
         if problems:
             shown = "; ".join(problems[:5])
             raise EngineError(f"engine: these are not the model's weights ({len(problems)} problems): {shown}")
-        self._weights_dropped = True  # should the source break off half-way, nothing runs on a mixture
         for name, tensor in tensors:
+            self._weights_dropped = True  # should the source break off half-way, nothing runs on a mixture
             own[name].copy_(tensor)
         self._weights_dropped = False
 

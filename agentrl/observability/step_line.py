@@ -26,7 +26,7 @@ STEP_COLUMNS = (
     StepColumn(title="ok", metric="rollout/tool_success_rate", width=4, decimals=2),
     StepColumn(title="tokens", metric="rollout/response_tokens_mean", width=5, decimals=0),
     StepColumn(title="grad", metric="actor/grad_norm", width=6, decimals=3),
-    StepColumn(title="in", metric="run/step_s", width=5, decimals=1, unit=" s"),
+    StepColumn(title="in", metric="time/step_s", width=5, decimals=1, unit=" s"),
 )
 
 

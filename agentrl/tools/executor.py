@@ -53,11 +53,6 @@ class ToolExecutor:
         return tuple(self._tools.values())
 
     @property
-    def tools(self) -> tuple[Tool, ...]:
-        """The tools, in their order."""
-        return tuple(self._tools.values())
-
-    @property
     def schemas(self) -> tuple[ToolSchema, ...]:
         """What the policy is told about the tools, in their order."""
         return tuple(tool.schema for tool in self._tools.values())

@@ -60,12 +60,11 @@ def load_tool_configs(config: RunConfig) -> list[ToolConfig]:
     if config.tools is not None and path is not None:
         raise ConfigError(f"`tools` and `tool_config_path` ({path}) both name the tools of this run; keep one of them")
     if path is not None:
-        configs = load_tool_file(Path(path))
+        key, configs = f"{Path(path).name}: tools", load_tool_file(Path(path))
     else:
-        configs = _short_form(config.tools.code_judge if config.tools else None)
+        key, configs = "tools", _short_form(config.tools.code_judge if config.tools else None)
     for index, tool in enumerate(configs):
-        key = f"tools[{index}].config" if path is not None else "tools.code_judge"
-        check_address(tool.config, config.judge, key=key)
+        check_address(tool.config, config.judge, key=f"{key}[{index}].config")
     return configs
 
 

@@ -10,13 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from agentrl.training.packed_attention import Bucket, bucket_sequences
 from agentrl.types import Trajectory
+
+_Batch = TypeVar("_Batch")
 
 
 class TokenSequence(Protocol):
@@ -173,6 +175,11 @@ def empty_micro_batch() -> MicroBatch:
     """Return `empty_tokens` as a micro-batch; it adds nothing to loss or gradient."""
     nothing = torch.empty(0, dtype=torch.float32)
     return MicroBatch(tokens=empty_tokens(), advantages_N=nothing, rollout_logprobs_N=nothing)
+
+
+def fill_up(batches: list[_Batch], filler: _Batch, count: int) -> list[_Batch]:
+    """Return `batches` followed by fillers up to `count`: collectives need as many passes on every rank."""
+    return batches + [filler] * (count - len(batches))
 
 
 def _micro_batch(trajectories: Sequence[Trajectory], advantages: Sequence[float]) -> MicroBatch:

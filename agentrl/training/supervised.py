@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from agentrl.training.batch import TokenisedExample, empty_tokens, pack_examples
+from agentrl.training.batch import TokenisedExample, empty_tokens, fill_up, pack_examples
 from agentrl.training.model import decoder_layers, export_model, load_model
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup_cosine
 from agentrl.training.parallel import Parallel, ParallelContext, full_tensors
@@ -80,7 +80,7 @@ class SupervisedTrainer:
         step = self._num_steps_done + 1
         batches = pack_examples(examples, max_tokens=self._max_tokens)
         [num_batches] = self._parallel.max([len(batches)])
-        batches += [empty_tokens()] * (int(num_batches) - len(batches))
+        batches = fill_up(batches, empty_tokens(), int(num_batches))
         num_scored, num_tokens = self._parallel.sum(
             [sum(len(batch.targets_N) for batch in batches), sum(len(example.token_ids) for example in examples)]
         )

@@ -61,12 +61,25 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
-    """Return everything below `pid`, parents before children; what forks meanwhile may be missing."""
+def descendants(pid: int, *, at_most: int) -> list[int]:
+    """Return what is below `pid`, parents before children, but no more than `at_most`: a fork bomb outruns any walk."""
     found = children(pid)
     for descendant in found:  # grows while it is walked
+        if len(found) >= at_most:
+            break
         found.extend(children(descendant))
-    return found
+    return found[:at_most]
+
+
+def kill_descendants(pid: int) -> None:
+    """Send SIGKILL to everything below `pid`, each before its children are looked for, so that it makes no more.
+
+    What forks meanwhile is handed to the subreaper above: call it again until no child is left.
+    """
+    doomed = children(pid)
+    for descendant in doomed:  # grows while it is walked
+        kill(descendant)
+        doomed.extend(children(descendant))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,9 @@ What decides the ending: the wait status, CPU time and memory as the kernel coun
 process owns, and the clock. Nothing that the program prints can.
 
 CPU time and memory are those of the whole tree, read every `SAMPLE_INTERVAL_S`; rlimits catch what a busy machine lets slip.
-RLIMIT_AS is not among them, because numpy's OpenBLAS reserves address space that it never uses; RLIMIT_DATA is, at twice the
-memory limit and more, so that it is the sampled size that decides. An allocation that it refuses is the program's own error.
+RLIMIT_AS is not among them, because numpy's OpenBLAS reserves address space that it never uses. RLIMIT_DATA is, at twice the
+memory limit and room for the stacks of as many threads as are allowed, so that it is the sampled size that decides; what it
+refuses all the same, one allocation of many gigabytes, is a runtime error with Python's own MemoryError.
 """
 
 import math
@@ -23,7 +24,7 @@ from code_judge_server.ending import Ending
 from code_judge_server.slot import frames, process_tree
 
 SAMPLE_INTERVAL_S = 0.02
-_DATA_HEADROOM_BYTES = 64 * 1024 * 1024
+_STACK_BYTES = 8 * 1024 * 1024
 _OPEN_FILES = 1024
 _READ_BYTES = 65536
 
@@ -62,7 +63,9 @@ class CommandOutcome:
     peak_memory_bytes: int
 
 
-def run_command(argv: list[str], *, folder: str, stdin: int, limits: CommandLimits, control: socket.socket) -> CommandOutcome:
+def run_command(
+    argv: list[str], *, folder: str, stdin: int, limits: CommandLimits, control: socket.socket
+) -> CommandOutcome:
     """Run `argv` in `folder` until it ends, passes a limit, or something arrives on `control`.
 
     Args:
@@ -93,7 +96,7 @@ def run_command(argv: list[str], *, folder: str, stdin: int, limits: CommandLimi
 def _spawn(argv: list[str], *, limits: CommandLimits, folder: str, **streams: int) -> subprocess.Popen[bytes]:
     slot_pid = os.getpid()
     cpu_s = math.ceil(limits.cpu_time_s) + 1
-    data_bytes = 2 * limits.memory_bytes + _DATA_HEADROOM_BYTES
+    data_bytes = 2 * limits.memory_bytes + limits.max_tasks * _STACK_BYTES
     rlimits = [
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_DATA, data_bytes),
@@ -227,7 +230,7 @@ class _Watch:
 
     def _sample(self) -> Ending | None:
         self._reap()
-        pids = process_tree.descendants(os.getpid())
+        pids = process_tree.descendants(os.getpid(), at_most=self._limits.max_tasks + 1)
         usage = process_tree.usage(pids)
         memory_bytes = usage.memory_bytes
         if memory_bytes > self._limits.memory_bytes and len(pids) > 1:
@@ -255,8 +258,7 @@ class _Watch:
         if self._wait_status is None:  # else its number may already be another group's
             process_tree.kill_group(self._process.pid)
         while self._reap():
-            for pid in process_tree.descendants(os.getpid()):
-                process_tree.kill(pid)
+            process_tree.kill_descendants(os.getpid())
             process_tree.pause_for_exits()
 
     def _reap(self) -> bool:

@@ -19,7 +19,9 @@ from agentrl.types import Message
 from examples.arithmetic.demonstrations import demonstrations
 
 HERE = Path(__file__).resolve().parent
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+PAD_TOKEN, END_OF_TURN = "<|endoftext|>", "<|im_end|>"
+SPECIAL_TOKENS = (PAD_TOKEN, "<|im_start|>", END_OF_TURN)
+"""In the order of their ids, from 0."""
 MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 VOCABULARY_SIZE = 1024
 CONTEXT_TOKENS = 2048
@@ -30,8 +32,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     """Train the byte-pair encoding on rendered demonstrations."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=_train_encoding(_rendered_demonstrations()),
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        eos_token=END_OF_TURN,
+        pad_token=PAD_TOKEN,
         clean_up_tokenization_spaces=False,
         model_max_length=CONTEXT_TOKENS,
     )
@@ -39,11 +41,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def make_model_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
+def make_model_config() -> Qwen3Config:
     """Describe a Qwen3 model that fits the task and little else: 0.7 million parameters."""
     return Qwen3Config(
         architectures=["Qwen3ForCausalLM"],
-        vocab_size=len(tokenizer),
+        vocab_size=VOCABULARY_SIZE,
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=3,
@@ -53,8 +55,8 @@ def make_model_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
         max_position_embeddings=CONTEXT_TOKENS,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=SPECIAL_TOKENS.index(END_OF_TURN),
+        pad_token_id=SPECIAL_TOKENS.index(PAD_TOKEN),
     )
 
 
@@ -70,7 +72,7 @@ def _rendered_demonstrations() -> list[str]:
 
 
 def _render(renderer: PreTrainedTokenizerFast, dialogue: list[Message]) -> str:
-    tools: list[dict[str, Any]] = [PYTHON_TOOL_SCHEMA.as_template_dict()]
+    tools: list[Any] = [PYTHON_TOOL_SCHEMA.as_template_dict()]
     text = renderer.apply_chat_template(dialogue, tools=tools, tokenize=False)
     assert isinstance(text, str)
     return text
@@ -106,7 +108,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(folder)
-    make_model_config(tokenizer).save_pretrained(folder)
+    make_model_config().save_pretrained(folder)
     print(f"wrote {folder}: {len(tokenizer)} tokens")
 
 

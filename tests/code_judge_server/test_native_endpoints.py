@@ -45,8 +45,7 @@ def test_cpp_is_compiled_and_run(judge: JudgeProcess) -> None:
 def test_cpp_that_does_not_compile_is_a_compile_error(judge: JudgeProcess) -> None:
     verdict = judge.judge(language="cpp", code="int main() { return x; }")
     assert verdict["status"] == "compile_error"
-    assert "'x' was not declared" in verdict["stderr"]
-    assert "/sandbox" not in verdict["stdout"]
+    assert "main.cpp:1:21: error:" in verdict["stderr"]
 
 
 def test_a_tracebacks_path_is_the_same_in_every_run(judge: JudgeProcess) -> None:
@@ -71,7 +70,9 @@ def test_verdicts_keep_the_order_of_the_submissions(judge: JudgeProcess) -> None
 
 
 def test_the_reply_is_a_verdict_batch(judge: JudgeProcess) -> None:
-    reply = judge.http.post("/v1/submissions/batch", json={"submissions": [{"id": "a", "language": "python", "code": ""}]})
+    reply = judge.http.post(
+        "/v1/submissions/batch", json={"submissions": [{"id": "a", "language": "python", "code": ""}]}
+    )
     assert VerdictBatch.model_validate_json(reply.content).verdicts[0].id == "a"
 
 

@@ -8,15 +8,15 @@ from agentrl.errors import ConfigError, EngineError
 
 
 class CountingWork:
-    """Breaks at the given tick; sleeps until called."""
+    """Sleeps until called; breaks when it is told to."""
 
-    def __init__(self, breaks_at: int | None = None) -> None:
+    def __init__(self) -> None:
         self.num_ticks = 0
-        self._breaks_at = breaks_at
+        self.breaks = False
 
     def tick(self) -> float | None:
         self.num_ticks += 1
-        if self.num_ticks == self._breaks_at:
+        if self.breaks:
             raise ZeroDivisionError("a bug")
         return None
 
@@ -47,10 +47,11 @@ def test_an_error_on_purpose_goes_to_the_caller_and_the_thread_lives_on() -> Non
 
 
 def test_a_bug_fails_every_open_and_every_later_call_with_its_cause() -> None:
-    thread = started(CountingWork(breaks_at=3))
+    work = CountingWork()
+    thread = started(work)
     never_resolved = thread.submit(lambda future: None)
-    thread.run(lambda: None).exception(5)
-    thread.run(lambda: None).exception(5)
+    work.breaks = True
+    thread.run(lambda: None)
     with pytest.raises(EngineError, match="ZeroDivisionError: a bug") as raised:
         never_resolved.result(5)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)

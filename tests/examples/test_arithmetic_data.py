@@ -1,6 +1,6 @@
 import json
 import re
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -102,7 +102,7 @@ async def test_unparsable_calls_are_answered_in_the_words_of_the_agent_loop() ->
     episode = Episode(episode_id="0", prompt_id="0")
     num_unparsable = 0
     for dialogue in dialogues(500):
-        for message, reply in zip(dialogue, dialogue[1:], strict=False):
+        for message, reply in pairwise(dialogue):
             if message["role"] == "assistant" and "<tool_call>" in message["content"]:
                 calls = parse_tool_calls(message["content"], id_prefix="0")
                 (result,) = await executor.execute(calls, episode, deadline=Deadline.after(1.0))

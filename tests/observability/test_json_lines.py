@@ -2,6 +2,7 @@ import itertools
 import json
 import multiprocessing
 import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -95,19 +96,21 @@ def test_a_writer_that_is_killed_loses_at_most_its_last_line_and_blocks_nobody(t
     assert [item["n"] for item in read_json_lines(path)] == list(range(len(survived) + 1))
 
 
-def _append_many(path: Path, writer: int) -> None:
-    for number in range(20):
-        append_json_lines(path, [{"writer": writer, "number": number, "text": "x" * 50_000}])
+def _append_many(path: Path, writer: int, start: Barrier) -> None:
+    start.wait()
+    for number in range(100):
+        append_json_lines(path, [{"writer": writer, "number": number, "text": "x" * 20_000}])
 
 
 def test_lines_of_several_processes_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_append_many, args=(path, writer)) for writer in range(2)]
+    start = context.Barrier(2)
+    processes = [context.Process(target=_append_many, args=(path, writer, start)) for writer in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     items = list(read_json_lines(path))
     for writer in range(2):
-        assert [item["number"] for item in items if item["writer"] == writer] == list(range(20))
+        assert [item["number"] for item in items if item["writer"] == writer] == list(range(100))

@@ -107,7 +107,7 @@ def test_each_step_is_one_aligned_line_of_the_log(tmp_path: Path, caplog: pytest
                 "rollout/tool_success_rate": float("nan"),
                 "rollout/response_tokens_mean": 131.4,
                 "actor/grad_norm": 0.71,
-                "run/step_s": 3.46,
+                "time/step_s": 3.46,
             },
         )
     assert [record.getMessage() for record in caplog.records] == [

@@ -1,0 +1,38 @@
+# `make demo` and `make test` set up what they need; a second call is fast.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+
+.PHONY: setup demo test test-all lint fmt clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "agentrl needs Python 3.11 or newer; try make PYTHON=python3.12"'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
+	touch $(STAMP)
+
+demo: $(STAMP)
+	@test ! -f runs/demo/result.json || mv runs/demo "runs/demo-$$(date +%Y%m%d-%H%M%S)"
+	$(BIN)/python -m agentrl.runners.rstar2 configs/demo.yaml
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m 'not slow and not gpu'
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m 'not gpu'
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+fmt: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) dist build

@@ -1,0 +1,145 @@
+"""Which groups, and which of their trajectories, are trained on: GRPO, and GRPO-RoC (arXiv:2508.20722, section 4).
+
+Rewards are taken as binary here: positive means solved. Pure Python, so that the driver can call it without torch.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrl.types import Group, TrajectoryRef, TrajectorySummary
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import SelectionSection
+
+_WEIGHT_OFFSET = 0.1
+"""Keeps the weight of a flawless trajectory finite: ten times that of one with penalty 0.9."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropReport:
+    """What selection left out, by cause. Example: `DropReport(groups_all_solved=2)` for two groups that teach nothing."""
+
+    groups_all_solved: int = 0
+    """Dropped: every trajectory solved it, so every advantage would be 0."""
+    groups_none_solved: int = 0
+    """Dropped: none solved it."""
+    groups_too_small: int = 0
+    """Dropped: fewer scored trajectories than `min_group_size`."""
+    groups_singleton: int = 0
+    """Kept, with one trajectory, whose advantage is 0."""
+    trajectories_unscored: int = 0
+    """Left out: the infrastructure failed, so there is no reward."""
+    trajectories_not_drawn: int = 0
+    """Left out by the resampling."""
+
+    def __add__(self, other: "DropReport") -> "DropReport":
+        """Return the report of both selections together, for a step that was refilled."""
+        return DropReport(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+
+    @property
+    def groups_dropped(self) -> int:
+        """Groups that are not trained on."""
+        return self.groups_all_solved + self.groups_none_solved + self.groups_too_small
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counts under their metric names."""
+        return {
+            "rollout/groups_dropped_all_solved": float(self.groups_all_solved),
+            "rollout/groups_dropped_none_solved": float(self.groups_none_solved),
+            "rollout/groups_dropped_too_small": float(self.groups_too_small),
+            "rollout/groups_singleton": float(self.groups_singleton),
+            "rollout/trajectories_dropped_unscored": float(self.trajectories_unscored),
+            "rollout/trajectories_dropped_not_drawn": float(self.trajectories_not_drawn),
+        }
+
+
+def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int) -> tuple[list[Group], DropReport]:
+    """Return what is to be trained on, in the order of `groups`, each group's trajectories by their sample index.
+
+    Unscored trajectories go first, then groups that are too small, then (by default) groups whose rewards are equal,
+    and what remains is resampled. The draws of a group depend on `seed` and its prompt alone, not on who came first.
+    """
+    kept: list[Group] = []
+    report = DropReport()
+    for group in groups:
+        made = sorted(group.trajectories, key=lambda trajectory: trajectory.summary.sample_index)
+        scored = [trajectory for trajectory in made if trajectory.summary.reward is not None]
+        report += DropReport(trajectories_unscored=len(made) - len(scored))
+        cause = _cause_to_drop(scored, selection)
+        if cause is not None:
+            report += cause
+            continue
+        drawn = scored
+        if selection.method == "resample_on_correct":
+            drawn = _resample_on_correct(scored, selection, random.Random(f"{seed}/{group.prompt_id}"))
+        report += DropReport(groups_singleton=int(len(drawn) == 1), trajectories_not_drawn=len(scored) - len(drawn))
+        kept.append(Group(prompt_id=group.prompt_id, trajectories=drawn))
+    return kept, report
+
+
+def positive_quota(num_positives: int, num_negatives: int, selection: "SelectionSection") -> int:
+    """Return how many positives are kept; the negatives kept are what is missing to `min(keep, all)`.
+
+    In proportion, halves rounded up, but at least one of each class present and at least the minimum counts, where the
+    number kept has room for both.
+    """
+    num_all = num_positives + num_negatives
+    num_kept = min(selection.keep, num_all)
+    quota = (2 * num_kept * num_positives + num_all) // (2 * num_all)
+    lowest = min(num_positives, max(1, selection.min_positives))
+    highest = num_kept - min(num_negatives, max(1, selection.min_negatives))
+    if lowest <= highest:
+        quota = min(max(quota, lowest), highest)
+    return min(max(quota, num_kept - num_negatives), num_positives)
+
+
+def quality_penalty(summary: TrajectorySummary) -> float:
+    """Return `p_err + p_format` of a trajectory: 0 is flawless, 2 the worst.
+
+    `p_err` is the share of its tool calls that failed (0.5 without a call); `p_format` is 1 without an answer tag, else
+    the answer tags beyond the first per turn, at most 1.
+    """
+    error = summary.num_failed_tool_calls / summary.num_tool_calls if summary.num_tool_calls else 0.5
+    if summary.num_answer_tags == 0:
+        return error + 1.0
+    return error + min(1.0, (summary.num_answer_tags - 1) / max(1, summary.num_turns))
+
+
+def _cause_to_drop(scored: Sequence[TrajectoryRef], selection: "SelectionSection") -> DropReport | None:
+    if len(scored) < max(1, selection.min_group_size):
+        return DropReport(groups_too_small=1)
+    rewards = {trajectory.summary.reward for trajectory in scored}
+    if len(rewards) > 1 or not selection.drop_equal_reward:
+        return None
+    return DropReport(groups_all_solved=1) if _is_positive(scored[0]) else DropReport(groups_none_solved=1)
+
+
+def _resample_on_correct(
+    scored: Sequence[TrajectoryRef], selection: "SelectionSection", draws: random.Random
+) -> list[TrajectoryRef]:
+    positives = [trajectory for trajectory in scored if _is_positive(trajectory)]
+    negatives = [trajectory for trajectory in scored if not _is_positive(trajectory)]
+    num_positives = positive_quota(len(positives), len(negatives), selection)
+    num_negatives = min(selection.keep, len(scored)) - num_positives
+    if selection.positives == "sorted":
+        by_quality = sorted(positives, key=lambda trajectory: quality_penalty(trajectory.summary))
+        drawn = by_quality[:num_positives] + negatives[:num_negatives]
+    else:
+        drawn = _draw_weighted(positives, num_positives, draws) + draws.sample(negatives, num_negatives)
+    return sorted(drawn, key=lambda trajectory: trajectory.summary.sample_index)
+
+
+def _draw_weighted(positives: Sequence[TrajectoryRef], count: int, draws: random.Random) -> list[TrajectoryRef]:
+    """Draw without replacement, each in proportion to its weight: the first to ring of exponential clocks with that rate.
+
+    The same distribution as drawing one after another (Efraimidis and Spirakis, 2006).
+    """
+    rings = [draws.expovariate(1.0 / (quality_penalty(p.summary) + _WEIGHT_OFFSET)) for p in positives]
+    first = sorted(range(len(positives)), key=rings.__getitem__)[:count]
+    return [positives[index] for index in first]
+
+
+def _is_positive(trajectory: TrajectoryRef) -> bool:
+    return (trajectory.summary.reward or 0.0) > 0.0

@@ -1,0 +1,251 @@
+"""The actor: the policy in training on one rank, from trajectories and rewards to new weights.
+
+One update is: advantages of the groups -> packed micro-batches -> old log-probabilities -> for each mini-batch, loss and
+gradient over its micro-batches and one optimiser step. The loss is a sum over sampled tokens divided by their number in
+the whole mini-batch, over all ranks, so that packing, accumulation and the number of ranks do not change the gradient.
+"""
+
+import os
+import resource
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.advantage import group_advantages
+from agentrl.algorithms.policy_loss import clipped_policy_loss, kl_k3, rollout_mismatch
+from agentrl.training.batch import MicroBatch, empty_micro_batch, fill_up, pack_trajectories
+from agentrl.training.checkpoint import load_checkpoint, save_checkpoint
+from agentrl.training.model import decoder_layers, export_model, load_model
+from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
+from agentrl.training.parallel import Parallel, ParallelContext, full_tensors
+from agentrl.training.reference import Reference
+from agentrl.training.scoring import score_tokens
+from agentrl.training.sharding import UpdateShard
+from agentrl.training.tally import TokenTally, UpdateStats
+from agentrl.types import Trajectory
+from agentrl.weight_sync.base import WeightSource
+from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection
+
+
+class Actor:
+    """One rank of the policy in training; every rank must make the same calls in the same order."""
+
+    def __init__(
+        self,
+        model: "ModelSection",
+        actor: "ActorSection",
+        algorithm: "AlgorithmSection",
+        *,
+        temperature: float,
+        seed: int,
+    ) -> None:
+        """Take the settings; `setup` loads the model.
+
+        Args:
+            model: the starting policy, and also the reference.
+            actor: optimiser and sizes.
+            algorithm: the loss.
+            temperature: at which trajectories are sampled; log-probabilities are of that distribution.
+            seed: of torch's generator.
+
+        Raises:
+            ValueError: the temperature is 0, where sampled tokens have no log-probability to learn from.
+        """
+        if temperature <= 0:
+            raise ValueError(
+                f"actor: temperature {temperature} cannot be trained at; set `rollout.temperature` above 0"
+            )
+        self._source = model
+        self._config = actor
+        self._algorithm = algorithm
+        self._temperature = temperature
+        self._seed = seed
+        self._dtype: torch.dtype = getattr(torch, model.dtype)
+        self._publisher: SharedMemoryPublisher | None = None
+
+    def setup(self, context: ParallelContext) -> None:
+        """Join the other ranks, load the model, shard it, and load the reference where the loss needs one."""
+        parallel = Parallel(context)
+        if parallel.device.type == "cpu":
+            cores = len(os.sched_getaffinity(0))
+            torch.set_num_threads(self._config.num_threads_per_worker or max(1, cores // context.world_size))
+        torch.manual_seed(self._seed)
+        self._parallel = parallel
+        self._model = load_model(self._source)
+        parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
+        self._optimiser = build_adamw(
+            self._model.parameters(),
+            betas=(self._config.adam_beta1, self._config.adam_beta2),
+            weight_decay=self._config.weight_decay,
+        )
+        self._reference = None
+        if self._algorithm.kl_coefficient > 0:
+            self._reference = Reference(self._source, parallel, temperature=self._temperature)
+
+    def update(self, shard: UpdateShard, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Train on this rank's share of a step.
+
+        Args:
+            shard: the plan; `shard.items[i]` says what `trajectories[i]` is.
+            trajectories: this rank's; it may have none.
+
+        Returns:
+            Metrics `actor/...`, the same on every rank.
+
+        Raises:
+            FloatingPointError: loss or gradient is not finite.
+            ValueError: a sampled token has no log-probability, or nothing was sampled.
+        """
+        started = time.perf_counter()
+        mini_batches = self._mini_batches(shard, trajectories)
+        old_logprobs: list[list[Tensor | None]] = [[None] * len(batches) for batches in mini_batches]
+        if len(mini_batches) > 1:
+            old_logprobs = [[self._logprobs(batch) for batch in batches] for batches in mini_batches]
+        learning_rate = warmup(shard.step, peak=self._config.learning_rate, warmup_steps=self._config.warmup_steps)
+        stats = UpdateStats()
+        for batches, old in zip(mini_batches, old_logprobs, strict=True):
+            self._update_once(batches, old, step=shard.step, learning_rate=learning_rate, stats=stats)
+        [num_tokens] = self._parallel.sum([sum(len(trajectory.token_ids) for trajectory in trajectories)])
+        [memory_bytes] = self._parallel.max([_peak_memory_bytes(self._parallel.device)])
+        update_s = time.perf_counter() - started
+        return {
+            **stats.metrics(),
+            "actor/learning_rate": learning_rate,
+            "actor/tokens": num_tokens,
+            "actor/update_s": update_s,
+            "actor/tokens_per_s": num_tokens / update_s,
+            "actor/memory_bytes_max": memory_bytes,
+        }
+
+    def _mini_batches(self, shard: UpdateShard, trajectories: Sequence[Trajectory]) -> list[list[MicroBatch]]:
+        """Pack each mini-batch of this rank, with as many micro-batches as the rank that has most."""
+        advantages = [
+            group_advantages(torch.tensor(rewards), normalise_by_std=self._algorithm.normalise_by_std).tolist()
+            for rewards in shard.group_rewards
+        ]
+        packed = []
+        for mini_batch in range(shard.num_mini_batches):
+            members = [i for i, item in enumerate(shard.items) if item.mini_batch == mini_batch]
+            items = [shard.items[i] for i in members]
+            packed.append(
+                pack_trajectories(
+                    [trajectories[i] for i in members],
+                    [advantages[item.group][item.member] for item in items],
+                    max_tokens=self._config.max_tokens_per_micro_batch,
+                )
+            )
+        counts = self._parallel.max([len(batches) for batches in packed])
+        return [
+            [batch.to(self._parallel.device) for batch in fill_up(batches, empty_micro_batch(), int(count))]
+            for batches, count in zip(packed, counts, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _logprobs(self, batch: MicroBatch) -> Tensor:
+        return score_tokens(self._model, batch.tokens, temperature=self._temperature).logprobs_N
+
+    def _update_once(
+        self,
+        batches: Sequence[MicroBatch],
+        old_logprobs: Sequence[Tensor | None],
+        *,
+        step: int,
+        learning_rate: float,
+        stats: UpdateStats,
+    ) -> None:
+        """Make one optimiser update from the micro-batches of a mini-batch."""
+        [num_scored] = self._parallel.sum([sum(len(batch.advantages_N) for batch in batches)])
+        if num_scored == 0:
+            raise ValueError(f"update {step}: a mini-batch has no sampled token; look at the response masks")
+        tally = TokenTally()
+        for batch, old_logprobs_N in zip(batches, old_logprobs, strict=True):
+            loss_sum = self._loss(batch, old_logprobs_N, tally)
+            # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
+            (loss_sum * (self._parallel.world_size / num_scored)).backward()
+        sums, maxima = tally.reduce(self._parallel)
+        require_finite("loss", sums["loss"], step)
+        grad_norm = apply_gradients(
+            self._model,
+            self._optimiser,
+            learning_rate=learning_rate,
+            max_grad_norm=self._config.max_grad_norm,
+            step=step,
+        )
+        stats.add(sums, maxima, num_tokens=num_scored, grad_norm=grad_norm)
+
+    def _loss(self, batch: MicroBatch, old_logprobs_N: Tensor | None, tally: TokenTally) -> Tensor:
+        """Return the loss summed over the tokens of a micro-batch, and count what is reported."""
+        scores = score_tokens(self._model, batch.tokens, temperature=self._temperature)
+        if old_logprobs_N is None:
+            # With one mini-batch the weights have not changed since the rollout: this pass is the recomputation.
+            old_logprobs_N = scores.logprobs_N.detach()
+        policy = clipped_policy_loss(
+            scores.logprobs_N,
+            old_logprobs_N,
+            batch.advantages_N,
+            clip_low=self._algorithm.clip_ratio_low,
+            clip_high=self._algorithm.clip_ratio_high,
+        )
+        mismatch = rollout_mismatch(old_logprobs_N, batch.rollout_logprobs_N)
+        loss_sum = policy.loss_sum
+        if self._reference is not None:
+            kl_sum = kl_k3(scores.logprobs_N, self._reference.logprobs(batch.tokens)).sum()
+            loss_sum = loss_sum + self._algorithm.kl_coefficient * kl_sum
+            tally.add(kl_reference=kl_sum)
+        tally.add(
+            loss=loss_sum,
+            clip_fraction=policy.num_clipped,
+            entropy=scores.entropy_N.sum(),
+            rollout_kl=mismatch.kl_sum,
+            rollout_logprob_diff_mean=mismatch.abs_difference_sum,
+        )
+        tally.raise_to(ratio_max=policy.ratio_max, rollout_ratio_max=mismatch.ratio_max)
+        return loss_sum
+
+    def publish_weights(self) -> WeightSource | None:
+        """Gather the weights, in the type that engines compute in, where they can be read; None on all ranks but 0.
+
+        They are valid until the next call.
+        """
+        weights = full_tensors(self._model, self._dtype)
+        if self._parallel.rank != 0:
+            deque(weights, maxlen=0)
+            return None
+        if self._publisher is None:
+            self._publisher = SharedMemoryPublisher()
+        return self._publisher.publish(weights)
+
+    def save(self, path: str) -> None:
+        """Write this rank's part of a checkpoint into the folder `path`, which is complete when all ranks return."""
+        save_checkpoint(path, self._model, self._optimiser)
+
+    def load(self, path: str) -> None:
+        """Go on from the checkpoint in the folder `path`, written by any number of ranks."""
+        load_checkpoint(path, self._model, self._optimiser)
+
+    def export(self, path: str) -> None:
+        """Write the policy as a Hugging Face folder, with its tokenizer, in the type that engines compute in."""
+        weights = dict(full_tensors(self._model, self._dtype))
+        if self._parallel.rank == 0:
+            export_model(self._model, weights, self._source, path)
+        self._parallel.barrier()
+
+    def close(self) -> None:
+        """Give back the shared memory and leave the process group."""
+        if self._publisher is not None:
+            self._publisher.close()
+        self._parallel.close()
+
+
+def _peak_memory_bytes(device: torch.device) -> int:
+    """Return the most memory used so far: allocated on the GPU, or resident where there is none."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,69 @@
+"""Sums and maxima over the tokens of an update: kept on the device, read once, reduced over the ranks."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from agentrl.training.parallel import Parallel
+
+
+class TokenTally:
+    """What one optimiser update adds up. All ranks must use the same names, in the same order."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._sums: dict[str, Tensor] = {}
+        self._maxima: dict[str, Tensor] = {}
+
+    def add(self, **sums: Tensor) -> None:
+        """Add scalars to the sums of their names."""
+        for name, value in sums.items():
+            value = value.detach().double()
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def raise_to(self, **maxima: Tensor) -> None:
+        """Raise the maxima of their names to these scalars, where they are greater."""
+        for name, value in maxima.items():
+            value = value.detach().double()
+            self._maxima[name] = torch.maximum(self._maxima[name], value) if name in self._maxima else value
+
+    def reduce(self, parallel: Parallel) -> tuple[dict[str, float], dict[str, float]]:
+        """Return sums and maxima over all ranks."""
+        sums = parallel.sum([value.item() for value in self._sums.values()])
+        maxima = parallel.max([value.item() for value in self._maxima.values()])
+        return dict(zip(self._sums, sums, strict=True)), dict(zip(self._maxima, maxima, strict=True))
+
+
+class UpdateStats:
+    """The metrics of one step, over its optimiser updates: means per sampled token, and maxima."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._maxima: dict[str, float] = {}
+        self._grad_norms: list[float] = []
+        self._num_tokens = 0.0
+
+    def add(
+        self, sums: Mapping[str, float], maxima: Mapping[str, float], *, num_tokens: float, grad_norm: float
+    ) -> None:
+        """Take the reduced tally of one optimiser update, over `num_tokens` sampled tokens."""
+        for name, value in sums.items():
+            self._sums[name] += value
+        for name, value in maxima.items():
+            self._maxima[name] = max(value, self._maxima.get(name, value))
+        self._grad_norms.append(grad_norm)
+        self._num_tokens += num_tokens
+
+    def metrics(self) -> dict[str, float]:
+        """Return them under `actor/`."""
+        means = {f"actor/{name}": total / self._num_tokens for name, total in self._sums.items()}
+        maxima = {f"actor/{name}": value for name, value in self._maxima.items()}
+        return {
+            **means,
+            **maxima,
+            "actor/grad_norm": sum(self._grad_norms) / len(self._grad_norms),
+            "actor/response_tokens": self._num_tokens,
+        }

@@ -1,0 +1,222 @@
+import asyncio
+import dataclasses
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop, turn_seed
+from agentrl.config.schema import RolloutSection
+from agentrl.errors import EngineError, RolloutError
+from agentrl.tools.base import Episode, ToolSchema
+from agentrl.tools.executor import ToolExecutor
+from agentrl.types import (
+    Completion,
+    Deadline,
+    FinishReason,
+    Prompt,
+    Termination,
+    ToolResult,
+    ToolStatus,
+    Trajectory,
+)
+from tests.chat_templates import make_tokenizer
+from tests.fakes import ScriptedEngine
+
+PROMPT = Prompt(prompt_id="p0", messages=[{"role": "user", "content": "How much is 6 * 7?"}], answer="42")
+
+
+class EchoTool:
+    """Answers with its own argument, after a delay if it asks for one."""
+
+    schema = ToolSchema(
+        name="echo",
+        description="Say it again.",
+        parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    )
+
+    async def start(self) -> None: ...
+
+    async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
+        text = arguments["text"]
+        if text == "slow":
+            await asyncio.sleep(0.05)
+        if text == "broken":
+            raise RolloutError("the echo service is down")
+        return ToolResult(status=ToolStatus.OK, text=text)
+
+    async def end_episode(self, episode: Episode) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return make_tokenizer("qwen2_5")
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@dataclasses.dataclass
+class Stage:
+    """A loop with a scripted policy."""
+
+    tokenizer: PreTrainedTokenizerFast
+    threads: ThreadPoolExecutor
+    num_episodes: int = 0
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
+
+    def call(self, *texts: str) -> list[int]:
+        return self.ids(
+            "".join(f'<tool_call>{{"name": "echo", "arguments": {{"text": "{t}"}}}}</tool_call>' for t in texts)
+        )
+
+    async def play(self, engine: ScriptedEngine, **rollout: Any) -> Trajectory:
+        section = dataclasses.replace(RolloutSection(max_turns=4, max_response_tokens=2000), **rollout)
+        tool = EchoTool()
+        tokens = ChatTokens(self.tokenizer, [tool.schema.as_template_dict()])
+        executor = ToolExecutor({"echo": tool}, timeout_s=5)
+        loop = ToolAgentLoop(section, tokens, executor, tokenizer_threads=self.threads)
+        self.num_episodes += 1
+        request = EpisodeRequest(
+            trajectory_id=f"1-p0-{self.num_episodes}", prompt=PROMPT, sample_index=0, seed="0/1-p0-0"
+        )
+        return await loop.run(request, engine)
+
+
+@pytest.fixture
+def stage(tokenizer: PreTrainedTokenizerFast, threads: ThreadPoolExecutor) -> Stage:
+    return Stage(tokenizer, threads)
+
+
+async def test_an_episode_goes_on_until_the_policy_stops_calling_tools(stage: Stage):
+    engine = ScriptedEngine([stage.call("a"), stage.call("b"), stage.ids("It is 42.")])
+    trajectory = await stage.play(engine)
+    assert trajectory.termination is Termination.ANSWERED
+    assert [turn.text for turn in trajectory.turns][-1] == "It is 42."
+    assert [result.text for result in trajectory.tool_results] == ["a", "b"]
+
+
+async def test_every_turn_is_asked_with_the_ids_so_far_never_with_encoded_text(stage: Stage):
+    # Ids that no tokenizer would give for their own text: bytes one by one, where "\\n\\n" is a merged token.
+    newline = stage.tokenizer.encode("\n", add_special_tokens=False)
+    odd = [*newline, *newline, *stage.call("a")]
+    engine = ScriptedEngine([odd, stage.ids("done")])
+    trajectory = await stage.play(engine)
+    prompt = engine.calls[0].token_ids
+    assert engine.calls[1].token_ids[: len(prompt) + len(odd)] == prompt + odd
+    assert trajectory.token_ids[: len(engine.calls[1].token_ids)] == engine.calls[1].token_ids
+
+
+async def test_only_sampled_tokens_are_in_the_mask(stage: Stage):
+    replies = [stage.call("a"), stage.ids("done")]
+    trajectory = await stage.play(ScriptedEngine(replies))
+    sampled = [t for t, kept in zip(trajectory.token_ids, trajectory.response_mask, strict=True) if kept]
+    assert sampled == replies[0] + replies[1]
+
+
+async def test_a_malformed_call_is_answered_with_the_error_and_the_policy_may_go_on(stage: Stage):
+    engine = ScriptedEngine([stage.ids("<tool_call>{oops}</tool_call>"), stage.call("a"), stage.ids("done")])
+    trajectory = await stage.play(engine)
+    first, second = trajectory.tool_results
+    assert (first.status, second.status) == (ToolStatus.UNPARSABLE, ToolStatus.OK)
+    assert "not valid JSON" in stage.tokenizer.decode(trajectory.token_ids)
+    assert trajectory.termination is Termination.ANSWERED
+
+
+async def test_parallel_calls_are_answered_in_the_order_of_the_calls(stage: Stage):
+    trajectory = await stage.play(ScriptedEngine([stage.call("slow", "quick"), stage.ids("done")]))
+    assert [result.text for result in trajectory.tool_results] == ["slow", "quick"]
+    text = stage.tokenizer.decode(trajectory.token_ids)
+    assert text.index("\nslow\n") < text.index("\nquick\n")
+
+
+async def test_the_turn_limit_ends_with_its_own_termination(stage: Stage):
+    trajectory = await stage.play(ScriptedEngine([stage.call("a")] * 4), max_turns=2)
+    assert trajectory.termination is Termination.MAX_TURNS
+    assert len(trajectory.turns) == 2
+    assert not trajectory.turns[-1].results
+
+
+async def test_the_sampling_budget_shrinks_by_all_that_came_after_the_prompt(stage: Stage):
+    engine = ScriptedEngine([stage.call("a"), stage.ids("done")])
+    await stage.play(engine, max_response_tokens=500)
+    used = len(engine.calls[1].token_ids) - len(engine.calls[0].token_ids)
+    assert [call.params.max_tokens for call in engine.calls] == [500, 500 - used]
+
+
+async def test_a_completion_that_fills_the_budget_ends_as_truncated(stage: Stage):
+    trajectory = await stage.play(ScriptedEngine([stage.ids("word " * 100)]), max_response_tokens=50)
+    assert trajectory.termination is Termination.MAX_RESPONSE_TOKENS
+    assert trajectory.num_response_tokens == 50
+
+
+async def test_a_long_tool_result_is_cut_and_leaves_room_for_the_answer(stage: Stage):
+    engine = ScriptedEngine([stage.call("x" * 600), stage.ids("done")])
+    trajectory = await stage.play(engine, max_response_tokens=1000, max_tool_response_tokens=100)
+    assert trajectory.termination is Termination.ANSWERED
+    assert trajectory.tool_results[0].truncated
+    text = str(stage.tokenizer.decode(trajectory.token_ids))
+    assert "x" * 100 + "\n[cut: 500 more tokens]" in text
+    assert "x" * 101 not in text.rpartition("<tool_response>")[2]
+
+
+@pytest.mark.parametrize("budget", range(80, 200, 7))
+async def test_no_budget_leaves_an_unanswered_call_or_an_overlong_trajectory(stage: Stage, budget: int):
+    engine = ScriptedEngine([stage.call("y" * 20), stage.ids("done"), stage.ids("done")])
+    trajectory = await stage.play(engine, max_response_tokens=budget)
+    assert len(trajectory.token_ids) - trajectory.num_prompt_tokens <= budget
+    if len(engine.calls) > 1:
+        assert engine.calls[1].params.max_tokens >= 32
+    else:
+        assert trajectory.termination is Termination.MAX_RESPONSE_TOKENS
+
+
+async def test_an_infrastructure_failure_of_a_tool_is_raised_not_scored(stage: Stage):
+    with pytest.raises(RolloutError, match="echo service"):
+        await stage.play(ScriptedEngine([stage.call("broken")]))
+
+
+async def test_an_engine_failure_is_raised_not_scored(stage: Stage):
+    with pytest.raises(EngineError, match="gone"):
+        await stage.play(ScriptedEngine([EngineError("gone")]))
+
+
+async def test_the_trajectory_deadline_ends_the_episode_with_what_is_there(stage: Stage):
+    engine = ScriptedEngine([stage.call("a")], delay_s=30)
+    trajectory = await stage.play(engine, trajectory_timeout_s=0.1)
+    assert trajectory.termination is Termination.TIMEOUT
+
+
+async def test_an_engine_that_gives_no_token_is_an_error_not_an_endless_loop(stage: Stage):
+    empty = Completion(token_ids=[], logprobs=[], finish_reason=FinishReason.STOP, version_spans=())
+    with pytest.raises(EngineError, match="no token"):
+        await stage.play(ScriptedEngine([empty]))
+
+
+async def test_sampling_seeds_depend_on_run_step_prompt_sample_and_turn_only(stage: Stage):
+    first = ScriptedEngine([stage.call("a"), stage.ids("done")])
+    again = ScriptedEngine([stage.call("a"), stage.ids("done")])
+    await stage.play(first)
+    await stage.play(again)
+    seeds = [call.params.seed for call in first.calls]
+    assert seeds == [call.params.seed for call in again.calls]
+    assert len(set(seeds)) == 2
+    assert turn_seed("0/1-p0-0", 0) != turn_seed("0/1-p0-1", 0)
+
+
+async def test_many_episodes_run_at_once_on_one_loop(stage: Stage):
+    engine = ScriptedEngine(lambda ids, _: stage.ids("done") if len(ids) > 250 else stage.call("slow"), delay_s=0.02)
+    started = asyncio.get_running_loop().time()
+    trajectories: Sequence[Trajectory] = await asyncio.gather(*(stage.play(engine) for _ in range(50)))
+    assert all(t.termination is Termination.ANSWERED for t in trajectories)
+    assert asyncio.get_running_loop().time() - started < 50 * 0.09 / 2

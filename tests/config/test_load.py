@@ -1,0 +1,125 @@
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import find_config_file, flatten, load_run_config, resolve_path
+from agentrl.errors import ConfigError
+
+MINIMAL = "data: {train_files: [train.jsonl]}\nmodel: {path: policy}\n"
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text(MINIMAL)
+    return file
+
+
+def refused(file: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_run_config(str(file), overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_defaults_file_and_command_line_merge_in_that_order(config_file: Path):
+    config_file.write_text(MINIMAL + "rollout: {temperature: 0.5, max_turns: 3}\n")
+    config = load_run_config(str(config_file), ["rollout.max_turns=4"]).config
+    assert (config.rollout.temperature, config.rollout.max_turns, config.rollout.top_p) == (0.5, 4, 1.0)
+
+
+def test_an_unknown_key_is_refused_with_its_full_name_and_a_suggestion(config_file: Path):
+    config_file.write_text(MINIMAL + "rollout: {temprature: 1.0}\n")
+    message = refused(config_file)
+    assert "small.yaml" in message
+    assert "rollout.temprature" in message
+    assert "temperature" in message
+
+
+def test_an_unknown_key_on_the_command_line_is_refused(config_file: Path):
+    message = refused(config_file, "rollout.temprature=1")
+    assert "command line" in message
+    assert "temperature" in message
+
+
+def test_a_wrong_type_is_refused_with_key_and_value(config_file: Path):
+    message = refused(config_file, "run.num_steps=many")
+    assert "run.num_steps" in message
+    assert "many" in message
+
+
+def test_a_value_outside_a_closed_set_is_refused(config_file: Path):
+    assert "rollout.engine" in refused(config_file, "rollout.engine=warp_drive")
+
+
+def test_missing_values_are_all_named(tmp_path: Path):
+    file = tmp_path / "empty.yaml"
+    file.write_text("run: {num_steps: 1}\n")
+    message = refused(file)
+    assert "`data.train_files`" in message
+    assert "`model.path`" in message
+
+
+def test_a_missing_file_says_where_it_was_looked_for():
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: no such file"):
+        load_run_config("nowhere.yaml")
+
+
+@pytest.mark.parametrize("text", ["a: [1,", "- just\n- a list\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str):
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    assert refused(file).startswith("bad.yaml: ")
+
+
+def test_a_word_without_equals_is_refused(config_file: Path):
+    assert "`--fast`" in refused(config_file, "--fast")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["algorithm.selection.keep=64"], "rollout.samples_per_prompt"),
+        (["judge.host_addr=10.0.0.1"], "judge.host_port"),
+        (["validation.every_steps=5"], "data.validation_files"),
+        (["rollout.top_p=0.9"], "rollout.top_p"),
+        (["rollout.num_engines=0"], "rollout.num_engines"),
+        (["actor.mini_batches_per_step=999"], "rollout.prompts_per_step"),
+        (["algorithm.selection.min_group_size=99"], "algorithm.selection.min_group_size"),
+        (["judge.token_env=TOKEN"], "judge.token_env"),
+        (["rollout.temperature=0"], "rollout.temperature"),
+    ],
+)
+def test_contradictions_and_ranges_are_refused_with_their_keys(config_file: Path, overrides: list[str], named: str):
+    assert f"`{named}`" in refused(config_file, *overrides)
+
+
+def test_the_run_directory_is_named_after_the_config(config_file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(config_file.parent)
+    config = load_run_config(str(config_file)).config
+    assert config.run.dir == str(config_file.parent / "runs" / "small")
+
+
+def test_a_relative_path_is_looked_up_next_to_the_config_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    beside, here = tmp_path / "configs", tmp_path / "here"
+    for folder in (beside, here):
+        folder.mkdir()
+        (folder / "train.jsonl").write_text("")
+    (here / "only_here.jsonl").write_text("")
+    monkeypatch.chdir(here)
+    config_file = beside / "run.yaml"
+    assert resolve_path("train.jsonl", config_file=config_file) == str(beside / "train.jsonl")
+    assert resolve_path("only_here.jsonl", config_file=config_file) == str(here / "only_here.jsonl")
+    assert resolve_path("org/model-on-a-hub", config_file=config_file) == "org/model-on-a-hub"
+
+
+def test_shipped_configs_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_config_file("configs/demo.yaml").is_file()
+
+
+def test_two_trees_can_be_compared_key_by_key(config_file: Path):
+    before = flatten(load_run_config(str(config_file)).config)
+    after = flatten(load_run_config(str(config_file), ["actor.learning_rate=0.5"]).config)
+    assert [key for key in before if before[key] != after[key]] == ["actor.learning_rate"]

@@ -1,0 +1,176 @@
+"""Everything that ends or holds a request: deadlines, abort, cancellation, pause, a full cache, a dead thread."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import torch
+from engine_driver import ask_greedily, until_generated, until_present
+
+from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.errors import EngineError
+from agentrl.types import FinishReason
+
+Start = Callable[..., Awaitable[TransformersEngine]]
+Save = Callable[..., str]
+
+
+async def test_a_passed_deadline_gives_what_was_sampled(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model(max_positions=8192), max_response_tokens=7000)
+    await ask_greedily(engine, [1], 2)  # the first step is slower
+    completion = await ask_greedily(engine, [1, 2], 7000, wait_s=0.3)
+    assert completion.finish_reason is FinishReason.ABORT
+    assert 0 < len(completion.token_ids) == len(completion.logprobs) < 7000
+
+
+async def test_a_deadline_passes_while_the_request_waits_or_is_frozen(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model(), max_concurrent_trajectories=1)
+    running = asyncio.create_task(ask_greedily(engine, [1, 2], 250, name="a", wait_s=1.0))
+    await until_generated(engine, 1)
+    await engine.pause("keep")
+    waiting = await ask_greedily(engine, [3, 4], 250, name="b", wait_s=0.1)
+    assert (waiting.token_ids, waiting.finish_reason, waiting.version_spans) == ([], FinishReason.ABORT, ((0, 0),))
+    assert (await running).finish_reason is FinishReason.ABORT
+    assert (await engine.stats()).num_running == 0
+
+
+async def test_abort_gives_what_was_sampled_and_ignores_unknown_ids(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    whole = await ask_greedily(engine, [1, 2], 250, name="whole")
+    task = asyncio.create_task(ask_greedily(engine, [1, 2], 250, name="a"))
+    await until_generated(engine, 255)
+    await engine.abort("never heard of")
+    await engine.abort("a")
+    completion = await task
+    assert completion.finish_reason is FinishReason.ABORT
+    assert 5 <= len(completion.token_ids) < 250
+    assert completion.token_ids == whole.token_ids[: len(completion.token_ids)]
+
+
+async def test_cancelling_frees_the_row(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model(), max_concurrent_trajectories=1)
+    tasks = [asyncio.create_task(ask_greedily(engine, [1, 2], 250, name=name)) for name in "ab"]
+    await until_generated(engine, 1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await until_present(engine, 0)
+    assert (await engine.stats()).kv_tokens_used == 0
+    assert len((await ask_greedily(engine, [5], 3, name="c")).token_ids) == 3
+
+
+async def test_a_cancelled_request_leaves_a_frozen_engine_at_once(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    await engine.pause("keep")
+    task = asyncio.create_task(ask_greedily(engine, [1, 2], 250))
+    await until_present(engine, 1)
+    task.cancel()
+    await until_present(engine, 0)
+
+
+async def test_more_requests_than_rows_wait_and_are_answered_in_order(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model(), max_concurrent_trajectories=2)
+    rng, finished = random.Random(10), []
+
+    async def ask(name: str) -> None:
+        completion = await ask_greedily(engine, [rng.randrange(64) for _ in range(9)], 30, name=name)
+        assert len(completion.token_ids) == 30
+        finished.append(name)
+
+    await engine.pause("keep")
+    tasks = [asyncio.create_task(ask(str(i))) for i in range(8)]
+    await until_present(engine, 8)
+    await engine.resume()
+    await until_generated(engine, 1)
+    stats = await engine.stats()
+    assert (stats.num_running, stats.num_waiting) == (2, 6)
+    await asyncio.gather(*tasks)
+    assert finished == [str(i) for i in range(8)]
+
+
+async def test_a_request_id_in_use_is_refused(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    await engine.pause("keep")
+    first = asyncio.create_task(ask_greedily(engine, [1], 20, name="same"))
+    await until_present(engine, 1)
+    with pytest.raises(EngineError, match="`same` is in use"):
+        await ask_greedily(engine, [1], 20, name="same")
+    await engine.resume()
+    assert len((await first).token_ids) == 20
+
+
+async def test_pause_keep_freezes_and_resume_goes_on(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    undisturbed = await ask_greedily(engine, [1, 2], 200, name="undisturbed")
+    task = asyncio.create_task(ask_greedily(engine, [1, 2], 200))
+    await until_generated(engine, 203)
+    await engine.pause("keep")
+    before = await engine.stats()
+    await asyncio.sleep(0.05)
+    assert await engine.stats() == before
+    assert before.num_running == 1
+    await engine.resume()
+    assert (await task).token_ids == undisturbed.token_ids
+
+
+async def test_pause_wait_lets_running_requests_finish_and_holds_new_ones(
+    save_model: Save, start_engine: Start
+) -> None:
+    engine = await start_engine(save_model())
+    running = asyncio.create_task(ask_greedily(engine, [1, 2], 200, name="a"))
+    await until_generated(engine, 3)
+    paused = asyncio.create_task(engine.pause("wait"))
+    await asyncio.sleep(0)
+    held = asyncio.create_task(ask_greedily(engine, [3], 5, name="b"))
+    assert len((await running).token_ids) == 200
+    await paused
+    await asyncio.sleep(0.05)
+    assert (await engine.stats()).num_waiting == 1
+    assert not held.done()
+    await engine.resume()
+    assert len((await held).token_ids) == 5
+
+
+async def test_pause_wait_returns_at_once_when_nothing_runs(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    async with asyncio.timeout(5):
+        await engine.pause("wait")
+
+
+async def test_pause_abort_ends_running_and_waiting_requests(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model(), max_concurrent_trajectories=1)
+    tasks = [asyncio.create_task(ask_greedily(engine, [1, 2], 250, name=str(i))) for i in range(3)]
+    await until_generated(engine, 3)
+    await engine.pause("abort")
+    completions = await asyncio.gather(*tasks)
+    assert {c.finish_reason for c in completions} == {FinishReason.ABORT}
+    assert len(completions[0].token_ids) >= 3
+    held = asyncio.create_task(ask_greedily(engine, [3], 5, name="b"))
+    await until_present(engine, 1)
+    assert (await engine.stats()).num_waiting == 1
+    await engine.resume()
+    assert len((await held).token_ids) == 5
+
+
+async def test_closing_fails_open_requests_instead_of_leaving_them(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    task = asyncio.create_task(ask_greedily(engine, [1, 2], 250))
+    await until_generated(engine, 1)
+    await engine.aclose()
+    with pytest.raises(EngineError, match="closed"):
+        await task
+    with pytest.raises(EngineError, match="closed"):
+        await engine.stats()
+
+
+async def test_a_dead_compute_thread_fails_every_request_with_the_cause(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model(), max_concurrent_trajectories=1)
+    tasks = [asyncio.create_task(ask_greedily(engine, [1, 2], 250, name=str(i))) for i in range(3)]
+    await until_generated(engine, 1)
+    engine._model.cache.keys[0] = torch.zeros(1, 1, 512, 1)  # a bug: the next step finds a cache of the wrong shape
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(outcome, EngineError)
+        assert "the compute thread died of RuntimeError" in str(outcome)
+    with pytest.raises(EngineError, match="died of RuntimeError"):
+        await ask_greedily(engine, [1], 5)

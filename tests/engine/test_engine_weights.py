@@ -1,0 +1,216 @@
+"""New weights, sleep and wake. Reference: a fresh engine on the new weights, or a float32 forward pass of them."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from engine_driver import ask_greedily, until, until_generated
+from transformers import AutoModelForCausalLM
+
+from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.errors import EngineError
+from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+
+Start = Callable[..., Awaitable[TransformersEngine]]
+Save = Callable[..., str]
+PROMPT = [random.Random(0).randrange(64) for _ in range(40)]
+V_PROJ = "model.layers.0.self_attn.v_proj.weight"
+
+
+def weights_of(folder: str) -> dict[str, torch.Tensor]:
+    """The parameters as an actor publishes them: tied ones once."""
+    return {name: p.data for name, p in AutoModelForCausalLM.from_pretrained(folder).named_parameters()}
+
+
+@pytest.fixture
+def publisher() -> Iterator[SharedMemoryPublisher]:
+    publisher = SharedMemoryPublisher()
+    yield publisher
+    publisher.close()
+
+
+def logprobs_reference(folder: str, tokens: list[int], start: int) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.inference_mode():
+        logprobs = model(input_ids=torch.tensor([tokens])).logits[0, start - 1 : -1].log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(tokens[start:])[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+async def test_after_load_weights_the_engine_equals_a_fresh_one(
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher, tied: bool
+) -> None:
+    old, new = save_model(seed=0, tied=tied), save_model(seed=1, tied=tied)
+    engine, fresh = await start_engine(old), await start_engine(new)
+    await engine.load_weights(publisher.publish(weights_of(new).items()), version=1)
+    updated, expected = await ask_greedily(engine, PROMPT), await ask_greedily(fresh, PROMPT)
+    assert updated.token_ids == expected.token_ids
+    torch.testing.assert_close(updated.logprobs, expected.logprobs, atol=1e-6, rtol=0)
+    assert updated.version_spans == ((0, 1),)
+    assert (await engine.stats()).policy_version == 1
+
+
+async def test_a_parked_prefix_of_old_weights_is_never_reused(
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher
+) -> None:
+    old, new = save_model(seed=0), save_model(seed=1)
+    engine, fresh = await start_engine(old), await start_engine(new)
+    await ask_greedily(engine, PROMPT)
+    await engine.load_weights(publisher.publish(weights_of(new).items()), version=1)
+    assert (await ask_greedily(engine, PROMPT)).token_ids == (await ask_greedily(fresh, PROMPT)).token_ids
+    assert (await engine.stats()).num_cached_tokens == 0
+
+
+async def test_a_row_that_ran_through_an_update_is_reused_by_nobody(
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher
+) -> None:
+    old, new = save_model(seed=0), save_model(seed=1)
+    engine, fresh = await start_engine(old), await start_engine(new)
+    task = asyncio.create_task(ask_greedily(engine, PROMPT, 150, name="t1"))
+    await until_generated(engine, 10)
+    await engine.pause("keep")
+    await engine.load_weights(publisher.publish(weights_of(new).items()), version=1)
+    await engine.resume()
+    sibling = await ask_greedily(engine, PROMPT, name="sibling")
+    assert sibling.token_ids == (await ask_greedily(fresh, PROMPT)).token_ids
+    second = PROMPT + (await task).token_ids + [1, 2, 3]
+    assert (await ask_greedily(engine, second, name="t2")).token_ids == (await ask_greedily(fresh, second)).token_ids
+
+
+async def test_every_token_is_stamped_with_the_version_that_sampled_it(
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher, tmp_path: Path
+) -> None:
+    """Only `lm_head` changes, so the kept keys and values are those of both models."""
+    old, new = save_model(seed=0), str(tmp_path / "new")
+    changed_model = AutoModelForCausalLM.from_pretrained(old)
+    changed_model.lm_head.weight.data = changed_model.lm_head.weight.data.flip(0).contiguous()
+    changed_model.save_pretrained(new)
+    engine = await start_engine(old)
+    task = asyncio.create_task(ask_greedily(engine, PROMPT, 150))
+    await until_generated(engine, 10)
+    await engine.pause("keep")
+    num_old = (await engine.stats()).num_generated_tokens
+    await engine.load_weights(publisher.publish(weights_of(new).items()), version=5)
+    await engine.resume()
+    completion = await task
+    assert completion.version_spans == ((0, 0), (num_old, 5))
+    for folder, span in ((old, slice(0, num_old)), (new, slice(num_old, 150))):
+        expected = logprobs_reference(folder, PROMPT + completion.token_ids, len(PROMPT))
+        torch.testing.assert_close(torch.tensor(completion.logprobs[span]), expected[span], atol=1e-5, rtol=0)
+
+
+async def test_weights_whose_publisher_is_gone_change_nothing(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model(seed=0))
+    before = await ask_greedily(engine, PROMPT)
+    gone = SharedMemoryPublisher()
+    source = gone.publish(weights_of(save_model(seed=1)).items())
+    gone.close()
+    with pytest.raises(EngineError, match="publish"):
+        await engine.load_weights(source, version=1)
+    assert (await ask_greedily(engine, PROMPT)).token_ids == before.token_ids
+
+
+async def test_a_request_that_has_sampled_nothing_yet_is_computed_with_the_new_weights(
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher
+) -> None:
+    old, new = save_model(seed=0, max_positions=8192), save_model(seed=1, max_positions=8192)
+    engine, fresh = await start_engine(old, max_prompt_tokens=7000), await start_engine(new, max_prompt_tokens=7000)
+    rng = random.Random(1)
+    prompt = [rng.randrange(64) for _ in range(6500)]  # four prefill steps
+    source = publisher.publish(weights_of(new).items())
+    task = asyncio.create_task(ask_greedily(engine, prompt, 5))
+    await until(engine, lambda stats: stats.kv_tokens_used > 0)
+    await engine.load_weights(source, version=1)
+    completion = await task
+    assert completion.version_spans == ((0, 1),)
+    assert completion.token_ids == (await ask_greedily(fresh, prompt, 5)).token_ids
+
+
+@pytest.mark.parametrize(
+    ("break_them", "message"),
+    [
+        (lambda w: w.pop("model.norm.weight"), r"missing `model\.norm\.weight`"),
+        (lambda w: w.update(strange=torch.zeros(1)), "unknown `strange`"),
+        (
+            lambda w: w.update({"model.norm.weight": torch.zeros(3)}),
+            r"`model\.norm\.weight` has shape \[3\], not \[32\]",
+        ),
+    ],
+)
+async def test_weights_that_do_not_fit_are_named_and_change_nothing(
+    save_model: Save,
+    start_engine: Start,
+    publisher: SharedMemoryPublisher,
+    break_them: Callable[[dict], object],
+    message: str,
+) -> None:
+    engine = await start_engine(save_model(seed=0))
+    before = await ask_greedily(engine, PROMPT)
+    weights = weights_of(save_model(seed=1))
+    break_them(weights)
+    with pytest.raises(EngineError, match=message):
+        await engine.load_weights(publisher.publish(weights.items()), version=1)
+    assert (await ask_greedily(engine, PROMPT)).token_ids == before.token_ids
+    assert (await engine.stats()).policy_version == 0
+
+
+async def test_nan_logits_are_an_engine_error_and_leave_no_trace(
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher
+) -> None:
+    folder = save_model()
+    engine = await start_engine(folder, max_concurrent_trajectories=1)
+    before = await ask_greedily(engine, PROMPT)
+    good = weights_of(folder)
+    bad = good | {V_PROJ: torch.full_like(good[V_PROJ], torch.nan)}
+    await engine.load_weights(publisher.publish(bad.items()), version=1)
+    with pytest.raises(EngineError, match="NaN or infinity"):
+        await ask_greedily(engine, PROMPT)
+    await engine.load_weights(publisher.publish(good.items()), version=2)
+    # A shorter prompt first: NaN left behind it in the row would spoil it although it is masked.
+    assert len((await ask_greedily(engine, PROMPT[:2], 2)).token_ids) == 2
+    assert (await ask_greedily(engine, PROMPT)).token_ids == before.token_ids
+
+
+async def test_sleep_frees_the_cache_and_requests_wait_until_wake(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    before = await ask_greedily(engine, PROMPT)
+    await engine.sleep(1)
+    assert not engine._model.cache.keys
+    held = asyncio.create_task(ask_greedily(engine, PROMPT))
+    await engine.wake(("weights",))
+    await asyncio.sleep(0.05)
+    assert not held.done()
+    await engine.wake(("kv_cache",))
+    assert (await held).token_ids == before.token_ids
+    assert (await engine.stats()).num_cached_tokens == 0
+
+
+async def test_weights_dropped_by_deep_sleep_come_back_with_load_weights(
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher
+) -> None:
+    folder = save_model(tied=True)
+    engine = await start_engine(folder)
+    before = await ask_greedily(engine, PROMPT)
+    source = publisher.publish(weights_of(folder).items())
+    await engine.sleep(2)
+    assert sum(p.numel() for p in engine._model._model.parameters()) == 0
+    with pytest.raises(EngineError, match="weights sleep"):
+        await engine.load_weights(source, version=1)
+    await engine.wake(("weights", "kv_cache"))
+    held = asyncio.create_task(ask_greedily(engine, PROMPT))
+    await asyncio.sleep(0.05)
+    assert not held.done()
+    await engine.load_weights(source, version=1)
+    assert (await held).token_ids == before.token_ids
+
+
+async def test_sleep_with_running_requests_is_refused(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    task = asyncio.create_task(ask_greedily(engine, PROMPT, 200))
+    await until_generated(engine, 1)
+    with pytest.raises(EngineError, match="1 running requests"):
+        await engine.sleep(1)
+    assert len((await task).token_ids) == 200

@@ -1,0 +1,332 @@
+"""The client against a judge of our own making, which fails on purpose; the real one is in `test_python_tool.py`."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from agentrl.errors import JudgeUnavailableError
+from agentrl.judge.client import InvalidSubmissionError, JudgeClient
+from agentrl.types import Deadline
+from code_judge_server.schemas import Submission, SubmissionBatch, Verdict, VerdictBatch, VerdictStatus
+
+
+class FakeJudge:
+    """Echoes each program as its stdout, unless `behaviour` does something else; records every batch."""
+
+    def __init__(self, behaviour: "Behaviour | None" = None) -> None:
+        self.behaviour = behaviour
+        self.batches: list[list[str]] = []
+        self.tokens: list[str | None] = []
+        self.was_asked = asyncio.Event()
+        self.was_dropped = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        batch = SubmissionBatch.model_validate_json(await request.read())
+        self.batches.append([submission.code for submission in batch.submissions])
+        self.tokens.append(request.headers.get("Authorization"))
+        self.was_asked.set()
+        try:
+            return await (self.behaviour or echo)(self, batch, request)
+        except asyncio.CancelledError:
+            self.was_dropped.set()
+            raise
+
+
+Behaviour = Callable[[FakeJudge, SubmissionBatch, web.Request], Awaitable[web.StreamResponse]]
+
+
+def verdict(submission: Submission, status: VerdictStatus = VerdictStatus.ACCEPTED) -> Verdict:
+    return Verdict.model_validate(
+        {
+            "id": submission.id,
+            "status": status,
+            "stdout": submission.code,
+            "isolation": "D",
+            "memory_enforcement": "sampled",
+        }
+    )
+
+
+def reply(verdicts: list[Verdict]) -> web.Response:
+    return web.Response(text=VerdictBatch(verdicts=verdicts).model_dump_json(), content_type="application/json")
+
+
+async def echo(_: FakeJudge, batch: SubmissionBatch, __: web.Request) -> web.Response:
+    return reply([verdict(submission) for submission in batch.submissions])
+
+
+@contextlib.asynccontextmanager
+async def serving(*judges: FakeJudge, **settings: Any) -> AsyncIterator[JudgeClient]:
+    async with contextlib.AsyncExitStack() as stack:
+        urls: list[str] = []
+        for judge in judges:
+            app = web.Application()
+            app.router.add_post("/v1/submissions/batch", judge.handle)
+            server = TestServer(app)
+            await server.start_server()
+            stack.push_async_callback(server.close)
+            urls.append(str(server.make_url("")))
+        options: dict[str, Any] = {"token": None, "concurrency": 4, "batch_size": 8, "batch_timeout_s": 5.0}
+        client = JudgeClient(urls, **(options | settings))
+        await client.start()
+        stack.push_async_callback(client.aclose)
+        yield client
+
+
+async def run_all(client: JudgeClient, num: int, seconds: float = 20.0) -> list[str]:
+    verdicts = await asyncio.gather(*(client.run(f"p{i}", deadline=Deadline.after(seconds)) for i in range(num)))
+    return [verdict.stdout for verdict in verdicts]
+
+
+def expected(num: int) -> list[str]:
+    return [f"p{i}" for i in range(num)]
+
+
+async def test_a_submission_leaves_at_once_while_a_sender_is_idle() -> None:
+    judge = FakeJudge()
+    async with serving(judge) as client:
+        await run_all(client, 1)
+        assert judge.batches == [["p0"]]
+        assert client.take_stats().round_trip_s[0] < 0.5
+
+
+async def test_submissions_that_arrive_while_all_senders_are_busy_leave_together() -> None:
+    release = asyncio.Event()
+
+    async def when_released(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
+        await release.wait()
+        return await echo(judge, batch, request)
+
+    judge = FakeJudge(when_released)
+    async with serving(judge, concurrency=1, batch_size=8) as client:
+        first = asyncio.create_task(client.run("first", deadline=Deadline.after(10)))
+        await judge.was_asked.wait()
+        rest = asyncio.create_task(run_all(client, 10))
+        await asyncio.sleep(0.05)
+        assert judge.batches == [["first"]]
+        release.set()
+        assert await rest == expected(10)
+        await first
+        assert judge.batches[1:] == [expected(8), ["p8", "p9"]]
+
+
+async def test_a_burst_is_spread_over_idle_senders() -> None:
+    judge = FakeJudge()
+    async with serving(judge, concurrency=4, batch_size=8) as client:
+        await run_all(client, 8)
+        assert sorted(len(batch) for batch in judge.batches) == [2, 2, 2, 2]
+
+
+async def test_verdicts_are_matched_by_id_and_not_by_position() -> None:
+    async def shuffled(_: FakeJudge, batch: SubmissionBatch, __: web.Request) -> web.Response:
+        verdicts = [verdict(submission) for submission in batch.submissions]
+        random.Random(0).shuffle(verdicts)
+        return reply(verdicts)
+
+    async with serving(FakeJudge(shuffled), concurrency=1, batch_size=64) as client:
+        assert await run_all(client, 64) == expected(64)
+
+
+async def drop(_: FakeJudge, __: SubmissionBatch, request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+async def die_in_the_middle(_: FakeJudge, __: SubmissionBatch, request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "10000"})
+    await response.prepare(request)
+    await response.write(b'{"verdicts": [')
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def full(*_: object) -> web.Response:
+    return web.Response(status=429, headers={"Retry-After": "0.05"}, text="the queue is full")
+
+
+async def draining(*_: object) -> web.Response:
+    return web.Response(status=503)
+
+
+async def nonsense(*_: object) -> web.Response:
+    return web.Response(text="<html>")
+
+
+async def queue_timeout(_: FakeJudge, batch: SubmissionBatch, __: web.Request) -> web.Response:
+    return reply([verdict(submission, VerdictStatus.QUEUE_TIMEOUT) for submission in batch.submissions])
+
+
+async def leave_the_first_out(_: FakeJudge, batch: SubmissionBatch, __: web.Request) -> web.Response:
+    return reply([verdict(submission) for submission in batch.submissions[1:]])
+
+
+@pytest.mark.parametrize(
+    "failure", [drop, die_in_the_middle, full, draining, nonsense, queue_timeout, leave_the_first_out]
+)
+async def test_under_random_failures_nothing_is_lost_duplicated_or_swapped(failure: Behaviour) -> None:
+    chance = random.Random(1)
+
+    async def sometimes(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.StreamResponse:
+        return await (failure if chance.random() < 0.4 else echo)(judge, batch, request)
+
+    async with serving(FakeJudge(sometimes)) as client:
+        assert await run_all(client, 60) == expected(60)
+        stats = client.take_stats()
+        assert stats.num_submissions == 60
+        assert stats.num_retries > 0
+        assert stats.num_unavailable == 0
+        assert len(stats.round_trip_s) == 60
+
+
+async def test_only_what_was_not_judged_is_sent_again() -> None:
+    async def odd_ones_wait(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
+        if len(judge.batches) > 1:
+            return await echo(judge, batch, request)
+        late = VerdictStatus.QUEUE_TIMEOUT
+        return reply([verdict(s, late if i % 2 else VerdictStatus.ACCEPTED) for i, s in enumerate(batch.submissions)])
+
+    judge = FakeJudge(odd_ones_wait)
+    async with serving(judge, concurrency=1) as client:
+        assert await run_all(client, 4) == expected(4)
+        assert judge.batches == [expected(4), ["p1", "p3"]]
+
+
+async def test_retry_after_is_honoured() -> None:
+    async def full_once(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
+        if len(judge.batches) == 1:
+            return web.Response(status=429, headers={"Retry-After": "1"})
+        return await echo(judge, batch, request)
+
+    async with serving(FakeJudge(full_once)) as client:
+        await run_all(client, 1)
+        assert client.take_stats().round_trip_s[0] >= 1.0
+
+
+async def test_a_judge_that_stays_full_is_unavailable_at_the_deadline_and_says_why() -> None:
+    async with serving(FakeJudge(full)) as client:
+        with pytest.raises(JudgeUnavailableError, match=r"no verdict in 0\.4.* s: .*HTTP 429: the queue is full"):
+            await client.run("p", deadline=Deadline.after(0.4))
+        assert client.take_stats().num_unavailable == 1
+
+
+async def test_nobody_listening_is_unavailable() -> None:
+    client = JudgeClient(["http://127.0.0.1:9"], token=None, concurrency=1, batch_size=1, batch_timeout_s=1.0)
+    await client.start()
+    with pytest.raises(JudgeUnavailableError, match=r"127\.0\.0\.1:9"):
+        await client.run("p", deadline=Deadline.after(0.3))
+    with pytest.raises(JudgeUnavailableError, match="does not answer"):
+        await client.check(timeout_s=0.3)
+    await client.aclose()
+
+
+async def test_a_cancelled_caller_does_not_hurt_the_others() -> None:
+    async def slow(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
+        await asyncio.sleep(0.2)
+        return await echo(judge, batch, request)
+
+    async with serving(FakeJudge(slow), concurrency=1) as client:
+        calls = [asyncio.create_task(client.run(f"p{i}", deadline=Deadline.after(5))) for i in range(6)]
+        await asyncio.sleep(0.05)
+        calls[2].cancel()
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(done[2], asyncio.CancelledError)
+        assert [v.stdout for v in done if isinstance(v, Verdict)] == ["p0", "p1", "p3", "p4", "p5"]
+        assert await run_all(client, 3) == expected(3)
+
+
+async def never(*_: object) -> web.Response:
+    await asyncio.sleep(60)
+    raise AssertionError("nobody dropped the request")
+
+
+async def test_the_request_is_dropped_when_its_last_caller_gives_up() -> None:
+    judge = FakeJudge(never)
+    async with serving(judge, concurrency=1) as client:
+        calls = [asyncio.create_task(client.run(f"p{i}", deadline=Deadline.after(30))) for i in range(3)]
+        await judge.was_asked.wait()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await asyncio.wait_for(judge.was_dropped.wait(), 2)
+        judge.behaviour = None
+        assert await run_all(client, 3) == expected(3)
+
+
+async def test_one_refused_submission_does_not_take_its_batch_with_it() -> None:
+    async def refuse_p3(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
+        if any(submission.code == "p3" for submission in batch.submissions):
+            return web.Response(status=400, text="wrong")
+        return await echo(judge, batch, request)
+
+    async with serving(FakeJudge(refuse_p3), concurrency=1) as client:
+        runs = (client.run(f"p{i}", deadline=Deadline.after(5)) for i in range(6))
+        done = await asyncio.gather(*runs, return_exceptions=True)
+        assert isinstance(done[3], JudgeUnavailableError)
+        assert [v.stdout for v in done if isinstance(v, Verdict)] == ["p0", "p1", "p2", "p4", "p5"]
+
+
+async def test_a_failing_host_is_passed_over_for_one_that_works() -> None:
+    bad, good = FakeJudge(draining), FakeJudge()
+    async with serving(bad, good, concurrency=2) as client:
+        assert await run_all(client, 40) == expected(40)
+        assert 1 <= len(bad.batches) <= 2
+
+
+async def test_an_internal_error_of_the_judge_is_no_verdict() -> None:
+    async def broken(_: FakeJudge, batch: SubmissionBatch, __: web.Request) -> web.Response:
+        return reply([verdict(submission, VerdictStatus.INTERNAL_ERROR) for submission in batch.submissions])
+
+    async with serving(FakeJudge(broken)) as client:
+        with pytest.raises(JudgeUnavailableError, match="internal_error"):
+            await client.run("p", deadline=Deadline.after(5))
+
+
+async def test_a_refused_token_is_not_tried_again() -> None:
+    async def locked(*_: object) -> web.Response:
+        return web.Response(status=401, text="who are you?")
+
+    judge = FakeJudge(locked)
+    async with serving(judge, token="wrong") as client:
+        with pytest.raises(JudgeUnavailableError, match="token_env"):
+            await client.run("p", deadline=Deadline.after(5))
+    assert judge.tokens == ["Bearer wrong"]
+
+
+async def test_the_judge_is_told_how_long_the_caller_waits() -> None:
+    deadlines_s: list[float | None] = []
+
+    async def record(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
+        deadlines_s.append(batch.deadline_s)
+        return await echo(judge, batch, request)
+
+    async with serving(FakeJudge(record), batch_timeout_s=5.0) as client:
+        await client.run("p", deadline=Deadline.after(2.0))
+        await client.run("p", deadline=Deadline.after(60.0))
+    assert deadlines_s[0] == pytest.approx(2.0, abs=0.2)
+    assert deadlines_s[1] == 5.0
+
+
+@pytest.mark.parametrize("code", ["print('\0')", "print('\ud800')"])
+async def test_a_program_that_no_judge_takes_is_refused_before_it_is_sent(code: str) -> None:
+    judge = FakeJudge()
+    async with serving(judge) as client:
+        with pytest.raises(InvalidSubmissionError):
+            await client.run(code, deadline=Deadline.after(5))
+    assert judge.batches == []
+
+
+async def test_closing_the_client_fails_its_callers_at_once() -> None:
+    async with serving(FakeJudge(never), concurrency=1, batch_size=1) as client:
+        calls = [asyncio.create_task(client.run(f"p{i}", deadline=Deadline.after(30))) for i in range(3)]
+        await asyncio.sleep(0.1)
+        await client.aclose()
+        done = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 2)
+        assert all(isinstance(outcome, JudgeUnavailableError) for outcome in done)

@@ -1,0 +1,87 @@
+"""A real judge, started and stopped as a run does it."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from agentrl.config.schema import JudgeSection
+from agentrl.errors import ConfigError
+from agentrl.judge.client import JudgeClient
+from agentrl.judge.local import LocalJudge
+from agentrl.types import Deadline
+from code_judge_server.schemas import VerdictStatus
+
+SECTION = JudgeSection(min_isolation="D", max_wall_time_s=1.0, max_memory_mb=256, num_slots=3)
+
+
+def is_listening(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0
+
+
+async def test_a_local_judge_takes_the_limits_of_the_run() -> None:
+    with LocalJudge(SECTION) as judge:
+        url = f"http://{judge.host}:{judge.port}"
+        client = JudgeClient([url], token=None, concurrency=2, batch_size=8, batch_timeout_s=30.0)
+        await client.start()
+        (health,) = await client.check(timeout_s=5.0)
+        assert health.num_slots == 3
+        assert health.max_limits.wall_time_s == 1.0
+        assert health.max_limits.memory_bytes == 256 * 1024**2
+        verdict = await client.run("import time; time.sleep(30)", deadline=Deadline.after(20.0))
+        assert verdict.status is VerdictStatus.TIME_LIMIT_EXCEEDED
+        await client.aclose()
+
+
+def test_it_stops_at_the_end_even_if_the_run_fails() -> None:
+    judge = LocalJudge(SECTION)
+    with contextlib.suppress(KeyError), judge:
+        assert is_listening(judge.host, judge.port)
+        raise KeyError
+    assert not is_listening(judge.host, judge.port)
+
+
+def test_settings_of_another_judge_in_the_environment_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODE_JUDGE_MAX_MEMORY_MB", "nonsense")
+    with LocalJudge(SECTION) as judge:
+        assert is_listening(judge.host, judge.port)
+
+
+def test_a_tier_that_the_machine_cannot_give_is_a_config_error_that_says_what_to_name() -> None:
+    judge = LocalJudge(JudgeSection(min_isolation="A"))
+    with pytest.raises(ConfigError, match=r"`judge.min_isolation` is `A`.*isolation"), judge:
+        pass
+
+
+def test_a_setting_that_the_judge_refuses_is_a_config_error_with_its_words() -> None:
+    judge = LocalJudge(JudgeSection(min_isolation="D", max_memory_mb=1))
+    with pytest.raises(ConfigError, match="memory"), judge:
+        pass
+
+
+def test_it_dies_with_a_parent_that_is_killed() -> None:
+    program = textwrap.dedent("""
+        import time
+        from agentrl.config.schema import JudgeSection
+        from agentrl.judge.local import LocalJudge
+        with LocalJudge(JudgeSection(min_isolation="D")) as judge:
+            print(judge.port, flush=True)
+            time.sleep(60)
+    """)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        port = int(parent.stdout.readline())
+        assert is_listening("127.0.0.1", port)
+        os.kill(parent.pid, signal.SIGKILL)
+    give_up_at = time.monotonic() + 10
+    while is_listening("127.0.0.1", port):
+        assert time.monotonic() < give_up_at, "the judge outlived its parent"
+        time.sleep(0.1)

@@ -1,0 +1,146 @@
+"""The house rules: who may import whom, where heavy packages live, how long files may be, and that no config key is idle."""
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.schema import RunConfig
+from agentrl.config.sft_schema import SftConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted([*ROOT.glob("agentrl/**/*.py"), *ROOT.glob("code_judge_server/**/*.py")])
+
+LAYERS: list[set[str]] = [
+    {"runners"},
+    {"agent_loop"},
+    {"cluster"},
+    {"tools"},
+    {"rewards"},
+    {"engine"},
+    {"training"},
+    {"weight_sync"},
+    {"judge"},
+    {"algorithms"},
+    {"data", "trajectories"},
+    {"observability"},
+    {"config"},
+    {"types", "errors"},
+]
+"""From top to bottom: a room imports rooms below its own line only. The same list as in docs/architecture.md."""
+
+ISLANDS = {
+    "ray": ("agentrl/cluster/",),
+    "torch": ("agentrl/algorithms/", "agentrl/training/", "agentrl/weight_sync/", "agentrl/engine/"),
+    "transformers": ("agentrl/training/", "agentrl/engine/", "agentrl/agent_loop/chat_tokens.py"),
+    "omegaconf": ("agentrl/config/", "agentrl/tools/loader.py", "agentrl/runners/run_directory.py"),
+    "aiohttp": ("agentrl/judge/", "agentrl/engine/", "agentrl/tools/"),
+    "fastapi": ("code_judge_server/",),
+    "uvicorn": ("code_judge_server/",),
+    "vllm": ("agentrl/engine/vllm_engine.py",),
+}
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+def imported_modules(file: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative import"
+            found.add(node.module or "")
+    return found
+
+
+def layer_of(room: str) -> int:
+    return next(index for index, rooms in enumerate(LAYERS) if room in rooms)
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+def test_imports_point_down_the_layers(file: Path):
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    for module in imported_modules(file):
+        if parts[0] == "code_judge_server":
+            assert not module.startswith("agentrl"), f"{file}: the judge is a product of its own"
+        elif module.startswith("code_judge_server"):
+            assert module == "code_judge_server.schemas", f"{file}: only the judge's wire schemas may be imported"
+        elif module.startswith("agentrl.") and room_of(module) != parts[1] and parts[1] != "__init__":
+            assert layer_of(room_of(module)) > layer_of(parts[1]), (
+                f"{name_of(file)} imports {module}, which is not below"
+            )
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+def test_heavy_packages_stay_on_their_islands(file: Path):
+    for module in imported_modules(file):
+        package = module.split(".")[0]
+        if package in ISLANDS:
+            assert name_of(file).startswith(ISLANDS[package]), f"{name_of(file)} may not import {package}"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+def test_files_and_functions_stay_small(file: Path):
+    text = file.read_text()
+    assert len(text.splitlines()) <= MAX_FILE_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            length = node.end_lineno - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{name_of(file)}:{node.lineno}: `{node.name}` has {length} lines"
+
+
+def test_every_room_is_in_the_list_of_layers():
+    rooms = {
+        path.name
+        for path in (ROOT / "agentrl").iterdir()
+        if path.is_dir() and path.name not in ("__pycache__", "_shipped")
+    }
+    assert rooms <= set().union(*LAYERS)
+
+
+def test_importing_agentrl_loads_no_heavy_package():
+    heavy = sorted(set(ISLANDS) | {"numpy"})
+    code = f"import sys, agentrl, agentrl.types; print([m for m in {heavy} if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def keys(section: type, prefix: str = "") -> list[tuple[str, str]]:
+    """All `(full key, field name)` of a config tree."""
+    found = []
+    for item in dataclasses.fields(section):
+        kind = item.type if isinstance(item.type, type) else None
+        if kind is not None and dataclasses.is_dataclass(kind):
+            found += keys(kind, f"{prefix}{item.name}.")
+        else:
+            found.append((f"{prefix}{item.name}", item.name))
+    return found
+
+
+@pytest.mark.parametrize(("key", "name"), [*keys(RunConfig), *((f"sft:{key}", name) for key, name in keys(SftConfig))])
+def test_every_config_key_is_read_outside_its_declaration(key: str, name: str):
+    readers = [file for file in SOURCES if file.name not in ("schema.py", "sft_schema.py", "validate.py")]
+    assert any(re.search(rf"\.{name}\b", file.read_text()) for file in readers), f"nothing reads `{key}`"
+
+
+@pytest.mark.parametrize("schema", ["schema.py", "sft_schema.py"])
+def test_every_config_key_has_its_line_of_documentation(schema: str):
+    tree = ast.parse((ROOT / "agentrl" / "config" / schema).read_text())
+    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for field, following in zip(cls.body, [*cls.body[1:], None], strict=True):
+            if isinstance(field, ast.AnnAssign) and not cls.name.endswith("Config"):
+                documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+                assert documented, f"{schema}: {cls.name}.{ast.unparse(field.target)} has no line of documentation"
