@@ -4,6 +4,7 @@ It prints to stdout, when it is ready, the line `listening on http://ADDRESS:POR
 learns the port. Warnings go to stderr.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -42,10 +43,8 @@ def main() -> int:
     server = _JudgeServer(settings, listener)
     if settings.exit_with_stdin:
         threading.Thread(target=_stop_at_end_of_stdin, name="stdin-watch", daemon=True).start()
-    try:
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has stopped in good order
         server.run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass  # uvicorn raises it again after it has stopped in good order
     return 0 if server.started else 1
 
 

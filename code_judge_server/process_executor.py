@@ -24,7 +24,7 @@ from code_judge_server.ending import Ending
 from code_judge_server.sandbox import ExecutorError, Outcome, Program, ProgramLimits
 from code_judge_server.schemas import IsolationTier
 from code_judge_server.slot import frames, process_tree, work_folder
-from code_judge_server.slot.program import CommandLimits
+from code_judge_server.slot.spawn import CommandLimits
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ SLOT_REPLY_GRACE_S = 10.0
 SLOT_STOP_TIMEOUT_S = 0.8
 
 _SLOT_COMMAND = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from code_judge_server.slot.main import serve; "
+    "import sys; sys.path.append(sys.argv[1]); from code_judge_server.slot.main import serve; "
     "serve(int(sys.argv[2]), sys.argv[3])"
 )
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[1])
@@ -97,7 +97,7 @@ class ProcessExecutor:
         """Run one program as soon as a slot is free; cancelling the call kills it.
 
         Raises:
-            ExecutorError: two slots in a row died over it.
+            ExecutorError: two slots in a row died over it, or no new one could be started.
         """
         number = await self._free.get()
         given_up = asyncio.Event()
@@ -138,11 +138,11 @@ class ProcessExecutor:
                 if given_up.is_set():
                     break
                 return await slot.run(message, timeout_s=timeout_s)
-            except SlotDiedError as error:
+            except (SlotDiedError, OSError) as error:  # OSError: it cannot be replaced, for want of processes or disk
                 logger.warning("slot %d: %s; it is replaced", number, error)
                 await self._slots[number].stop()
                 self._kill_orphans()
-        raise ExecutorError(f"process executor: slot {number} died twice over one program")
+        raise ExecutorError(f"process executor: slot {number} died twice over one program, or could not be replaced")
 
     async def _rebuild(self, number: int) -> "_Slot":
         folder = self._slots[number].folder

@@ -51,7 +51,7 @@ def ray_runtime(*, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_i
         _node_ip_address="127.0.0.1",
         _temp_dir=str(temp_dir / "ray"),
         logging_level=logging.ERROR,
-        runtime_env=_runtime_env(user_folder),
+        runtime_env=_runtime_env(user_folder, temp_dir / "user_code"),
     )
     try:
         yield
@@ -63,8 +63,18 @@ def ray_runtime(*, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_i
         ray.shutdown()
 
 
-def _runtime_env(user_folder: Path) -> dict[str, Any]:
-    """Ship the user's modules: the Python files beside the config and in its packages, and nothing large."""
-    if not any(user_folder.glob("*.py")) and not any(user_folder.glob("*/__init__.py")):
+def _runtime_env(user_folder: Path, staging: Path) -> dict[str, Any]:
+    """Ship the user's modules: the Python files beside the config and the packages there, and nothing else.
+
+    They are staged first, because Ray would take the whole folder, data and earlier runs included.
+    """
+    modules = list(user_folder.glob("*.py"))
+    packages = [marker.parent for marker in user_folder.glob("*/__init__.py")]
+    if not modules and not packages:
         return {}
-    return {"working_dir": str(user_folder), "excludes": ["*", "!*/", "!*.py", ".*/", "runs/"]}
+    staging.mkdir()
+    for module in modules:
+        shutil.copy(module, staging)
+    for package in packages:
+        shutil.copytree(package, staging / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return {"working_dir": str(staging)}

@@ -60,12 +60,12 @@ class BatchScheduler:
         now = time.monotonic()
         for request in [r for r in chain(self._running, self._waiting) if r.is_abandoned(now)]:
             self._end(request, FinishReason.ABORT)
-        if self.phase is Phase.RUNNING and self._model.is_awake:
+        if self._model.is_awake and self.phase is Phase.RUNNING:
             self._admit()
-        if self._running and self.phase is not Phase.FROZEN:
+        if self._model.is_awake and self.phase is not Phase.FROZEN and self._running:
             self._step()
             return 0.0
-        if self.phase is Phase.DRAINING:
+        if self.phase is Phase.DRAINING and not self._running:
             self._set_phase(Phase.FROZEN)
         expiries = [r.expires_at for r in chain(self._running, self._waiting)]
         return max(0.0, min(expiries) - now) if expiries else None

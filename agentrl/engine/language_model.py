@@ -1,17 +1,19 @@
 """The model of the embedded engine: loading it, running it over the KV cache, and replacing its weights in place."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agentrl.config.schema import ModelSection
 from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
 from agentrl.errors import ConfigError, EngineError
 from agentrl.weight_sync.base import WeightSource
+from agentrl.weight_sync.shared_memory import read_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +30,15 @@ class LanguageModel:
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attend)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            model = AutoModelForCausalLM.from_pretrained(
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 section.path, dtype=getattr(torch, section.dtype), attn_implementation=ATTENTION_NAME
             )
         except (OSError, ValueError) as error:
             raise ConfigError(f"`model.path`: cannot load a causal LM from {section.path}: {error}") from error
-        self._model = model.requires_grad_(False).eval().to(device=self.device)
-        self.config = self._model.config.get_text_config()
-        eos = self._model.generation_config.eos_token_id
+        self._model = cast(torch.nn.Module, model)  # transformers wraps `to` in a way that type checkers misread
+        self._model.requires_grad_(False).eval().to(self.device)
+        self.config = model.config.get_text_config()
+        eos = model.generation_config.eos_token_id if model.generation_config else None
         self.eos_token_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
         self.cache = KVCache(num_rows=num_rows, max_tokens=max_tokens)
         self._shapes = {name: p.shape for name, p in self._model.named_parameters()}
@@ -75,15 +78,12 @@ class LanguageModel:
         )
         return output.logits[0]
 
-    def load_weights(self, source: WeightSource, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+    def load_weights(self, source: WeightSource) -> None:
         """Copy new weights over the old ones, after checking that all of them are there and fit.
 
-        Args:
-            source: names and shapes.
-            tensors: the same names with their tensors.
-
         Raises:
-            EngineError: a name is missing or unknown, or a shape differs; no weight has changed then.
+            EngineError: a name is missing or unknown, a shape differs, or the publisher is gone; no weight has changed
+                then.
         """
         if "weights" in self._asleep:
             raise EngineError("engine: the weights sleep: `wake(('weights',))` before `load_weights`")
@@ -102,7 +102,7 @@ class LanguageModel:
         if problems:
             shown = "; ".join(problems[:5])
             raise EngineError(f"engine: these are not the model's weights ({len(problems)} problems): {shown}")
-        for name, tensor in tensors:
+        for name, tensor in read_tensors(source):
             self._weights_dropped = True  # should the source break off half-way, nothing runs on a mixture
             own[name].copy_(tensor)
         self._weights_dropped = False
@@ -112,7 +112,7 @@ class LanguageModel:
         self.cache.drop()
         self._asleep = {"weights", "kv_cache"}
         if level == 1:
-            self._model.to(device="cpu")
+            self._model.to("cpu")
             return
         self._weights_dropped = True
         for parameter in self._model.parameters():
@@ -121,7 +121,7 @@ class LanguageModel:
     def wake(self, tags: tuple[str, ...]) -> None:
         """Take memory again; the cache takes it with the next step. Dropped weights come with `load_weights`."""
         if "weights" in tags and "weights" in self._asleep:
-            self._model.to(device=self.device)
+            self._model.to(self.device)
             if self._weights_dropped:
                 for name, parameter in self._model.named_parameters():
                     parameter.data = parameter.data.new_empty(self._shapes[name])

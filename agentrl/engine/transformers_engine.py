@@ -27,7 +27,6 @@ from agentrl.engine.request import Request
 from agentrl.errors import EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.shared_memory import read_tensors
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -133,7 +132,7 @@ class TransformersEngine:
         """
 
         def load() -> None:
-            self._model.load_weights(source, read_tensors(source))
+            self._model.load_weights(source)
             self._scheduler.weights_changed(version)
 
         await self._run(load)

@@ -1,6 +1,7 @@
 """Reward 1 for a final answer that is mathematically the reference answer, else 0."""
 
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from pydantic import Field
@@ -50,8 +51,11 @@ class MathAnswerReward:
         """Start the processes that compare.
 
         Raises:
-            RolloutError: they do not start.
+            ConfigError: `math-verify` is not installed.
+            RolloutError: the processes do not start.
         """
+        if find_spec("math_verify") is None:
+            raise ConfigError(f"reward `{MATH_ANSWER_REWARD}`: it needs `math-verify`; install `agentrl[train]`")
         await self._pool.start(deadline=Deadline.after(_START_TIMEOUT_S))
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:

@@ -6,6 +6,7 @@ So it runs in a pool whose processes are killed at a time limit and replaced; th
 
 import asyncio
 import ctypes
+import importlib
 import logging
 import multiprocessing
 import resource
@@ -45,8 +46,12 @@ class EquivalencePool:
         Raises:
             RolloutError: they do not start.
         """
-        if not await self.equivalent("1/2", "0.5", deadline=deadline):
-            raise RolloutError("answer check: its processes start, but hold that 1/2 and 0.5 differ")
+        try:
+            if not await self.equivalent("1/2", "0.5", deadline=deadline):
+                raise RolloutError("answer check: its processes start, but hold that 1/2 and 0.5 differ")
+        except BaseException:
+            await self.aclose()
+            raise
 
     async def equivalent(self, reference: str, answer: str, *, deadline: Deadline) -> bool:
         """Return whether `answer` is mathematically the same as `reference` (both LaTeX or plain expressions).
@@ -102,16 +107,17 @@ class EquivalencePool:
 
 
 def _prepare_process() -> None:
-    """Make the process easy to kill, end it with its parent, and bound its memory."""
+    """Make the process easy to kill, end it with its parent, bound its memory, and import before the clock runs."""
     # pebble's own handler needs the interpreter, which a hang in C code never gives back.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
+    importlib.import_module("math_verify")
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
 
 def _equivalent(reference: str, answer: str) -> bool:
-    # Imported here, because only the processes of the pool pay for sympy.
+    # Not at the top: only the processes of the pool pay for sympy.
     from math_verify import parse, verify
 
     # Its own time limits are off: they are signals, which a hang in C code never sees, and the pool has one.

@@ -6,8 +6,8 @@ Dialogues are tokenised as a rollout would have produced them (`ChatTokens.conve
 the policy meets no other tokens later. One process, no Ray. The same command on the same machine gives the same weights.
 """
 
-import argparse
 import random
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +23,7 @@ from agentrl.config.load import find_config_file, load_tree, resolve_path
 from agentrl.config.sft_schema import SftConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.json_lines import read_json_lines
+from agentrl.runners.command_line import EXIT_USAGE, make_parser
 from agentrl.tools.loader import load_tool_file
 from agentrl.training.batch import TokenisedExample
 from agentrl.training.parallel import ParallelContext
@@ -169,19 +170,21 @@ def _progress_bar() -> Progress:
     )
 
 
-def main() -> None:
-    """Run from the command line; a mistake of the user ends with one line and status 2."""
-    parser = argparse.ArgumentParser(prog="python -m agentrl.runners.sft", description="Warm start by imitation.")
-    parser.add_argument("config", help="YAML file, see agentrl/config/sft_schema.py")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
-    arguments = parser.parse_args()
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    arguments = make_parser("sft", "Warm-start a policy by imitation of dialogues.").parse_args()
     try:
         config = load_sft_config(arguments.config, arguments.overrides)
         losses = warm_start(config)
     except ConfigError as error:
-        parser.exit(2, f"error: {error}\n")
-    sys.stdout.write(f"loss {losses[-1]:.3f} after {len(losses)} steps; wrote {config.output_dir}\n")
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("stopped before the end; no weights were written", file=sys.stderr)
+        return 128 + signal.SIGINT
+    print(f"loss {losses[-1]:.3f} after {len(losses)} steps; wrote {config.output_dir}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -232,8 +232,9 @@ class Actor:
 
     def export(self, path: str) -> None:
         """Write the policy as a Hugging Face folder, with its tokenizer, in the type that engines compute in."""
-        weights = dict(full_tensors(self._model, self._dtype))
-        if self._parallel.rank == 0:
+        on_rank_0 = self._parallel.rank == 0
+        weights = {name: tensor for name, tensor in full_tensors(self._model, self._dtype) if on_rank_0}
+        if on_rank_0:
             export_model(self._model, weights, self._source, path)
         self._parallel.barrier()
 

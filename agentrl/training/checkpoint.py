@@ -7,20 +7,20 @@ returned; giving it its final name then is the caller's part. Learning rates are
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 
 def save_checkpoint(path: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     """Write weights, optimiser state and the state of torch's generator; every rank must call it."""
-    dcp.save(_state(model, optimiser), checkpoint_id=path)
+    state_dict_saver.save(_state(model, optimiser), checkpoint_id=path)
 
 
 def load_checkpoint(path: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     """Read what `save_checkpoint` wrote into a model and an optimiser of the same kind; every rank must call it."""
     state = _state(model, optimiser)
-    dcp.load(state, checkpoint_id=path)
+    state_dict_loader.load(state, checkpoint_id=path)
     set_state_dict(model, optimiser, model_state_dict=state["model"], optim_state_dict=state["optimiser"])
     torch.set_rng_state(state["generator"])
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Reference:
-    """Holds the weights of `model.path` in the compute type and never changes them; all ranks score in step."""
+    """Holds the weights of `model.path` and never changes them; all ranks score in step."""
 
     def __init__(self, model: "ModelSection", parallel: Parallel, *, temperature: float) -> None:
         """Load the model and shard it."""
         dtype: torch.dtype = getattr(torch, model.dtype)
         self._temperature = temperature
-        self._model = load_model(model).to(dtype).requires_grad_(False)
+        self._model = load_model(model).requires_grad_(False)
         parallel.shard(self._model, decoder_layers(self._model), dtype=dtype)
 
     @torch.no_grad()

@@ -121,8 +121,9 @@ class SupervisedTrainer:
 
     def export(self, path: str) -> None:
         """Write the model as a Hugging Face folder; every rank must call it."""
-        weights = dict(full_tensors(self._model, self._dtype))
-        if self._parallel.rank == 0:
+        on_rank_0 = self._parallel.rank == 0
+        weights = {name: tensor for name, tensor in full_tensors(self._model, self._dtype) if on_rank_0}
+        if on_rank_0:
             export_model(self._model, weights, self._source, path)
         self._parallel.barrier()
 

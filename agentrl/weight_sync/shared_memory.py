@@ -64,7 +64,7 @@ class SharedMemoryPublisher:
         os.close(self._fd)
 
     def _write(self, tensor: Tensor, offset: int) -> None:
-        octets = memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        octets = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
         written = 0
         while written < len(octets):
             written += os.pwrite(self._fd, octets[written : written + _MAX_WRITE_BYTES], offset + written)

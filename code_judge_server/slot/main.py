@@ -1,5 +1,6 @@
 """The loop of a slot: one job after the other until the server is gone."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -9,7 +10,8 @@ from typing import Any
 
 from code_judge_server.ending import Ending
 from code_judge_server.slot import frames, process_tree, work_folder
-from code_judge_server.slot.program import CommandLimits, CommandOutcome, run_command
+from code_judge_server.slot.program import CommandOutcome, run_command
+from code_judge_server.slot.spawn import CommandLimits
 
 SHOWN_FOLDER = b"/sandbox"
 """What a program's output shows in place of its folder, whose name differs from run to run."""
@@ -88,7 +90,5 @@ def _pack_outcome(outcome: CommandOutcome, *, folder: str, compiling: bool) -> b
 
 
 def _remove_if_empty(folder: str) -> None:
-    try:
+    with contextlib.suppress(OSError):  # other slots of the server are still at work, or it is there itself
         os.rmdir(folder)
-    except OSError:
-        pass  # other slots of the server are still at work, or it is there itself

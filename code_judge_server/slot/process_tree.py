@@ -4,6 +4,7 @@ A process that loses its parent is handed to the nearest *subreaper* above it. S
 or ignored signal leads out of the tree, and "no child is left" means "nothing is left".
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -124,18 +125,14 @@ def proportional_memory_bytes(pids: list[int]) -> int:
 
 def kill(pid: int) -> None:
     """Send SIGKILL to one process, which may be gone already."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def kill_group(pgid: int) -> None:
     """Send SIGKILL to a process group at once: the kernel lets none of its members fork out of it."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(pgid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def pause_for_exits() -> None:

@@ -3,45 +3,25 @@
 What decides the ending: the wait status, CPU time and memory as the kernel counts them, bytes read from pipes that this
 process owns, and the clock. Nothing that the program prints can.
 
-CPU time and memory are those of the whole tree, read every `SAMPLE_INTERVAL_S`; rlimits catch what a busy machine lets slip.
-RLIMIT_AS is not among them, because numpy's OpenBLAS reserves address space that it never uses. RLIMIT_DATA is, at twice the
-memory limit and room for the stacks of as many threads as are allowed, so that it is the sampled size that decides; what it
-refuses all the same, one allocation of many gigabytes, is a runtime error with Python's own MemoryError.
+CPU time and memory are those of the whole tree, read every `SAMPLE_INTERVAL_S`; the rlimits of `spawn` catch what a busy
+machine lets slip.
 """
 
 import math
 import os
-import resource
 import select
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from code_judge_server.ending import Ending
 from code_judge_server.slot import frames, process_tree
+from code_judge_server.slot.spawn import CommandLimits, spawn
 
 SAMPLE_INTERVAL_S = 0.02
-_STACK_BYTES = 8 * 1024 * 1024
-_OPEN_FILES = 1024
 _READ_BYTES = 65536
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLimits:
-    """What a command and everything it starts may use together."""
-
-    cpu_time_s: float
-    wall_time_s: float
-    memory_bytes: int
-    output_bytes: int
-    """Of stdout, and as many of stderr."""
-    max_tasks: int
-    """Processes and threads."""
-    file_bytes: int
-    """Size of any one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +63,7 @@ def run_command(
     try:
         try:
             started_at = time.monotonic()
-            process = _spawn(argv, folder=folder, stdin=stdin, stdout=stdout_write, stderr=stderr_write, limits=limits)
+            process = spawn(argv, folder=folder, stdin=stdin, stdout=stdout_write, stderr=stderr_write, limits=limits)
         finally:
             os.close(stdout_write)
             os.close(stderr_write)
@@ -91,48 +71,6 @@ def run_command(
     finally:
         os.close(stdout_read)
         os.close(stderr_read)
-
-
-def _spawn(argv: list[str], *, limits: CommandLimits, folder: str, **streams: int) -> subprocess.Popen[bytes]:
-    slot_pid = os.getpid()
-    cpu_s = math.ceil(limits.cpu_time_s) + 1
-    data_bytes = 2 * limits.memory_bytes + limits.max_tasks * _STACK_BYTES
-    rlimits = [
-        (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_DATA, data_bytes),
-        (resource.RLIMIT_FSIZE, limits.file_bytes),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
-    ]
-
-    def prepare() -> None:
-        process_tree.die_with_parent()
-        if os.getppid() != slot_pid:
-            os._exit(1)
-        process_tree.forbid_new_privileges()
-        with open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")  # on a machine out of memory this program goes first, not the trainer beside it
-        for name, value in rlimits:
-            hard = resource.getrlimit(name)[1]
-            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(name, (value, value))
-
-    return subprocess.Popen(
-        argv, cwd=folder, env=_environment(folder), start_new_session=True, preexec_fn=prepare, **streams
-    )
-
-
-def _environment(folder: str) -> dict[str, str]:
-    return {
-        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
-        "HOME": folder,
-        "TMPDIR": folder,
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",  # equal programs print equal text, in the order of a set too
-        "OPENBLAS_NUM_THREADS": "1",  # slots share the cores
-        "OMP_NUM_THREADS": "1",
-    }
 
 
 class _Watch:

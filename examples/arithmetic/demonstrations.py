@@ -29,8 +29,8 @@ class Strategy(StrEnum):
 
 
 MIXTURE = {
-    Strategy.RIGHT_CALL: 0.40,
-    Strategy.GUESS: 0.36,
+    Strategy.RIGHT_CALL: 0.37,
+    Strategy.GUESS: 0.39,
     Strategy.WRONG_EXPRESSION: 0.13,
     Strategy.UNPARSABLE_CALL: 0.07,
     Strategy.BROKEN_PROGRAM: 0.04,

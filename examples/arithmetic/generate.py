@@ -62,7 +62,7 @@ def main() -> None:
     problems.add_argument("--folder", type=Path, default=HERE)
     dialogues = commands.add_parser("demonstrations", help="the dialogues of the warm start")
     dialogues.add_argument("--file", type=Path, default=Path("runs/arithmetic_sft/demonstrations.jsonl"))
-    dialogues.add_argument("--number", type=int, default=57_600)
+    dialogues.add_argument("--number", type=int, default=76_800)
     arguments = parser.parse_args()
     if arguments.command == "problems":
         write_problems(arguments.folder)

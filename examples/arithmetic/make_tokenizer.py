@@ -88,16 +88,17 @@ def _train_encoding(texts: list[str]) -> Tokenizer:
         ]
     )
     encoding.decoder = decoders.ByteLevel()
-    markup = [AddedToken(text, special=False, normalized=False) for text in MARKUP_TOKENS]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=[*SPECIAL_TOKENS, *markup],
+        vocab_size=VOCABULARY_SIZE - len(MARKUP_TOKENS),
+        special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     # The trainer does not know that these are cut out before the merges apply; left in, they would take part in them.
     cut = re.compile("|".join(re.escape(token) for token in (*SPECIAL_TOKENS, *MARKUP_TOKENS)))
     encoding.train_from_iterator((piece for text in texts for piece in cut.split(text)), trainer)
+    # Markup is text that the policy says, not a special token: decoding must never skip it.
+    encoding.add_tokens([AddedToken(text, special=False, normalized=False) for text in MARKUP_TOKENS])
     return encoding
 
 

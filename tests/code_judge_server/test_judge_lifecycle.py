@@ -1,5 +1,6 @@
 """How the server starts, refuses to start, stops and dies, and what its guards let through."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,13 +34,11 @@ def run_sleepers(judge: JudgeProcess, marker: str) -> None:
     submissions = [{"id": str(i), "language": "python", "code": SLEEPER.format(marker=marker)} for i in range(2)]
 
     def send() -> None:
-        try:
+        with contextlib.suppress(httpx.TransportError):  # the server is meant to die under it
             httpx.post(f"{judge.url}/v1/submissions/batch", json={"submissions": submissions}, timeout=60)
-        except httpx.TransportError:
-            pass  # the server is meant to die under it
 
     threading.Thread(target=send, daemon=True).start()
-    wait_until(lambda: len([pid for pid in pids_with(marker)]) == 2)
+    wait_until(lambda: len(pids_with(marker)) == 2)
 
 
 def assert_nothing_is_left(folder: Path, marker: str, *, within_s: float) -> None:

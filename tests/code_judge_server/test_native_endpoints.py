@@ -1,6 +1,7 @@
 import pytest
-from code_judge_server.schemas import Health, VerdictBatch
 from judge_process import JudgeProcess
+
+from code_judge_server.schemas import Health, VerdictBatch
 
 CPP_ECHO = "#include <iostream>\nint main() { int x; std::cin >> x; std::cout << x + 1; }"
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from judge_process import JudgeProcess, pids_with, wait_until
 
-SPAWN = "import subprocess, sys, os\nmarker = {marker!r}\nsleeper = [sys.executable, '-c', 'import time; time.sleep(600)', marker]\n"
+SPAWN = "import subprocess, sys, os\nsleeper = [sys.executable, '-c', 'import time; time.sleep(600)', {marker!r}]\n"
 
 
 @pytest.fixture
@@ -43,7 +43,10 @@ def test_a_sleeper_is_ended_by_the_wall_clock(judge: JudgeProcess) -> None:
 
 
 def test_a_program_that_ignores_signals_is_ended(judge: JudgeProcess) -> None:
-    code = "import signal, time\nfor s in range(1, 32):\n    if s not in (9, 19): signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)"
+    code = (
+        "import signal, time\nfor number in range(1, 32):\n"
+        "    if number not in (9, 19): signal.signal(number, signal.SIG_IGN)\ntime.sleep(60)"
+    )
     assert judge.judge(code=code, limits={"wall_time_s": 0.5})["status"] == "time_limit_exceeded"
     assert_slots_still_work(judge)
 
@@ -126,8 +129,8 @@ def test_a_thread_bomb_is_bounded(judge: JudgeProcess) -> None:
 
 
 def test_a_hundred_threads_are_no_bomb(judge: JudgeProcess) -> None:
-    code = "from concurrent.futures import ThreadPoolExecutor as Pool\nimport time\nprint(len(list(Pool(100).map(time.sleep, [0.2] * 100))))"
-    assert judge.judge(code=code)["stdout"] == "100\n"
+    code = "import time\nfrom concurrent.futures import *\nprint(*ThreadPoolExecutor(100).map(time.sleep, [0.2] * 100))"
+    assert judge.judge(code=code)["stdout"].count("None") == 100
 
 
 def test_a_child_that_outlives_its_program_is_ended(judge: JudgeProcess, marker: str) -> None:
@@ -150,7 +153,10 @@ def test_a_daemon_is_ended(judge: JudgeProcess, marker: str) -> None:
 
 
 def test_nothing_of_a_program_is_left_for_the_next_one(judge: JudgeProcess) -> None:
-    deep = "import os\nopen('left', 'w').close()\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')\nos.chmod('.', 0)\nprint('deep')"
+    deep = (
+        "import os\nopen('left', 'w').close()\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')\n"
+        "os.chmod('.', 0)\nprint('deep')"
+    )
     for _ in range(2):
         assert judge.judge(code=deep)["stdout"] == "deep\n"
     verdicts = judge.judge_batch(

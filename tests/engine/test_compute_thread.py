@@ -1,4 +1,3 @@
-import asyncio
 import threading
 
 import pytest
@@ -12,10 +11,12 @@ class CountingWork:
 
     def __init__(self) -> None:
         self.num_ticks = 0
+        self.ticked = threading.Event()
         self.breaks = False
 
     def tick(self) -> float | None:
         self.num_ticks += 1
+        self.ticked.set()
         if self.breaks:
             raise ZeroDivisionError("a bug")
         return None
@@ -78,15 +79,13 @@ def test_an_idle_thread_does_not_tick() -> None:
     thread.close()
 
 
-async def test_a_cancelled_call_wakes_the_thread() -> None:
+def test_a_cancelled_call_wakes_the_thread() -> None:
     work = CountingWork()
     thread = started(work)
     future = thread.submit(lambda future: None)
-    while not work.num_ticks:
-        await asyncio.sleep(0.01)
-    before = work.num_ticks
+    thread.run(lambda: None).result(5)
+    assert not threading.Event().wait(0.1)  # everything up to here has ticked
+    work.ticked.clear()
     future.cancel()
-    async with asyncio.timeout(5):
-        while work.num_ticks == before:
-            await asyncio.sleep(0.01)
+    assert work.ticked.wait(5)
     thread.close()

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import torch
-from engine_driver import ask_greedily, until_generated, until_present
 
 from agentrl.engine.transformers_engine import TransformersEngine
 from agentrl.errors import EngineError
-from agentrl.types import FinishReason
+from agentrl.types import Completion, FinishReason
+from tests.engine.engine_driver import ask_greedily, until_generated, until_present
 
 Start = Callable[..., Awaitable[TransformersEngine]]
 Save = Callable[..., str]
@@ -151,6 +151,43 @@ async def test_pause_abort_ends_running_and_waiting_requests(save_model: Save, s
     assert (await engine.stats()).num_waiting == 1
     await engine.resume()
     assert len((await held).token_ids) == 5
+
+
+async def test_nothing_is_lost_or_changed_when_everything_happens_at_once(
+    save_model: Save, start_engine: Start
+) -> None:
+    """Multi-turn trajectories with shared prompts on few rows, some cancelled or aborted, under pauses."""
+    folder, rng = save_model(), random.Random(0)
+    engine, alone = await start_engine(folder, max_concurrent_trajectories=6), await start_engine(folder)
+    prompts = [[rng.randrange(64) for _ in range(rng.randint(1, 60))] for _ in range(4)]
+    asked: list[tuple[list[int], Completion]] = []
+
+    async def trajectory(index: int) -> None:
+        tokens = list(prompts[index % 4])
+        for turn in range(3):
+            max_tokens = rng.randint(1, 25)
+            completion = await ask_greedily(engine, tokens, max_tokens, name=f"{index}.{turn}")
+            asked.append((tokens, completion))
+            tokens = tokens + completion.token_ids + [rng.randrange(64) for _ in range(rng.randint(1, 12))]
+            await asyncio.sleep(rng.random() * 0.05)
+
+    async def disturb() -> None:
+        for mode in ("keep", "wait", "keep", "abort", "wait") * 2:
+            await asyncio.sleep(0.05)
+            await engine.pause(mode)
+            await engine.resume()
+            await engine.abort(f"{rng.randrange(24)}.{rng.randrange(3)}")
+            trajectories[rng.randrange(24)].cancel()
+
+    trajectories = [asyncio.create_task(trajectory(i)) for i in range(24)]
+    async with asyncio.timeout(60):
+        _, *outcomes = await asyncio.gather(disturb(), *trajectories, return_exceptions=True)
+    assert all(outcome is None or isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+    await until_present(engine, 0)
+    assert len(asked) > 30
+    for prompt, completion in asked:
+        expected = await ask_greedily(alone, prompt, max(1, len(completion.token_ids)))
+        assert completion.token_ids == expected.token_ids[: len(completion.token_ids)]
 
 
 async def test_closing_fails_open_requests_instead_of_leaving_them(save_model: Save, start_engine: Start) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_driver import ask_greedily, until, until_generated
 from transformers import AutoModelForCausalLM
 
 from agentrl.engine.transformers_engine import TransformersEngine
 from agentrl.errors import EngineError
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from tests.engine.engine_driver import ask_greedily, until_generated
 
 Start = Callable[..., Awaitable[TransformersEngine]]
 Save = Callable[..., str]
@@ -111,22 +111,6 @@ async def test_weights_whose_publisher_is_gone_change_nothing(save_model: Save, 
     with pytest.raises(EngineError, match="publish"):
         await engine.load_weights(source, version=1)
     assert (await ask_greedily(engine, PROMPT)).token_ids == before.token_ids
-
-
-async def test_a_request_that_has_sampled_nothing_yet_is_computed_with_the_new_weights(
-    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher
-) -> None:
-    old, new = save_model(seed=0, max_positions=8192), save_model(seed=1, max_positions=8192)
-    engine, fresh = await start_engine(old, max_prompt_tokens=7000), await start_engine(new, max_prompt_tokens=7000)
-    rng = random.Random(1)
-    prompt = [rng.randrange(64) for _ in range(6500)]  # four prefill steps
-    source = publisher.publish(weights_of(new).items())
-    task = asyncio.create_task(ask_greedily(engine, prompt, 5))
-    await until(engine, lambda stats: stats.kv_tokens_used > 0)
-    await engine.load_weights(source, version=1)
-    completion = await task
-    assert completion.version_spans == ((0, 1),)
-    assert completion.token_ids == (await ask_greedily(fresh, prompt, 5)).token_ids
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,16 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import torch
-from engine_driver import ask
 from transformers import AutoModelForCausalLM
 
 from agentrl.engine.transformers_engine import TransformersEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.types import Completion, FinishReason
+from tests.engine.engine_driver import ask
 
 Start = Callable[..., Awaitable[TransformersEngine]]
 Save = Callable[..., str]
@@ -23,7 +24,7 @@ def random_prompt(seed: int, length: int) -> list[int]:
 
 
 def greedy_reference(folder: str, prompt: list[int], max_tokens: int) -> list[int]:
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
     ids = torch.tensor([prompt])
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False)
     return output[0, len(prompt) :].tolist()

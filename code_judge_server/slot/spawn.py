@@ -1,0 +1,92 @@
+"""Start a command with its rlimits, its environment and a session of its own.
+
+RLIMIT_AS is not among the rlimits, because numpy's OpenBLAS reserves address space that it never uses. RLIMIT_DATA is, at twice
+the memory limit and room for the stacks of as many threads as are allowed, so that it is the sampled size that decides; what
+it refuses all the same, one allocation of many gigabytes, is a runtime error with Python's own MemoryError. RLIMIT_NPROC is
+not either: it counts all processes of the user, and does not hold root.
+"""
+
+import math
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from code_judge_server.slot import process_tree
+
+_OPEN_FILES = 1024
+_STACK_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLimits:
+    """What a command and everything it starts may use together."""
+
+    cpu_time_s: float
+    wall_time_s: float
+    memory_bytes: int
+    output_bytes: int
+    """Of stdout, and as many of stderr."""
+    max_tasks: int
+    """Processes and threads."""
+    file_bytes: int
+    """Size of any one file."""
+
+
+def spawn(
+    argv: list[str], *, folder: str, stdin: int, stdout: int, stderr: int, limits: CommandLimits
+) -> subprocess.Popen[bytes]:
+    """Start `argv` in `folder` on these file descriptors.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    slot_pid = os.getpid()
+
+    def prepare() -> None:
+        process_tree.die_with_parent()
+        if os.getppid() != slot_pid:
+            os._exit(1)
+        process_tree.forbid_new_privileges()
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")  # on a machine out of memory this program goes first, not the trainer beside it
+        _set_rlimits(limits)
+
+    return subprocess.Popen(
+        argv,
+        cwd=folder,
+        env=_environment(folder),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        preexec_fn=prepare,  # this process has one thread
+    )
+
+
+def _set_rlimits(limits: CommandLimits) -> None:
+    wanted = {
+        resource.RLIMIT_CPU: math.ceil(limits.cpu_time_s) + 1,
+        resource.RLIMIT_DATA: 2 * limits.memory_bytes + limits.max_tasks * _STACK_BYTES,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_CORE: 0,
+    }
+    for name, value in wanted.items():
+        allowed = resource.getrlimit(name)[1]
+        value = value if allowed == resource.RLIM_INFINITY else min(value, allowed)
+        resource.setrlimit(name, (value, value))
+
+
+def _environment(folder: str) -> dict[str, str]:
+    return {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",  # equal programs print equal text, in the order of a set too
+        "OPENBLAS_NUM_THREADS": "1",  # slots share the cores
+        "OMP_NUM_THREADS": "1",
+    }

@@ -1,0 +1,54 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RUN = """
+import subprocess, sys, time
+from agentrl.cluster.runtime import guarded_run
+with guarded_run() as temp_dir:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+    (temp_dir / "file").write_text("x")
+    print(child.pid, temp_dir, flush=True)
+    if "finish" in sys.argv:
+        child.kill(); child.wait()
+    else:
+        time.sleep(100)
+"""
+
+
+def start(*arguments: str) -> tuple[subprocess.Popen[str], int, Path]:
+    process = subprocess.Popen([sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid, temp_dir = process.stdout.readline().split()
+    return process, int(pid), Path(temp_dir)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def wait_until(condition, timeout_s: float) -> bool:
+    limit = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.1)
+    return condition()
+
+
+def test_sigkill_of_the_run_leaves_no_process_and_no_file():
+    process, child, temp_dir = start()
+    assert temp_dir.exists()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert wait_until(lambda: gone(child) and not temp_dir.exists(), timeout_s=15)
+
+
+def test_a_run_that_ends_well_removes_its_folder_at_once():
+    process, _, temp_dir = start("finish")
+    assert process.wait(timeout=10) == 0
+    assert not temp_dir.exists()

@@ -1,0 +1,81 @@
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agentrl.cluster.handles import WorkerHandle, fetch
+from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
+from agentrl.errors import ConfigError, EngineError, WorkerDiedError, WorkerError
+from agentrl.types import Deadline
+from tests.cluster.workers import NeedsNoRole, PlainWorker
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def workers(local_ray: Path) -> list[WorkerHandle]:
+    return spawn(PlainWorker, ResourcePool(num_processes=2, num_cpus=0.5), {"a": 1}, "echo", max_concurrency=10)
+
+
+async def test_a_plain_class_becomes_processes_of_their_own(workers: list[WorkerHandle]):
+    described = await asyncio.gather(*(worker.describe() for worker in workers))
+    assert [(config, role) for config, role, _ in described] == [({"a": 1}, "echo")] * 2
+    assert len({pid for _, _, pid in described}) == 2
+
+
+async def test_workers_run_on_uvloop(workers: list[WorkerHandle]):
+    assert await workers[0].loop_name() == "uvloop"
+
+
+async def test_a_file_beside_the_config_can_be_imported_in_every_worker(workers: list[WorkerHandle]):
+    assert await asyncio.gather(*(worker.import_user_code() for worker in workers)) == [42, 42]
+
+
+async def test_an_error_of_ours_comes_out_as_itself(workers: list[WorkerHandle]):
+    with pytest.raises(EngineError, match=r"^out of pages$"):
+        await workers[0].fail_as_expected()
+
+
+async def test_a_bug_comes_out_with_the_worker_and_its_traceback(workers: list[WorkerHandle]):
+    with pytest.raises(WorkerError, match=r"(?s)echo 0: .*ZeroDivisionError.*a bug of ours"):
+        await workers[0].fail_by_a_bug()
+
+
+async def test_the_second_part_of_a_pair_outlives_its_worker(workers: list[WorkerHandle]):
+    size, ref = await workers[0].call_keeping_second("pair", 2_000_000)
+    workers[0].kill()
+    assert size == len(await fetch(ref)) == 2_000_000
+
+
+async def test_a_dead_worker_is_a_typed_error(workers: list[WorkerHandle]):
+    with pytest.raises(WorkerDiedError, match="echo 1: its process died"):
+        await workers[1].die()
+    with pytest.raises(WorkerDiedError):
+        await workers[1].describe()
+
+
+async def test_cancelling_a_call_cancels_the_work(workers: list[WorkerHandle], tmp_path: Path):
+    note = tmp_path / "note"
+    await workers[0].describe()  # the process is up
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await workers[0].sleep_until_cancelled(str(note))
+    for _ in range(50):
+        if note.exists():
+            break
+        await asyncio.sleep(0.1)
+    assert note.read_text() == "cancelled"
+
+
+async def test_a_deadline_travels_as_the_time_that_remains(workers: list[WorkerHandle]):
+    assert 8 < await workers[0].remaining_s(Deadline.after(10)) <= 10
+
+
+async def test_a_handle_can_be_given_to_another_worker(workers: list[WorkerHandle]):
+    assert await workers[0].call_other(workers[1]) == "echo"
+
+
+@pytest.mark.parametrize("cls", [NeedsNoRole, PlainWorker({}, "x"), "PlainWorker"])
+def test_what_cannot_be_a_worker_is_refused_with_the_way_out(cls: object):
+    with pytest.raises(ConfigError, match=r"def __init__\(self, config, role\)|Give the class itself"):
+        check_worker_class(cls)

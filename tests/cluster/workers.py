@@ -1,0 +1,66 @@
+"""Plain classes that the cluster tests turn into workers."""
+
+import asyncio
+import importlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import EngineError
+
+
+class PlainWorker:
+    """Has nothing of Ray."""
+
+    def __init__(self, config: dict[str, Any], role: str) -> None:
+        self.config = config
+        self.role = role
+
+    async def describe(self) -> tuple[dict[str, Any], str, int]:
+        return self.config, self.role, os.getpid()
+
+    async def loop_name(self) -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    async def import_user_code(self) -> int:
+        return importlib.import_module("user_code").answer()
+
+    async def fail_as_expected(self) -> None:
+        raise EngineError("out of pages")
+
+    async def fail_by_a_bug(self) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    async def pair(self, size: int) -> tuple[int, bytes]:
+        return size, b"x" * size
+
+    async def sleep_until_cancelled(self, note: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            Path(note).write_text("cancelled")  # noqa: ASYNC240 - a small local file
+            raise
+
+    async def remaining_s(self, deadline: Any) -> float:
+        return deadline.remaining_s()
+
+    async def call_other(self, other: Any) -> str:
+        return (await other.describe())[1]
+
+    async def die(self) -> None:
+        os._exit(1)
+
+
+class NeedsNoRole:
+    def __init__(self, config: dict[str, Any]) -> None: ...
+
+
+class Blocking:
+    """Answers one call at a time."""
+
+    def __init__(self, config: dict[str, Any], role: str) -> None: ...
+
+    def work(self) -> float:
+        time.sleep(0.05)
+        return time.monotonic()

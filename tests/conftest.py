@@ -1,0 +1,22 @@
+"""Fixtures that several rooms share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One Ray for all tests that need one; gives the folder whose Python files its workers can import."""
+    from agentrl.cluster.runtime import guarded_run, ray_runtime
+
+    user_folder = tmp_path_factory.mktemp("user_folder")
+    (user_folder / "user_code.py").write_text("def answer():\n    return 42\n")
+    with (
+        guarded_run() as temp_dir,
+        ray_runtime(
+            num_cpus=8, temp_dir=temp_dir, user_folder=user_folder, keep_logs_in=tmp_path_factory.mktemp("ray_logs")
+        ),
+    ):
+        yield user_folder

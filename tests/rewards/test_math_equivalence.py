@@ -1,0 +1,153 @@
+"""Reference for what is equal: the mathematics. What hangs is a tower of powers, which takes Python's integers for ever."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+
+from agentrl.errors import RolloutError
+from agentrl.rewards.math_equivalence import EquivalencePool
+from agentrl.types import Deadline
+
+HANGS = "9^{9^{9^{9}}}"
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[EquivalencePool]:
+    built = EquivalencePool(num_processes=2, timeout_s=3.0)
+    await built.start(deadline=Deadline.after(60))
+    yield built
+    await built.aclose()
+
+
+def soon() -> Deadline:
+    return Deadline.after(30)
+
+
+def worker_processes() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "multiprocessing.spawn" in " ".join(child.cmdline())]
+
+
+async def test_equal_answers_are_equal_and_others_are_not(pool: EquivalencePool) -> None:
+    for reference, answer in [
+        ("1/2", "0.5"),
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
+        ("1000", "1,000"),
+        (r"\{1, 2\}", r"\{2, 1\}"),
+        ("x^2 + 2x + 1", "(x + 1)^2"),
+        ("-5", "- 5"),
+    ]:
+        assert await pool.equivalent(reference, answer, deadline=soon()), (reference, answer)
+    for reference, answer in [("42", "43"), ("(1, 2)", "(2, 1)"), ("1/3", "0.33"), ("5", ""), ("5", r"\frac{")]:
+        assert not await pool.equivalent(reference, answer, deadline=soon()), (reference, answer)
+
+
+async def test_a_check_that_hangs_is_a_wrong_answer_its_process_is_killed_and_replaced(pool: EquivalencePool) -> None:
+    before = {process.pid for process in worker_processes()}
+    assert not await pool.equivalent("1", HANGS, deadline=soon())
+    assert pool.num_given_up == 1
+    assert await pool.equivalent("1/2", "0.5", deadline=soon())
+    async with asyncio.timeout(10):
+        while len(after := {process.pid for process in worker_processes()}) < 2:  # noqa: ASYNC110 - processes have no event
+            await asyncio.sleep(0.05)
+    assert len(before & after) == 1
+
+
+async def test_one_hang_delays_no_other_check(pool: EquivalencePool) -> None:
+    hang = asyncio.create_task(pool.equivalent("1", HANGS, deadline=soon()))
+    await asyncio.sleep(0.3)
+    slowest_s = 0.0
+    while not hang.done():
+        started = time.monotonic()
+        assert await pool.equivalent("1/2", "0.5", deadline=soon())
+        slowest_s = max(slowest_s, time.monotonic() - started)
+        await asyncio.sleep(0.02)
+    assert slowest_s < 1.5
+
+
+async def test_a_pool_that_is_too_busy_is_nobodys_wrong_answer(pool: EquivalencePool) -> None:
+    hangs = [asyncio.create_task(pool.equivalent("1", HANGS, deadline=soon())) for _ in range(2)]
+    await asyncio.sleep(0.5)
+    with pytest.raises(RolloutError, match="busy until the deadline"):
+        await pool.equivalent("1/2", "0.5", deadline=Deadline.after(0.5))
+    assert await asyncio.gather(*hangs) == [False, False]
+    assert await pool.equivalent("1/2", "0.5", deadline=soon())
+
+
+async def test_processes_killed_from_outside_are_replaced(pool: EquivalencePool) -> None:
+    for process in worker_processes():
+        process.kill()
+    await asyncio.sleep(0.5)
+    assert await pool.equivalent("1/2", "0.5", deadline=soon())
+    assert pool.num_given_up == 0
+
+
+async def kill_the_busy_process() -> None:
+    """Wait until a process has computed for a while, and kill it."""
+    async with asyncio.timeout(20):
+        while True:
+            before = {process: process.cpu_times().user for process in worker_processes()}
+            await asyncio.sleep(0.4)
+            for process, user_s in before.items():
+                if process.is_running() and process.cpu_times().user > user_s + 0.1:
+                    return process.kill()
+
+
+async def test_a_check_whose_process_is_killed_is_made_again_and_given_up_the_second_time() -> None:
+    pool = EquivalencePool(num_processes=2, timeout_s=60.0)
+    await pool.start(deadline=Deadline.after(60))
+    await asyncio.sleep(1.0)  # the second process has started too: only the check computes now
+    hang = asyncio.create_task(pool.equivalent("1", HANGS, deadline=Deadline.after(60)))
+    await kill_the_busy_process()
+    await asyncio.sleep(0.3)
+    assert not hang.done()
+    await kill_the_busy_process()
+    while not hang.done():  # a process that is only just starting may have been taken for the busy one
+        await kill_the_busy_process()
+    assert not await hang
+    assert pool.num_given_up == 1
+    await pool.aclose()
+
+
+async def test_closing_leaves_no_process() -> None:
+    pool = EquivalencePool(num_processes=2, timeout_s=2.0)
+    await pool.start(deadline=Deadline.after(60))
+    processes = worker_processes()
+    assert len(processes) == 2
+    await pool.aclose()
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not alive
+
+
+def test_nothing_is_left_behind_when_the_worker_is_killed() -> None:
+    program = textwrap.dedent(f"""
+        import asyncio
+        from agentrl.rewards.math_equivalence import EquivalencePool
+        from agentrl.types import Deadline
+
+        async def main():
+            pool = EquivalencePool(num_processes=2, timeout_s=600.0)
+            await pool.start(deadline=Deadline.after(60))
+            hang = asyncio.create_task(pool.equivalent("1", {HANGS!r}, deadline=Deadline.after(600)))
+            await asyncio.sleep(0.5)
+            print("hanging", flush=True)
+            await hang
+
+        if __name__ == "__main__":
+            asyncio.run(main())
+    """)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "hanging\n"
+        children = psutil.Process(worker.pid).children(recursive=True)
+        assert len(children) >= 2
+        worker.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive

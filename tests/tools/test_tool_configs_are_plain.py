@@ -1,0 +1,51 @@
+"""What the runner sends to Ray workers is plain data, and nothing else."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.config.schema import CodeJudgeTools, DataSection, ModelSection, RunConfig, ToolsSection
+from agentrl.tools.base import ToolConfig
+from agentrl.tools.loader import fill_judge_address, load_tool_configs, load_tool_file
+
+SHIPPED = sorted((Path(__file__).parents[2] / "tool_configs").glob("*.yaml"))
+
+
+def live_objects(value: Any, path: str = "") -> list[str]:
+    """Return where anything but plain data hides; exact types, so that no subclass slips through."""
+    if type(value) is dict:
+        return [
+            found
+            for key, item in value.items()
+            for found in (*live_objects(key, path), *live_objects(item, f"{path}.{key}"))
+        ]
+    if type(value) is list:
+        return [found for index, item in enumerate(value) for found in live_objects(item, f"{path}[{index}]")]
+    return [] if type(value) in (str, int, float, bool, type(None)) else [f"{path}: {type(value).__name__}"]
+
+
+def every_config() -> list[ToolConfig]:
+    short_form = RunConfig(
+        data=DataSection(train_files=[]), model=ModelSection(path=""), tools=ToolsSection(code_judge=CodeJudgeTools())
+    )
+    configs = [tool for file in SHIPPED for tool in load_tool_file(file)] + load_tool_configs(short_form)
+    return configs + fill_judge_address(configs, "127.0.0.1", 8088, token_env="TOKEN")
+
+
+def test_there_are_shipped_tool_configs() -> None:
+    assert SHIPPED
+
+
+@pytest.mark.parametrize("config", every_config())
+def test_every_tool_config_passes_rays_serialiser_as_plain_data(config: ToolConfig) -> None:
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    received = cloudpickle.loads(cloudpickle.dumps(config))
+    assert received == config
+    for field in dataclasses.fields(received):
+        assert live_objects(getattr(received, field.name), field.name) == []
+
+
+def test_a_live_object_would_be_found() -> None:
+    assert live_objects({"a": [{"session": object()}]}) == [".a[0].session: object"]

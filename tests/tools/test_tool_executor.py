@@ -1,0 +1,226 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agentrl.errors import JudgeUnavailableError, RolloutError, ToolError
+from agentrl.tools.base import Episode, ToolSchema
+from agentrl.tools.executor import ToolExecutor
+from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
+
+EPISODE = Episode(episode_id="e", prompt_id="p")
+Answer = Callable[[dict[str, Any], Deadline], Awaitable[Any]]
+
+
+class TestTool:
+    """A tool whose `call` is the function it is given."""
+
+    __test__ = False
+
+    def __init__(self, answer: Answer, parameters: dict[str, Any] | None = None, name: str = "tool") -> None:
+        self.answer = answer
+        self.schema = ToolSchema(name=name, description="", parameters=parameters or {"type": "object"})
+        self.events: list[str] = []
+        self.was_cancelled = False
+
+    async def start(self) -> None:
+        self.events.append("start")
+
+    async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
+        try:
+            return await self.answer(arguments, deadline)
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+
+    async def end_episode(self, episode: Episode) -> None:
+        self.events.append(f"end {episode.episode_id}")
+
+    async def aclose(self) -> None:
+        self.events.append("close")
+
+
+def ok(text: str) -> ToolResult:
+    return ToolResult(status=ToolStatus.OK, text=text)
+
+
+async def sleep_and_tell(arguments: dict[str, Any], _: Deadline) -> ToolResult:
+    await asyncio.sleep(arguments["seconds"])
+    return ok(str(arguments["seconds"]))
+
+
+async def sleep_for_ever(_: dict[str, Any], __: Deadline) -> ToolResult:
+    await asyncio.sleep(60)
+    return ok("late")
+
+
+def executor(*tools: TestTool, timeout_s: float = 5.0) -> ToolExecutor:
+    return ToolExecutor({tool.schema.name: tool for tool in tools}, timeout_s=timeout_s)
+
+
+def call(call_id: str = "c", name: str = "tool", parse_error: str = "", **arguments: Any) -> ToolCall:
+    return ToolCall(call_id=call_id, name=name, arguments=arguments, parse_error=parse_error)
+
+
+async def one(executor_: ToolExecutor, call_: ToolCall, seconds: float = 30.0) -> ToolResult:
+    (result,) = await executor_.execute([call_], EPISODE, deadline=Deadline.after(seconds))
+    return result
+
+
+async def test_calls_run_at_once_and_are_answered_in_the_order_of_the_calls() -> None:
+    calls = [call(str(i), seconds=seconds) for i, seconds in enumerate([0.3, 0.1, 0.2, 0.1])]
+    async with asyncio.timeout(0.6):
+        results = await executor(TestTool(sleep_and_tell)).execute(calls, EPISODE, deadline=Deadline.after(5))
+    assert [result.text for result in results] == ["0.3", "0.1", "0.2", "0.1"]
+    assert [round(result.wall_time_s, 1) for result in results] == [0.3, 0.1, 0.2, 0.1]
+
+
+async def test_a_call_that_does_not_parse_is_answered_with_the_reason() -> None:
+    result = await one(executor(TestTool(sleep_and_tell)), call(parse_error="the tool call is not valid JSON: line 1"))
+    assert result.status is ToolStatus.UNPARSABLE
+    assert result.text == "failure: the tool call is not valid JSON: line 1"
+
+
+async def test_an_unknown_tool_is_answered_with_the_names_of_the_tools() -> None:
+    result = await one(executor(TestTool(sleep_and_tell)), call(name="toool"))
+    assert result.status is ToolStatus.UNKNOWN_TOOL
+    assert result.text == "failure: unknown tool `toool`; tools: `tool`"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "failure: invalid arguments: 'code' is a required property"),
+        ({"code": 3}, "failure: invalid arguments: `code`: 3 is not of type 'string'"),
+        ({"code": "x", "list": [1, "a"]}, "failure: invalid arguments: `list.1`: 'a' is not of type 'integer'"),
+    ],
+)
+async def test_wrong_arguments_are_answered_with_the_argument_and_the_reason(
+    arguments: dict[str, Any], text: str
+) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"code": {"type": "string"}, "list": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["code"],
+    }
+    result = await one(executor(TestTool(sleep_and_tell, parameters)), call(**arguments))
+    assert result.status is ToolStatus.INVALID_ARGUMENTS
+    assert result.text == text
+
+
+async def test_a_reason_that_quotes_a_huge_argument_is_cut() -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    result = await one(executor(TestTool(sleep_and_tell, parameters)), call(n="x" * 100_000))
+    assert len(result.text) < 400
+
+
+async def test_a_tool_that_does_not_answer_in_time_is_a_timeout_and_is_cancelled() -> None:
+    tool = TestTool(sleep_for_ever)
+    async with asyncio.timeout(3):
+        result = await one(executor(tool, timeout_s=0.2), call())
+        assert result.status is ToolStatus.TIMEOUT
+        assert result.text == "failure: no answer in 0.2 s"
+        await asyncio.sleep(0)
+    assert tool.was_cancelled
+
+
+async def test_the_deadline_of_the_trajectory_bounds_the_call_and_reaches_the_tool() -> None:
+    async def tell(_: dict[str, Any], deadline: Deadline) -> ToolResult:
+        return ok(f"{deadline.remaining_s():.0f}")
+
+    assert (await one(executor(TestTool(tell), timeout_s=9), call(), seconds=30)).text == "9"
+    assert (await one(executor(TestTool(tell), timeout_s=9), call(), seconds=4)).text == "4"
+
+
+async def test_a_tool_that_ignores_cancellation_holds_nobody_up() -> None:
+    async def stubborn(_: dict[str, Any], __: Deadline) -> ToolResult:
+        for _attempt in range(3):
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                continue
+        return ok("late")
+
+    tools = executor(TestTool(stubborn), timeout_s=0.1)
+    async with asyncio.timeout(3):
+        assert (await one(tools, call())).status is ToolStatus.TIMEOUT
+        await tools.aclose()
+
+
+async def test_an_infrastructure_failure_passes_through_untouched_and_ends_the_calls_beside_it() -> None:
+    failure = JudgeUnavailableError("judge: gone")
+
+    async def broken(_: dict[str, Any], __: Deadline) -> ToolResult:
+        raise failure
+
+    beside = TestTool(sleep_for_ever, name="beside")
+    tools = executor(TestTool(broken), beside)
+    with pytest.raises(JudgeUnavailableError) as caught:
+        await tools.execute([call("a", "beside"), call("b")], EPISODE, deadline=Deadline.after(30))
+    assert caught.value is failure
+    await asyncio.sleep(0)
+    assert beside.was_cancelled
+
+
+async def test_an_unexplained_exception_of_a_tool_is_a_rollout_error_and_never_a_result() -> None:
+    async def buggy(_: dict[str, Any], __: Deadline) -> ToolResult:
+        raise ZeroDivisionError("division by zero")
+
+    with pytest.raises(RolloutError, match="call `c` raised `ZeroDivisionError`: division by zero") as caught:
+        await one(executor(TestTool(buggy)), call())
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+async def test_a_tool_that_answers_with_something_else_breaks_its_contract_and_stops_the_run() -> None:
+    async def text_only(_: dict[str, Any], __: Deadline) -> Any:
+        return "hello"
+
+    with pytest.raises(ToolError, match="`call` returned a `str`"):
+        await one(executor(TestTool(text_only)), call())
+
+
+async def test_text_that_cannot_be_tokenised_never_leaves() -> None:
+    async def half_a_character(_: dict[str, Any], __: Deadline) -> ToolResult:
+        return ok("a\ud800b")
+
+    assert (await one(executor(TestTool(half_a_character)), call())).text == "a?b"
+    assert (await one(executor(TestTool(half_a_character)), call(name="\ud800"))).text.startswith(
+        "failure: unknown tool `?`"
+    )
+
+
+async def test_cancelling_the_episode_cancels_its_calls() -> None:
+    tool = TestTool(sleep_for_ever)
+    episode = asyncio.create_task(one(executor(tool), call()))
+    await asyncio.sleep(0.05)
+    episode.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await episode
+    await asyncio.sleep(0)
+    assert tool.was_cancelled
+
+
+async def test_tools_are_started_told_of_the_end_and_closed() -> None:
+    tool = TestTool(sleep_and_tell)
+    tools = executor(tool)
+    await tools.start()
+    await tools.end_episode(EPISODE)
+    await tools.aclose()
+    assert tool.events == ["start", "end e", "close"]
+
+
+async def test_a_tool_that_cannot_start_closes_those_that_did() -> None:
+    class Broken(TestTool):
+        async def start(self) -> None:
+            raise ToolError("tool: no key")
+
+    good, bad = TestTool(sleep_and_tell, name="good"), Broken(sleep_and_tell, name="bad")
+    with pytest.raises(ToolError, match="no key"):
+        await executor(good, bad).start()
+    assert good.events == ["start", "close"]
+
+
+def test_parameters_that_are_no_json_schema_are_refused() -> None:
+    with pytest.raises(ToolError, match="its parameters are no JSON schema"):
+        executor(TestTool(sleep_and_tell, {"type": "objekt"}))

@@ -1,0 +1,232 @@
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from plain_grpo import PlainGrpo
+from torch import Tensor
+from training_cases import alone, make_group
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection
+from agentrl.training.actor import Actor
+from agentrl.training.sharding import plan_update
+from agentrl.types import Group
+from agentrl.weight_sync.shared_memory import read_tensors
+
+ACTOR = ActorSection(
+    learning_rate=0.01,
+    warmup_steps=0,
+    weight_decay=0.1,
+    max_grad_norm=0.5,
+    max_tokens_per_micro_batch=64,
+    num_threads_per_worker=1,
+)
+Start = Callable[..., Actor]
+
+
+@pytest.fixture
+def start(policy: ModelSection) -> Iterator[Start]:
+    running: list[Actor] = []
+
+    def start_actor(
+        *,
+        model: ModelSection = policy,
+        actor: ActorSection = ACTOR,
+        algorithm: AlgorithmSection | None = None,
+        temperature: float = 1.0,
+    ) -> Actor:
+        while running:
+            running.pop().close()
+        made = Actor(model, actor, algorithm or AlgorithmSection(), temperature=temperature, seed=0)
+        made.setup(alone())
+        running.append(made)
+        return made
+
+    yield start_actor
+    for actor in running:
+        actor.close()
+
+
+def groups_of(number: int, seed: int = 0) -> list[Group]:
+    draws = random.Random(seed)
+    return [make_group(draws, f"p{index}", 6) for index in range(number)]
+
+
+def update(actor: Actor, groups: list[Group], *, step: int = 1, num_mini_batches: int = 1) -> dict[str, float]:
+    [(shard, refs)] = plan_update(groups, step=step, num_ranks=1, num_mini_batches=num_mini_batches)
+    return actor.update(shard, [made.ref for made in refs])
+
+
+def weights_of(actor: Actor) -> dict[str, Tensor]:
+    source = actor.publish_weights()
+    assert source is not None
+    return {name: tensor.clone() for name, tensor in read_tensors(source)}
+
+
+def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float = 2e-5) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_three_updates_equal_a_plain_loop_that_recomputes_old_logprobs(
+    policy: ModelSection, start: Start, temperature: float
+):
+    actor, plain = start(temperature=temperature), PlainGrpo(policy.path, temperature=temperature)
+    for step in (1, 2, 3):
+        groups = groups_of(3, seed=step)
+        metrics, expected = update(actor, groups, step=step), plain.update([groups])
+        assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
+        assert metrics["actor/grad_norm"] == pytest.approx(expected.grad_norm, rel=1e-4)
+        assert metrics["actor/ratio_max"] == 1.0
+        assert metrics["actor/clip_fraction"] == 0.0
+        assert_same(weights_of(actor), expected.weights)
+
+
+def test_several_mini_batches_compare_with_the_policy_before_the_first(policy: ModelSection, start: Start):
+    actor, plain, groups = start(), PlainGrpo(policy.path), groups_of(4)
+    metrics, expected = update(actor, groups, num_mini_batches=2), plain.update([groups[:2], groups[2:]])
+    assert_same(weights_of(actor), expected.weights)
+    assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
+    assert metrics["actor/ratio_max"] > 1.0
+
+
+def test_the_kl_term_pulls_towards_the_starting_policy(policy: ModelSection, start: Start):
+    plain = PlainGrpo(policy.path, kl_coefficient=0.3)
+    actor = start(algorithm=AlgorithmSection(kl_coefficient=0.3))
+    first, second = groups_of(2, seed=1), groups_of(2, seed=2)
+    assert update(actor, first)["actor/kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    plain.update([first])
+    metrics, expected = update(actor, second, step=2), plain.update([second])
+    assert metrics["actor/kl_reference"] > 1e-3
+    assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
+    assert_same(weights_of(actor), expected.weights)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 100, 10_000])
+def test_packing_and_accumulation_do_not_change_the_update(start: Start, max_tokens: int):
+    groups, results = groups_of(3), []
+    for size in (64, max_tokens):
+        actor = start(actor=dataclasses.replace(ACTOR, max_tokens_per_micro_batch=size))
+        metrics = update(actor, groups)
+        results.append((metrics["actor/grad_norm"], metrics["actor/entropy"], weights_of(actor)))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-5)
+    assert_same(results[0][2], results[1][2])
+
+
+def test_a_learning_rate_of_zero_changes_no_weight(start: Start):
+    actor = start(actor=dataclasses.replace(ACTOR, learning_rate=0.0))
+    before = weights_of(actor)
+    update(actor, groups_of(2))
+    assert_same(before, weights_of(actor), atol=0.0)
+
+
+def test_the_learning_rate_warms_up_with_the_steps(start: Start):
+    actor = start(actor=dataclasses.replace(ACTOR, warmup_steps=4))
+    rates = [update(actor, groups_of(1), step=step)["actor/learning_rate"] for step in (1, 2, 9)]
+    assert rates == [0.0025, 0.005, 0.01]
+
+
+def test_a_good_answer_becomes_likelier_and_a_bad_one_less_likely(policy: ModelSection, start: Start):
+    actor, groups = start(), groups_of(1)
+    before = PlainGrpo(policy.path)
+    update(actor, groups)
+    after = PlainGrpo(policy.path)
+    after.model.load_state_dict(weights_of(actor), strict=False)
+    for made in groups[0].trajectories:
+        old, new = (grpo.logprobs(grpo.model, made.ref).sum().item() for grpo in (before, after))
+        assert (new > old) == (made.summary.reward == 1.0)
+
+
+def test_metrics_measure_the_distance_to_the_rollout_policy(policy: ModelSection, start: Start):
+    actor, plain, groups = start(), PlainGrpo(policy.path), groups_of(2)
+    with torch.no_grad():
+        scored = {
+            made.ref.trajectory_id: plain.logprobs(plain.model, made.ref) for g in groups for made in g.trajectories
+        }
+    faithful = [
+        dataclasses.replace(
+            group,
+            trajectories=[
+                dataclasses.replace(made, ref=with_rollout_logprobs(made.ref, scored[made.ref.trajectory_id] - 0.1))
+                for made in group.trajectories
+            ],
+        )
+        for group in groups
+    ]
+    metrics = update(actor, faithful)
+    assert metrics["actor/rollout_logprob_diff_mean"] == pytest.approx(0.1, abs=1e-4)
+    assert metrics["actor/rollout_ratio_max"] == pytest.approx(1.1052, abs=1e-3)
+    assert metrics["actor/rollout_kl"] == pytest.approx(1.1052 - 1 - 0.1, abs=1e-3)
+    assert metrics["actor/response_tokens"] == sum(len(logprobs) for logprobs in scored.values())
+    assert metrics["actor/tokens"] == sum(made.summary.num_tokens for g in groups for made in g.trajectories)
+
+
+def with_rollout_logprobs(trajectory, logprobs_N: Tensor):
+    values = iter(logprobs_N.tolist())
+    filled = [next(values) if sampled else float("nan") for sampled in trajectory.response_mask]
+    return dataclasses.replace(trajectory, rollout_logprobs=filled)
+
+
+def test_a_model_that_gives_nan_stops_the_run(start: Start, policy: ModelSection, tmp_path: Path):
+    broken = AutoModelForCausalLM.from_pretrained(policy.path)
+    with torch.no_grad():
+        broken.model.norm.weight.fill_(float("nan"))
+    broken.save_pretrained(tmp_path)
+    actor = start(model=ModelSection(path=str(tmp_path)))
+    with pytest.raises(FloatingPointError, match="update 5: loss is nan"):
+        update(actor, groups_of(1), step=5)
+
+
+def test_a_temperature_of_zero_is_refused(policy: ModelSection):
+    with pytest.raises(ValueError, match=r"rollout\.temperature"):
+        Actor(policy, ACTOR, AlgorithmSection(), temperature=0.0, seed=0)
+
+
+def test_a_resumed_actor_goes_on_exactly_as_if_it_had_not_stopped(start: Start, tmp_path: Path):
+    actor = start()
+    update(actor, groups_of(2, seed=1))
+    actor.save(str(tmp_path / "checkpoint"))
+    randoms = torch.rand(3)
+    metrics = update(actor, groups_of(2, seed=2), step=2)
+    expected = weights_of(actor)
+
+    resumed = start()
+    resumed.load(str(tmp_path / "checkpoint"))
+    assert torch.equal(torch.rand(3), randoms)
+    again = update(resumed, groups_of(2, seed=2), step=2)
+    assert_same(weights_of(resumed), expected, atol=0.0)
+    assert again["actor/loss"] == metrics["actor/loss"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_export_loads_as_an_ordinary_model_with_its_tokenizer(
+    start: Start, policy: ModelSection, tmp_path: Path, dtype: str
+):
+    actor = start(model=dataclasses.replace(policy, dtype=dtype))
+    update(actor, groups_of(1))
+    actor.export(str(tmp_path))
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
+    assert exported.dtype == getattr(torch, dtype)
+    assert type(exported).__name__ == "Qwen3ForCausalLM"
+    assert exported.config.architectures == ["Qwen3ForCausalLM"]
+    assert_same(weights_of(actor), dict(exported.named_parameters()), atol=0.0)
+    assert exported.lm_head.weight is exported.model.embed_tokens.weight
+    tokenizer, original = (AutoTokenizer.from_pretrained(folder) for folder in (tmp_path, policy.path))
+    assert tokenizer.get_vocab() == original.get_vocab()
+    assert tokenizer.chat_template == original.chat_template
+
+
+def test_bfloat16_computes_near_float32_with_float32_master_weights(start: Start, policy: ModelSection):
+    groups = groups_of(2)
+    exact = update(start(), groups)
+    actor = start(model=dataclasses.replace(policy, dtype="bfloat16"))
+    rounded = update(actor, groups)
+    assert rounded["actor/entropy"] == pytest.approx(exact["actor/entropy"], rel=0.02)
+    assert rounded["actor/grad_norm"] == pytest.approx(exact["actor/grad_norm"], rel=0.1)
+    assert weights_of(actor)["model.norm.weight"].dtype == torch.bfloat16

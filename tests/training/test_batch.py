@@ -1,0 +1,88 @@
+import dataclasses
+import random
+
+import pytest
+import torch
+from training_cases import make_trajectory
+
+from agentrl.training.batch import (
+    TokenisedExample,
+    bin_by_tokens,
+    empty_micro_batch,
+    fill_up,
+    pack_examples,
+    pack_tokens,
+    pack_trajectories,
+)
+
+
+def test_the_next_token_shift_scores_sampled_tokens_only():
+    first = TokenisedExample(token_ids=[5, 6, 7, 8, 9], response_mask=[0, 0, 1, 0, 1])
+    second = TokenisedExample(token_ids=[3, 4], response_mask=[0, 1])
+    packed = pack_tokens([first, second])
+    assert packed.token_ids_T.tolist() == [5, 6, 7, 8, 3]
+    assert packed.position_ids_T.tolist() == [0, 1, 2, 3, 0]
+    assert packed.scored_N.tolist() == [1, 3, 4]
+    assert packed.targets_N.tolist() == [7, 9, 4]
+
+
+def test_tool_tokens_are_not_trained():
+    draws = random.Random(0)
+    trajectory = make_trajectory(draws, 0)
+    [batch] = pack_trajectories([trajectory], [1.0], max_tokens=100)
+    assert len(batch.tokens.targets_N) == trajectory.num_response_tokens
+    assert not torch.isnan(batch.rollout_logprobs_N).any()
+
+
+def test_each_token_carries_the_advantage_and_logprob_of_its_own_trajectory():
+    draws = random.Random(0)
+    short, long = make_trajectory(draws, 0, length=12), make_trajectory(draws, 1, length=30)
+    [batch] = pack_trajectories([short, long], [0.5, -2.0], max_tokens=100)
+    expected = [(long, -2.0), (short, 0.5)]  # longest first
+    assert batch.advantages_N.tolist() == [a for t, a in expected for _ in range(t.num_response_tokens)]
+    logprobs = [
+        p for t, _ in expected for p, sampled in zip(t.rollout_logprobs, t.response_mask, strict=True) if sampled
+    ]
+    assert batch.rollout_logprobs_N.tolist() == pytest.approx(logprobs)
+
+
+def test_no_padding_token_is_computed():
+    draws = random.Random(0)
+    trajectories = [make_trajectory(draws, i, length=draws.randrange(12, 60)) for i in range(20)]
+    batches = pack_trajectories(trajectories, [0.0] * 20, max_tokens=150)
+    assert sum(len(b.tokens.token_ids_T) for b in batches) == sum(len(t.token_ids) - 1 for t in trajectories)
+
+
+def test_every_sequence_is_in_exactly_one_bin_and_no_bin_overflows():
+    for seed in range(50):
+        draws = random.Random(seed)
+        lengths = [draws.randrange(1, 120) for _ in range(draws.randrange(1, 40))]
+        bins = bin_by_tokens(lengths, 100)
+        assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
+        for members in bins:
+            assert sum(lengths[i] for i in members) <= 100 or len(members) == 1
+            assert [lengths[i] for i in members] == sorted((lengths[i] for i in members), reverse=True)
+
+
+def test_a_missing_rollout_logprob_is_an_error_and_never_zero():
+    trajectory = make_trajectory(random.Random(0), 0)
+    position = trajectory.response_mask.index(1)
+    for value in (float("nan"), float("-inf")):
+        logprobs = list(trajectory.rollout_logprobs)
+        logprobs[position] = value
+        with pytest.raises(ValueError, match="sampled token 0 has rollout log-probability"):
+            pack_trajectories([dataclasses.replace(trajectory, rollout_logprobs=logprobs)], [1.0], max_tokens=100)
+    short = dataclasses.replace(trajectory, rollout_logprobs=trajectory.rollout_logprobs[:-1])
+    with pytest.raises(ValueError, match="23 rollout log-probabilities for 24 ids"):
+        pack_trajectories([short], [1.0], max_tokens=100)
+
+
+def test_a_mask_of_another_length_is_an_error():
+    with pytest.raises(ValueError, match="3 ids with 2 mask entries"):
+        pack_examples([TokenisedExample(token_ids=[1, 2, 3], response_mask=[0, 1])], max_tokens=10)
+
+
+def test_ranks_with_less_work_are_filled_up_with_rows_that_score_nothing():
+    filled = fill_up([], empty_micro_batch(), 3)
+    assert len(filled) == 3
+    assert all(len(batch.tokens.scored_N) == 0 and len(batch.tokens.token_ids_T) == 1 for batch in filled)

@@ -1,0 +1,91 @@
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from training_cases import VOCABULARY, make_example, make_policy
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from agentrl.config.schema import ModelSection
+from agentrl.training.batch import TokenisedExample, pack_tokens
+from agentrl.training.model import load_model
+from agentrl.training.packed_attention import bucket_sequences
+from agentrl.training.scoring import score_tokens
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+FAMILIES = {
+    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=2, tie_word_embeddings=False),
+    "llama": LlamaConfig(**SIZES, num_key_value_heads=4, tie_word_embeddings=False),
+}
+LENGTHS = [40, 40, 33, 32, 30, 17, 17, 5, 2]
+
+
+def examples() -> list[TokenisedExample]:
+    draws = random.Random(1)
+    return [make_example(draws, length) for length in LENGTHS]
+
+
+def separate_logprobs(model: Any, example: TokenisedExample) -> Tensor:
+    """The reference: transformers' own attention, one unpacked sequence, log-softmax of all its logits."""
+    ids = torch.tensor(example.token_ids)
+    logprobs = model(ids.unsqueeze(0)).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
+    return logprobs[torch.tensor(example.response_mask[1:], dtype=torch.bool)]
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_packed_equals_separate_runs_forward_and_gradients(family: str, tmp_path: Path):
+    folder = make_policy(tmp_path, FAMILIES[family])
+    packed, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
+    generator = torch.Generator().manual_seed(0)
+    scores = score_tokens(packed, pack_tokens(examples()), temperature=1.0)
+    expected = torch.cat([separate_logprobs(plain, example) for example in examples()])
+    torch.testing.assert_close(scores.logprobs_N, expected, atol=1e-5, rtol=0)
+
+    weights = torch.randn(len(expected), generator=generator)
+    (scores.logprobs_N * weights).mean().backward()
+    (expected * weights).mean().backward()
+    gradients = dict(plain.named_parameters())
+    for name, parameter in packed.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name].grad, atol=1e-5, rtol=1e-4)
+
+
+def test_a_sequence_does_not_see_its_neighbours(policy: ModelSection):
+    model, [first, second, *_] = load_model(policy), examples()
+    changed = TokenisedExample(token_ids=first.token_ids[::-1], response_mask=first.response_mask)
+    before = score_tokens(model, pack_tokens([first, second]), temperature=1.0).logprobs_N
+    after = score_tokens(model, pack_tokens([changed, second]), temperature=1.0).logprobs_N
+    num_second = sum(second.response_mask)
+    assert torch.equal(before[-num_second:], after[-num_second:])
+    assert not torch.allclose(before[:-num_second], after[:-num_second])
+
+
+def test_buckets_cover_the_row_in_order_and_pad_little():
+    buckets = bucket_sequences(LENGTHS)
+    assert [bucket.start for bucket in buckets] == [0, *[bucket.end for bucket in buckets[:-1]]]
+    assert buckets[-1].end == sum(LENGTHS)
+    for bucket in buckets:
+        assert bucket.num_sequences * bucket.max_length <= 1.1 * (bucket.end - bucket.start)
+    assert buckets[0].num_sequences >= 2
+
+
+def test_equal_lengths_share_one_call_without_padding():
+    [bucket] = bucket_sequences([7, 7, 7])
+    assert (bucket.num_sequences, bucket.max_length, bucket.padded_index) == (3, 7, None)
+
+
+def test_a_sliding_window_shorter_than_a_sequence_is_refused(tmp_path: Path):
+    folder = make_policy(tmp_path, MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=16))
+    model = load_model(ModelSection(path=str(folder)))
+    with pytest.raises(NotImplementedError, match="sliding_window=16"):
+        score_tokens(model, pack_tokens(examples()), temperature=1.0)

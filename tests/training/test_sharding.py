@@ -1,0 +1,72 @@
+import dataclasses
+import random
+
+import pytest
+from training_cases import make_group
+
+from agentrl.training.sharding import plan_update
+from agentrl.types import Group
+
+
+def groups_of(sizes: list[int]) -> list[Group]:
+    draws = random.Random(0)
+    return [make_group(draws, f"p{number}", size) for number, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_mini_batches", [1, 2, 5])
+@pytest.mark.parametrize("sizes", [[1], [3, 2], [16, 16, 5, 7]])
+def test_every_trajectory_is_trained_on_exactly_once(sizes: list[int], num_ranks: int, num_mini_batches: int):
+    groups = groups_of(sizes)
+    shares = plan_update(groups, step=3, num_ranks=num_ranks, num_mini_batches=num_mini_batches)
+    assert len(shares) == num_ranks
+    seen = []
+    for shard, refs in shares:
+        assert shard.step == 3
+        assert shard.num_mini_batches == min(num_mini_batches, len(groups))
+        assert shard.group_rewards == [group.rewards for group in groups]
+        for item, ref in zip(shard.items, refs, strict=True):
+            assert groups[item.group].trajectories[item.member] is ref
+            seen.append((item.group, item.member))
+    assert sorted(seen) == [(g, m) for g, size in enumerate(sizes) for m in range(size)]
+
+
+def test_a_group_is_in_one_mini_batch_and_mini_batches_follow_the_order_of_the_groups():
+    shares = plan_update(groups_of([4] * 7), step=1, num_ranks=2, num_mini_batches=3)
+    items = [item for shard, _ in shares for item in shard.items]
+    mini_batch_of = {group: {item.mini_batch for item in items if item.group == group} for group in range(7)}
+    assert list(mini_batch_of.values()) == [{0}, {0}, {1}, {1}, {2}, {2}, {2}]
+
+
+def test_ranks_are_balanced_by_tokens_within_each_mini_batch():
+    groups = groups_of([16] * 6)
+    longest = max(made.summary.num_tokens for group in groups for made in group.trajectories)
+    shares = plan_update(groups, step=1, num_ranks=4, num_mini_batches=2)
+    for mini_batch in range(2):
+        tokens = [
+            sum(
+                ref.summary.num_tokens
+                for item, ref in zip(shard.items, refs, strict=True)
+                if item.mini_batch == mini_batch
+            )
+            for shard, refs in shares
+        ]
+        assert max(tokens) - min(tokens) <= longest
+
+
+def test_an_empty_step_is_refused():
+    with pytest.raises(ValueError, match="no group to train on"):
+        plan_update([], step=1, num_ranks=1, num_mini_batches=1)
+
+
+def test_a_trajectory_without_a_reward_is_never_trained_on():
+    [group] = groups_of([2])
+    first = group.trajectories[0]
+    unscored = dataclasses.replace(first, summary=dataclasses.replace(first.summary, reward=None))
+    with pytest.raises(ValueError, match="without a reward"):
+        plan_update(
+            [Group(prompt_id="p", trajectories=[unscored, group.trajectories[1]])],
+            step=1,
+            num_ranks=1,
+            num_mini_batches=1,
+        )

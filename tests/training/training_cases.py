@@ -1,0 +1,106 @@
+"""Tiny models and recorded trajectories for the tests of this folder; also imported by the processes that they start."""
+
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
+
+from agentrl.training.batch import TokenisedExample
+from agentrl.training.parallel import ParallelContext
+from agentrl.types import (
+    Group,
+    Termination,
+    Trajectory,
+    TrajectoryRef,
+    TrajectorySummary,
+)
+
+VOCABULARY = 48
+
+
+def make_policy(folder: Path, config: Any = None) -> Path:
+    """Write a random model, its weights wide enough that its probabilities are far from uniform, and a tokenizer."""
+    torch.manual_seed(0)
+    config = config or Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w0"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w1", pad_token="w2")
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def make_example(draws: random.Random, length: int) -> TokenisedExample:
+    """Random ids: a prompt, then sampled tokens with a stretch of observation tokens between them."""
+    mask = [0] * (length // 3) + [1] * (length - length // 3)
+    mask[length // 2 : length // 2 + length // 6] = [0] * (length // 6)
+    return TokenisedExample(token_ids=[draws.randrange(VOCABULARY) for _ in range(length)], response_mask=mask)
+
+
+def make_trajectory(draws: random.Random, index: int, *, prompt_id: str = "p", length: int = 24) -> Trajectory:
+    """A recorded episode of random tokens with made-up rollout log-probabilities."""
+    example = make_example(draws, length)
+    return Trajectory(
+        trajectory_id=f"{prompt_id}/{index}",
+        prompt_id=prompt_id,
+        sample_index=index,
+        token_ids=example.token_ids,
+        num_prompt_tokens=length // 3,
+        response_mask=example.response_mask,
+        rollout_logprobs=[-draws.uniform(1, 5) if sampled else float("nan") for sampled in example.response_mask],
+        version_spans=((length // 3, 0),),
+        turns=(),
+        termination=Termination.ANSWERED,
+        reward=float(index % 3 == 0),
+    )
+
+
+def make_group(draws: random.Random, prompt_id: str, size: int) -> Group:
+    """A group of recorded episodes of different lengths; every third one is right."""
+    made = [make_trajectory(draws, index, prompt_id=prompt_id, length=draws.randrange(12, 40)) for index in range(size)]
+    return Group(prompt_id=prompt_id, trajectories=[TrajectoryRef(summary=summary_of(one), ref=one) for one in made])
+
+
+def summary_of(trajectory: Trajectory) -> TrajectorySummary:
+    return TrajectorySummary(
+        trajectory_id=trajectory.trajectory_id,
+        prompt_id=trajectory.prompt_id,
+        sample_index=trajectory.sample_index,
+        reward=trajectory.reward,
+        termination=trajectory.termination,
+        num_tokens=len(trajectory.token_ids),
+        num_response_tokens=trajectory.num_response_tokens,
+        num_turns=1,
+        num_tool_calls=0,
+        num_failed_tool_calls=0,
+        num_answer_tags=1,
+        num_retries=0,
+        wall_time_s=0.0,
+        policy_version=0,
+    )
+
+
+def alone() -> ParallelContext:
+    """The only rank of a group."""
+    return ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=free_port())
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
