@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
-from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
 from agentrl.errors import RolloutError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
@@ -68,9 +68,7 @@ class AgentLoopManager:
             for prompt in prompts
             for sample in range(samples_per_prompt)
         ]
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._make(request, on_finished)) for request in requests]
-        finished = [task.result() for task in running]
+        finished = await all_of(self._make(request, on_finished) for request in requests)
         if all(made.summary.termination is Termination.INFRA_ERROR for made in finished):
             raise RolloutError(
                 f"step {step}: all {len(finished)} trajectories failed, the first with: {finished[0].summary.error}"
@@ -87,7 +85,7 @@ class AgentLoopManager:
 
     async def metrics(self) -> dict[str, float]:
         """Return `judge/...` over all workers and the worst event-loop lag, since the last call."""
-        reports: list[WorkerReport] = await asyncio.gather(*(worker.report() for worker in self._all_workers))
+        reports: list[WorkerReport] = await all_of(worker.report() for worker in self._all_workers)
         judge = sum((report.judge for report in reports), JudgeStats())
         return {"rollout/loop_lag_s_max": max(report.loop_lag_s_max for report in reports), **judge.metrics()}
 

@@ -1,13 +1,16 @@
 """A worker in another process, as an object whose methods can be awaited."""
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 
 from agentrl.errors import AgentRLError, WorkerDiedError, WorkerError
+
+T = TypeVar("T")
 
 
 class WorkerHandle:
@@ -62,6 +65,16 @@ class WorkerHandle:
             if isinstance(error.cause, AgentRLError):
                 raise error.cause from None
             raise WorkerError(f"{self._name}: {error}") from None
+
+
+async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await `calls` together and return their results in order; the first error ends the others and is raised alone."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 async def fetch(ref: Any) -> Any:

@@ -1,6 +1,5 @@
 """Starts every process of a run, in the order in which they need each other, and ends them in the reverse order."""
 
-import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
@@ -11,7 +10,7 @@ from typing import Any
 import ray
 
 from agentrl.cluster.engine_worker import EngineWorker
-from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.cluster.learner import Learner, WeightSync
 from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.runtime import ray_runtime
@@ -38,7 +37,7 @@ class Cluster:
         pool = ResourcePool(num_processes=rollout.num_workers)
         calls = rollout.max_concurrent_trajectories * rollout.num_engines + _SPARE_CALLS
         workers = spawn(cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True)
-        await asyncio.gather(*(worker.start() for worker in workers))
+        await all_of(worker.start() for worker in workers)
         return workers
 
 
@@ -74,7 +73,7 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
             env={"OMP_NUM_THREADS": str(threads_per_rank(config))},
         )
         learner = Learner(config.actor, ranks)
-        await asyncio.gather(learner.setup(), *(engine.start() for engine in engines))
+        await all_of([learner.setup(), *(engine.start() for engine in engines)])
         yield Cluster(config=config, engines=engines, learner=learner, weight_sync=WeightSync(learner, engines))
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import ActorSection
 from agentrl.errors import WorkerError
 from agentrl.training.sharding import plan_update
@@ -57,9 +57,8 @@ class Learner:
     async def _all(self, method: str, arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
         per_rank = arguments or [()] * len(self._ranks)
         # The first error of any rank is raised at once; the others may wait for it in a collective for ever.
-        return await asyncio.gather(
-            *(getattr(rank, method)(*args) for rank, args in zip(self._ranks, per_rank, strict=True))
-        )
+        calls = zip(self._ranks, per_rank, strict=True)
+        return await all_of(getattr(rank, method)(*args) for rank, args in calls)
 
 
 class WeightSync:
@@ -79,7 +78,7 @@ class WeightSync:
         source = await self._learner.publish_weights()
         try:
             async with asyncio.timeout(_WEIGHT_SYNC_TIMEOUT_S):
-                await asyncio.gather(*(engine.load_weights(source, version=version) for engine in self._engines))
+                await all_of(engine.load_weights(source, version=version) for engine in self._engines)
         except TimeoutError as error:
             raise WorkerError(
                 f"weight sync of version {version}: an engine did not load it in {_WEIGHT_SYNC_TIMEOUT_S:g} s"

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ def ray_runtime(*, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_i
         user_folder: Python files in it (the user's tools and rewards) can be imported in every worker.
         keep_logs_in: Ray's logs are copied there when the run fails.
     """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(
         address="local",
         num_cpus=num_cpus,
@@ -53,6 +55,8 @@ def ray_runtime(*, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_i
         logging_level=logging.ERROR,
         runtime_env=_runtime_env(user_folder, temp_dir / "user_code"),
     )
+    for number, handler in handlers.items():
+        signal.signal(number, handler)  # Ray puts its own crash reporter there
     try:
         yield
     except BaseException:

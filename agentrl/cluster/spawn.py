@@ -10,6 +10,9 @@ from ray.actor import ActorHandle
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.errors import ConfigError
 
+_QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""Bars of libraries inside workers would break the run's own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePool:
@@ -50,7 +53,7 @@ def spawn(
         "num_gpus": pool.num_gpus,
         "max_concurrency": max_concurrency,
         "max_restarts": -1 if restart else 0,
-        "runtime_env": {"env_vars": env or {}},
+        "runtime_env": {"env_vars": _QUIET | (env or {})},
     }
     wrapped = ray.remote(**options)(cls)
     return [

@@ -4,6 +4,7 @@ The only file of this room that knows transformers. Models stay in evaluation mo
 log-probabilities of two passes over the same tokens, which dropout would make differ.
 """
 
+import copy
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,14 +61,14 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
     Args:
         model: gives the configuration; its own weights may be sharded and are not read.
         weights: full tensors by name; of tied ones either name is enough.
-        source: whose tokenizer files travel along.
+        source: gives the type that the folder declares, and the tokenizer files that travel along.
         path: folder to write, made if absent.
     """
     assert isinstance(model, PreTrainedModel)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     with torch.device("meta"):
-        shell = AutoModelForCausalLM.from_config(model.config)
+        shell = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=getattr(torch, source.dtype))
     shell.generation_config = model.generation_config
     shell.save_pretrained(folder, state_dict=dict(weights))
     origin = Path(source.path)

@@ -37,7 +37,7 @@ class Parallel:
         self.device = _device(context.rank)
         on_gpu = self.device.type == "cuda"
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if on_gpu else "cpu:gloo",
+            "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
             init_method=f"tcp://{context.master_addr}:{context.master_port}",
             rank=context.rank,
             world_size=context.world_size,

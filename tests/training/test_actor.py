@@ -50,6 +50,12 @@ def start(policy: ModelSection) -> Iterator[Start]:
         actor.close()
 
 
+@pytest.fixture(scope="session")
+def start_weights(policy: ModelSection) -> dict[str, Tensor]:
+    model = AutoModelForCausalLM.from_pretrained(policy.path, dtype=torch.float32)
+    return {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+
 def groups_of(number: int, seed: int = 0) -> list[Group]:
     draws = random.Random(seed)
     return [make_group(draws, f"p{index}", 6) for index in range(number)]
@@ -66,15 +72,22 @@ def weights_of(actor: Actor) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in read_tensors(source)}
 
 
-def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float = 2e-5) -> None:
+def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], atol=atol, rtol=0)
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def assert_same_way(ours: dict[str, Tensor], theirs: dict[str, Tensor], start: dict[str, Tensor]) -> None:
+    """Both are the same up to a thousandth of the way from `start`: Adam turns noise in tiny gradients into steps."""
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert (ours[name] - tensor).norm() < 1e-3 * (tensor - start[name]).norm(), name
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_three_updates_equal_a_plain_loop_that_recomputes_old_logprobs(
-    policy: ModelSection, start: Start, temperature: float
+    policy: ModelSection, start: Start, start_weights: dict[str, Tensor], temperature: float
 ):
     actor, plain = start(temperature=temperature), PlainGrpo(policy.path, temperature=temperature)
     for step in (1, 2, 3):
@@ -84,18 +97,22 @@ def test_three_updates_equal_a_plain_loop_that_recomputes_old_logprobs(
         assert metrics["actor/grad_norm"] == pytest.approx(expected.grad_norm, rel=1e-4)
         assert metrics["actor/ratio_max"] == 1.0
         assert metrics["actor/clip_fraction"] == 0.0
-        assert_same(weights_of(actor), expected.weights)
+        assert_same_way(weights_of(actor), expected.weights, start_weights)
 
 
-def test_several_mini_batches_compare_with_the_policy_before_the_first(policy: ModelSection, start: Start):
+def test_several_mini_batches_compare_with_the_policy_before_the_first(
+    policy: ModelSection, start: Start, start_weights: dict[str, Tensor]
+):
     actor, plain, groups = start(), PlainGrpo(policy.path), groups_of(4)
     metrics, expected = update(actor, groups, num_mini_batches=2), plain.update([groups[:2], groups[2:]])
-    assert_same(weights_of(actor), expected.weights)
+    assert_same_way(weights_of(actor), expected.weights, start_weights)
     assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
     assert metrics["actor/ratio_max"] > 1.0
 
 
-def test_the_kl_term_pulls_towards_the_starting_policy(policy: ModelSection, start: Start):
+def test_the_kl_term_pulls_towards_the_starting_policy(
+    policy: ModelSection, start: Start, start_weights: dict[str, Tensor]
+):
     plain = PlainGrpo(policy.path, kl_coefficient=0.3)
     actor = start(algorithm=AlgorithmSection(kl_coefficient=0.3))
     first, second = groups_of(2, seed=1), groups_of(2, seed=2)
@@ -104,11 +121,13 @@ def test_the_kl_term_pulls_towards_the_starting_policy(policy: ModelSection, sta
     metrics, expected = update(actor, second, step=2), plain.update([second])
     assert metrics["actor/kl_reference"] > 1e-3
     assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
-    assert_same(weights_of(actor), expected.weights)
+    assert_same_way(weights_of(actor), expected.weights, start_weights)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 100, 10_000])
-def test_packing_and_accumulation_do_not_change_the_update(start: Start, max_tokens: int):
+def test_packing_and_accumulation_do_not_change_the_update(
+    start: Start, start_weights: dict[str, Tensor], max_tokens: int
+):
     groups, results = groups_of(3), []
     for size in (64, max_tokens):
         actor = start(actor=dataclasses.replace(ACTOR, max_tokens_per_micro_batch=size))
@@ -116,14 +135,14 @@ def test_packing_and_accumulation_do_not_change_the_update(start: Start, max_tok
         results.append((metrics["actor/grad_norm"], metrics["actor/entropy"], weights_of(actor)))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
     assert results[0][1] == pytest.approx(results[1][1], rel=1e-5)
-    assert_same(results[0][2], results[1][2])
+    assert_same_way(results[0][2], results[1][2], start_weights)
 
 
 def test_a_learning_rate_of_zero_changes_no_weight(start: Start):
     actor = start(actor=dataclasses.replace(ACTOR, learning_rate=0.0))
     before = weights_of(actor)
     update(actor, groups_of(2))
-    assert_same(before, weights_of(actor), atol=0.0)
+    assert_same(before, weights_of(actor))
 
 
 def test_the_learning_rate_warms_up_with_the_steps(start: Start):
@@ -200,7 +219,7 @@ def test_a_resumed_actor_goes_on_exactly_as_if_it_had_not_stopped(start: Start, 
     resumed.load(str(tmp_path / "checkpoint"))
     assert torch.equal(torch.rand(3), randoms)
     again = update(resumed, groups_of(2, seed=2), step=2)
-    assert_same(weights_of(resumed), expected, atol=0.0)
+    assert_same(weights_of(resumed), expected)
     assert again["actor/loss"] == metrics["actor/loss"]
 
 
@@ -215,7 +234,7 @@ def test_an_export_loads_as_an_ordinary_model_with_its_tokenizer(
     assert exported.dtype == getattr(torch, dtype)
     assert type(exported).__name__ == "Qwen3ForCausalLM"
     assert exported.config.architectures == ["Qwen3ForCausalLM"]
-    assert_same(weights_of(actor), dict(exported.named_parameters()), atol=0.0)
+    assert_same(weights_of(actor), dict(exported.named_parameters()))
     assert exported.lm_head.weight is exported.model.embed_tokens.weight
     tokenizer, original = (AutoTokenizer.from_pretrained(folder) for folder in (tmp_path, policy.path))
     assert tokenizer.get_vocab() == original.get_vocab()

@@ -1,0 +1,83 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, multiprocessing
+from training_cases import alone, free_port
+from transformers import AutoModelForCausalLM
+from two_ranks import StepResult, make_step, run_rank, start_actor
+
+from agentrl.config.schema import ModelSection
+
+VARIES = {"actor/update_s", "actor/tokens_per_s", "actor/memory_bytes_max"}
+
+
+@dataclass
+class BothRuns:
+    folder: Path
+    one: list[StepResult]
+    two: list[list[StepResult]]
+    """By rank, then by step."""
+
+
+@pytest.fixture(scope="module")
+def runs(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> BothRuns:
+    """The same two steps on one rank, here, and on two ranks, in processes of their own over gloo."""
+    folder = tmp_path_factory.mktemp("two_ranks")
+    multiprocessing.spawn(run_rank, args=(2, free_port(), policy.path, str(folder)), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
+    context = alone()
+    actor = start_actor(context, policy.path)
+    one = [make_step(actor, context, step) for step in (1, 2)]
+    actor.close()
+    two = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
+    return BothRuns(folder=folder, one=one, two=two)
+
+
+def assert_same_way(ours: dict[str, Tensor] | None, theirs: dict[str, Tensor] | None, start: dict[str, Tensor]) -> None:
+    assert ours is not None
+    assert theirs is not None
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert (ours[name] - tensor).norm() < 1e-3 * (tensor - start[name]).norm(), name
+
+
+@pytest.fixture(scope="module")
+def start(policy: ModelSection) -> dict[str, Tensor]:
+    model = AutoModelForCausalLM.from_pretrained(policy.path, dtype=torch.float32)
+    return {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_two_ranks_make_the_update_of_one(runs: BothRuns, start: dict[str, Tensor], step: int):
+    assert_same_way(runs.two[0][step].weights, runs.one[step].weights, start)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_metrics_are_reduced_over_the_ranks(runs: BothRuns, step: int):
+    one, first, second = (result.metrics for result in (runs.one[step], runs.two[0][step], runs.two[1][step]))
+    assert one.keys() == first.keys() == second.keys()
+    for name in one.keys() - VARIES:
+        assert first[name] == second[name], name
+        assert first[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
+
+
+def test_only_the_first_rank_publishes(runs: BothRuns):
+    assert [result.weights for result in runs.two[1]] == [None, None]
+
+
+def test_a_checkpoint_of_two_ranks_is_continued_by_one(runs: BothRuns, start: dict[str, Tensor], policy: ModelSection):
+    context = alone()
+    actor = start_actor(context, policy.path)
+    actor.load(str(runs.folder / "checkpoint"))
+    continued = make_step(actor, context, 2)
+    actor.close()
+    assert_same_way(continued.weights, runs.two[0][1].weights, start)
+
+
+def test_two_ranks_export_the_weights_that_they_publish(runs: BothRuns):
+    exported = AutoModelForCausalLM.from_pretrained(runs.folder / "export")
+    published = runs.two[0][1].weights
+    assert published is not None
+    for name, tensor in exported.named_parameters():
+        assert torch.equal(tensor, published[name]), name
