@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
-from agentrl.errors import RolloutError, WorkerDiedError
+from agentrl.errors import ConfigError, RolloutError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.types import Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
 
@@ -35,6 +35,7 @@ class AgentLoopManager:
     ) -> None:
         """Take the started engines and workers; `reward_timeout_s` is part of how long a trajectory may take."""
         self._engines = list(engines)
+        self._max_prompt_tokens = rollout.max_prompt_tokens
         self._max_tries = rollout.max_retries + 1
         self._workers = itertools.cycle(workers)
         self._all_workers = list(workers)
@@ -77,6 +78,22 @@ class AgentLoopManager:
             Group(prompt_id=prompt.prompt_id, trajectories=finished[start : start + samples_per_prompt])
             for prompt, start in zip(prompts, range(0, len(finished), samples_per_prompt), strict=True)
         ]
+
+    async def check_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """See that every prompt fits, before anything is rolled out; the workers share the tokenising.
+
+        Raises:
+            ConfigError: some are longer than `rollout.max_prompt_tokens`; the message names the first of them.
+        """
+        count = len(self._all_workers)
+        shares = [worker.long_prompts(list(prompts[index::count])) for index, worker in enumerate(self._all_workers)]
+        long = sorted(found for share in await all_of(shares) for found in share)
+        if long:
+            named = ", ".join(f"`{prompt_id}` ({num_tokens})" for prompt_id, num_tokens in long[:5])
+            raise ConfigError(
+                f"rollout.max_prompt_tokens: {len(long)} prompts are longer than {self._max_prompt_tokens} tokens, tools and "
+                f"system text included: {named}{', ...' if len(long) > 5 else ''}. Raise it, or remove them from the data."
+            )
 
     async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
         """Have every trajectory of `groups` written down, by a worker; the bytes do not pass through here."""

@@ -86,6 +86,7 @@ class _AsksJudge(Protocol):
 class _Parts:
     """What a worker builds at first use."""
 
+    tokens: ChatTokens
     loop: ToolAgentLoop
     tools: ToolExecutor
     reward: Reward
@@ -110,6 +111,16 @@ class AgentLoopWorker:
             ToolError: a tool cannot be built or started.
         """
         await self._built()
+
+    async def long_prompts(self, prompts: Sequence[Prompt]) -> list[tuple[str, int]]:
+        """Return `(prompt id, number of tokens)` of the prompts that are longer than the config allows."""
+        tokens = (await self._built()).tokens
+
+        def find() -> list[tuple[str, int]]:
+            lengths = ((prompt.prompt_id, len(tokens.prompt(prompt.messages))) for prompt in prompts)
+            return [found for found in lengths if found[1] > self._config.rollout.max_prompt_tokens]
+
+        return await asyncio.to_thread(find)
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
         """Make one trajectory, in a fresh episode again where the world failed; after the last try, a record of that."""
@@ -170,7 +181,7 @@ class AgentLoopWorker:
                 config.model_path,
             )
         loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)
-        return _Parts(loop=loop, tools=tools, reward=reward, lag=LoopLag(self._role))
+        return _Parts(tokens=tokens, loop=loop, tools=tools, reward=reward, lag=LoopLag(self._role))
 
     async def _play(self, parts: _Parts, request: TrajectoryRequest, engine: Engine, retry: int) -> Trajectory:
         # The id of a fresh episode is its own: state that a tool kept for the failed one must not be found again.

@@ -55,6 +55,10 @@ class PromptDataset:
         """Return the number of prompts in one epoch."""
         return len(self._prompts)
 
+    def all(self) -> list[Prompt]:
+        """Return every prompt of the first epoch, in the order of the files; the position does not move."""
+        return list(self._prompts)
+
     @property
     def position(self) -> int:
         """Prompts given since the start of the run, over all epochs."""

@@ -7,13 +7,12 @@ from rich.table import Table
 
 from agentrl.cluster.launch import num_cores, num_worker_processes, threads_per_rank
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema import RewardSection, RunConfig
 from agentrl.rewards.loader import build_reward
-from agentrl.runners.run import judge_for, read_data
+from agentrl.runners.run import check_model_path, check_plugins, judge_for, read_data
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
-from agentrl.tools.loader import load_tool_configs
 
 
 class CheckLevel(StrEnum):
@@ -32,26 +31,27 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         ConfigError, ToolError: what is wrong, where, and the way out.
     """
     config = loaded.config
-    tools = load_tool_configs(config)
+    tools, reward = check_plugins(loaded)
     console = Console()
     if level is CheckLevel.FULL:
+        check_model_path(config.model.path)
         prompts, validation_prompts = read_data(config)
         console.print(f"data: {len(prompts)} training prompts, {len(validation_prompts)} for validation")
-        names = await _build_everything(tools, config)
+        names = await _build_everything(tools, reward, config)
         console.print(f"tools: {', '.join(names) or 'none'}; all of them built and answered")
     console.print(_processes(config))
     console.print(_concurrency(config))
     console.print(f"{loaded.path.name}: ok ({level} check)")
 
 
-async def _build_everything(tools: list[ToolConfig], config: RunConfig) -> list[str]:
-    with judge_for(tools, config) as (filled, reward_section):
+async def _build_everything(tools: list[ToolConfig], reward: RewardSection, config: RunConfig) -> list[str]:
+    with judge_for(tools, reward, config.judge) as (filled, filled_reward):
         executor = ToolExecutor(build_tools(filled), timeout_s=config.rollout.tool_timeout_s)
         await executor.start()
-        reward = build_reward(reward_section)
+        built = build_reward(filled_reward)
         try:
-            await reward.start()
-            await reward.aclose()
+            await built.start()
+            await built.aclose()
         finally:
             await executor.aclose()
         return [schema.name for schema in executor.schemas]

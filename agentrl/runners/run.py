@@ -1,8 +1,9 @@
 """A run before and while it runs: everything that is checked first, then everything that is alive."""
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -12,14 +13,16 @@ from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.launch import launch
 from agentrl.cluster.learner import Learner, WeightSync
 from agentrl.cluster.runtime import guarded_run
+from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema import DataSection, RewardSection, RunConfig
+from agentrl.config.schema import DataSection, JudgeSection, RewardSection, RunConfig
 from agentrl.data.prompts import PromptDataset
-from agentrl.judge.connection import fill_address
+from agentrl.errors import ConfigError
 from agentrl.judge.local import LocalJudge
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
+from agentrl.rewards.loader import check_reward, fill_reward_address, reward_needs_judge
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.loader import fill_judge_address, load_tool_configs, needs_judge
@@ -33,6 +36,7 @@ class Plan:
     loaded: LoadedConfig
     directory: RunDirectory
     tools: list[ToolConfig]
+    reward: RewardSection
     prompts: PromptDataset
     validation_prompts: list[Prompt]
 
@@ -66,10 +70,54 @@ def prepare(loaded: LoadedConfig) -> Plan:
         ConfigError: where, what and the way out.
     """
     directory = RunDirectory(loaded.config)
-    tools = load_tool_configs(loaded.config)
+    tools, reward = check_plugins(loaded)
+    check_model_path(loaded.config.model.path)
     prompts, validation_prompts = read_data(loaded.config)
     directory.open()
-    return Plan(loaded=loaded, directory=directory, tools=tools, prompts=prompts, validation_prompts=validation_prompts)
+    return Plan(
+        loaded=loaded,
+        directory=directory,
+        tools=tools,
+        reward=reward,
+        prompts=prompts,
+        validation_prompts=validation_prompts,
+    )
+
+
+def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:
+    """Return tools and reward as plain data, after a look whether their classes can be imported.
+
+    Raises:
+        ConfigError: a wrong key, or a class that is not there.
+    """
+    tools = load_tool_configs(loaded.config)
+    reward = check_reward(loaded.config.reward, loaded.config.judge)
+    # The workers find the user's modules in the folder that the run ships to them; here it is the config's own.
+    sys.path.insert(0, str(loaded.path.parent))
+    try:
+        for tool in tools:
+            import_by_path(tool.class_name, key="class_name")
+        import_by_path(reward.class_name, key="reward.class_name")
+    finally:
+        sys.path.remove(str(loaded.path.parent))
+    return tools, reward
+
+
+def check_model_path(path: str) -> None:
+    """Refuse a model folder that is not there; the name of a model on a hub is left to the workers.
+
+    Raises:
+        ConfigError: `path` is no folder with a `config.json` and a `tokenizer.json`, and no hub name either.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+        if missing:
+            raise ConfigError(
+                f"model.path: {path} has no {' and no '.join(missing)}. Name a Hugging Face model folder."
+            )
+    elif folder.is_absolute() or path.startswith(".") or path.count("/") > 1:
+        raise ConfigError(f"model.path: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
 
 
 def read_data(config: RunConfig) -> tuple[PromptDataset, list[Prompt]]:
@@ -92,7 +140,7 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
     config, path = plan.config, plan.directory.path
     console = Console()
     configure_logging(path, console=console)
-    with guarded_run() as temp_dir, judge_for(plan.tools, config) as (tools, reward):
+    with guarded_run() as temp_dir, judge_for(plan.tools, plan.reward, config.judge) as (tools, reward):
         async with launch(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster:
             worker_config = WorkerConfig(
                 model_path=config.model.path,
@@ -106,6 +154,7 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
             rollouts = AgentLoopManager(
                 config.rollout, cluster.engines, workers, reward_timeout_s=config.reward.timeout_s
             )
+            await rollouts.check_prompts([*plan.prompts.all(), *plan.validation_prompts])
             with MetricsLogger(path) as metrics, RunProgress(console, num_steps=config.run.num_steps) as progress:
                 yield Run(
                     plan=plan,
@@ -118,12 +167,13 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
 
 
 @contextlib.contextmanager
-def judge_for(tools: list[ToolConfig], config: RunConfig) -> Iterator[tuple[list[ToolConfig], RewardSection]]:
+def judge_for(
+    tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection
+) -> Iterator[tuple[list[ToolConfig], RewardSection]]:
     """Give tools and reward with the address of the judge in them: the remote one, or one started for this run."""
-    judge, reward = config.judge, config.reward
     if judge.host_addr is not None and judge.host_port is not None:
         yield _with_judge(tools, reward, judge.host_addr, judge.host_port, judge.token_env)
-    elif needs_judge(tools) or None in (reward.config.get("host_addr", ""), reward.config.get("host_port", "")):
+    elif needs_judge(tools) or reward_needs_judge(reward):
         with LocalJudge(judge) as local:
             yield _with_judge(tools, reward, local.host, local.port, None)
     else:
@@ -133,8 +183,10 @@ def judge_for(tools: list[ToolConfig], config: RunConfig) -> Iterator[tuple[list
 def _with_judge(
     tools: list[ToolConfig], reward: RewardSection, host: str, port: int, token_env: str | None
 ) -> tuple[list[ToolConfig], RewardSection]:
-    filled = fill_address(reward.config, host=host, port=port, token_env=token_env)
-    return fill_judge_address(tools, host, port, token_env=token_env), replace(reward, config=filled)
+    return (
+        fill_judge_address(tools, host, port, token_env=token_env),
+        fill_reward_address(reward, host, port, token_env=token_env),
+    )
 
 
 def _dataset(files: list[str], data: DataSection, *, shuffle: bool, seed: int) -> PromptDataset:

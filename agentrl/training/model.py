@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from agentrl.errors import ConfigError
 from agentrl.training.packed_attention import packed_attention
 
 if TYPE_CHECKING:
@@ -40,13 +41,21 @@ def load_model(
     Args:
         model: where it is; its `dtype` is the type of the computation, which `Parallel.shard` takes care of.
         initial_weights: `random` needs only a `config.json`, and draws from torch's global generator.
+
+    Raises:
+        ConfigError: it is not there, or no causal LM.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
-    if initial_weights == "random":
-        config = AutoConfig.from_pretrained(model.path)
-        built = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
-    else:
-        built = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32, attn_implementation=_ATTENTION)
+    try:
+        if initial_weights == "random":
+            config = AutoConfig.from_pretrained(model.path)
+            built = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
+        else:
+            built = AutoModelForCausalLM.from_pretrained(
+                model.path, dtype=torch.float32, attn_implementation=_ATTENTION
+            )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
     return built.eval()
 
 

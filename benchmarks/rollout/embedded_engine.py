@@ -7,8 +7,9 @@ Two loads of 64 concurrent requests, on a random Qwen3 of 0.85M parameters:
 - equal: 128 prompt tokens and 128 sampled tokens each, what `generate` is made for;
 - turns: trajectories of 2 or 3 turns whose prompts, observations and answers differ in length, what agents do.
 
-All sample from the full distribution at temperature 1 and return log-probabilities. Rounds are interleaved, so that a
-busy machine slows all of them; what counts are the ratios. Prints tokens sampled per second, medians over rounds.
+All sample from the full distribution at temperature 1 and return log-probabilities. Prints tokens
+sampled per second of CPU time (of all threads, so that what else runs on the machine counts little), medians over
+interleaved rounds, and their ratios.
 """
 
 import argparse
@@ -79,10 +80,10 @@ async def run_turns(generate: Generate, seed: int) -> int:
 
 
 def time_generate(model: Qwen3ForCausalLM, seed: int) -> float:
-    """Return the tokens per second of `generate` on one batch of the equal load."""
+    """Return the tokens per CPU second of `generate` on one batch of the equal load."""
     rng = random.Random(seed)
     prompts = torch.tensor([random_tokens(rng, 128) for _ in range(NUM_CONCURRENT)])
-    start = time.perf_counter()
+    start = time.process_time()
     output = model.generate(  # pyright: ignore[reportAttributeAccessIssue]  # its protocol does not fit its own models
         prompts,
         attention_mask=torch.ones_like(prompts),
@@ -91,14 +92,14 @@ def time_generate(model: Qwen3ForCausalLM, seed: int) -> float:
         ),
     )
     num_sampled = output.sequences.numel() - prompts.numel()
-    return num_sampled / (time.perf_counter() - start)
+    return num_sampled / (time.process_time() - start)
 
 
 async def time_load(run: Callable[[Generate, int], Awaitable[int]], generate: Generate, seed: int) -> float:
-    """Return the tokens per second of one load."""
-    start = time.perf_counter()
+    """Return the tokens per CPU second of one load."""
+    start = time.process_time()
     num_sampled = await run(generate, seed)
-    return num_sampled / (time.perf_counter() - start)
+    return num_sampled / (time.process_time() - start)
 
 
 def engine_generate(engine: TransformersEngine) -> Generate:
@@ -120,7 +121,7 @@ def engine_generate(engine: TransformersEngine) -> Generate:
 
 
 async def measure(folder: str, rounds: int, threads: int) -> dict[str, list[float]]:
-    """Return the tokens per second of every round of every system and load."""
+    """Return the tokens per CPU second of every round of every system and load."""
     figures: dict[str, list[float]] = {}
     engine = TransformersEngine(
         ModelSection(path=folder),
@@ -168,7 +169,7 @@ def report(figures: dict[str, list[float]]) -> None:
     """Print medians and ratios."""
     medians = {name: statistics.median(values) for name, values in figures.items()}
     for name, values in figures.items():
-        print(f"{name:16} {medians[name]:8.0f} tokens/s   {' '.join(f'{value:.0f}' for value in values)}")
+        print(f"{name:16} {medians[name]:8.0f} tokens/CPU s   {' '.join(f'{value:.0f}' for value in values)}")
     for load, peer in (("equal", "generate"), ("equal", "batching"), ("turns", "batching")):
         ratio = medians[f"{load} agentrl"] / medians[f"{load} {peer}"]
         print(f"{load}: agentrl / {peer} = {ratio:.2f}")

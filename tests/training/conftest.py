@@ -1,12 +1,17 @@
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from training_cases import make_policy
 
-from agentrl.config.schema import ModelSection
+if TYPE_CHECKING:
+    from agentrl.config.schema import ModelSection
 
 
 @pytest.fixture(scope="session")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> ModelSection:
+def policy(tmp_path_factory: pytest.TempPathFactory) -> "ModelSection":
+    # Here and not above, because the GPU tests of this folder run where OmegaConf is not installed.
+    from agentrl.config.schema import ModelSection
+
     folder: Path = tmp_path_factory.mktemp("policy")
     return ModelSection(path=str(make_policy(folder)))

@@ -1,6 +1,7 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -14,15 +15,17 @@ from agentrl.training.supervised import SupervisedSchedule, SupervisedTrainer
 SCHEDULE = SupervisedSchedule(learning_rate=0.01, warmup_steps=2, num_steps=20, final_fraction=0.1)
 
 
-def make_trainer(model: ModelSection, *, max_tokens: int = 64, seed: int = 0, **kwargs) -> SupervisedTrainer:
+def make_trainer(
+    model: ModelSection, *, seed: int = 0, initial_weights: Literal["pretrained", "random"] = "pretrained"
+) -> SupervisedTrainer:
     trainer = SupervisedTrainer(
         model,
-        initial_weights=kwargs.get("initial_weights", "pretrained"),
+        initial_weights=initial_weights,
         schedule=SCHEDULE,
         betas=(0.9, 0.98),
         weight_decay=0.1,
         max_grad_norm=0.5,
-        max_tokens_per_micro_batch=max_tokens,
+        max_tokens_per_micro_batch=64,
         seed=seed,
         num_threads=1,
     )
@@ -70,7 +73,7 @@ def test_a_pattern_is_learnt(trainer: SupervisedTrainer):
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_prompt_tokens_are_not_learnt(trainer: SupervisedTrainer, policy: ModelSection):
+def test_examples_without_a_response_token_are_refused(trainer: SupervisedTrainer):
     prompts_only = [TokenisedExample(token_ids=[3, 4, 5], response_mask=[0, 0, 0])]
     with pytest.raises(ValueError, match="none of the examples has a response token"):
         trainer.step(prompts_only)

@@ -1,0 +1,145 @@
+"""Runs the real command as a user does, and looks at what it leaves behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from agentrl.observability.metrics_file import MetricsRow, read_metrics
+
+SMALL = [
+    "rollout.prompts_per_step=4",
+    "rollout.samples_per_prompt=8",
+    "algorithm.selection.keep=4",
+    "validation.every_steps=0",
+    "checkpoint.every_steps=2",
+]
+"""Overrides that make a step of the demo take about a second."""
+
+
+@dataclass
+class RunProcess:
+    """A runner in a process of its own, with all that it has started so far."""
+
+    process: subprocess.Popen[str]
+    run_dir: Path
+
+    def wait_for_step(self, step: int, *, timeout_s: float = 180) -> None:
+        """Return when `step` is in the metrics."""
+        limit = time.monotonic() + timeout_s
+        while time.monotonic() < limit:
+            if steps(self.run_dir)[-1:] >= [step]:
+                return
+            assert self.process.poll() is None, self.output()
+            time.sleep(0.1)
+        raise AssertionError(f"step {step} was not reached in {timeout_s} s: {self.output()}")
+
+    def family(self) -> list[psutil.Process]:
+        """Return the runner and everything below it, with what has left its session."""
+        parent = psutil.Process(self.process.pid)
+        mark = parent.children(recursive=True)
+        return [parent, *mark]
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def output(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.read() if self.process.poll() is not None else "(still running)"
+
+
+@contextmanager
+def running(
+    run_dir: Path,
+    *overrides: str,
+    config: str = "configs/demo.yaml",
+    cwd: Path | None = None,
+    python: str = sys.executable,
+) -> Iterator[RunProcess]:
+    """Start a run; kill it at the end if it still runs."""
+    command = [python, "-m", "agentrl.runners.rstar2", config, f"run.dir={run_dir}", *overrides]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd)
+    try:
+        yield RunProcess(process, run_dir)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def finish_run(run_dir: Path, *overrides: str, timeout_s: float = 300, **options: str | Path) -> str:
+    """Run to the end and return the output."""
+    with running(run_dir, *overrides, **options) as run:  # type: ignore[arg-type]
+        output, _ = run.process.communicate(timeout=timeout_s)
+        assert run.process.returncode == 0, output
+        return output
+
+
+def steps(run_dir: Path) -> list[int]:
+    """Return the steps in the metrics file so far."""
+    return [int(row["step"] or 0) for row in metrics(run_dir)]
+
+
+def metrics(run_dir: Path) -> list[MetricsRow]:
+    file = run_dir / "metrics.jsonl"
+    return read_metrics(file) if file.exists() else []
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> bool:
+    limit = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.2)
+    return condition()
+
+
+def alive(processes: list[psutil.Process]) -> list[str]:
+    """Return those of `processes` that still run, as text for the message."""
+    found = []
+    for process in processes:
+        try:
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def listening_ports(processes: list[psutil.Process]) -> set[int]:
+    """Return the TCP ports on which any of `processes` listens."""
+    ports: set[int] = set()
+    for process in processes:
+        try:
+            ports |= {c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+        except psutil.NoSuchProcess:
+            continue
+    return ports
+
+
+def can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def shared_memory_files() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def run_folders() -> set[Path]:
+    """Return the temporary folders of runs, of which a finished run leaves none."""
+    return set(Path("/tmp").glob("agentrl-*"))
+
+
+SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}

@@ -1,0 +1,99 @@
+"""One real update on a GPU: bfloat16, NCCL, FSDP2.
+
+Needs only torch, transformers and pytest, so that it also runs in a plain CUDA image:
+`python -m pytest -c /dev/null --rootdir . -p no:cacheprovider tests/training/test_gpu_update.py`.
+Settings are plain namespaces here, because the typed sections need OmegaConf.
+"""
+
+import math
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from training_cases import alone, make_group, make_policy
+from transformers import AutoModelForCausalLM
+
+from agentrl.training.actor import Actor
+from agentrl.training.batch import pack_trajectories
+from agentrl.training.model import load_model
+from agentrl.training.scoring import score_tokens
+from agentrl.training.sharding import plan_update
+from agentrl.weight_sync.shared_memory import read_tensors
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+ACTOR: Any = SimpleNamespace(
+    num_threads_per_worker=1,
+    learning_rate=0.02,  # a smaller step would be lost when weights near 1 are rounded to bfloat16
+    warmup_steps=0,
+    weight_decay=0.01,
+    adam_beta1=0.9,
+    adam_beta2=0.999,
+    max_grad_norm=1.0,
+    max_tokens_per_micro_batch=128,
+)
+
+
+def algorithm(kl_coefficient: float) -> Any:
+    return SimpleNamespace(
+        normalise_by_std=True, clip_ratio_low=0.2, clip_ratio_high=0.28, kl_coefficient=kl_coefficient
+    )
+
+
+def model_at(folder: Path, dtype: str) -> Any:
+    return SimpleNamespace(path=str(folder), dtype=dtype)
+
+
+def weights_of(actor: Actor) -> dict[str, Tensor]:
+    source = actor.publish_weights()
+    assert source is not None
+    return {name: tensor.clone() for name, tensor in read_tensors(source)}
+
+
+def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tuple[dict[str, float], dict[str, Tensor]]:
+    actor = Actor(model_at(folder, dtype), ACTOR, algorithm(kl_coefficient), temperature=1.0, seed=0)
+    actor.setup(alone())
+    draws = random.Random(0)
+    groups = [make_group(draws, f"p{index}", 8) for index in range(3)]
+    [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=2)
+    metrics = actor.update(shard, [made.ref for made in refs])
+    weights = weights_of(actor)
+    actor.save(str(folder / f"checkpoint_{dtype}_{kl_coefficient}"))
+    actor.close()
+    return metrics, weights
+
+
+def test_one_bfloat16_update_runs_and_stays_near_float32(tmp_path: Path):
+    folder = make_policy(tmp_path)
+    start = dict(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).named_parameters())
+    exact, _ = update_once(folder, "float32")
+    metrics, weights = update_once(folder, "bfloat16")
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["actor/entropy"] == pytest.approx(exact["actor/entropy"], rel=0.02)
+    assert metrics["actor/grad_norm"] == pytest.approx(exact["actor/grad_norm"], rel=0.1)
+    assert metrics["actor/memory_bytes_max"] > 0
+    for name, tensor in weights.items():
+        assert tensor.dtype == torch.bfloat16
+        assert not torch.equal(tensor, start[name].bfloat16()), f"{name} did not move"
+
+
+def test_the_kl_term_works_with_a_reference_on_the_same_gpu(tmp_path: Path):
+    metrics, _ = update_once(make_policy(tmp_path), "bfloat16", kl_coefficient=0.1)
+    assert math.isfinite(metrics["actor/kl_reference"])
+
+
+def test_packed_attention_on_the_gpu_is_that_of_the_cpu(tmp_path: Path):
+    model = load_model(model_at(make_policy(tmp_path), "float32"))
+    draws = random.Random(0)
+    trajectories = [made.ref for made in make_group(draws, "p", 8).trajectories]
+    [batch] = pack_trajectories(trajectories, [0.0] * 8, max_tokens=10_000)
+    with torch.no_grad():
+        on_cpu = score_tokens(model, batch.tokens, temperature=1.0).logprobs_N
+        device = torch.device("cuda")
+        torch.nn.Module.cuda(model)
+        on_gpu = score_tokens(model, batch.to(device).tokens, temperature=1.0).logprobs_N
+    torch.testing.assert_close(on_gpu.cpu(), on_cpu, atol=1e-4, rtol=0)
