@@ -7,9 +7,9 @@ Two loads of 64 concurrent requests, on a random Qwen3 of 0.85M parameters:
 - equal: 128 prompt tokens and 128 sampled tokens each, what `generate` is made for;
 - turns: trajectories of 2 or 3 turns whose prompts, observations and answers differ in length, what agents do.
 
-All sample from the full distribution at temperature 1 and return log-probabilities. Prints tokens
-sampled per second of CPU time (of all threads, so that what else runs on the machine counts little), medians over
-interleaved rounds, and their ratios.
+All sample from the full distribution at temperature 1; the two batching engines return log-probabilities, `generate`
+the logits. Prints tokens sampled per second of CPU time (of all threads, so that what else runs on the machine counts
+little), medians over interleaved rounds, and their ratios.
 """
 
 import argparse

@@ -83,7 +83,7 @@ def test_demonstrations_start_with_what_the_policy_is_shown() -> None:
 def test_about_two_demonstrations_in_five_end_right() -> None:
     answers = {problem.question: str(problem.answer) for problem in islice(distinct_problems(5), 4000)}
     right = [last_answer(dialogue) == answers[dialogue[1]["content"]] for dialogue in dialogues(4000)]
-    assert sum(right) / len(right) == pytest.approx(0.45, abs=0.03)
+    assert sum(right) / len(right) == pytest.approx(0.425, abs=0.03)
 
 
 def test_shares_of_the_strategies_sum_to_one() -> None:
@@ -109,4 +109,4 @@ async def test_unparsable_calls_are_answered_in_the_words_of_the_agent_loop() ->
                 assert result.status is ToolStatus.UNPARSABLE
                 assert reply["content"] == result.text
                 num_unparsable += 1
-    assert num_unparsable > 25
+    assert num_unparsable > 10
