@@ -87,8 +87,11 @@ def _fields(cls: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
     """Yield each declared key with the string that stands below it."""
     for item, following in zip(cls.body, [*cls.body[1:], None], strict=True):
         if isinstance(item, ast.AnnAssign):
-            documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            yield item, " ".join(str(following.value.value).split()) if documented else ""
+            match following:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield item, " ".join(text.split())
+                case _:
+                    yield item, ""
 
 
 def _section_of(item: ast.AnnAssign, classes: dict[str, ast.ClassDef]) -> str | None:

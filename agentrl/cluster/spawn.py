@@ -10,8 +10,12 @@ from ray.actor import ActorHandle
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.errors import ConfigError
 
-_QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-"""Bars of libraries inside workers would break the run's own."""
+_WORKER_ENV = {
+    # Engine, actor and judge share the cores in turn; OpenMP threads that spin while they wait take them from each other.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # Bars of libraries inside workers would break the run's own.
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ def spawn(
         "num_gpus": pool.num_gpus,
         "max_concurrency": max_concurrency,
         "max_restarts": -1 if restart else 0,
-        "runtime_env": {"env_vars": _QUIET | (env or {})},
+        "runtime_env": {"env_vars": _WORKER_ENV | (env or {})},
     }
     wrapped = ray.remote(**options)(cls)
     return [

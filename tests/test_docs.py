@@ -1,0 +1,171 @@
+"""The pages: what they name exists, what they show works, and what is generated is up to date."""
+
+import ast
+import re
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+from agentrl.config.schema import RewardSection, RunConfig
+from agentrl.config.sft_schema import SftConfig
+from agentrl.rewards.loader import build_reward
+from agentrl.tools.builder import build_tools
+from agentrl.tools.loader import load_tool_file
+from code_judge_server.settings import Settings
+from docs import make_configuration
+from tests.test_architecture import ISLANDS, LAYERS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+SOURCE_FOLDERS = (
+    "agentrl",
+    "code_judge_server",
+    "configs",
+    "tool_configs",
+    "examples",
+    "benchmarks",
+    "tests",
+    "docs",
+    ".ci",
+)
+NAMES_TO_FILL_IN = re.compile(r"NAME|\.\.\.")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def in_backticks(page: Path) -> list[str]:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", prose)
+
+
+@cache
+def definitions(file: Path) -> frozenset[str]:
+    """Names of the functions and classes of a file; methods as `Class.method`."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}.{m.name}" for m in node.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+    return frozenset(found)
+
+
+@cache
+def all_tests() -> frozenset[str]:
+    return frozenset(name for file in (ROOT / "tests").rglob("test_*.py") for name in definitions(file))
+
+
+def config_keys(section: type, prefix: str = "") -> set[str]:
+    """Full keys of a config tree, its sections included."""
+    found: set[str] = set()
+    hints = get_type_hints(section)
+    for item in fields(section):
+        kinds = [kind for kind in (hints[item.name], *get_args(hints[item.name])) if is_dataclass(kind)]
+        found.add(f"{prefix}{item.name}")
+        for kind in kinds:
+            assert isinstance(kind, type)
+            found |= config_keys(kind, f"{prefix}{item.name}.")
+    return found
+
+
+def read_block(page: Path, first_line: str) -> str:
+    """Return the code block that starts with this comment."""
+    blocks = re.findall(r"^```\w+\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return next(block for block in blocks if block.startswith(f"# {first_line}\n"))
+
+
+def test_the_reference_of_keys_is_what_the_schema_says():
+    assert make_configuration.PAGE.read_text() == make_configuration.page(), "run `python docs/make_configuration.py`"
+
+
+@every_page
+def test_relative_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            path, _, anchor = target.partition("#")
+            linked = page.parent / path if path else page
+            assert linked.exists(), f"{page.name}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", linked.read_text(), flags=re.MULTILINE)
+                assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_paths_and_the_names_in_them_exist(page: Path):
+    for word in in_backticks(page):
+        path, _, name = word.partition("::")
+        if (
+            path.split("/")[0] in SOURCE_FOLDERS
+            and "/" in path
+            and " " not in path
+            and not NAMES_TO_FILL_IN.search(path)
+        ):
+            assert (ROOT / path).exists(), f"{page.name}: `{word}`"
+            assert not name or name in definitions(ROOT / path), f"{page.name}: `{word}`"
+
+
+@every_page
+def test_named_tests_exist(page: Path):
+    named = {word for word in in_backticks(page) if re.fullmatch(r"test_\w+", word)}
+    assert named <= all_tests()
+
+
+@every_page
+def test_named_commands_exist(page: Path):
+    text = page.read_text()
+    for module in re.findall(r"python -m ((?:agentrl|code_judge_server|examples)[\w.]*)", text):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"{page.name}: {module}"
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = re.findall(r"(?:`|^    )make ([a-z-]+)", text, flags=re.MULTILINE)
+    assert set(named) <= targets, f"{page.name}: {set(named) - targets}"
+
+
+@every_page
+def test_named_config_keys_exist(page: Path):
+    known = config_keys(RunConfig) | config_keys(SftConfig)
+    sections = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
+    for word in in_backticks(page):
+        key = word.partition("=")[0].partition(":")[0]
+        if re.fullmatch(rf"(?:{sections})\.[a-z_.]+", key) and not key.endswith((".py", ".yaml", ".jsonl", ".log")):
+            assert key in known, f"{page.name}: `{word}`"
+
+
+def test_named_settings_of_the_judge_exist():
+    page = (ROOT / "docs" / "judge.md").read_text()
+    flags = set(re.findall(r"--([a-z][a-z-]+)", page)) - {"help"}
+    assert flags <= {name.replace("_", "-") for name in Settings.model_fields}
+
+
+def test_the_pages_rooms_and_islands_are_those_that_are_checked():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \| (.+) \|$", page, flags=re.MULTILINE)
+    names = [set(re.findall(r"`(\w+)`", row[0])) for row in rows]
+    assert names[: len(LAYERS)] == LAYERS
+    islands = {package: places for package, places in ISLANDS.items() if package != "vllm"}  # has no file yet
+    shown = {
+        name: tuple(re.findall(r"`([\w/.]+)`", row[1]))
+        for group, row in zip(names, rows, strict=True)
+        for name in group
+    }
+    assert {package: shown.get(package) for package in islands} == islands
+
+
+def test_the_tools_that_the_readme_shows_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("my_tools.py", "my_tools.yaml"):
+        (tmp_path / name).write_text(read_block(ROOT / "README.md", name))
+    monkeypatch.syspath_prepend(tmp_path)
+    tools = build_tools(load_tool_file(tmp_path / "my_tools.yaml"))
+    assert list(tools) == ["define", "count_letters"]
+    assert tools["count_letters"].schema.parameters["required"] == ["word", "letter"]
+
+
+def test_the_reward_that_the_readme_shows_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "my_rewards.py").write_text(read_block(ROOT / "README.md", "my_rewards.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    build_reward(RewardSection(class_name="my_rewards.ExactAnswer"))
