@@ -4,13 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-
 .PHONY: setup demo test test-all lint fmt clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "agentrl needs Python 3.11 or newer; try make PYTHON=python3.12"'
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "agentrl needs Python 3.11 to 3.13; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
 	touch $(STAMP)

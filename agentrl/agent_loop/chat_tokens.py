@@ -97,7 +97,7 @@ class ChatTokens:
             `(token_ids, response_mask)` of one length; 1 marks what an assistant wrote, its turn-end token included.
 
         Raises:
-            ValueError: the template changes earlier text when an assistant turn follows.
+            ConfigError: the template changes earlier text when an assistant turn follows.
         """
         ids: list[int] = []
         mask: list[int] = []
@@ -109,8 +109,9 @@ class ChatTokens:
             before = self._render(messages[:index], add_generation_prompt=True)
             after = self._render(messages[: index + 1])
             if not before.startswith(rendered) or not after.startswith(before):
-                raise ValueError(
-                    f"message {index}: the chat template rewrites earlier turns; its text cannot be trained on"
+                raise ConfigError(
+                    f"message {index}: the chat template rewrites earlier assistant turns (Qwen3 drops their thoughts), so "
+                    "what would be trained is not what a rollout sees. Use a template that only appends."
                 )
             context_ids = self._encode(pending + before[len(rendered) :])
             completion = after[len(before) : len(after) - len(self._after_turn_end)]

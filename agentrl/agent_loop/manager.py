@@ -12,11 +12,16 @@ from collections.abc import Callable, Sequence
 from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
-from agentrl.errors import ConfigError, RolloutError, WorkerDiedError
+from agentrl.errors import AgentRLError, ConfigError, RolloutError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.types import Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
 
 logger = logging.getLogger(__name__)
+
+_WORKER_TRIES = 2
+"""Workers that a trajectory is given to; a worker itself tries again in fresh episodes, `rollout.max_retries` times."""
+
+_CLOSE_TIMEOUT_S = 5.0
 
 _MARGIN_S = 30.0
 """What a worker may be late by before the driver gives its trajectory up."""
@@ -36,7 +41,6 @@ class AgentLoopManager:
         """Take the started engines and workers; `reward_timeout_s` is part of how long a trajectory may take."""
         self._engines = list(engines)
         self._max_prompt_tokens = rollout.max_prompt_tokens
-        self._max_tries = rollout.max_retries + 1
         self._workers = itertools.cycle(workers)
         self._all_workers = list(workers)
         self._places: asyncio.Queue[int] = asyncio.Queue()
@@ -106,6 +110,14 @@ class AgentLoopManager:
         judge = sum((report.judge for report in reports), JudgeStats())
         return {"rollout/loop_lag_s_max": max(report.loop_lag_s_max for report in reports), **judge.metrics()}
 
+    async def aclose(self) -> None:
+        """Let the workers close tools and rewards, as far as they still can."""
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await all_of(worker.aclose() for worker in self._all_workers)
+        except (TimeoutError, AgentRLError) as error:
+            logger.warning("agent-loop workers did not close in order: %r", error)
+
     async def _make(
         self, request: TrajectoryRequest, on_finished: Callable[[TrajectorySummary], None]
     ) -> TrajectoryRef:
@@ -119,7 +131,7 @@ class AgentLoopManager:
 
     async def _run(self, request: TrajectoryRequest, place: int) -> TrajectoryRef:
         reason = ""
-        for _ in range(self._max_tries):
+        for _ in range(_WORKER_TRIES):
             worker = next(self._workers)
             try:
                 async with asyncio.timeout(self._timeout_s):

@@ -5,6 +5,7 @@ first use, on this process's own event loop; none of them ever crosses a process
 """
 
 import asyncio
+import gc
 import logging
 import math
 from collections.abc import Sequence
@@ -153,11 +154,11 @@ class AgentLoopWorker:
 
     async def aclose(self) -> None:
         """Close tools and reward."""
-        if self._parts is not None:
-            self._parts.lag.stop()
-            await self._parts.tools.aclose()
-            await self._parts.reward.aclose()
-            self._parts = None
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.lag.stop()
+            await parts.tools.aclose()
+            await parts.reward.aclose()
 
     async def _built(self) -> _Parts:
         async with self._building:
@@ -168,11 +169,15 @@ class AgentLoopWorker:
     async def _build(self) -> _Parts:
         config = self._config
         threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
-        tools = ToolExecutor(build_tools(config.tools), timeout_s=config.rollout.tool_timeout_s)
-        await tools.start()
-        reward = build_reward(config.reward)
-        await reward.start()
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model_path)
+        tools = ToolExecutor(build_tools(config.tools), timeout_s=config.rollout.tool_timeout_s)
+        reward = build_reward(config.reward)
+        await tools.start()
+        try:
+            await reward.start()
+        except BaseException:
+            await tools.aclose()
+            raise
         tokens = ChatTokens(tokenizer, [schema.as_template_dict() for schema in tools.schemas])
         if tokens.rewrites_history:
             logger.warning(
@@ -181,6 +186,8 @@ class AgentLoopWorker:
                 config.model_path,
             )
         loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)
+        # What the libraries have loaded lives as long as the process; walking it stops the event loop for 0.2 s.
+        gc.freeze()
         return _Parts(tokens=tokens, loop=loop, tools=tools, reward=reward, lag=LoopLag(self._role))
 
     async def _play(self, parts: _Parts, request: TrajectoryRequest, engine: Engine, retry: int) -> Trajectory:
@@ -216,6 +223,7 @@ class AgentLoopWorker:
 def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
     """Return the small facts that the driver works with."""
     results = trajectory.tool_results
+    num_calls = sum(len(turn.calls) for turn in trajectory.turns)
     versions = [version for _, version in trajectory.version_spans]
     return TrajectorySummary(
         trajectory_id=trajectory.trajectory_id,
@@ -226,8 +234,9 @@ def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
         num_tokens=len(trajectory.token_ids),
         num_response_tokens=trajectory.num_response_tokens,
         num_turns=len(trajectory.turns),
-        num_tool_calls=len(results),
-        num_failed_tool_calls=sum(result.status is not ToolStatus.OK for result in results),
+        num_tool_calls=num_calls,
+        # A call that the turn limit left unanswered did not succeed either.
+        num_failed_tool_calls=num_calls - sum(result.status is ToolStatus.OK for result in results),
         num_answer_tags=sum(turn.text.count("<answer>") for turn in trajectory.turns),
         num_retries=trajectory.num_retries,
         wall_time_s=trajectory.wall_time_s,

@@ -49,10 +49,6 @@ class WorkerHandle:
         first, second = getattr(self._actor, method).options(num_returns=2).remote(*args)
         return await self._result(first), second
 
-    def kill(self) -> None:
-        """End the worker's process at once."""
-        ray.kill(self._actor)
-
     async def _result(self, ref: Any) -> Any:
         try:
             return await ref
@@ -75,8 +71,3 @@ async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-async def fetch(ref: Any) -> Any:
-    """Return what a reference stands for."""
-    return await ref

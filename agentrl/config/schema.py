@@ -187,7 +187,7 @@ class JudgeSection:
     max_memory_mb: int = 512
     """Memory of one judged program, for a judge that the run starts."""
     min_isolation: Literal["A", "B", "C", "D"] = "B"
-    """Weakest isolation tier accepted of a judge that the run starts; `D` (no isolation) must be named here."""
+    """Weakest isolation tier accepted, of a remote judge too; `D` (no isolation) must be named here."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class CodeJudgeTools:
     batch_timeout_seconds: float = 30.0
     """Wall clock for one batch."""
     enable_jupyter: bool = False
-    """Offer the stateful `jupyter_code` tool as well."""
+    """The stateful `jupyter_code` tool; this version has none yet, and refuses true."""
 
 
 @dataclass(frozen=True)
@@ -251,4 +251,6 @@ class RunConfig:
     validation: ValidationSection = field(default_factory=ValidationSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     tools: ToolsSection | None = None
+    """Tools in the short form; or name a file in `tool_config_path`."""
     tool_config_path: str | None = None
+    """Tool YAML; the same key may stand under `rollout` instead."""

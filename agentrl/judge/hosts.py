@@ -19,7 +19,7 @@ _CONNECT_TIMEOUT_S = 5.0
 _REPLY_GRACE_S = 5.0
 """How much longer than the deadline that the judge was given the client waits for its reply."""
 _KEEP_ALIVE_S = 4.0
-"""Less than uvicorn's 5 s, so that an idle connection is closed from this side and no request is lost in the race."""
+"""Less than the server's own limit, so that an idle connection is closed from this side and no request is lost in the race."""
 _UNHEALTHY_S = 5.0
 """How long a host that failed is passed over while another one works."""
 _REFUSED = (400, 413, 422)

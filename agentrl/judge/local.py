@@ -17,6 +17,11 @@ from agentrl.errors import ConfigError, JudgeUnavailableError
 logger = logging.getLogger(__name__)
 
 _LISTENING = re.compile(r"listening on http://(?P<host>[^:\s]+):(?P<port>\d+)")
+_OF_ANOTHER_JUDGE = re.compile(
+    r"CODE_JUDGE_|MAX_(EXECUTION_TIME|MEMORY|WORKERS|STDOUT_ERROR_LENGTH|QUEUE_WORK_LIFE_TIME)$"
+)
+"""Settings in the environment are for a judge that somebody else runs; this one's are in the config."""
+
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 5.0
 
@@ -44,7 +49,7 @@ class LocalJudge:
             JudgeUnavailableError: it does not come up in time.
         """
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("CODE_JUDGE_")}
+        environment = {name: value for name, value in os.environ.items() if not _OF_ANOTHER_JUDGE.match(name)}
         # A session of its own: Ctrl-C reaches the run, which stops the judge when it no longer needs it.
         self._process = subprocess.Popen(
             self._command(),

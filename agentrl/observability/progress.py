@@ -57,11 +57,6 @@ class RunProgress:
         self._replace_stage(description, total=num_trajectories)
         self._show_trajectories()
 
-    def add_trajectories(self, count: int) -> None:
-        """Raise the number to wait for: prompts were refilled."""
-        self._num_trajectories += count
-        self._show_trajectories()
-
     def finish_trajectory(self, *, num_tokens: int) -> None:
         """Count one finished trajectory and the tokens that were sampled for it."""
         self._num_trajectories_done += 1

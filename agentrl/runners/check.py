@@ -45,10 +45,10 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
 
 
 async def _build_everything(tools: list[ToolConfig], reward: RewardSection, config: RunConfig) -> list[str]:
-    with judge_for(tools, reward, config.judge) as (filled, filled_reward):
+    async with judge_for(tools, reward, config.judge) as (filled, filled_reward):
         executor = ToolExecutor(build_tools(filled), timeout_s=config.rollout.tool_timeout_s)
-        await executor.start()
         built = build_reward(filled_reward)
+        await executor.start()
         try:
             await built.start()
             await built.aclose()

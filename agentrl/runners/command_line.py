@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from agentrl.errors import AgentRLError, ConfigError
+from agentrl.errors import AgentRLError, ConfigError, ToolError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -38,7 +38,7 @@ def run_command(command: Callable[[], Coroutine[Any, Any, None]]) -> int:
             raise  # a bug of ours: its traceback is the message
         for line in dict.fromkeys(f"error: {cause}" for cause in causes):
             print(line, file=sys.stderr)
-        return EXIT_USAGE if isinstance(causes[0], ConfigError) else EXIT_FAILED
+        return EXIT_USAGE if isinstance(causes[0], ConfigError | ToolError) else EXIT_FAILED
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import DataSection, JudgeSection, RewardSection, RunConfig
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
+from agentrl.judge.connection import JudgeConnection
 from agentrl.judge.local import LocalJudge
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
@@ -25,8 +26,11 @@ from agentrl.observability.progress import RunProgress
 from agentrl.rewards.loader import check_reward, fill_reward_address, reward_needs_judge
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.tools.base import ToolConfig
+from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import fill_judge_address, load_tool_configs, needs_judge
 from agentrl.types import Prompt
+
+_JUDGE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +97,12 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
     tools = load_tool_configs(loaded.config)
     reward = check_reward(loaded.config.reward, loaded.config.judge)
     # The workers find the user's modules in the folder that the run ships to them; here it is the config's own.
-    sys.path.insert(0, str(loaded.path.parent))
-    try:
-        for tool in tools:
-            import_by_path(tool.class_name, key="class_name")
-        import_by_path(reward.class_name, key="reward.class_name")
-    finally:
-        sys.path.remove(str(loaded.path.parent))
+    sys.path.append(str(loaded.path.parent))
+    for tool in tools:
+        import_by_path(tool.class_name, key="class_name")
+        if tool.class_name == FUNCTION_TOOL:
+            import_by_path(tool.config["function"], key="function")
+    import_by_path(reward.class_name, key="reward.class_name")
     return tools, reward
 
 
@@ -140,8 +143,11 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
     config, path = plan.config, plan.directory.path
     console = Console()
     configure_logging(path, console=console)
-    with guarded_run() as temp_dir, judge_for(plan.tools, plan.reward, config.judge) as (tools, reward):
-        async with launch(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster:
+    with guarded_run() as temp_dir:
+        async with (
+            judge_for(plan.tools, plan.reward, config.judge) as (tools, reward),
+            launch(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,
+        ):
             worker_config = WorkerConfig(
                 model_path=config.model.path,
                 rollout=config.rollout,
@@ -156,28 +162,52 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
             )
             await rollouts.check_prompts([*plan.prompts.all(), *plan.validation_prompts])
             with MetricsLogger(path) as metrics, RunProgress(console, num_steps=config.run.num_steps) as progress:
-                yield Run(
-                    plan=plan,
-                    rollouts=rollouts,
-                    learner=cluster.learner,
-                    weight_sync=cluster.weight_sync,
-                    metrics=metrics,
-                    progress=progress,
-                )
+                try:
+                    yield Run(
+                        plan=plan,
+                        rollouts=rollouts,
+                        learner=cluster.learner,
+                        weight_sync=cluster.weight_sync,
+                        metrics=metrics,
+                        progress=progress,
+                    )
+                finally:
+                    await rollouts.aclose()
 
 
-@contextlib.contextmanager
-def judge_for(
+@contextlib.asynccontextmanager
+async def judge_for(
     tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection
-) -> Iterator[tuple[list[ToolConfig], RewardSection]]:
-    """Give tools and reward with the address of the judge in them: the remote one, or one started for this run."""
+) -> AsyncIterator[tuple[list[ToolConfig], RewardSection]]:
+    """Give tools and reward with the address of the judge in them: the remote one, or one started for this run.
+
+    Raises:
+        ConfigError: the judge isolates its programs less than `judge.min_isolation` asks.
+        JudgeUnavailableError: it does not answer.
+    """
     if judge.host_addr is not None and judge.host_port is not None:
+        await _check_remote(judge)
         yield _with_judge(tools, reward, judge.host_addr, judge.host_port, judge.token_env)
     elif needs_judge(tools) or reward_needs_judge(reward):
         with LocalJudge(judge) as local:
             yield _with_judge(tools, reward, local.host, local.port, None)
     else:
         yield tools, reward
+
+
+async def _check_remote(judge: JudgeSection) -> None:
+    connection = JudgeConnection(host_addr=judge.host_addr, host_port=judge.host_port, token_env=judge.token_env)
+    client = connection.client(owner="judge")
+    await client.start()
+    try:
+        [health] = await client.check(timeout_s=_JUDGE_TIMEOUT_S)
+    finally:
+        await client.aclose()
+    if health.isolation > judge.min_isolation:
+        raise ConfigError(
+            f"judge.min_isolation: the judge at {judge.host_addr}:{judge.host_port} reaches tier {health.isolation}, and "
+            f"`{judge.min_isolation}` is asked for. Give it a machine that can isolate, or name the tier that you accept."
+        )
 
 
 def _with_judge(

@@ -140,7 +140,12 @@ class RunDirectory:
         return sorted(folder for folder in self._checkpoints.glob("step_*") if folder.suffix != ".partial")
 
     def _refuse_changes(self, saved: Path) -> None:
-        before, now = flatten(load_tree(RunConfig, saved)), flatten(self._config)
+        try:
+            before, now = flatten(load_tree(RunConfig, saved)), flatten(self._config)
+        except ConfigError as error:
+            raise ConfigError(
+                f"run.dir: {saved} was written by another version of agentrl: {error}. Name another `run.dir`."
+            ) from error
         changed = [key for key, value in now.items() if before.get(key) != value]
         if changed:
             details = ", ".join(f"`{key}` was {before.get(key)!r} and is {now[key]!r}" for key in changed)

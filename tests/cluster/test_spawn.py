@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cluster.handles import WorkerHandle, fetch
+from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.errors import ConfigError, EngineError, WorkerDiedError, WorkerError
 from agentrl.types import Deadline
@@ -43,8 +43,9 @@ async def test_a_bug_comes_out_with_the_worker_and_its_traceback(workers: list[W
 
 async def test_the_second_part_of_a_pair_outlives_its_worker(workers: list[WorkerHandle]):
     size, ref = await workers[0].call_keeping_second("pair", 2_000_000)
-    workers[0].kill()
-    assert size == len(await fetch(ref)) == 2_000_000
+    with pytest.raises(WorkerDiedError):
+        await workers[0].die()
+    assert size == len(await ref) == 2_000_000
 
 
 async def test_a_dead_worker_is_a_typed_error(workers: list[WorkerHandle]):

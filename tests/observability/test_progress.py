@@ -43,8 +43,7 @@ def wait_until_shown(console: Console, text: str) -> None:
 
 def run_one_step(console: Console) -> None:
     with RunProgress(console, num_steps=40, num_steps_done=12) as progress:
-        progress.start_rollout("step 13 rollout", num_trajectories=2)
-        progress.add_trajectories(2)
+        progress.start_rollout("step 13 rollout", num_trajectories=4)
         for _ in range(3):
             progress.finish_trajectory(num_tokens=100)
         if console.is_terminal:
