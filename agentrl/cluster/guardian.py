@@ -1,10 +1,11 @@
 """A small process that cleans up after a runner that could not: it outlives even `kill -9` of it.
 
 The runner starts it first and holds the other end of its standard input. When that end closes without a farewell, the
-runner is dead: every process that carries the run's mark in its environment (Ray's, the engines, the judge) is killed, and
-the run's temporary folder removed. Programs that the judge runs have a clean environment; their slot ends them.
+runner is dead: every process of the run (Ray's, the engines, the judge), known by a mark in its environment or by open files,
+is killed, and the run's temporary folder removed. Programs that the judge runs have a clean environment; their slot ends them.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 MARK = "AGENTRL_RUN_MARK"
 _FAREWELL = "farewell"
 _GRACE_S = 2.0
+_TRACKER_GRACE_S = 3.0
 _LIMIT_S = 20.0
 
 
@@ -38,28 +40,49 @@ class Guardian:
         self._process.communicate(_FAREWELL)
 
 
-def _marked_processes(mark: str) -> list[int]:
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue  # it ended while we looked, or is another user's
-            if wanted in environment.split(b"\0"):
-                found.append(int(entry.name))
-    return found
+def _processes_of_run(mark: str, temp_dir: Path) -> list[int]:
+    """Return the processes that carry the run's mark, or have a file of its temporary folder open.
+
+    The second, because a process that renames itself, as Ray's do, overwrites its own environment.
+    """
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and (_has_mark(pid, mark) or _has_open_file(pid, temp_dir))]
 
 
-def _kill_marked(mark: str) -> None:
-    limit = time.monotonic() + _LIMIT_S
-    while (pids := _marked_processes(mark)) and time.monotonic() < limit:
+def _has_mark(pid: int, mark: str) -> bool:
+    with contextlib.suppress(OSError):  # it ended while we looked, or is another user's
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
+def _has_open_file(pid: int, folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if descriptor.readlink().is_relative_to(folder):
+                    return True
+    return False
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _kill_run(mark: str, temp_dir: Path) -> None:
+    """Kill what belongs to the run; Python's resource trackers last.
+
+    A tracker removes the named semaphores and shared memory of its process when that is gone. It must live to do so.
+    """
+    started = time.monotonic()
+    while (pids := _processes_of_run(mark, temp_dir)) and time.monotonic() < started + _LIMIT_S:
+        spare_trackers = time.monotonic() < started + _TRACKER_GRACE_S
         for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+            if not (spare_trackers and _is_resource_tracker(pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
 
 
@@ -69,7 +92,7 @@ def _main(mark: str, temp_dir: Path) -> None:
     farewell = sys.stdin.read()
     if farewell != _FAREWELL:
         time.sleep(_GRACE_S)  # Ray and the judge notice by themselves, and end more cleanly than we can
-    _kill_marked(mark)
+    _kill_run(mark, temp_dir)
     shutil.rmtree(temp_dir, ignore_errors=True)
 
 

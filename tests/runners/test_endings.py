@@ -47,7 +47,9 @@ def test_a_signal_leaves_nothing_behind(name: str, tmp_path: Path):
     assert code == (-signal.SIGKILL if name == "SIGKILL" else 128 + SIGNALS[name])
     assert "Traceback" not in output
     assert wait_until(lambda: run_folders() <= folders, timeout_s=30)
-    assert shared_memory_files() <= shared_memory
+    assert wait_until(lambda: shared_memory_files() <= shared_memory, timeout_s=10), (
+        shared_memory_files() - shared_memory
+    )
 
 
 def test_an_exception_in_a_worker_ends_the_run_with_its_reason_and_leaves_nothing_behind(tmp_path: Path):
