@@ -1,42 +1,41 @@
 """Mathematical equivalence of two answers, in processes that may hang and are then killed.
 
 `math-verify` parses and compares with sympy, which can take for ever or all memory on an answer that a policy makes up.
-So it runs in a pool whose processes are killed at a time limit and replaced; the other processes go on meanwhile.
+So it runs in processes of its own that are killed at a time limit and replaced; the others go on meanwhile.
+
+Not a pool of a library: those are built on named semaphores, which stay in shared memory when a run is killed.
 """
 
 import asyncio
-import ctypes
-import importlib
+import json
 import logging
-import multiprocessing
-import resource
-import signal
-from concurrent.futures.process import BrokenProcessPool
-
-from pebble import ProcessExpired, ProcessPool
+import socket
+import subprocess
+import sys
 
 from agentrl.errors import RolloutError
 from agentrl.types import Deadline
 
 logger = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1
-_MEMORY_LIMIT_BYTES = 2 * 1024**3
+_START_TIMEOUT_S = 60.0
 _MAX_CRASHES = 2
 """A process that dies under an answer may have been killed from outside; one that dies twice died of the answer."""
 
 
 class EquivalencePool:
-    """Worker processes that compare answers.
+    """Processes that compare answers.
 
     Example: `await pool.equivalent("1/2", "0.5", deadline=Deadline.after(5.0))` is True.
     """
 
     def __init__(self, *, num_processes: int, timeout_s: float) -> None:
-        """Take the size of the pool, and the wall clock of one comparison, waiting for a process not counted."""
+        """Take the number of processes, and the wall clock of one comparison, waiting for a process not counted."""
         self._num_processes = num_processes
         self._timeout_s = timeout_s
-        self._pool: ProcessPool | None = None
+        self._idle: asyncio.Queue[_MathProcess] = asyncio.Queue()
+        self._processes: set[_MathProcess] = set()
+        self._replacing: set[asyncio.Task[None]] = set()
         self.num_given_up = 0
         """Comparisons that hung or crashed, and were decided as not equivalent."""
 
@@ -47,8 +46,13 @@ class EquivalencePool:
             RolloutError: they do not start.
         """
         try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                await asyncio.gather(*(self._add_process() for _ in range(self._num_processes)))
             if not await self.equivalent("1/2", "0.5", deadline=deadline):
                 raise RolloutError("answer check: its processes start, but hold that 1/2 and 0.5 differ")
+        except TimeoutError as error:
+            await self.aclose()
+            raise RolloutError("answer check: its processes did not start in time") from error
         except BaseException:
             await self.aclose()
             raise
@@ -59,68 +63,127 @@ class EquivalencePool:
         A comparison that hangs, or that kills its process, is the answer's fault: False, and counted.
 
         Raises:
-            RolloutError: the pool is broken, or too busy to decide by the deadline.
+            RolloutError: the processes are too busy to decide by the deadline, or cannot be started.
         """
         for _ in range(_MAX_CRASHES):
+            process = await self._take(deadline)
             try:
-                return await self._compare(reference, answer, deadline)
-            except ProcessExpired as error:
-                logger.warning("answer check: a process died (%s) on %.100r", error, answer)
+                return await self._compare(process, reference, answer, deadline)
+            except ConnectionError:
+                logger.warning("answer check: a process died on %.100r", answer)
+            finally:
+                self._give_back(process)
         self.num_given_up += 1
         return False
 
     async def aclose(self) -> None:
         """Kill the processes."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.stop()
-            await asyncio.to_thread(pool.join)
+        for task in self._replacing:
+            task.cancel()
+        for process in self._processes:
+            process.kill()
+        self._processes.clear()
 
-    async def _compare(self, reference: str, answer: str, deadline: Deadline) -> bool:
-        pool = await self._running_pool()
-        future = pool.schedule(_equivalent, args=(reference, answer), timeout=self._timeout_s)
-        decision = asyncio.wrap_future(future)
+    async def _compare(self, process: "_MathProcess", reference: str, answer: str, deadline: Deadline) -> bool:
         try:
-            # `asyncio.wait`, because the pool's own time limit ends in a `TimeoutError` too.
-            await asyncio.wait({decision}, timeout=deadline.remaining_s())
-            if not decision.done():
-                raise RolloutError("answer check: all its processes were busy until the deadline")
-            return decision.result()
+            async with asyncio.timeout(min(self._timeout_s, deadline.remaining_s())):
+                return await process.compare(reference, answer)
         except TimeoutError:
+            if deadline.expired:
+                raise RolloutError("answer check: no decision by the deadline") from None
             logger.warning("answer check: no decision in %g s on %.100r", self._timeout_s, answer)
             self.num_given_up += 1
             return False
-        except BrokenProcessPool as error:
-            raise RolloutError(f"answer check: its processes died: {error}") from error
-        finally:
-            decision.cancel()
 
-    async def _running_pool(self) -> ProcessPool:
-        if self._pool is not None and not self._pool.active:
-            logger.warning("answer check: its processes are replaced")
-            await self.aclose()
-        if self._pool is None:
-            # spawn: a fork of a process that runs an event loop and other threads can deadlock.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPool(self._num_processes, initializer=_prepare_process, context=context)
-        return self._pool
+    async def _take(self, deadline: Deadline) -> "_MathProcess":
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                while not (process := await self._idle.get()).alive:
+                    self._give_back(process)
+                return process
+        except TimeoutError:
+            raise RolloutError("answer check: all its processes were busy until the deadline") from None
+
+    def _give_back(self, process: "_MathProcess") -> None:
+        if process.alive:
+            self._idle.put_nowait(process)
+        elif process in self._processes:
+            process.kill()
+            self._processes.remove(process)
+            task = asyncio.create_task(self._replace())
+            self._replacing.add(task)
+            task.add_done_callback(self._replacing.discard)
+
+    async def _replace(self) -> None:
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await self._add_process()
+        except (OSError, TimeoutError):
+            logger.exception("answer check: a process could not be replaced; %d are left", len(self._processes))
+
+    async def _add_process(self) -> None:
+        process = _MathProcess()
+        self._processes.add(process)
+        try:
+            await process.connect()
+        except BaseException:
+            process.kill()
+            self._processes.discard(process)
+            raise
+        self._idle.put_nowait(process)
 
 
-def _prepare_process() -> None:
-    """Make the process easy to kill, end it with its parent, bound its memory, and import before the clock runs."""
-    # pebble's own handler needs the interpreter, which a hang in C code never gives back.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
-    importlib.import_module("math_verify")
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+class _MathProcess:
+    """One process, over a socket pair; it is of no more use once a comparison was broken off."""
 
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-m", "agentrl.rewards.math_process", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+        self._comparing = False
+        self._writer: asyncio.StreamWriter | None = None
 
-def _equivalent(reference: str, answer: str) -> bool:
-    # Not at the top: only the processes of the pool pay for sympy.
-    from math_verify import parse, verify
+    @property
+    def alive(self) -> bool:
+        """Whether it can compare: it runs, and owes no answer."""
+        return self._process.poll() is None and not self._comparing
 
-    # Its own time limits are off: they are signals, which a hang in C code never sees, and the pool has one.
-    parsed_reference = parse(f"\\boxed{{{reference}}}", parsing_timeout=0)
-    parsed_answer = parse(f"\\boxed{{{answer}}}", parsing_timeout=0)
-    return bool(verify(parsed_reference, parsed_answer, timeout_seconds=0))
+    async def connect(self) -> None:
+        """Wait until everything is imported.
+
+        Raises:
+            ConnectionError: it ended instead.
+        """
+        self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
+        await self._read_line()
+
+    async def compare(self, reference: str, answer: str) -> bool:
+        """Return the decision.
+
+        Raises:
+            ConnectionError: it died.
+        """
+        assert self._writer is not None, "connected"
+        self._comparing = True
+        self._writer.write(json.dumps([reference, answer]).encode() + b"\n")
+        equal = json.loads(await self._read_line())
+        self._comparing = False
+        return bool(equal)
+
+    def kill(self) -> None:
+        """End it at once, whatever it computes."""
+        self._process.kill()
+        self._process.wait()
+        if self._writer is not None:
+            self._writer.close()
+        else:
+            self._socket.close()
+
+    async def _read_line(self) -> bytes:
+        line = await self._reader.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionError("the process is gone")
+        return line
