@@ -40,13 +40,13 @@ class Guardian:
         self._process.communicate(_FAREWELL)
 
 
-def _processes_of_run(mark: str, temp_dir: Path) -> list[int]:
+def _processes_of_run(mark: str, temp_dir: Path, *, runner: int) -> list[int]:
     """Return the processes that carry the run's mark, or have a file of its temporary folder open.
 
     The second, because a process that renames itself, as Ray's do, overwrites its own environment.
     """
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if pid != os.getpid() and (_has_mark(pid, mark) or _has_open_file(pid, temp_dir))]
+    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {os.getpid(), runner}
+    return [pid for pid in pids if _has_mark(pid, mark) or _has_open_file(pid, temp_dir)]
 
 
 def _has_mark(pid: int, mark: str) -> bool:
@@ -71,13 +71,13 @@ def _is_resource_tracker(pid: int) -> bool:
         return False
 
 
-def _kill_run(mark: str, temp_dir: Path) -> None:
-    """Kill what belongs to the run; Python's resource trackers last.
+def _kill_run(mark: str, temp_dir: Path, *, runner: int) -> None:
+    """Kill what belongs to the run, but not the runner: it is dead already, or has said farewell. Resource trackers last.
 
     A tracker removes the named semaphores and shared memory of its process when that is gone. It must live to do so.
     """
     started = time.monotonic()
-    while (pids := _processes_of_run(mark, temp_dir)) and time.monotonic() < started + _LIMIT_S:
+    while (pids := _processes_of_run(mark, temp_dir, runner=runner)) and time.monotonic() < started + _LIMIT_S:
         spare_trackers = time.monotonic() < started + _TRACKER_GRACE_S
         for pid in pids:
             if not (spare_trackers and _is_resource_tracker(pid)):
@@ -89,10 +89,11 @@ def _kill_run(mark: str, temp_dir: Path) -> None:
 def _main(mark: str, temp_dir: Path) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
+    runner = os.getppid()
     farewell = sys.stdin.read()
     if farewell != _FAREWELL:
         time.sleep(_GRACE_S)  # Ray and the judge notice by themselves, and end more cleanly than we can
-    _kill_run(mark, temp_dir)
+    _kill_run(mark, temp_dir, runner=runner)
     shutil.rmtree(temp_dir, ignore_errors=True)
 
 

@@ -13,7 +13,7 @@ with guarded_run() as temp_dir:
     (temp_dir / "file").write_text("x")
     print(child.pid, temp_dir, flush=True)
     if "finish" in sys.argv:
-        child.kill(); child.wait()
+        own_log = open(temp_dir / "log", "w")
     else:
         time.sleep(100)
 """
@@ -48,7 +48,8 @@ def test_sigkill_of_the_run_leaves_no_process_and_no_file():
     assert wait_until(lambda: gone(child) and not temp_dir.exists(), timeout_s=15)
 
 
-def test_a_run_that_ends_well_removes_its_folder_at_once():
-    process, _, temp_dir = start("finish")
+def test_a_run_that_ends_well_leaves_nothing_and_is_not_killed_itself():
+    process, child, temp_dir = start("finish")
     assert process.wait(timeout=10) == 0
+    assert gone(child)
     assert not temp_dir.exists()

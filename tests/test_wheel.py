@@ -1,0 +1,142 @@
+"""agentrl as a user installs it: a wheel in an empty environment, run from a folder that holds nothing of the project."""
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MY_TOOLS = '''
+"""A tool of the user's own, which answers what the policy of the example asks for."""
+import os
+from pathlib import Path
+from agentrl.tools.base import ToolSchema
+from agentrl.types import ToolResult, ToolStatus
+
+class Calculator:
+    def __init__(self, config, schema):
+        self.folder = Path(config["folder"])
+        self.schema = schema
+
+    async def start(self):
+        self.folder.joinpath(f"started_{os.getpid()}").touch()
+
+    async def call(self, episode, arguments, *, deadline):
+        self.folder.joinpath(f"called_{os.getpid()}").touch()
+        inner = arguments["code"].removeprefix("print(").removesuffix(")")
+        if not set(inner) <= set("0123456789+-*() "):
+            return ToolResult(status=ToolStatus.ERROR, text="failure: exit code 1")
+        return ToolResult(status=ToolStatus.OK, text=f"success\\nstdout:\\n{eval(inner)}")
+
+    async def end_episode(self, episode): ...
+
+    async def aclose(self):
+        self.folder.joinpath(f"closed_{os.getpid()}").touch()
+'''
+
+RUN = """
+run: {num_steps: 2}
+data: {train_files: [examples/arithmetic/train.jsonl]}
+model: {path: examples/arithmetic/policy}
+tool_config_path: my_tools.yaml
+rollout: {prompts_per_step: 4, samples_per_prompt: 8, max_prompt_tokens: 256, max_response_tokens: 256, num_workers: 2}
+algorithm: {selection: {keep: 4}}
+"""
+
+
+def install(folder: Path, wheel: Path, extras: str) -> Path:
+    """Return the interpreter of a new environment that holds the wheel and what it declares, in the pinned versions."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*command, f"{wheel}{extras}", "--constraint", ROOT / "constraints.txt"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", out, ROOT], check=True, capture_output=True)
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("train")
+    yield install(folder / "env", wheel, "[train]")
+    shutil.rmtree(folder)
+
+
+def test_the_shipped_demo_runs_from_an_empty_folder(python: Path, tmp_path: Path):
+    overrides = ["run.num_steps=1", "validation.every_steps=0", "rollout.prompts_per_step=4"]
+    command = [python, "-m", "agentrl.runners.rstar2", "configs/demo.yaml", *overrides]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "runs" / "demo" / "policy" / "model.safetensors").is_file()
+
+
+def test_a_tool_beside_the_config_works_in_every_worker(python: Path, tmp_path: Path):
+    (tmp_path / "my_tools.py").write_text(MY_TOOLS)
+    (tmp_path / "run.yaml").write_text(RUN)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    schema = {
+        "type": "function",
+        "function": {
+            "name": "python_code_with_standard_io",
+            "description": "Compute.",
+            "parameters": {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
+        },
+    }
+    tool = {"class_name": "my_tools.Calculator", "config": {"folder": str(notes)}, "tool_schema": schema}
+    (tmp_path / "my_tools.yaml").write_text(json.dumps({"tools": [tool]}))
+    command = [python, "-m", "agentrl.runners.rstar2", "run.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pids = {
+        kind: {file.name.split("_")[1] for file in notes.glob(f"{kind}_*")} for kind in ("started", "called", "closed")
+    }
+    assert len(pids["started"]) == 2
+    assert pids["called"] == pids["started"] == pids["closed"]
+
+
+def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, tmp_path: Path):
+    python = install(tmp_path / "env", wheel, "[sci]")
+    missing = subprocess.run([python, "-c", "import torch"], capture_output=True)
+    assert missing.returncode != 0
+    command = [python, "-m", "code_judge_server", "--port", "0", "--require-isolation", "D", "--exit-with-stdin"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[-1]
+        solution = "import numpy, sympy; print(numpy.arange(3).sum(), sympy.sqrt(8))"
+        body = json.dumps({"type": "python", "solution": solution}).encode()
+        request = urllib.request.Request(f"{address}/run", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            result = json.loads(reply.read())
+        server.communicate(timeout=10)
+    assert result["run_success"], result
+    assert result["stdout"].strip() == "3 2*sqrt(2)"
+
+
+def test_a_runner_without_its_extra_says_what_to_install(wheel: Path, tmp_path: Path):
+    python = install(tmp_path / "env", wheel, "")
+    command = [python, "-m", "agentrl.runners.rstar2", "configs/demo.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "error: the runners need ray, rich, torch, transformers, which `pip install 'agentrl[train]'` brings"
+    )
