@@ -1,6 +1,7 @@
 """Starts every process of a run, in the order in which they need each other, and ends them in the reverse order."""
 
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from agentrl.cluster.runtime import ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 _SPARE_CALLS = 64
 """Calls beyond the trajectories (stats, abort, weights) that must not queue behind them."""
@@ -53,6 +56,7 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
     num_processes = num_worker_processes(config)
     num_cpus = max(num_cores(), num_processes)
     assert config.run.dir is not None  # `load_run_config` has filled it
+    logger.info("starting Ray with %d workers", num_processes)
     with ray_runtime(
         num_cpus=num_cpus, temp_dir=temp_dir, user_folder=user_folder, keep_logs_in=Path(config.run.dir, "ray_logs")
     ):

@@ -68,7 +68,7 @@ class LocalJudge:
             raise
         logger.info("judge: listening on http://%s:%d", self.host, self.port)
         if warnings := self._error_text():
-            logger.warning("judge: %s", warnings)
+            logger.warning("%s", warnings.removeprefix("WARNING "))
         return self
 
     def __exit__(self, *_: object) -> None:
