@@ -41,8 +41,8 @@ class AgentLoopManager:
         """Take the started engines and workers; `reward_timeout_s` is part of how long a trajectory may take."""
         self._engines = list(engines)
         self._max_prompt_tokens = rollout.max_prompt_tokens
-        self._workers = itertools.cycle(workers)
-        self._all_workers = list(workers)
+        self._workers = list(workers)
+        self._turns = itertools.count()
         self._places: asyncio.Queue[int] = asyncio.Queue()
         # Round by round, so that the first trajectories spread over the engines.
         for _ in range(rollout.max_concurrent_trajectories):
@@ -89,8 +89,8 @@ class AgentLoopManager:
         Raises:
             ConfigError: some are longer than `rollout.max_prompt_tokens`; the message names the first of them.
         """
-        count = len(self._all_workers)
-        shares = [worker.long_prompts(list(prompts[index::count])) for index, worker in enumerate(self._all_workers)]
+        count = len(self._workers)
+        shares = [worker.long_prompts(list(prompts[index::count])) for index, worker in enumerate(self._workers)]
         long = sorted(found for share in await all_of(shares) for found in share)
         if long:
             named = ", ".join(f"`{prompt_id}` ({num_tokens})" for prompt_id, num_tokens in long[:5])
@@ -102,11 +102,11 @@ class AgentLoopManager:
     async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
         """Have every trajectory of `groups` written down, by a worker; the bytes do not pass through here."""
         refs = [made.ref for group in groups for made in group.trajectories if made.ref is not None]
-        await next(self._workers).record(step, list(prompts), validation, *refs)
+        await self._workers[0].record(step, list(prompts), validation, *refs)
 
     async def metrics(self) -> dict[str, float]:
         """Return `judge/...` over all workers and the worst event-loop lag, since the last call."""
-        reports: list[WorkerReport] = await all_of(worker.report() for worker in self._all_workers)
+        reports: list[WorkerReport] = await all_of(worker.report() for worker in self._workers)
         judge = sum((report.judge for report in reports), JudgeStats())
         return {"rollout/loop_lag_s_max": max(report.loop_lag_s_max for report in reports), **judge.metrics()}
 
@@ -114,7 +114,7 @@ class AgentLoopManager:
         """Let the workers close tools and rewards, as far as they still can."""
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await all_of(worker.aclose() for worker in self._all_workers)
+                await all_of(worker.aclose() for worker in self._workers)
         except (TimeoutError, AgentRLError) as error:
             logger.warning("agent-loop workers did not close in order: %r", error)
 
@@ -131,8 +131,9 @@ class AgentLoopManager:
 
     async def _run(self, request: TrajectoryRequest, place: int) -> TrajectoryRef:
         reason = ""
-        for _ in range(_WORKER_TRIES):
-            worker = next(self._workers)
+        first = next(self._turns)
+        for turn in range(first, first + _WORKER_TRIES):
+            worker = self._workers[turn % len(self._workers)]
             try:
                 async with asyncio.timeout(self._timeout_s):
                     summary, ref = await worker.call_keeping_second("run", request, self._engines[place])

@@ -1,0 +1,144 @@
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentrl.agent_loop.manager import AgentLoopManager
+from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
+from agentrl.config.schema import RolloutSection
+from agentrl.errors import ConfigError, RolloutError, WorkerDiedError
+from agentrl.judge.stats import JudgeStats
+from agentrl.types import Prompt, Termination, TrajectorySummary
+
+PROMPTS = [Prompt(prompt_id=f"p{n}", messages=[]) for n in range(6)]
+
+
+def summary_of(request: TrajectoryRequest, termination: Termination = Termination.ANSWERED) -> TrajectorySummary:
+    return TrajectorySummary(
+        trajectory_id=request.trajectory_id,
+        prompt_id=request.prompt.prompt_id,
+        sample_index=request.sample_index,
+        reward=None if termination is Termination.INFRA_ERROR else 1.0,
+        termination=termination,
+        num_tokens=10,
+        num_response_tokens=5,
+        num_turns=1,
+        num_tool_calls=0,
+        num_failed_tool_calls=0,
+        num_answer_tags=1,
+        num_retries=0,
+        wall_time_s=0.1,
+        policy_version=0,
+        error="the engine is down" if termination is Termination.INFRA_ERROR else "",
+    )
+
+
+class FakeWorker:
+    """The manager's view of a worker: what `WorkerHandle` offers, without a process behind it."""
+
+    def __init__(self, play: Callable[[TrajectoryRequest], Any] | None = None, *, delay_s: float = 0.0) -> None:
+        self.play = play or summary_of
+        self.delay_s = delay_s
+        self.running: Counter[str] = Counter()
+        self.most_running: Counter[str] = Counter()
+
+    async def call_keeping_second(self, method: str, request: TrajectoryRequest, engine: str) -> tuple[Any, str]:
+        assert method == "run"
+        self.running[engine] += 1
+        self.most_running[engine] = max(self.most_running[engine], self.running[engine])
+        try:
+            await asyncio.sleep(self.delay_s)
+            outcome = self.play(request)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome, f"ref of {request.trajectory_id}"
+        finally:
+            self.running[engine] -= 1
+
+    async def report(self) -> WorkerReport:
+        return WorkerReport(loop_lag_s_max=0.1, judge=JudgeStats(num_submissions=3))
+
+    async def long_prompts(self, prompts: list[Prompt]) -> list[tuple[str, int]]:
+        return [(prompt.prompt_id, 999) for prompt in prompts if prompt.prompt_id in ("p1", "p4")]
+
+
+def make_manager(workers: list[FakeWorker], *, engines: int = 1, **rollout: Any) -> AgentLoopManager:
+    names: list[Any] = [f"engine{n}" for n in range(engines)]
+    handles: list[Any] = list(workers)
+    return AgentLoopManager(RolloutSection(**rollout), names, handles, reward_timeout_s=1)
+
+
+async def collect(manager: AgentLoopManager, samples: int = 3):
+    seen: list[TrajectorySummary] = []
+    groups = await manager.collect(PROMPTS, step=7, samples_per_prompt=samples, on_finished=seen.append)
+    return groups, seen
+
+
+async def test_groups_come_in_the_order_of_the_prompts_whoever_finishes_first():
+    slow_first = FakeWorker()
+    original = slow_first.call_keeping_second
+
+    async def uneven(method: str, request: TrajectoryRequest, engine: str):
+        await asyncio.sleep(0.01 * (6 - int(request.prompt.prompt_id[1:])))
+        return await original(method, request, engine)
+
+    slow_first.call_keeping_second = uneven  # type: ignore[method-assign]
+    groups, seen = await collect(make_manager([slow_first]))
+    assert [group.prompt_id for group in groups] == [prompt.prompt_id for prompt in PROMPTS]
+    for group in groups:
+        assert [made.summary.sample_index for made in group.trajectories] == [0, 1, 2]
+        assert [made.ref for made in group.trajectories] == [f"ref of 7-{group.prompt_id}-{n}" for n in range(3)]
+    assert seen[0].prompt_id == "p5"
+
+
+async def test_no_engine_ever_holds_more_trajectories_than_it_has_places_for():
+    worker = FakeWorker(delay_s=0.01)
+    await collect(make_manager([worker], engines=2, max_concurrent_trajectories=2))
+    assert worker.most_running == {"engine0": 2, "engine1": 2}
+
+
+async def test_the_next_trajectory_starts_the_moment_a_place_is_free():
+    worker = FakeWorker(delay_s=0.05)
+    started = asyncio.get_running_loop().time()
+    await collect(make_manager([worker], max_concurrent_trajectories=6))
+    assert asyncio.get_running_loop().time() - started < 3 * 0.05 + 0.1
+
+
+async def test_a_dead_worker_costs_no_trajectory_while_another_lives():
+    dead = FakeWorker(lambda request: WorkerDiedError("agent_loop 0: its process died"))
+    groups, _ = await collect(make_manager([dead, FakeWorker()]))
+    assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
+
+
+async def test_a_trajectory_that_nobody_can_make_has_no_reward_and_no_reference():
+    def play(request: TrajectoryRequest):
+        return WorkerDiedError("died") if request.prompt.prompt_id == "p2" else summary_of(request)
+
+    groups, _ = await collect(make_manager([FakeWorker(play)]))
+    lost = groups[2].trajectories
+    assert {made.summary.termination for made in lost} == {Termination.INFRA_ERROR}
+    assert {(made.summary.reward, made.ref) for made in lost} == {(None, None)}
+
+
+async def test_a_step_without_a_single_trajectory_is_an_error_with_its_first_reason():
+    worker = FakeWorker(lambda request: summary_of(request, Termination.INFRA_ERROR))
+    with pytest.raises(RolloutError, match=r"all 18 trajectories failed.*the engine is down"):
+        await collect(make_manager([worker]))
+
+
+async def test_a_bug_in_a_worker_stops_the_step_with_that_error_alone():
+    with pytest.raises(ConfigError, match="^gave nan$"):  # noqa: RUF043
+        await collect(make_manager([FakeWorker(lambda request: ConfigError("gave nan"))]))
+
+
+async def test_judge_figures_add_up_over_the_workers():
+    metrics = await make_manager([FakeWorker(), FakeWorker()]).metrics()
+    assert metrics["judge/submissions"] == 6
+    assert metrics["rollout/loop_lag_s_max"] == 0.1
+
+
+async def test_prompts_that_are_too_long_are_named_before_anything_is_rolled_out():
+    with pytest.raises(ConfigError, match=r"2 prompts are longer than 2048 tokens.*`p1` \(999\), `p4` \(999\)"):
+        await make_manager([FakeWorker(), FakeWorker()]).check_prompts(PROMPTS)

@@ -1,0 +1,125 @@
+"""Refilling, empty batches and the position in the data, with rollouts whose rewards are written down."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.config.load import load_run_config
+from agentrl.data.prompts import PromptDataset
+from agentrl.errors import RolloutError
+from agentrl.runners.run import Plan, Run
+from agentrl.runners.run_directory import RunDirectory, RunState
+from agentrl.runners.steps import collect_batch
+from agentrl.types import Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
+
+
+class ScriptedRollouts:
+    """Gives every prompt a group: mixed rewards where `solvable` says so, all wrong otherwise."""
+
+    def __init__(self, solvable: Any) -> None:
+        self.solvable = solvable
+        self.rolled_out: list[str] = []
+        self.recorded: list[str] = []
+
+    async def collect(
+        self, prompts: list[Prompt], *, step: int, samples_per_prompt: int, on_finished: Any
+    ) -> list[Group]:
+        self.rolled_out += [prompt.prompt_id for prompt in prompts]
+        return [self._group(prompt, samples_per_prompt) for prompt in prompts]
+
+    async def record(self, groups: list[Group], prompts: list[Prompt], *, step: int, validation: bool) -> None:
+        self.recorded += [prompt.prompt_id for prompt in prompts]
+
+    async def metrics(self) -> dict[str, float]:
+        return {}
+
+    def _group(self, prompt: Prompt, samples: int) -> Group:
+        good = self.solvable(len(self.rolled_out), prompt.prompt_id)
+        made = [
+            TrajectoryRef(summary=self._summary(prompt, index, 1.0 if good and index % 2 else 0.0), ref=None)
+            for index in range(samples)
+        ]
+        return Group(prompt_id=prompt.prompt_id, trajectories=made)
+
+    def _summary(self, prompt: Prompt, index: int, reward: float) -> TrajectorySummary:
+        return TrajectorySummary(
+            trajectory_id=f"{prompt.prompt_id}-{index}",
+            prompt_id=prompt.prompt_id,
+            sample_index=index,
+            reward=reward,
+            termination=Termination.ANSWERED,
+            num_tokens=10,
+            num_response_tokens=5,
+            num_turns=1,
+            num_tool_calls=1,
+            num_failed_tool_calls=0,
+            num_answer_tags=1,
+            num_retries=0,
+            wall_time_s=0.1,
+            policy_version=0,
+        )
+
+
+class SilentProgress:
+    def start_rollout(self, description: str, *, num_trajectories: int) -> None: ...
+
+
+def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run:
+    loaded = load_run_config("configs/demo.yaml", [f"run.dir={tmp_path / 'run'}", *overrides])
+    data = loaded.config.data
+    prompts = PromptDataset(
+        data.train_files, prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=0
+    )
+    directory = RunDirectory(loaded.config)
+    plan = Plan(
+        loaded=loaded,
+        directory=directory,
+        tools=[],
+        reward=loaded.config.reward,
+        prompts=prompts,
+        validation_prompts=[],
+    )
+    unused: Any = None
+    parts: Any = {"rollouts": rollouts, "progress": SilentProgress()}
+    return Run(plan=plan, learner=unused, weight_sync=unused, metrics=unused, **parts)
+
+
+async def test_dropped_groups_are_refilled_with_fresh_prompts_up_to_the_cap(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: hash(prompt_id) % 2 == 0)
+    run = make_run(tmp_path, rollouts, "algorithm.selection.max_refill_rounds=3")
+    batch = await collect_batch(run, RunState())
+    assert len(batch.groups) > 12 / 2
+    assert len(batch.groups) <= 12
+    assert len(rollouts.rolled_out) > 12
+    assert len(set(rollouts.rolled_out)) == len(rollouts.rolled_out)
+    assert batch.state.prompts_taken == len(rollouts.rolled_out)
+    assert batch.metrics["rollout/groups_dropped_none_solved"] == len(rollouts.rolled_out) - len(batch.groups)
+
+
+async def test_without_refill_rounds_a_step_takes_its_prompts_once(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: hash(prompt_id) % 2 == 0)
+    batch = await collect_batch(make_run(tmp_path, rollouts), RunState())
+    assert len(rollouts.rolled_out) == 12
+    assert batch.state.prompts_taken == 12
+
+
+async def test_an_empty_batch_is_counted_and_is_no_step(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: count > 24)
+    batch = await collect_batch(make_run(tmp_path, rollouts), RunState(step=5))
+    assert batch.state == RunState(step=5, prompts_taken=36, empty_batches=2)
+    assert batch.metrics["rollout/empty_batches"] == 2
+    assert len(batch.groups) == 12
+
+
+async def test_a_policy_that_never_gets_one_right_ends_the_run_with_the_reason(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: False)
+    with pytest.raises(RolloutError, match="10 batches in a row"):
+        await collect_batch(make_run(tmp_path, rollouts), RunState())
+    assert len(rollouts.rolled_out) == 120
+
+
+async def test_every_rolled_out_prompt_is_recorded_dropped_ones_too(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: count > 12)
+    await collect_batch(make_run(tmp_path, rollouts), RunState())
+    assert rollouts.recorded == rollouts.rolled_out
