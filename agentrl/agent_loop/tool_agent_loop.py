@@ -35,6 +35,8 @@ from agentrl.types import (
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+_ENGINE_GRACE_S = 10.0
+
 _MIN_ANSWER_TOKENS = 32
 """Room that a tool result leaves for what the policy says to it."""
 
@@ -114,12 +116,16 @@ class ToolAgentLoop:
             seed=turn_seed(request.seed, turn),
             stop_token_ids=(self._tokens.turn_end_id,),
         )
-        completion = await engine.generate(
-            builder.token_ids,
-            params,
-            request_id=f"{request.trajectory_id}-{turn}",
-            deadline=deadline.capped(self._rollout.turn_timeout_s),
-        )
+        allowed = deadline.capped(self._rollout.turn_timeout_s)
+        request_id = f"{request.trajectory_id}-{turn}"
+        try:
+            # An engine keeps its deadlines by itself; one that does not has hung, and must not take the step with it.
+            async with asyncio.timeout(allowed.remaining_s() + _ENGINE_GRACE_S):
+                completion = await engine.generate(builder.token_ids, params, request_id=request_id, deadline=allowed)
+        except TimeoutError as error:
+            raise EngineError(
+                f"engine: no answer to request {request_id} {_ENGINE_GRACE_S:g} s after its deadline"
+            ) from error
         if not completion.token_ids and completion.finish_reason is not FinishReason.ABORT:
             raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")
         return completion

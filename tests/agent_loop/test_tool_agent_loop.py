@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from agentrl.agent_loop import tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop, turn_seed
 from agentrl.config.schema import RolloutSection
@@ -195,6 +196,19 @@ async def test_the_trajectory_deadline_ends_the_episode_with_what_is_there(stage
     engine = ScriptedEngine([stage.call("a")], delay_s=30)
     trajectory = await stage.play(engine, trajectory_timeout_s=0.1)
     assert trajectory.termination is Termination.TIMEOUT
+
+
+async def test_an_engine_that_ignores_its_deadline_ends_as_an_engine_error(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    class HungEngine(ScriptedEngine):
+        async def generate(self, *arguments: Any, **options: Any) -> Completion:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    monkeypatch.setattr(tool_agent_loop, "_ENGINE_GRACE_S", 0.1)
+    with pytest.raises(EngineError, match="no answer to request 1-p0-1-0"):
+        await stage.play(HungEngine([]), turn_timeout_s=0.1)
 
 
 async def test_an_engine_that_gives_no_token_is_an_error_not_an_endless_loop(stage: Stage):
