@@ -155,7 +155,7 @@ class Termination(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_RESPONSE_TOKENS = "max_response_tokens"
     TIMEOUT = "timeout"
-    """The trajectory's own deadline passed."""
+    """The deadline of the trajectory, or of a turn, passed after the policy had begun to write."""
     INFRA_ERROR = "infra_error"
     """The world's fault: no reward, never trained on."""
 
@@ -222,6 +222,7 @@ class TrajectorySummary:
     policy_version: int
     """The oldest version that sampled any of its tokens."""
     tool_time_s: float = 0.0
+    num_cut_tool_results: int = 0
     error: str = ""
 
 

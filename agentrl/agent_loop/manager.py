@@ -108,7 +108,11 @@ class AgentLoopManager:
         """Return `judge/...` over all workers and the worst event-loop lag, since the last call."""
         reports: list[WorkerReport] = await all_of(worker.report() for worker in self._workers)
         judge = sum((report.judge for report in reports), JudgeStats())
-        return {"rollout/loop_lag_s_max": max(report.loop_lag_s_max for report in reports), **judge.metrics()}
+        return {
+            "rollout/loop_lag_s_max": max(report.loop_lag_s_max for report in reports),
+            "reward/checks_given_up": float(sum(report.num_checks_given_up for report in reports)),
+            **judge.metrics(),
+        }
 
     async def aclose(self) -> None:
         """Let the workers close tools and rewards, as far as they still can."""

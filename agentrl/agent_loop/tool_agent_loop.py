@@ -126,7 +126,8 @@ class ToolAgentLoop:
             raise EngineError(
                 f"engine: no answer to request {request_id} {_ENGINE_GRACE_S:g} s after its deadline"
             ) from error
-        if not completion.token_ids and completion.finish_reason is not FinishReason.ABORT:
+        # An engine that was too busy for a first token says nothing about the policy; one that gave some ran out of time.
+        if not completion.token_ids and (turn == 0 or completion.finish_reason is not FinishReason.ABORT):
             raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")
         return completion
 

@@ -13,6 +13,9 @@ from typing import Any
 
 from agentrl.types import ToolCall
 
+_MAX_DEPTH = 64
+"""Records of deeper calls could not be sent between processes: pickling recurses."""
+
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
@@ -35,9 +38,28 @@ def _parse_call(*, body: str, closed: bool, call_id: str) -> ToolCall:
     try:
         # Models write real line breaks into strings of code; refusing them would only teach the escape.
         parsed = json.loads(body, strict=False)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of more than 4,300 digits
         return ToolCall(call_id=call_id, name="", parse_error=f"the tool call is not valid JSON: {error}")
+    if _depth(parsed) > _MAX_DEPTH:
+        return ToolCall(
+            call_id=call_id, name="", parse_error=f"the tool call is nested deeper than {_MAX_DEPTH} levels"
+        )
     return _check_call(parsed, call_id=call_id)
+
+
+def _depth(value: Any) -> int:
+    """Return how deep objects and lists are nested, without recursion."""
+    depth = 0
+    level = [value]
+    while level := [item for outer in level if isinstance(outer, dict | list) for item in _items(outer)]:
+        depth += 1
+        if depth > _MAX_DEPTH:
+            break
+    return depth
+
+
+def _items(outer: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(outer.values()) if isinstance(outer, dict) else outer
 
 
 def _check_call(parsed: Any, *, call_id: str) -> ToolCall:

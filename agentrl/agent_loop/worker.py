@@ -74,6 +74,8 @@ class WorkerReport:
 
     loop_lag_s_max: float
     judge: JudgeStats
+    num_checks_given_up: int
+    """Answers called wrong because comparing them hung or crashed, since the worker started."""
 
 
 @runtime_checkable
@@ -81,6 +83,14 @@ class _AsksJudge(Protocol):
     """A tool or reward that talks to the code judge."""
 
     def take_judge_stats(self) -> JudgeStats: ...
+
+
+@runtime_checkable
+class _GivesUp(Protocol):
+    """A reward that may call an answer wrong because it could not be compared."""
+
+    @property
+    def num_given_up(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +160,8 @@ class AgentLoopWorker:
         parts = await self._built()
         sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _AsksJudge))
         judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
-        return WorkerReport(loop_lag_s_max=parts.lag.take_max_s(), judge=judge)
+        given_up = parts.reward.num_given_up if isinstance(parts.reward, _GivesUp) else 0
+        return WorkerReport(loop_lag_s_max=parts.lag.take_max_s(), judge=judge, num_checks_given_up=given_up)
 
     async def aclose(self) -> None:
         """Close tools and reward."""
@@ -197,13 +208,16 @@ class AgentLoopWorker:
             trajectory_id=episode_id,
             prompt=request.prompt,
             sample_index=request.sample_index,
-            seed=f"{self._config.run_seed}/{request.trajectory_id}",
+            # The seed too: what the policy wrote may be what broke the world, and would break it again.
+            seed=f"{self._config.run_seed}/{episode_id}",
         )
         try:
             trajectory = await parts.loop.run(episode, engine)
         finally:
             await parts.tools.end_episode(Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id))
-        reward = await self._score(parts.reward, request.prompt, trajectory)
+        # What was cut short stays, as a negative: leaving it out teaches a policy to ramble (arXiv:2508.20722).
+        answered = trajectory.termination is Termination.ANSWERED
+        reward = await self._score(parts.reward, request.prompt, trajectory) if answered else 0.0
         return replace(trajectory, trajectory_id=request.trajectory_id, reward=reward, num_retries=retry)
 
     async def _score(self, reward: Reward, prompt: Prompt, trajectory: Trajectory) -> float:
@@ -237,6 +251,7 @@ def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
         num_tool_calls=num_calls,
         # A call that the turn limit left unanswered did not succeed either.
         num_failed_tool_calls=num_calls - sum(result.status is ToolStatus.OK for result in results),
+        num_cut_tool_results=sum(result.truncated for result in results),
         num_answer_tags=sum(turn.text.count("<answer>") for turn in trajectory.turns),
         num_retries=trajectory.num_retries,
         wall_time_s=trajectory.wall_time_s,

@@ -100,10 +100,12 @@ def _gpus_per_process(config: RunConfig) -> float:
     num_gpus = int(ray.cluster_resources().get("GPU", 0))
     if num_gpus == 0:
         return 0.0
-    if config.actor.num_workers > num_gpus:
-        raise ConfigError(
-            f"actor.num_workers: {config.actor.num_workers} ranks need a GPU each, and there are {num_gpus}. "
-            f"Set it to {num_gpus} at most."
-        )
-    sharing = config.actor.num_workers + config.rollout.num_engines
-    return 1.0 if sharing <= num_gpus else num_gpus / sharing
+    wanted = config.actor.num_workers + config.rollout.num_engines
+    if wanted <= num_gpus:
+        return 1.0
+    if num_gpus == 1 and config.actor.num_workers == 1:
+        return 1.0 / wanted  # one rank and its engines share the only GPU
+    raise ConfigError(
+        f"actor.num_workers and rollout.num_engines: {config.actor.num_workers} ranks and {config.rollout.num_engines} engines "
+        f"need a GPU each, and there are {num_gpus}. Make them {num_gpus} together."
+    )

@@ -59,7 +59,7 @@ def ray_runtime(*, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_i
         signal.signal(number, handler)  # Ray puts its own crash reporter there
     try:
         yield
-    except BaseException:
+    except Exception:
         shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
         logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
         raise

@@ -1,9 +1,9 @@
 """A YAML file and `section.key=value` words become one checked, frozen tree, or one clear line of error."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -93,18 +93,6 @@ def resolve_path(path: str, *, config_file: Path) -> str:
         if candidate.exists():
             return str(candidate.resolve())
     return path
-
-
-def flatten(config: object, prefix: str = "") -> dict[str, Any]:
-    """Return a config tree as `{"section.key": value}`, for comparing two of them."""
-    flat: dict[str, Any] = {}
-    for item in fields(cast(Any, config)):
-        value = getattr(config, item.name)
-        if is_dataclass(value):
-            flat |= flatten(value, f"{prefix}{item.name}.")
-        else:
-            flat[f"{prefix}{item.name}"] = value
-    return flat
 
 
 def _read_yaml(file: Path) -> DictConfig:

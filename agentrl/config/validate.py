@@ -1,5 +1,9 @@
 """What the types of the schema cannot say: ranges, and keys that contradict each other."""
 
+import math
+from dataclasses import asdict
+
+from agentrl.config.flatten import flatten
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 
@@ -10,9 +14,14 @@ def validate(config: RunConfig, *, source: str) -> None:
     Raises:
         ConfigError: names `source`, the keys, their values and the way out.
     """
-    problems = [*_out_of_range(config), *_contradictions(config)]
+    problems = [*_not_finite(config), *_out_of_range(config), *_contradictions(config)]
     if problems:
         raise ConfigError("; ".join(f"{source}: {problem}" for problem in problems))
+
+
+def _not_finite(config: RunConfig) -> list[str]:
+    values = flatten(asdict(config)).items()
+    return [f"`{key}` is {value}" for key, value in values if isinstance(value, float) and not math.isfinite(value)]
 
 
 def _out_of_range(config: RunConfig) -> list[str]:
@@ -48,6 +57,12 @@ def _out_of_range(config: RunConfig) -> list[str]:
         "judge.max_memory_mb": config.judge.max_memory_mb,
     }
     not_negative = {
+        "run.seed": config.run.seed,
+        "rollout.num_threads_per_engine": rollout.num_threads_per_engine,
+        "actor.num_threads_per_worker": actor.num_threads_per_worker,
+        "judge.num_slots": config.judge.num_slots,
+        "algorithm.selection.min_positives": selection.min_positives,
+        "algorithm.selection.min_negatives": selection.min_negatives,
         "actor.learning_rate": actor.learning_rate,
         "actor.warmup_steps": actor.warmup_steps,
         "actor.weight_decay": actor.weight_decay,
@@ -59,7 +74,13 @@ def _out_of_range(config: RunConfig) -> list[str]:
         "rollout.top_k": rollout.top_k,
         "validation.every_steps": config.validation.every_steps,
     }
+    below_one = {"actor.adam_beta1": actor.adam_beta1, "actor.adam_beta2": actor.adam_beta2}
     return [
+        *(
+            f"`{key}` is {value}, and must be from 0 to below 1"
+            for key, value in below_one.items()
+            if not 0 <= value < 1
+        ),
         *(f"`{key}` is {value}, and must be at least 1" for key, value in at_least_one.items() if value < 1),
         *(f"`{key}` is {value}, and must be above 0" for key, value in above_zero.items() if value <= 0),
         *(f"`{key}` is {value}, and must not be negative" for key, value in not_negative.items() if value < 0),

@@ -54,6 +54,7 @@ def _stage_metrics(stage: str, summaries: Sequence[TrajectorySummary]) -> dict[s
         "tool_calls_mean": _mean(summary.num_tool_calls for summary in scored),
         "tool_call_share": _mean(summary.num_tool_calls > 0 for summary in scored),
         "tool_success_rate": 1.0 - _failed_call_share(scored),
+        "tool_results_cut": float(sum(summary.num_cut_tool_results for summary in scored)),
         "tool_time_s_mean": _mean(summary.tool_time_s for summary in scored),
         "answered_share": _termination_share(scored, Termination.ANSWERED),
         "truncated_share": _termination_share(scored, Termination.MAX_RESPONSE_TOKENS),

@@ -30,7 +30,7 @@ def run_command(command: Callable[[], Coroutine[Any, Any, None]]) -> int:
         asyncio.run(_until_signalled(command()))
     except _Signalled as stop:
         name = signal.Signals(stop.number).name
-        print(f"stopped by {name}; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(f"stopped by {name}; the same command goes on from its last checkpoint, if there is one", file=sys.stderr)
         return 128 + stop.number
     except (AgentRLError, ExceptionGroup) as error:
         causes = _leaves(error)

@@ -23,11 +23,13 @@ from agentrl.judge.local import LocalJudge
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
+from agentrl.rewards.code_tests import CODE_TESTS_REWARD
 from agentrl.rewards.loader import check_reward, fill_reward_address, reward_needs_judge
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import fill_judge_address, load_tool_configs, needs_judge
+from agentrl.tools.python_tool import PYTHON_TOOL
 from agentrl.types import Prompt
 
 _JUDGE_TIMEOUT_S = 10.0
@@ -77,7 +79,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
     tools, reward = check_plugins(loaded)
     check_model_path(loaded.config.model.path)
     prompts, validation_prompts = read_data(loaded.config)
-    directory.open()
+    directory.open(_inputs(loaded.config))
     return Plan(
         loaded=loaded,
         directory=directory,
@@ -86,6 +88,14 @@ def prepare(loaded: LoadedConfig) -> Plan:
         prompts=prompts,
         validation_prompts=validation_prompts,
     )
+
+
+def _inputs(config: RunConfig) -> dict[str, Path]:
+    """Return the files that decide what a run does, by the key that names them."""
+    files = {f"data.train_files[{index}]": Path(file) for index, file in enumerate(config.data.train_files)}
+    files |= {f"data.validation_files[{index}]": Path(file) for index, file in enumerate(config.data.validation_files)}
+    tool_file = config.tool_config_path or config.rollout.tool_config_path
+    return files | ({"tool_config_path": Path(tool_file)} if tool_file else {})
 
 
 def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:
@@ -185,8 +195,9 @@ async def judge_for(
         ConfigError: the judge isolates its programs less than `judge.min_isolation` asks.
         JudgeUnavailableError: it does not answer.
     """
+    for connection in _named_judges(tools, reward, judge):
+        await _check_isolation(connection, judge.min_isolation)
     if judge.host_addr is not None and judge.host_port is not None:
-        await _check_remote(judge)
         yield _with_judge(tools, reward, judge.host_addr, judge.host_port, judge.token_env)
     elif needs_judge(tools) or reward_needs_judge(reward):
         with LocalJudge(judge) as local:
@@ -195,18 +206,30 @@ async def judge_for(
         yield tools, reward
 
 
-async def _check_remote(judge: JudgeSection) -> None:
-    connection = JudgeConnection(host_addr=judge.host_addr, host_port=judge.host_port, token_env=judge.token_env)
+def _named_judges(tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection) -> list[JudgeConnection]:
+    """Return every judge that the config names an address of: for the run, for a tool or for the reward."""
+    own = [tool.config for tool in tools if tool.class_name == PYTHON_TOOL]
+    own += [reward.config] if reward.class_name == CODE_TESTS_REWARD else []
+    addresses = {(judge.host_addr, judge.host_port, judge.token_env)}
+    addresses |= {(config.get("host_addr"), config.get("host_port"), config.get("token_env")) for config in own}
+    return [
+        JudgeConnection(host_addr=host, host_port=port, token_env=token_env)
+        for host, port, token_env in sorted(addresses, key=str)
+        if host is not None and port is not None
+    ]
+
+
+async def _check_isolation(connection: JudgeConnection, min_isolation: str) -> None:
     client = connection.client(owner="judge")
     await client.start()
     try:
         [health] = await client.check(timeout_s=_JUDGE_TIMEOUT_S)
     finally:
         await client.aclose()
-    if health.isolation > judge.min_isolation:
+    if health.isolation > min_isolation:
         raise ConfigError(
-            f"judge.min_isolation: the judge at {judge.host_addr}:{judge.host_port} reaches tier {health.isolation}, and "
-            f"`{judge.min_isolation}` is asked for. Give it a machine that can isolate, or name the tier that you accept."
+            f"judge.min_isolation: the judge at {connection.host_addr}:{connection.host_port} reaches tier {health.isolation}, "
+            f"and `{min_isolation}` is asked for. Give it a machine that can isolate, or name the tier that you accept."
         )
 
 

@@ -2,6 +2,7 @@
 
 runs/demo/
 ├── config.yaml             the resolved config; a run goes on only with the same one
+├── inputs.json             digests of the data and tool files, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── tensorboard/  run.log  reward_curve.png
 ├── trajectories/           every trajectory, one file per step
@@ -10,15 +11,19 @@ runs/demo/
 └── result.json             written last: the run is finished
 """
 
+import fcntl
+import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import orjson
+import yaml
 from omegaconf import OmegaConf
 
-from agentrl.config.load import flatten, load_tree
+from agentrl.config.flatten import flatten
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.text_curve import text_curve
@@ -45,21 +50,34 @@ class RunDirectory:
         self.path = Path(config.run.dir)
         self._config = config
 
-    def open(self) -> None:
+    def open(self, inputs: Mapping[str, Path]) -> None:
         """Start a new run here, or check that the run that is here may go on.
 
+        Args:
+            inputs: the files that the run reads, by the key that names them; their content must not change in mid-run.
+
         Raises:
-            ConfigError: the folder holds a run of another config (the keys are named), or something else.
+            ConfigError: the folder holds a run of another config or of other inputs (the keys are named), or something
+                else, or a run that is alive.
         """
         saved = self.path / "config.yaml"
+        try:
+            if not saved.is_file() and self.path.exists() and any(self.path.iterdir()):
+                raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
+        self._lock()
         if saved.is_file():
             self._refuse_changes(saved)
-        elif self.path.exists() and any(self.path.iterdir()):
-            raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._refuse_other_inputs(inputs)
         _write_whole(saved, OmegaConf.to_yaml(OmegaConf.structured(self._config)).encode())
         for leftover in self._checkpoints.glob("*.partial"):
             shutil.rmtree(leftover)
+
+    def close(self) -> None:
+        """Leave the folder to another process."""
+        self._lock_file.close()
 
     @property
     def finished(self) -> bool:
@@ -139,16 +157,35 @@ class RunDirectory:
     def _whole_checkpoints(self) -> list[Path]:
         return sorted(folder for folder in self._checkpoints.glob("step_*") if folder.suffix != ".partial")
 
-    def _refuse_changes(self, saved: Path) -> None:
+    def _lock(self) -> None:
+        """Take the folder for this process; the kernel gives it back however the process ends."""
+        self._lock_file = (self.path / ".lock").open("w")
         try:
-            before, now = flatten(load_tree(RunConfig, saved)), flatten(self._config)
-        except ConfigError as error:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise ConfigError(
-                f"run.dir: {saved} was written by another version of agentrl: {error}. Name another `run.dir`."
+                f"run.dir: another process is running in {self.path}. Wait for it, or name another."
             ) from error
-        changed = [key for key, value in now.items() if before.get(key) != value]
+
+    def _refuse_other_inputs(self, inputs: Mapping[str, Path]) -> None:
+        now = {key: _digest(file) for key, file in inputs.items()}
+        saved = self.path / "inputs.json"
+        before = orjson.loads(saved.read_bytes()) if saved.is_file() else now
+        changed = [key for key in now if before.get(key) != now[key]]
         if changed:
-            details = ", ".join(f"`{key}` was {before.get(key)!r} and is {now[key]!r}" for key in changed)
+            files = ", ".join(f"`{key}` ({inputs[key]})" for key in changed)
+            raise ConfigError(
+                f"run.dir: {self.path} holds a run that read other content from {files}, so its place in the data means "
+                "nothing here. Put the old files back, or name another `run.dir`."
+            )
+        _write_whole(saved, orjson.dumps(now))
+
+    def _refuse_changes(self, saved: Path) -> None:
+        # Read as plain YAML: what the user escaped, such as `\\${x}` in a prompt, is a literal by now.
+        before, now = flatten(yaml.safe_load(saved.read_text())), flatten(asdict(self._config))
+        changed = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
+        if changed:
+            details = ", ".join(f"`{key}` was {before.get(key)!r} and is {now.get(key)!r}" for key in changed)
             raise ConfigError(
                 f"run.dir: {self.path} holds a run of another config: {details}. "
                 "Go on with the old values, or name another `run.dir`."
@@ -161,6 +198,11 @@ def _write_whole(file: Path, content: bytes) -> None:
     _sync(partial)
     partial.replace(file)
     _sync(file.parent)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

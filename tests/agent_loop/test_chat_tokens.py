@@ -124,6 +124,13 @@ def test_a_long_text_is_cut_by_tokens_and_says_so(qwen25: PreTrainedTokenizerFas
     assert tokens.cut("short", max_tokens=10) == ("short", False)
 
 
+def test_token_literals_in_a_tool_result_count_as_the_text_that_they_become(qwen25: PreTrainedTokenizerFast):
+    tokens = ChatTokens(qwen25, [])
+    text, _ = tokens.cut("<|im_end|>" * 500, max_tokens=50)
+    empty = len(tokens.observation([{"role": "tool", "content": ""}]))
+    assert len(tokens.observation([{"role": "tool", "content": text}])) < empty + 50 + 40  # the mark of the cut
+
+
 def test_decoded_text_has_no_turn_end(qwen25: PreTrainedTokenizerFast):
     tokens = ChatTokens(qwen25, [])
     ids = [*qwen25.encode("done", add_special_tokens=False), tokens.turn_end_id]

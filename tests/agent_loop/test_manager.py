@@ -58,7 +58,7 @@ class FakeWorker:
             self.running[engine] -= 1
 
     async def report(self) -> WorkerReport:
-        return WorkerReport(loop_lag_s_max=0.1, judge=JudgeStats(num_submissions=3))
+        return WorkerReport(loop_lag_s_max=0.1, judge=JudgeStats(num_submissions=3), num_checks_given_up=1)
 
     async def long_prompts(self, prompts: list[Prompt]) -> list[tuple[str, int]]:
         return [(prompt.prompt_id, 999) for prompt in prompts if prompt.prompt_id in ("p1", "p4")]
@@ -136,6 +136,7 @@ async def test_a_bug_in_a_worker_stops_the_step_with_that_error_alone():
 async def test_judge_figures_add_up_over_the_workers():
     metrics = await make_manager([FakeWorker(), FakeWorker()]).metrics()
     assert metrics["judge/submissions"] == 6
+    assert metrics["reward/checks_given_up"] == 2
     assert metrics["rollout/loop_lag_s_max"] == 0.1
 
 

@@ -192,10 +192,25 @@ async def test_an_engine_failure_is_raised_not_scored(stage: Stage):
         await stage.play(ScriptedEngine([EngineError("gone")]))
 
 
-async def test_the_trajectory_deadline_ends_the_episode_with_what_is_there(stage: Stage):
-    engine = ScriptedEngine([stage.call("a")], delay_s=30)
-    trajectory = await stage.play(engine, trajectory_timeout_s=0.1)
+async def test_a_deadline_ends_the_episode_with_what_is_there(stage: Stage):
+    half = Completion(
+        token_ids=stage.ids("I think"), logprobs=[-0.1] * 8, finish_reason=FinishReason.ABORT, version_spans=((0, 0),)
+    )
+    trajectory = await stage.play(ScriptedEngine([half]))
     assert trajectory.termination is Termination.TIMEOUT
+    assert trajectory.num_response_tokens == 8
+
+
+async def test_a_later_turn_may_end_at_the_deadline_without_a_token(stage: Stage):
+    nothing = Completion(token_ids=[], logprobs=[], finish_reason=FinishReason.ABORT, version_spans=())
+    trajectory = await stage.play(ScriptedEngine([stage.call("a"), nothing]))
+    assert trajectory.termination is Termination.TIMEOUT
+
+
+async def test_an_engine_too_busy_for_a_first_token_is_no_wrong_answer(stage: Stage):
+    engine = ScriptedEngine([stage.call("a")], delay_s=30)
+    with pytest.raises(EngineError, match="no token"):
+        await stage.play(engine, trajectory_timeout_s=0.1)
 
 
 async def test_an_engine_that_ignores_its_deadline_ends_as_an_engine_error(

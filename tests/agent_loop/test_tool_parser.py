@@ -29,6 +29,8 @@ def test_parallel_calls_keep_their_order_and_ids():
         ("", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ('["python"]', "not a JSON object"),
+        ('{"name": "python", "arguments": {"x": ' + "1" * 5000 + "}}", "not valid JSON"),
+        ('{"name": "python", "arguments": {"x": ' + "[" * 600 + "]" * 600 + "}}", "nested deeper than 64 levels"),
         ('{"arguments": {}}', 'no "name"'),
         ('{"name": 3, "arguments": {}}', 'no "name"'),
         ('{"name": "python", "arguments": "print(1)"}', '"arguments" is not a JSON object'),

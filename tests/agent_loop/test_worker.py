@@ -89,8 +89,19 @@ async def test_a_failed_episode_is_tried_again_in_a_fresh_one(
     assert summary.num_retries == 1
     assert trajectory.reward == 1.0
     assert engine.calls[0].request_id != engine.calls[1].request_id
-    assert engine.calls[0].params.seed == engine.calls[1].params.seed
+    assert engine.calls[0].params.seed != engine.calls[1].params.seed
     assert sum(trajectory.response_mask) == len(answer(tokenizer, "42"))
+    await worker.aclose()
+
+
+async def test_a_truncated_trajectory_is_kept_as_a_negative_even_with_an_answer_in_it(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    worker = make_worker(model_path, tmp_path)
+    rambling = answer(tokenizer, "<answer>42</answer>" + " and so on" * 50)
+    summary, trajectory = await worker.run(REQUEST, ScriptedEngine([rambling]))
+    assert summary.termination is Termination.MAX_RESPONSE_TOKENS
+    assert (summary.reward, trajectory.reward) == (0.0, 0.0)
     await worker.aclose()
 
 

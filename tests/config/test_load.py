@@ -1,8 +1,10 @@
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from agentrl.config.load import find_config_file, flatten, load_run_config, resolve_path
+from agentrl.config.flatten import flatten
+from agentrl.config.load import find_config_file, load_run_config, resolve_path
 from agentrl.errors import ConfigError
 
 MINIMAL = "data: {train_files: [train.jsonl]}\nmodel: {path: policy}\n"
@@ -89,6 +91,11 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["algorithm.selection.min_group_size=99"], "algorithm.selection.min_group_size"),
         (["judge.token_env=TOKEN"], "judge.token_env"),
         (["rollout.temperature=0"], "rollout.temperature"),
+        (["actor.learning_rate=.nan"], "actor.learning_rate"),
+        (["rollout.tool_timeout_s=.inf"], "rollout.tool_timeout_s"),
+        (["actor.adam_beta1=2"], "actor.adam_beta1"),
+        (["judge.num_slots=-1"], "judge.num_slots"),
+        (["algorithm.selection.min_positives=-5"], "algorithm.selection.min_positives"),
     ],
 )
 def test_contradictions_and_ranges_are_refused_with_their_keys(config_file: Path, overrides: list[str], named: str):
@@ -120,6 +127,6 @@ def test_shipped_configs_are_found_from_any_folder(tmp_path: Path, monkeypatch: 
 
 
 def test_two_trees_can_be_compared_key_by_key(config_file: Path):
-    before = flatten(load_run_config(str(config_file)).config)
-    after = flatten(load_run_config(str(config_file), ["actor.learning_rate=0.5"]).config)
+    before = flatten(asdict(load_run_config(str(config_file)).config))
+    after = flatten(asdict(load_run_config(str(config_file), ["actor.learning_rate=0.5"]).config))
     assert [key for key in before if before[key] != after[key]] == ["actor.learning_rate"]

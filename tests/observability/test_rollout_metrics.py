@@ -96,7 +96,7 @@ def test_means_and_percentiles() -> None:
 
 def test_a_mean_over_nothing_is_nan_and_counts_are_zero() -> None:
     metrics = summarise([])
-    counts = {"rollout/trajectories", "rollout/infra_errors", "rollout/retries"}
+    counts = {"rollout/trajectories", "rollout/infra_errors", "rollout/retries", "rollout/tool_results_cut"}
     assert {name for name, value in metrics.items() if value == 0} == counts
     assert all(math.isnan(value) for name, value in metrics.items() if name not in counts)
 

@@ -1,11 +1,14 @@
 """However a run ends, nothing of it stays behind, and the same command goes on from its last checkpoint."""
 
+import json
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from agentrl.config.load import load_run_config
+from agentrl.data.prompts import PromptDataset
 from agentrl.trajectories.store import read_trajectories
 from tests.runners.run_process import (
     SIGNALS,
@@ -88,7 +91,12 @@ def test_kill_9_and_the_same_command_again_consume_each_prompt_once(tmp_path: Pa
         for trajectory in read_trajectories(file)
     )
     assert set(rolled_out.values()) == {8}
-    assert len(rolled_out) >= 6 * 4
+    state = json.loads((run_dir / "checkpoints" / "step_000006" / "state.json").read_text())
+    data = load_run_config("configs/demo.yaml").config.data
+    prompts = PromptDataset(
+        data.train_files, prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=1
+    )
+    assert set(rolled_out) == {prompt.prompt_id for prompt in prompts.take(state["prompts_taken"])}
 
 
 def test_kill_9_before_the_first_checkpoint_starts_over(tmp_path: Path):

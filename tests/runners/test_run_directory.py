@@ -21,7 +21,7 @@ def write_checkpoint(run: RunDirectory, step: int, *, keep_last: int = 2) -> Non
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     opened = directory(tmp_path)
-    opened.open()
+    opened.open({})
     return opened
 
 
@@ -41,8 +41,8 @@ def test_a_checkpoint_that_was_being_written_does_not_count_and_is_cleared_away(
     latest = run.latest_checkpoint()
     assert latest is not None
     assert latest[1].step == 1
-    again = directory(tmp_path)
-    again.open()
+    run.close()
+    directory(tmp_path).open({})
     assert not half.exists()
 
 
@@ -61,16 +61,49 @@ def test_the_same_step_can_be_written_again_after_going_back(run: RunDirectory):
 
 
 def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run: RunDirectory, tmp_path: Path):
-    directory(tmp_path).open()
+    run.close()
+    again = directory(tmp_path)
+    again.open({})
+    again.close()
     with pytest.raises(ConfigError, match=r"`actor.learning_rate` was 0.0001 and is 0.5"):
-        directory(tmp_path, "actor.learning_rate=0.5").open()
+        directory(tmp_path, "actor.learning_rate=0.5").open({})
 
 
-def test_a_config_of_another_version_says_whose_it_is(run: RunDirectory, tmp_path: Path):
-    saved = run.path / "config.yaml"
-    saved.write_text(saved.read_text() + "warp_drive: true\n")
-    with pytest.raises(ConfigError, match=r"written by another version of agentrl.*warp_drive"):
-        directory(tmp_path).open()
+def test_a_section_that_is_gone_is_a_changed_config(tmp_path: Path):
+    first = directory(tmp_path, "tool_config_path=null", "tools.code_judge.batch_size=3")
+    first.open({})
+    first.close()
+    with pytest.raises(ConfigError, match=r"`tools.code_judge.batch_size` was 3"):
+        directory(tmp_path, "tool_config_path=null").open({})
+
+
+def test_a_prompt_with_an_escaped_brace_can_be_resumed(tmp_path: Path):
+    override = r"data.system_prompt='answer as \${answer}'"
+    first = directory(tmp_path, override)
+    first.open({})
+    first.close()
+    directory(tmp_path, override).open({})
+
+
+def test_other_content_in_the_same_file_is_refused(tmp_path: Path):
+    data = tmp_path / "train.jsonl"
+    data.write_text("one")
+    first = directory(tmp_path)
+    first.open({"data.train_files[0]": data})
+    first.close()
+    data.write_text("two")
+    with pytest.raises(ConfigError, match=r"read other content from `data.train_files\[0\]`"):
+        directory(tmp_path).open({"data.train_files[0]": data})
+
+
+def test_two_processes_cannot_share_a_run(run: RunDirectory, tmp_path: Path):
+    with pytest.raises(ConfigError, match="another process is running"):
+        directory(tmp_path).open({})
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line():
+    with pytest.raises(ConfigError, match=r"run.dir: /proc/nothing cannot be used"):
+        RunDirectory(load_run_config("configs/demo.yaml", ["run.dir=/proc/nothing"]).config).open({})
 
 
 def test_a_run_is_finished_only_by_its_result(run: RunDirectory):
