@@ -10,6 +10,7 @@ closes the sockets, upon which each slot kills its program, removes its files an
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -32,6 +33,8 @@ SLOT_START_TIMEOUT_S = 10.0
 SLOT_REPLY_GRACE_S = 10.0
 """How much longer than its program's wall clock a slot may take before it counts as dead."""
 SLOT_STOP_TIMEOUT_S = 0.8
+ORPHAN_KILL_ROUNDS = 100
+ORPHAN_KILL_PAUSE_S = 0.001
 
 _SLOT_COMMAND = (
     "import sys; sys.path.append(sys.argv[1]); from code_judge_server.slot.main import serve; "
@@ -81,7 +84,7 @@ class ProcessExecutor:
             ExecutorError: one does not come up.
         """
         process_tree.become_subreaper()
-        self._folder = Path(tempfile.mkdtemp(prefix="code-judge-", dir=self._work_dir))
+        self._folder = _make_temporary_folder(self._work_dir)
         folders = [self._folder / f"slot-{number}" for number in range(self._num_slots)]
         slots = [_Slot(folder) for folder in folders]
         self._slots = dict(enumerate(slots))
@@ -102,7 +105,9 @@ class ProcessExecutor:
         number = await self._free.get()
         given_up = asyncio.Event()
         message = self._pack(program, stdin, limits)
-        timeout_s = limits.wall_time_s + self._compile_limits.wall_time_s + SLOT_REPLY_GRACE_S
+        timeout_s = limits.wall_time_s + SLOT_REPLY_GRACE_S
+        if program.compile_argv is not None:
+            timeout_s += self._compile_limits.wall_time_s
         task = asyncio.create_task(self._execute_on(number, message, timeout_s=timeout_s, given_up=given_up))
         self._running.add(task)
         task.add_done_callback(lambda _: self._release(task, number))
@@ -119,8 +124,8 @@ class ProcessExecutor:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         await asyncio.gather(*(slot.stop() for slot in self._slots.values()))
-        self._kill_orphans()
-        if self._folder is not None and self._folder.exists():
+        await self._kill_orphans()
+        if self._folder is not None:
             await asyncio.to_thread(work_folder.remove, str(self._folder))
 
     def _release(self, task: asyncio.Task[Outcome], number: int) -> None:
@@ -141,29 +146,33 @@ class ProcessExecutor:
             except (SlotDiedError, OSError) as error:  # OSError: it cannot be replaced, for want of processes or disk
                 logger.warning("slot %d: %s; it is replaced", number, error)
                 await self._slots[number].stop()
-                self._kill_orphans()
+                await self._kill_orphans()
         raise ExecutorError(f"process executor: slot {number} died twice over one program, or could not be replaced")
 
     async def _rebuild(self, number: int) -> "_Slot":
         folder = self._slots[number].folder
-        if folder.exists():
-            await asyncio.to_thread(work_folder.remove, str(folder))
+        work_folder.ensure(str(folder.parent))
+        await asyncio.to_thread(work_folder.remove, str(folder))
         slot = self._slots[number] = _Slot(folder)
         await slot.wait_until_ready()
         return slot
 
-    def _kill_orphans(self) -> None:
+    async def _kill_orphans(self) -> None:
         """End what dead slots left: it was handed to this process, in a session of its own."""
-        own = {slot.pid for slot in self._slots.values()}
-        for _ in range(100):
-            orphans = [pid for pid in process_tree.children(os.getpid()) if pid not in own and _is_foreign(pid)]
+        for _ in range(ORPHAN_KILL_ROUNDS):
+            orphans = self._orphans()
             if not orphans:
                 return
             for pid in orphans:
                 process_tree.kill(pid)
-            process_tree.pause_for_exits()
-            for pid in orphans:
-                os.waitpid(pid, os.WNOHANG)
+            await asyncio.sleep(ORPHAN_KILL_PAUSE_S)
+            _collect(orphans)
+        if orphans := self._orphans():
+            logger.warning("processes %s, left by a dead slot, were killed but have not ended", orphans)
+
+    def _orphans(self) -> list[int]:
+        own = {slot.pid for slot in self._slots.values()}
+        return [pid for pid in process_tree.children(os.getpid()) if pid not in own and _is_foreign(pid)]
 
     def _pack(self, program: Program, stdin: bytes, limits: ProgramLimits) -> bytes:
         header: dict[str, Any] = {
@@ -181,6 +190,17 @@ class ProcessExecutor:
 
     def _command_limits(self, limits: ProgramLimits) -> dict[str, Any]:
         return asdict(CommandLimits(**asdict(limits), max_tasks=self._max_tasks, file_bytes=self._file_bytes))
+
+
+def _make_temporary_folder(parent: Path | None) -> Path:
+    # Resolved: whatever link is found in its place later is the work of a program.
+    return Path(tempfile.mkdtemp(prefix="code-judge-", dir=parent)).resolve()
+
+
+def _collect(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):  # collected for another slot meanwhile
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _is_foreign(pid: int) -> bool:

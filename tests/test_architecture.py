@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -121,13 +122,19 @@ def test_importing_agentrl_loads_no_heavy_package():
 def keys(section: type, prefix: str = "") -> list[tuple[str, str]]:
     """All `(full key, field name)` of a config tree."""
     found = []
+    hints = get_type_hints(section)
     for item in dataclasses.fields(section):
-        kind = item.type if isinstance(item.type, type) else None
-        if kind is not None and dataclasses.is_dataclass(kind):
+        kinds = [kind for kind in (hints[item.name], *get_args(hints[item.name])) if dataclasses.is_dataclass(kind)]
+        for kind in kinds:
+            assert isinstance(kind, type)
             found += keys(kind, f"{prefix}{item.name}.")
-        else:
+        if not kinds:
             found.append((f"{prefix}{item.name}", item.name))
     return found
+
+
+def test_the_keys_of_optional_sections_are_among_those_that_are_checked():
+    assert ("tools.code_judge.batch_size", "batch_size") in keys(RunConfig)
 
 
 @pytest.mark.parametrize(("key", "name"), [*keys(RunConfig), *((f"sft:{key}", name) for key, name in keys(SftConfig))])

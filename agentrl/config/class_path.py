@@ -14,17 +14,23 @@ def import_by_path(path: str, *, key: str) -> Any:
         key: the config key that named it, for the message.
 
     Raises:
-        ConfigError: no such module or attribute, or the module cannot be imported.
+        ConfigError: no such module or attribute, or the module raises while it is imported.
     """
     module_name, _, attribute = path.rpartition(".")
     if not module_name or not all(part.isidentifier() for part in path.split(".")):
         raise ConfigError(f"`{key}` is `{path}`; it must be an import path such as `my_module.MyClass`")
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, SyntaxError) as error:
+    except ImportError as error:
         raise ConfigError(
             f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {error}. A module of your own belongs "
             "beside the config file, or on `PYTHONPATH`"
+        ) from error
+    except Exception as error:
+        # Importing runs the user's own module, which may raise anything.
+        message = " ".join(str(error).split())
+        raise ConfigError(
+            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {type(error).__name__}: {message}"
         ) from error
     if not hasattr(module, attribute):
         raise ConfigError(f"`{key}` is `{path}`: module `{module_name}` ({module.__file__}) has no `{attribute}`")

@@ -1,12 +1,13 @@
 """A YAML file and `section.key=value` words become one checked, frozen tree, or one clear line of error."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from types import NoneType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import MISSING, DictConfig, OmegaConf, read_write
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError
 
 from agentrl.config.schema import RunConfig
@@ -47,28 +48,26 @@ def load_run_config(path: str, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def load_tree(schema: type[ConfigTree], file: Path, overrides: Sequence[str] = ()) -> ConfigTree:
-    """Merge `schema`'s defaults, `file`, and `section.key=value` words into one frozen `schema` object."""
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), _read_yaml(file))
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{file.name}: {_one_line(error)}") from error
+    """Merge `schema`'s defaults, `file`, and `section.key=value` words into one frozen `schema` object.
+
+    Raises:
+        ConfigError: one line with the file or `command line`, the full key and the way out.
+    """
+    merged = _merge(schema, OmegaConf.structured(schema), _read_yaml(file), source=file.name)
     for word in overrides:
-        if "=" not in word:
-            raise ConfigError(f"command line: `{word}` is not `section.key=value`")
-        try:
-            merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([word]))
-        except (OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(f"command line: `{word}`: {_one_line(error)}") from error
-    missing = sorted(OmegaConf.missing_keys(merged))
-    if missing:
-        names = ", ".join(f"`{key}`" for key in missing)
-        raise ConfigError(
-            f"{file.name}: missing {names}. Set it in the file, or as `{missing[0]}=...` on the command line."
-        )
+        merged = _merge(schema, merged, _read_word(word), source=f"command line: `{word}`")
     try:
-        return cast(ConfigTree, OmegaConf.to_object(cast(DictConfig, merged)))
+        missing = sorted(OmegaConf.missing_keys(merged))
+        if missing:
+            names = ", ".join(f"`{key}`" for key in missing)
+            raise ConfigError(
+                f"{file.name}: missing {names}. Set it in the file, or as `{missing[0]}=...` on the command line."
+            )
+        return cast(ConfigTree, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{file.name}: {_one_line(error)}") from error
+        # Only the whole tree can be resolved, so the word that broke it is no longer known.
+        source = f"{file.name}, command line" if overrides else file.name
+        raise ConfigError(f"{source}: {one_line(error)}") from error
 
 
 def find_config_file(path: str) -> Path:
@@ -95,14 +94,95 @@ def resolve_path(path: str, *, config_file: Path) -> str:
     return path
 
 
+def one_line(error: Exception) -> str:
+    """Return the message of OmegaConf or YAML with its key, without the lines about OmegaConf's internal types."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
+    kept = [line for line in lines if not line.startswith(("full_key:", "reference_type=", "object_type="))]
+    message = " ".join(kept)
+    if isinstance(error, InterpolationResolutionError):
+        message = message.rstrip(".") + ". A `${...}` that is meant literally is written `\\${...}`"
+    return f"`{key}`: {message}" if key else message
+
+
 def _read_yaml(file: Path) -> DictConfig:
     try:
         loaded = OmegaConf.load(file)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
     except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{file.name}: not valid YAML: {_one_line(error)}") from error
+        raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
+    except OSError as error:
+        # OmegaConf also raises it for a file that holds a single number.
+        raise ConfigError(f"{file.name}: cannot be read as a mapping of sections: {error}") from error
     if not isinstance(loaded, DictConfig):
         raise ConfigError(f"{file.name}: the top level must be a mapping of sections")
     return loaded
+
+
+def _read_word(word: str) -> DictConfig:
+    if "=" not in word:
+        raise ConfigError(f"command line: `{word}` is not `section.key=value`")
+    try:
+        return OmegaConf.from_dotlist([word])
+    except (OmegaConfBaseException, YAMLError, UnicodeError) as error:
+        raise ConfigError(f"command line: {word!a}: {one_line(error)}") from error
+
+
+def _merge(schema: type, base: DictConfig, extra: DictConfig, *, source: str) -> DictConfig:
+    """Return `base` with what `extra` sets; a `???` in `extra` takes a value back, which OmegaConf's merge does not."""
+    raw = cast(dict[str, Any], OmegaConf.to_container(extra, resolve=False))
+    problem = next(_wrong_shapes(schema, raw, prefix=""), None)
+    if problem is not None:
+        raise ConfigError(f"{source}: {problem}")
+    try:
+        merged = cast(DictConfig, OmegaConf.merge(base, extra))
+        _take_back(merged, raw)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{source}: {one_line(error)}") from error
+    return merged
+
+
+def _take_back(tree: DictConfig, raw: Mapping[str, Any]) -> None:
+    for name, value in raw.items():
+        if isinstance(value, Mapping):
+            _take_back(tree[name], value)
+        elif value == MISSING:
+            with read_write(tree):
+                tree[name] = MISSING
+
+
+def _wrong_shapes(schema: type, tree: Mapping[str, Any], *, prefix: str) -> Iterator[str]:
+    """Yield what is no mapping where `schema` has a section, or no list of plain values where it has a list.
+
+    OmegaConf refuses most of them too, but without the key, or with a `TypeError`.
+    """
+    hints = get_type_hints(schema)
+    for item in fields(schema):
+        if item.name not in tree:
+            continue
+        key, value = f"{prefix}{item.name}", tree[item.name]
+        kinds = get_args(hints[item.name]) or (hints[item.name],)
+        decided_later = isinstance(value, str) and (value == MISSING or value.startswith("${"))
+        if decided_later or (value is None and NoneType in kinds):
+            continue
+        section = next((kind for kind in kinds if is_dataclass(kind)), None)
+        if section is not None or get_origin(hints[item.name]) is dict:
+            if not isinstance(value, Mapping):
+                example = "key" if section is None else fields(section)[0].name
+                yield f"`{key}` is {_shown(value)}; it must be a mapping, such as {{{example}: ...}}"
+            elif section is not None:
+                yield from _wrong_shapes(cast(type, section), value, prefix=f"{key}.")
+        elif get_origin(hints[item.name]) is list:
+            if not isinstance(value, list):
+                example = "a, b" if value is None or isinstance(value, Mapping) else value
+                yield f"`{key}` is {_shown(value)}; it must be a list, such as [{example}]"
+            elif nested := [entry for entry in value if isinstance(entry, list | Mapping)]:
+                yield f"`{key}` holds {nested[0]!r}; it must be a list of plain values, such as [a, b]"
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value)
 
 
 def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
@@ -125,12 +205,3 @@ def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
         rollout=replace(config.rollout, tool_config_path=optional(config.rollout.tool_config_path)),
         tool_config_path=optional(config.tool_config_path),
     )
-
-
-def _one_line(error: Exception) -> str:
-    """Return OmegaConf's message with its key, without the lines about its internal types."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
-    kept = [line for line in lines if not line.startswith(("full_key:", "reference_type=", "object_type="))]
-    message = " ".join(kept)
-    return f"`{key}`: {message}" if key else message

@@ -25,8 +25,25 @@ def _not_finite(config: RunConfig) -> list[str]:
 
 
 def _out_of_range(config: RunConfig) -> list[str]:
+    rollout, actor = config.rollout, config.actor
+    below_one = {"actor.adam_beta1": actor.adam_beta1, "actor.adam_beta2": actor.adam_beta2}
+    return [
+        *(
+            f"`{key}` is {value}, and must be from 0 to below 1"
+            for key, value in below_one.items()
+            if not 0 <= value < 1
+        ),
+        *(f"`{key}` is {value}, and must be at least 1" for key, value in _counts(config).items() if value < 1),
+        *(f"`{key}` is {value}, and must be above 0" for key, value in _amounts(config).items() if value <= 0),
+        *(f"`{key}` is {value}, and must not be negative" for key, value in _not_negative(config).items() if value < 0),
+        *([] if 0 < rollout.top_p <= 1 else [f"`rollout.top_p` is {rollout.top_p}, and must be above 0 and at most 1"]),
+    ]
+
+
+def _counts(config: RunConfig) -> dict[str, int]:
+    """Return what must be at least 1."""
     rollout, actor, selection = config.rollout, config.actor, config.algorithm.selection
-    at_least_one = {
+    return {
         "run.num_steps": config.run.num_steps,
         "rollout.num_engines": rollout.num_engines,
         "rollout.num_workers": rollout.num_workers,
@@ -46,7 +63,12 @@ def _out_of_range(config: RunConfig) -> list[str]:
         "checkpoint.keep_last": config.checkpoint.keep_last,
         "validation.samples_per_prompt": config.validation.samples_per_prompt,
     }
-    above_zero = {
+
+
+def _amounts(config: RunConfig) -> dict[str, float]:
+    """Return what must be above 0."""
+    rollout, actor = config.rollout, config.actor
+    return {
         "rollout.temperature": rollout.temperature,
         "rollout.tool_timeout_s": rollout.tool_timeout_s,
         "rollout.turn_timeout_s": rollout.turn_timeout_s,
@@ -56,7 +78,12 @@ def _out_of_range(config: RunConfig) -> list[str]:
         "judge.max_wall_time_s": config.judge.max_wall_time_s,
         "judge.max_memory_mb": config.judge.max_memory_mb,
     }
-    not_negative = {
+
+
+def _not_negative(config: RunConfig) -> dict[str, float]:
+    """Return what may be 0."""
+    rollout, actor, selection = config.rollout, config.actor, config.algorithm.selection
+    return {
         "run.seed": config.run.seed,
         "rollout.num_threads_per_engine": rollout.num_threads_per_engine,
         "actor.num_threads_per_worker": actor.num_threads_per_worker,
@@ -74,18 +101,6 @@ def _out_of_range(config: RunConfig) -> list[str]:
         "rollout.top_k": rollout.top_k,
         "validation.every_steps": config.validation.every_steps,
     }
-    below_one = {"actor.adam_beta1": actor.adam_beta1, "actor.adam_beta2": actor.adam_beta2}
-    return [
-        *(
-            f"`{key}` is {value}, and must be from 0 to below 1"
-            for key, value in below_one.items()
-            if not 0 <= value < 1
-        ),
-        *(f"`{key}` is {value}, and must be at least 1" for key, value in at_least_one.items() if value < 1),
-        *(f"`{key}` is {value}, and must be above 0" for key, value in above_zero.items() if value <= 0),
-        *(f"`{key}` is {value}, and must not be negative" for key, value in not_negative.items() if value < 0),
-        *([] if 0 < rollout.top_p <= 1 else [f"`rollout.top_p` is {rollout.top_p}, and must be above 0 and at most 1"]),
-    ]
 
 
 def _contradictions(config: RunConfig) -> list[str]:

@@ -263,8 +263,8 @@ class JudgeClient:
             return await patiently(self._hosts.health, url, timeout_s=timeout_s)
         except (NotJudgedError, RefusedError) as error:
             raise JudgeUnavailableError(
-                f"judge: it does not answer: {error}. Start it with `python -m code_judge_server`, or correct `host_addr` "
-                "and `host_port`"
+                f"judge: it does not answer: {error}. Start it with `python -m code_judge_server "
+                "--require-isolation D` (tier D is all that it reaches yet), or correct `host_addr` and `host_port`"
             ) from error
 
 

@@ -110,9 +110,13 @@ class LocalJudge:
             if found := _LISTENING.search(line):
                 return found["host"], int(found["port"])
             if not line:
+                code, text = process.wait(), self._error_text()
+                too_weak = (
+                    f" (`judge.min_isolation` is `{self._section.min_isolation}`; a weaker tier must be named there)"
+                )
                 raise ConfigError(
-                    f"judge: it ended with code {process.wait()} instead of listening; `judge.min_isolation` is "
-                    f"`{self._section.min_isolation}`, and a weaker tier must be named there. It says: {self._error_text()}"
+                    f"judge: it ended with code {code} instead of listening{too_weak if 'require_isolation' in text else ''}. "
+                    f"It says: {text}"
                 )
 
     def _error_text(self) -> str:

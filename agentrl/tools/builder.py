@@ -54,8 +54,11 @@ def _build(config: ToolConfig) -> Tool:
         else:
             _check_protocol(tool_class, where)
             tool = cast(Any, tool_class)(config.config, schema)
-    except (ConfigError, TypeError, ValueError, LookupError, AttributeError, OSError) as error:
-        raise ToolError(f"{where}: cannot be built: {type(error).__name__}: {error}") from error
+    except ToolError:
+        raise
+    except Exception as error:
+        # The constructor is the user's own, and may raise anything.
+        raise ToolError(f"{where}: cannot be built: {type(error).__name__}: {' '.join(str(error).split())}") from error
     if not isinstance(getattr(tool, "schema", None), ToolSchema):
         raise ToolError(
             f"{where}: it has no schema; give it a `tool_schema` in the tool YAML, or let it set `self.schema` to an "

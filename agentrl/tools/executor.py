@@ -21,7 +21,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
-from agentrl.errors import RolloutError, ToolError
+from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.tools.base import Episode, Tool, ToolSchema
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
 
@@ -61,11 +61,13 @@ class ToolExecutor:
         """Start every tool on the running loop; those already started are closed if one cannot start.
 
         Raises:
-            ToolError: a tool cannot work.
+            ToolError: a tool cannot work, or raised what nobody expected.
+            RolloutError: what a tool needs does not answer.
+            ConfigError: a tool finds its settings wrong.
         """
         try:
-            for tool in self._tools.values():
-                await tool.start()
+            for name, tool in self._tools.items():
+                await _start(name, tool)
         except BaseException:
             await self.aclose()
             raise
@@ -151,6 +153,18 @@ class ToolExecutor:
         self._abandoned.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.debug("an abandoned tool call failed after its time", exc_info=error)
+
+
+async def _start(name: str, tool: Tool) -> None:
+    try:
+        await tool.start()
+    except (ConfigError, RolloutError, ToolError):
+        raise
+    except Exception as error:
+        # `start` may be the user's own, and may raise anything.
+        raise ToolError(
+            f"tool `{name}`: cannot be started: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _outcome(task: asyncio.Task[ToolResult], call: ToolCall) -> ToolResult:

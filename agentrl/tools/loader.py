@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 from yaml import YAMLError
 
+from agentrl.config.load import one_line
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.config.schema import CodeJudgeTools, RunConfig
 from agentrl.errors import ConfigError
@@ -77,9 +78,12 @@ def load_tool_file(file: Path) -> list[ToolConfig]:
     try:
         tree = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
     except OSError as error:
-        raise ConfigError(f"tool_config_path: {file}: cannot be read: {error.strerror}") from error
+        # OmegaConf raises one without `strerror` for a file that holds a single number.
+        raise ConfigError(f"tool_config_path: {file}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
     except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{file.name}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
     entries = tree.get("tools") if isinstance(tree, dict) and len(tree) == 1 else None
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{file.name}: the file must hold one key, `tools`, a list of tools that is not empty")

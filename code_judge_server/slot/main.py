@@ -29,13 +29,14 @@ def serve(control_fd: int, folder: str) -> None:
     if not process_tree.can_list_children():
         raise SystemExit("code judge: this kernel does not show the children of a process (CONFIG_PROC_CHILDREN)")
     process_tree.become_subreaper()
-    os.mkdir(folder, 0o700)
+    _ensure_folders(folder)
     try:
         control.sendall(frames.pack({"kind": "ready"}, []))
         for number in count():
             message = _next_job(control)
             if message is None:
                 break
+            _ensure_folders(folder)  # the last program may have removed them
             reply = _run_job(*message, folder=os.path.join(folder, str(number)), control=control)
             control.sendall(reply)
     except (BrokenPipeError, ConnectionResetError):
@@ -43,6 +44,11 @@ def serve(control_fd: int, folder: str) -> None:
     finally:
         work_folder.remove(folder)
         _remove_if_empty(os.path.dirname(folder))
+
+
+def _ensure_folders(folder: str) -> None:
+    work_folder.ensure(os.path.dirname(folder))  # that of the server, which all slots share
+    work_folder.ensure(folder)
 
 
 def _next_job(control: socket.socket) -> tuple[frames.Header, list[bytes]] | None:
@@ -58,7 +64,7 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
     Args:
         header: `file_names`, `run` and perhaps `compile`, each of these with `argv` and `limits`.
         blobs: Standard input, then the contents of the files.
-        folder: Where to run it; it does not exist before or after.
+        folder: Where to run it; it is made before and removed after.
         control: See `run_command`.
     """
     work_folder.make(folder, dict(zip(header["file_names"], blobs[1:], strict=True)))

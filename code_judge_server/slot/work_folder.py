@@ -1,39 +1,113 @@
-"""The folder a program runs in: made fresh for each, and removed whatever the program left there."""
+"""The folder a program runs in: made fresh for each, and removed whatever the program left there.
+
+The program may have put a link in the place of its folder, so that nothing here goes by a path below the folder's parent: each
+folder is opened by its name in the one that holds it, and never through a link.
+"""
 
 import os
 import stat
+from collections.abc import Iterator
 from itertools import count
+
+_NO_LINK = os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def ensure(folder: str) -> None:
+    """Have a folder of the judge's own be there, for its user alone, whatever a program put in its place.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        os.mkdir(folder, stat.S_IRWXU)
+    except FileNotFoundError:
+        ensure(os.path.dirname(folder))
+        os.mkdir(folder, stat.S_IRWXU)
+    except FileExistsError:
+        if stat.S_ISDIR(os.lstat(folder).st_mode):
+            os.chmod(folder, stat.S_IRWXU)
+        else:
+            os.unlink(folder)
+            os.mkdir(folder, stat.S_IRWXU)
 
 
 def make(folder: str, files: dict[str, bytes]) -> None:
-    """Make `folder` with these files in it.
+    """Make `folder` with these files in it, in place of what an earlier program may have left under that name.
 
     Raises:
-        OSError: it exists, or the disk is full.
+        OSError: there is no folder to make it in, or the disk is full.
     """
-    os.mkdir(folder, 0o700)
+    remove(folder)
+    os.mkdir(folder, stat.S_IRWXU)
     for name, content in files.items():
         with open(os.path.join(folder, name), "xb") as file:
             file.write(content)
 
 
 def remove(folder: str) -> None:
-    """Remove `folder` and all below it, however deep: no link is followed and nothing recurses.
+    """Remove `folder`, if it is there, and all below it, however deep: no link is followed and nothing recurses.
 
-    Each folder found below is moved to the top before it is looked into, so that no path grows long.
+    What is there instead of a folder, such as a link, is removed itself.
     """
+    parent_path, name = os.path.split(folder)
+    try:
+        parent = os.open(parent_path, _NO_LINK | os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        _remove_entry(name, parent=parent)
+    finally:
+        os.close(parent)
+
+
+def _remove_entry(name: str, *, parent: int) -> None:
+    """Remove the entry `name` of the open folder `parent`."""
+    try:
+        _permit(name, parent=parent)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=parent)
+        return
     names = count()
-    pending = [folder]
+    pending = [name]
     while pending:
         current = pending.pop()
-        os.chmod(current, stat.S_IRWXU)
-        with os.scandir(current) as entries:
+        pending += _empty(current, parent=parent, prefix=name, names=names)
+        os.rmdir(current, dir_fd=parent)
+
+
+def _empty(name: str, *, parent: int, prefix: str, names: Iterator[int]) -> list[str]:
+    """Empty the folder `name`; its folders are moved up into `parent`, so that no depth is ever walked.
+
+    Returns:
+        The new names of the moved folders, made of `prefix` and the next of `names`.
+    """
+    moved: list[str] = []
+    opened = os.open(name, _NO_LINK | os.O_RDONLY, dir_fd=parent)
+    try:
+        with os.scandir(opened) as entries:
             for entry in list(entries):
                 if entry.is_dir(follow_symlinks=False):
-                    os.chmod(entry.path, stat.S_IRWXU)  # a folder without write permission cannot be moved
-                    moved = f"{folder}.{next(names)}"
-                    os.rename(entry.path, moved)
-                    pending.append(moved)
+                    _permit(entry.name, parent=opened)  # a folder without write permission cannot be moved
+                    moved.append(f"{prefix}.{next(names)}")
+                    os.rename(entry.name, moved[-1], src_dir_fd=opened, dst_dir_fd=parent)
                 else:
-                    os.unlink(entry.path)
-        os.rmdir(current)
+                    os.unlink(entry.name, dir_fd=opened)
+    finally:
+        os.close(opened)
+    return moved
+
+
+def _permit(name: str, *, parent: int) -> None:
+    """Give this user every right to the folder `name`.
+
+    Raises:
+        FileNotFoundError: there is nothing of that name.
+        NotADirectoryError: it is something else, such as a link.
+    """
+    itself = os.open(name, _NO_LINK | os.O_PATH, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{itself}", stat.S_IRWXU)  # by name it would follow a link
+    finally:
+        os.close(itself)

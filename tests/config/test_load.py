@@ -1,8 +1,10 @@
+import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from agentrl.config.class_path import import_by_path
 from agentrl.config.flatten import flatten
 from agentrl.config.load import find_config_file, load_run_config, resolve_path
 from agentrl.errors import ConfigError
@@ -130,3 +132,73 @@ def test_two_trees_can_be_compared_key_by_key(config_file: Path):
     before = flatten(asdict(load_run_config(str(config_file)).config))
     after = flatten(asdict(load_run_config(str(config_file), ["actor.learning_rate=0.5"]).config))
     assert [key for key in before if before[key] != after[key]] == ["actor.learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "said"),
+    [
+        (
+            MINIMAL,
+            ["run.dir=${a}"],
+            r"small.yaml, command line: `run.dir`: Interpolation key 'a' not found.*`\\\$\{...}`",
+        ),
+        (
+            MINIMAL + "reward: {config: {prompt: 'Is it ${answer}?'}}\n",
+            [],
+            r"small.yaml: `reward.config.prompt`:.*\\\$",
+        ),
+        (MINIMAL, ["run.dir=${run.dir}"], "`run.dir`: Recursive interpolation"),
+        (MINIMAL, ["data.train_files[0]=x"], r"command line: .*`data.train_files` is .*; it must be a list"),
+        (MINIMAL, ["data.train_files.0=x"], r"command line: .*`data.train_files` is .*; it must be a list"),
+        (MINIMAL, ["data.train_files=[[x]]"], r"`data.train_files` holds \['x'\]; it must be a list of plain values"),
+        (MINIMAL, ["data.train_files=x"], r"command line: .*`data.train_files` is 'x'; .* such as \[x\]"),
+        ("data: {train_files: x.jsonl}\n", [], r"small.yaml: `data.train_files` is .*a list, such as \[x.jsonl\]"),
+        ("data: [a]\n", [], r"small.yaml: `data` is \['a'\]; it must be a mapping, such as \{train_files: ...\}"),
+        (MINIMAL + "run: 5\n", [], "small.yaml: `run` is 5; it must be a mapping"),
+        (MINIMAL + "run:\n", [], "small.yaml: `run` is null; it must be a mapping"),
+        (MINIMAL + "tools: {code_judge: 5}\n", [], "small.yaml: `tools.code_judge` is 5; it must be a mapping"),
+        (MINIMAL, ["judge=null"], "command line: `judge=null`: `judge` is null; it must be a mapping"),
+        (MINIMAL, ["reward.config=[1]"], r"`reward.config` is \[1\]; it must be a mapping, such as \{key: ...\}"),
+        ("5", [], "small.yaml: cannot be read as a mapping of sections"),
+        (MINIMAL, ["model.path=\udcff"], r"command line: 'model.path=\\udcff': 'utf-8' codec can't encode"),
+    ],
+)
+def test_a_value_of_the_wrong_shape_is_one_line_with_source_key_and_way_out(
+    config_file: Path, text: str, overrides: list[str], said: str
+):
+    config_file.write_text(text)
+    assert re.search(said, refused(config_file, *overrides))
+
+
+def test_a_file_that_is_not_utf_8_is_refused(config_file: Path):
+    config_file.write_bytes("model: {path: modèle}".encode("latin-1"))
+    assert refused(config_file).startswith("small.yaml: not UTF-8 text: ")
+
+
+def test_a_literal_dollar_brace_is_written_with_a_backslash(config_file: Path):
+    config_file.write_text(MINIMAL + "reward: {config: {prompt: 'Is it \\${answer}?'}}\n")
+    assert load_run_config(str(config_file)).config.reward.config == {"prompt": "Is it ${answer}?"}
+
+
+@pytest.mark.parametrize("key", ["model.path", "run.num_steps"])
+def test_question_marks_take_a_value_back_until_another_word_gives_one(config_file: Path, key: str):
+    assert f"missing `{key}`. Set it" in refused(config_file, f"{key}=???")
+    assert load_run_config(str(config_file), [f"{key}=???", f"{key}=7"])
+
+
+def test_question_marks_in_the_file_ask_for_a_value(config_file: Path):
+    config_file.write_text(MINIMAL + "run:\n  num_steps: ???\n")
+    assert "missing `run.num_steps`" in refused(config_file)
+    assert load_run_config(str(config_file), ["run.num_steps=3"]).config.run.num_steps == 3
+
+
+@pytest.mark.parametrize("raised", ["1 / 0", "no_such_name", "raise RuntimeError('no GPU,\\nno fun')", "def"])
+def test_a_users_module_that_raises_at_import_is_one_line_with_type_and_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str
+):
+    (tmp_path / "raises_at_import.py").write_text(raised)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"`reward.class_name` is .* cannot be imported: \w+Error: ") as caught:
+        import_by_path("raises_at_import.Reward", key="reward.class_name")
+    assert "\n" not in str(caught.value)
+    assert type(caught.value.__cause__).__name__ in str(caught.value)

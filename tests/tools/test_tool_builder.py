@@ -46,6 +46,16 @@ class Picky(Good):
         raise KeyError("api_key")
 
 
+class NoGpu(Good):
+    def __init__(self, config, schema):
+        raise RuntimeError("no GPU")
+
+
+class NoPackage(Good):
+    def __init__(self, config, schema):
+        import no_such_package
+
+
 def a_function(x: int) -> int:
     return x
 """
@@ -55,6 +65,7 @@ def a_function(x: int) -> int:
 def users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "users_tools.py").write_text(USERS_MODULE)
     (tmp_path / "broken_tools.py").write_text("import no_such_package")
+    (tmp_path / "raising_tools.py").write_text("no_such_name")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "users_tools", raising=False)
 
@@ -93,11 +104,14 @@ def test_two_tools_of_one_name_are_refused() -> None:
             r"`no_such_module.Tool`: module `no_such_module` cannot be imported.*beside the config",
         ),
         ("broken_tools.Tool", r"`broken_tools` cannot be imported: No module named 'no_such_package'"),
+        ("raising_tools.Tool", r"`raising_tools` cannot be imported: NameError: name 'no_such_name'"),
         ("users_tools.Missing", r"module `users_tools` .* has no `Missing`"),
         ("users_tools.NoSchema", r"`users_tools.NoSchema`: it has no schema; give it a `tool_schema`"),
         ("users_tools.SyncCall", r"it has no `async def call`"),
         ("users_tools.OddConstructor", r"its constructor must take `\(config, schema\)`"),
         ("users_tools.Picky", r"cannot be built: KeyError: 'api_key'"),
+        ("users_tools.NoGpu", r"tool `users_tools.NoGpu`: cannot be built: RuntimeError: no GPU"),
+        ("users_tools.NoPackage", r"`users_tools.NoPackage`: cannot be built: ModuleNotFoundError: No module"),
         ("users_tools.a_function", r"it is no class; a function is named by `function: users_tools.a_function`"),
     ],
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import JudgeUnavailableError, RolloutError, ToolError
+from agentrl.errors import ConfigError, JudgeUnavailableError, RolloutError, ToolError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.executor import ToolExecutor
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
@@ -224,3 +224,33 @@ async def test_a_tool_that_cannot_start_closes_those_that_did() -> None:
 def test_parameters_that_are_no_json_schema_are_refused() -> None:
     with pytest.raises(ToolError, match="its parameters are no JSON schema"):
         executor(TestTool(sleep_and_tell, {"type": "objekt"}))
+
+
+class FailingStart(TestTool):
+    """A tool whose `start` raises what it is given."""
+
+    __test__ = False
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(sleep_for_ever, name="failing")
+        self.error = error
+
+    async def start(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no\nGPU"), OSError("no GPU"), ImportError("no GPU")])
+async def test_a_start_that_raises_the_unexpected_is_a_tool_error_that_names_the_tool(error: Exception) -> None:
+    first = TestTool(sleep_and_tell, name="first")
+    match = f"tool `failing`: cannot be started: {type(error).__name__}: no GPU"
+    with pytest.raises(ToolError, match=match) as caught:
+        await executor(first, FailingStart(error)).start()
+    assert caught.value.__cause__ is error
+    assert first.events == ["start", "close"]
+
+
+@pytest.mark.parametrize("error", [ConfigError("c"), ToolError("t"), JudgeUnavailableError("j")])
+async def test_a_start_that_explains_itself_passes_through(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        await executor(FailingStart(error)).start()
+    assert caught.value is error

@@ -136,6 +136,8 @@ def test_a_stateful_tool_is_refused_until_there_is_one() -> None:
     ("text", "message"),
     [
         ("tools: [", r"tools\.yaml: not valid YAML"),
+        ("tools: '${answer}'", r"tools\.yaml: .*`tools`: Interpolation key 'answer' not found.*\\\$\{"),
+        ("5", r"tools\.yaml: cannot be read: Invalid loaded object type: int"),
         ("tools: []", r"tools\.yaml: the file must hold one key, `tools`"),
         ("tool: [{class_name: a.B}]", r"tools\.yaml: the file must hold one key, `tools`"),
         ("tools: [a.B]", r"tools\.yaml: `tools\[0\]` is 'a.B'"),
@@ -162,6 +164,12 @@ def test_a_wrong_tool_file_is_one_line_with_file_key_and_value(tmp_path: Path, t
     with pytest.raises(ConfigError, match=message) as caught:
         load_tool_file(Path(write(tmp_path, text)))
     assert "\n" not in str(caught.value)
+
+
+def test_a_tool_file_that_is_not_utf_8_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_bytes("tools: [{class_name: modèle.B}]".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"tools\.yaml: not UTF-8 text"):
+        load_tool_file(tmp_path / "tools.yaml")
 
 
 def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
