@@ -62,16 +62,20 @@ def main() -> int:
     parser.add_argument(
         "--check",
         nargs="?",
-        type=CheckLevel,
         const=CheckLevel.FULL,
-        choices=list(CheckLevel),
-        help="check and print the plan instead of training; `static` needs no network, model or GPU",
+        metavar="static",
+        help="check and print the plan instead of training; `--check=static` needs no network, model or GPU",
     )
     arguments = parser.parse_args()
+    overrides, level = arguments.overrides, arguments.check
+    if level is not None and "=" in level:  # `--check section.key=value`: the word is an override
+        overrides, level = [level, *overrides], CheckLevel.FULL
+    if level not in (None, *CheckLevel):
+        parser.error(f"--check: `{level}` is neither `static` nor `full`")
 
     async def command() -> None:
-        loaded = load_run_config(arguments.config, arguments.overrides)
-        await (train(loaded) if arguments.check is None else check(loaded, arguments.check))
+        loaded = load_run_config(arguments.config, overrides)
+        await (train(loaded) if level is None else check(loaded, CheckLevel(level)))
 
     return run_command(command)
 

@@ -151,7 +151,7 @@ def check(*arguments: str) -> str:
 
 
 def test_the_full_check_builds_the_tools_against_a_judge_and_leaves_no_run(tmp_path: Path):
-    output = check("configs/demo.yaml", f"run.dir={tmp_path / 'run'}", "--check")
+    output = check("configs/demo.yaml", "--check", f"run.dir={tmp_path / 'run'}")
     assert "python_code_with_standard_io" in output
     assert "concurrency budget" in output
     assert not (tmp_path / "run").exists()
