@@ -73,13 +73,13 @@ class WeightSync:
         """Load the current weights into all engines and stamp them `version`.
 
         Raises:
-            WorkerError: an engine did not finish in time.
+            WorkerError: actor and engines did not finish in time.
         """
-        source = await self._learner.publish_weights()
         try:
             async with asyncio.timeout(_WEIGHT_SYNC_TIMEOUT_S):
+                source = await self._learner.publish_weights()
                 await all_of(engine.load_weights(source, version=version) for engine in self._engines)
         except TimeoutError as error:
             raise WorkerError(
-                f"weight sync of version {version}: an engine did not load it in {_WEIGHT_SYNC_TIMEOUT_S:g} s"
+                f"weight sync of version {version}: actor and engines did not finish in {_WEIGHT_SYNC_TIMEOUT_S:g} s"
             ) from error

@@ -36,12 +36,16 @@ async def collect_batch(run: Run, state: RunState) -> Batch:
     Raises:
         RolloutError: ten batches in a row taught nothing.
     """
+    dropped: dict[str, float] = {}
     for _ in range(_MAX_EMPTY_BATCHES):
         batch = await _collect_once(run, state)
+        drops = {key: value for key, value in batch.metrics.items() if key.startswith("rollout/groups_dropped")}
+        dropped = {key: dropped.get(key, 0.0) + value for key, value in drops.items()}
         if batch.groups:
-            return batch
+            return replace(batch, metrics=batch.metrics | dropped)
         state = replace(batch.state, empty_batches=state.empty_batches + 1)
-        logger.warning("empty batch: no group of step %d can be learnt from: %s", state.step + 1, batch.metrics)
+        causes = ", ".join(f"{value:.0f} {key.removeprefix('rollout/groups_dropped_')}" for key, value in drops.items())
+        logger.warning("empty batch: no group of step %d can be learnt from (%s)", state.step + 1, causes)
     raise RolloutError(
         f"step {state.step + 1}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
         "The prompts are too easy or too hard for this policy, or the reward is broken: see `trajectories/`."

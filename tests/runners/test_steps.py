@@ -109,6 +109,7 @@ async def test_an_empty_batch_is_counted_and_is_no_step(tmp_path: Path):
     batch = await collect_batch(make_run(tmp_path, rollouts), RunState(step=5))
     assert batch.state == RunState(step=5, prompts_taken=36, empty_batches=2)
     assert batch.metrics["rollout/empty_batches"] == 2
+    assert batch.metrics["rollout/groups_dropped_none_solved"] == 24
     assert len(batch.groups) == 12
 
 
