@@ -66,7 +66,7 @@ class AgentLoopManager:
             whose infrastructure failed are in it, without a reward.
 
         Raises:
-            RolloutError: not one trajectory could be made; the message quotes the first reason.
+            RolloutError: not one trajectory of several prompts could be made; the message quotes the first reason.
         """
         requests = [
             TrajectoryRequest(step=step, prompt=prompt, sample_index=sample)
@@ -74,9 +74,10 @@ class AgentLoopManager:
             for sample in range(samples_per_prompt)
         ]
         finished = await all_of(self._make(request, on_finished) for request in requests)
-        if all(made.summary.termination is Termination.INFRA_ERROR for made in finished):
+        failed = [made for made in finished if made.summary.termination is Termination.INFRA_ERROR]
+        if len(failed) == len(finished) and len(prompts) > 1:  # one prompt alone may be what breaks the world
             raise RolloutError(
-                f"step {step}: all {len(finished)} trajectories failed, the first with: {finished[0].summary.error}"
+                f"step {step}: all {len(failed)} trajectories failed, the first with: {failed[0].summary.error}"
             )
         return [
             Group(prompt_id=prompt.prompt_id, trajectories=finished[start : start + samples_per_prompt])

@@ -16,8 +16,8 @@ from agentrl.types import ToolCall
 _MAX_DEPTH = 64
 """Records of deeper calls could not be sent between processes: pickling recurses."""
 
-_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THOUGHT_OR_CALL = re.compile(r"<think>.*?(?:</think>|\Z)|<tool_call>(?P<body>.*?)(?P<end></tool_call>|\Z)", re.DOTALL)
+"""Whichever opens first holds the other: a call in a thought is a thought, and code may print `<think>`."""
 
 
 def parse_tool_calls(text: str, *, id_prefix: str) -> tuple[ToolCall, ...]:
@@ -25,10 +25,10 @@ def parse_tool_calls(text: str, *, id_prefix: str) -> tuple[ToolCall, ...]:
 
     Calls inside a `<think>` block are thoughts, not calls.
     """
-    spoken = _THOUGHT.sub("", text)
+    calls = [match for match in _THOUGHT_OR_CALL.finditer(text) if match["body"] is not None]
     return tuple(
-        _parse_call(body=match[1], closed=bool(match[2]), call_id=f"{id_prefix}-{index}")
-        for index, match in enumerate(_CALL.finditer(spoken))
+        _parse_call(body=match["body"], closed=bool(match["end"]), call_id=f"{id_prefix}-{index}")
+        for index, match in enumerate(calls)
     )
 
 

@@ -70,10 +70,12 @@ class TrajectoryRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker measured since its last report."""
+    """What a worker measured."""
 
     loop_lag_s_max: float
+    """Since its last report."""
     judge: JudgeStats
+    """Since its last report."""
     num_checks_given_up: int
     """Answers called wrong because comparing them hung or crashed, since the worker started."""
 
@@ -135,13 +137,13 @@ class AgentLoopWorker:
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
         """Make one trajectory, in a fresh episode again where the world failed; after the last try, a record of that."""
-        parts = await self._built()
         error = ""
         for retry in range(self._config.rollout.max_retries + 1):
             if retry:
                 await asyncio.sleep(_RETRY_PAUSE_S * 2**retry)
             try:
-                trajectory = await self._play(parts, request, engine, retry)
+                # Built here, so that a restarted worker whose judge is away for a moment tries again as well.
+                trajectory = await self._play(await self._built(), request, engine, retry)
                 break
             except RolloutError as failure:
                 error = f"{type(failure).__name__}: {failure}"
@@ -156,7 +158,7 @@ class AgentLoopWorker:
         await asyncio.to_thread(store.append, step, trajectories, prompts=prompts, validation=validation)
 
     async def report(self) -> WorkerReport:
-        """Return what only this process knows, counted since the last report."""
+        """Return what only this process knows."""
         parts = await self._built()
         sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _AsksJudge))
         judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
@@ -227,7 +229,7 @@ class AgentLoopWorker:
                 value = await reward.score(prompt, trajectory.turns, deadline=Deadline.after(timeout_s))
         except TimeoutError as error:
             raise RolloutError(f"reward of prompt `{prompt.prompt_id}`: no answer in {timeout_s:g} s") from error
-        if not math.isfinite(value):
+        if not (math.isfinite(value) and value >= 0):  # below 0, a trajectory cut short would beat a wrong answer
             raise ConfigError(
                 f"reward.class_name: `{self._config.reward.class_name}` gave {value} for `{prompt.prompt_id}`"
             )

@@ -60,8 +60,11 @@ def ray_runtime(*, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_i
     try:
         yield
     except Exception:
-        shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
-        logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
+        try:
+            shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
+            logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
+        except OSError as error:
+            logger.warning("the run failed, and Ray's logs could not be kept: %s", error)
         raise
     finally:
         ray.shutdown()

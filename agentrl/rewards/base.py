@@ -13,7 +13,9 @@ class Reward(Protocol):
         ...
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
-        """Return the reward of one trajectory. `turns` hold what the policy wrote (`text`), tool results apart.
+        """Return the reward of one trajectory, 0 or more. `turns` hold what the policy wrote (`text`), tool results apart.
+
+        It is asked about finished episodes only; one that was cut short (turns, tokens, time) gets 0 without being asked.
 
         Raises:
             RolloutError: it could not be scored; the trajectory is then an `infra_error`, not a wrong answer.

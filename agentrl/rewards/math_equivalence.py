@@ -49,10 +49,14 @@ class EquivalencePool:
             async with asyncio.timeout(deadline.remaining_s()):
                 await asyncio.gather(*(self._add_process() for _ in range(self._num_processes)))
             if not await self.equivalent("1/2", "0.5", deadline=deadline):
-                raise RolloutError("answer check: its processes start, but hold that 1/2 and 0.5 differ")
+                reason = "did not finish its first comparison" if self.num_given_up else "hold that 1/2 and 0.5 differ"
+                raise RolloutError(f"answer check: its processes start, but {reason}")
         except TimeoutError as error:
             await self.aclose()
             raise RolloutError("answer check: its processes did not start in time") from error
+        except OSError as error:
+            await self.aclose()
+            raise RolloutError("answer check: a process ended while it started") from error
         except BaseException:
             await self.aclose()
             raise

@@ -61,21 +61,19 @@ def main() -> int:
     parser = make_parser("rstar2", "Train a tool-using policy with GRPO and Resample-on-Correct.")
     parser.add_argument(
         "--check",
-        nargs="?",
-        const=CheckLevel.FULL,
-        metavar="static",
-        help="check and print the plan instead of training; `--check=static` needs no network, model or GPU",
+        type=CheckLevel,
+        choices=list(CheckLevel),
+        metavar="static|full",
+        help="check and print the plan instead of training; `--check` is full, `--check=static` needs no network, model or GPU",
     )
-    arguments = parser.parse_args()
+    # A bare `--check` must not take the override that follows it for its level.
+    words = [f"--check={CheckLevel.FULL}" if word == "--check" else word for word in sys.argv[1:]]
+    arguments = parser.parse_intermixed_args(words)
     overrides, level = arguments.overrides, arguments.check
-    if level is not None and "=" in level:  # `--check section.key=value`: the word is an override
-        overrides, level = [level, *overrides], CheckLevel.FULL
-    if level not in (None, *CheckLevel):
-        parser.error(f"--check: `{level}` is neither `static` nor `full`")
 
     async def command() -> None:
         loaded = load_run_config(arguments.config, overrides)
-        await (train(loaded) if level is None else check(loaded, CheckLevel(level)))
+        await (train(loaded) if level is None else check(loaded, level))
 
     return run_command(command)
 

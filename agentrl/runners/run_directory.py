@@ -21,13 +21,15 @@ from pathlib import Path
 
 import orjson
 import yaml
-from omegaconf import OmegaConf
 
 from agentrl.config.flatten import flatten
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.text_curve import text_curve
 from agentrl.trajectories.store import TrajectoryStore
+
+_BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial"}
+"""What a start that died early may have left; the config is written after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,11 @@ class RunDirectory:
         """
         saved = self.path / "config.yaml"
         try:
-            if not saved.is_file() and self.path.exists() and any(self.path.iterdir()):
+            if (
+                not saved.is_file()
+                and self.path.exists()
+                and any(e.name not in _BEFORE_CONFIG for e in self.path.iterdir())
+            ):
                 raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -70,8 +76,10 @@ class RunDirectory:
         self._lock()
         if saved.is_file():
             self._refuse_changes(saved)
-        self._refuse_other_inputs(inputs)
-        _write_whole(saved, OmegaConf.to_yaml(OmegaConf.structured(self._config)).encode())
+            self._refuse_other_inputs(inputs)
+        digests = {key: _digest(file) for key, file in inputs.items()}
+        _write_whole(self.path / "inputs.json", orjson.dumps(digests))
+        _write_whole(saved, yaml.safe_dump(asdict(self._config), sort_keys=False, allow_unicode=True).encode())
         for leftover in self._checkpoints.glob("*.partial"):
             shutil.rmtree(leftover)
 
@@ -159,13 +167,15 @@ class RunDirectory:
 
     def _lock(self) -> None:
         """Take the folder for this process; the kernel gives it back however the process ends."""
-        self._lock_file = (self.path / ".lock").open("w")
         try:
+            self._lock_file = (self.path / ".lock").open("w")
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
                 f"run.dir: another process is running in {self.path}. Wait for it, or name another."
             ) from error
+        except OSError as error:
+            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
 
     def _refuse_other_inputs(self, inputs: Mapping[str, Path]) -> None:
         now = {key: _digest(file) for key, file in inputs.items()}
@@ -178,11 +188,10 @@ class RunDirectory:
                 f"run.dir: {self.path} holds a run that read other content from {files}, so its place in the data means "
                 "nothing here. Put the old files back, or name another `run.dir`."
             )
-        _write_whole(saved, orjson.dumps(now))
 
     def _refuse_changes(self, saved: Path) -> None:
         # Read as plain YAML: what the user escaped, such as `\\${x}` in a prompt, is a literal by now.
-        before, now = flatten(yaml.safe_load(saved.read_text())), flatten(asdict(self._config))
+        before, now = flatten(yaml.safe_load(saved.read_text(encoding="utf-8"))), flatten(asdict(self._config))
         changed = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
         if changed:
             details = ", ".join(f"`{key}` was {before.get(key)!r} and is {now.get(key)!r}" for key in changed)

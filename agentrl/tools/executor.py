@@ -124,7 +124,14 @@ class ToolExecutor:
         if call.name not in self._tools:
             names = ", ".join(f"`{name}`" for name in self._tools) or "none"
             return _failure(ToolStatus.UNKNOWN_TOOL, f"unknown tool `{call.name[:64]}`; tools: {names}")
-        error = best_match(self._validators[call.name].iter_errors(call.arguments))
+        try:
+            error = best_match(self._validators[call.name].iter_errors(call.arguments))
+        except (
+            OverflowError,
+            ValueError,
+            RecursionError,
+        ) as error:  # a number or a nesting that the checks cannot hold
+            return _failure(ToolStatus.INVALID_ARGUMENTS, f"invalid arguments: {error}")
         if error is None:
             return None
         where = f"`{'.'.join(map(str, error.absolute_path))}`: " if error.absolute_path else ""

@@ -6,8 +6,6 @@ folder is opened by its name in the one that holds it, and never through a link.
 
 import os
 import stat
-from collections.abc import Iterator
-from itertools import count
 
 _NO_LINK = os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -69,19 +67,18 @@ def _remove_entry(name: str, *, parent: int) -> None:
     except NotADirectoryError:
         os.unlink(name, dir_fd=parent)
         return
-    names = count()
     pending = [name]
     while pending:
         current = pending.pop()
-        pending += _empty(current, parent=parent, prefix=name, names=names)
+        pending += _empty(current, parent=parent)
         os.rmdir(current, dir_fd=parent)
 
 
-def _empty(name: str, *, parent: int, prefix: str, names: Iterator[int]) -> list[str]:
+def _empty(name: str, *, parent: int) -> list[str]:
     """Empty the folder `name`; its folders are moved up into `parent`, so that no depth is ever walked.
 
     Returns:
-        The new names of the moved folders, made of `prefix` and the next of `names`.
+        The new names of the moved folders; random, so that a program cannot have taken them.
     """
     moved: list[str] = []
     opened = os.open(name, _NO_LINK | os.O_RDONLY, dir_fd=parent)
@@ -90,7 +87,7 @@ def _empty(name: str, *, parent: int, prefix: str, names: Iterator[int]) -> list
             for entry in list(entries):
                 if entry.is_dir(follow_symlinks=False):
                     _permit(entry.name, parent=opened)  # a folder without write permission cannot be moved
-                    moved.append(f"{prefix}.{next(names)}")
+                    moved.append(f"moved-{os.urandom(8).hex()}")
                     os.rename(entry.name, moved[-1], src_dir_fd=opened, dst_dir_fd=parent)
                 else:
                     os.unlink(entry.name, dir_fd=opened)

@@ -59,6 +59,13 @@ def test_a_call_inside_a_thought_is_not_a_call():
     assert parse_tool_calls(text, id_prefix="0") == ()
 
 
+def test_code_that_prints_a_think_tag_is_still_a_call():
+    (call,) = parse_tool_calls(
+        """<tool_call>{"name": "p", "arguments": {"code": "print('<think>')"}}</tool_call>""", id_prefix="0"
+    )
+    assert call.arguments == {"code": "print('<think>')"}
+
+
 def test_a_real_line_break_inside_code_is_accepted():
     (call,) = parse_tool_calls(
         '<tool_call>{"name": "python", "arguments": {"code": "a = 1\nprint(a)"}}</tool_call>', id_prefix="0"

@@ -85,6 +85,24 @@ def test_a_prompt_with_an_escaped_brace_can_be_resumed(tmp_path: Path):
     directory(tmp_path, override).open({})
 
 
+def test_a_start_that_died_before_its_config_was_written_can_be_tried_again(tmp_path: Path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    (folder / "inputs.json").write_text('{"data.train_files[0]": "of older data"}')
+    data = tmp_path / "train.jsonl"
+    data.write_text("one")
+    directory(tmp_path).open({"data.train_files[0]": data})
+
+
+def test_a_lone_brace_in_a_prompt_is_saved_as_it_is(tmp_path: Path):
+    override = r"data.system_prompt='cost \${'"
+    first = directory(tmp_path, override)
+    first.open({})
+    first.close()
+    directory(tmp_path, override).open({})
+
+
 def test_other_content_in_the_same_file_is_refused(tmp_path: Path):
     data = tmp_path / "train.jsonl"
     data.write_text("one")
