@@ -5,10 +5,11 @@ first use, on this process's own event loop; none of them ever crosses a process
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,6 +116,7 @@ class AgentLoopWorker:
         self._role = role
         self._parts: _Parts | None = None
         self._building = asyncio.Lock()
+        self._running: set[asyncio.Task[object]] = set()
 
     async def start(self) -> None:
         """Build tools and reward now, so that a broken one stops the run before the first rollout.
@@ -143,7 +145,8 @@ class AgentLoopWorker:
                 await asyncio.sleep(_RETRY_PAUSE_S * 2**retry)
             try:
                 # Built here, so that a restarted worker whose judge is away for a moment tries again as well.
-                trajectory = await self._play(await self._built(), request, engine, retry)
+                with self._noted():
+                    trajectory = await self._play(await self._built(), request, engine, retry)
                 break
             except RolloutError as failure:
                 error = f"{type(failure).__name__}: {failure}"
@@ -166,7 +169,11 @@ class AgentLoopWorker:
         return WorkerReport(loop_lag_s_max=parts.lag.take_max_s(), judge=judge, num_checks_given_up=given_up)
 
     async def aclose(self) -> None:
-        """Close tools and reward."""
+        """Break off what still runs, then close tools and reward."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         parts, self._parts = self._parts, None
         if parts is not None:
             parts.lag.stop()
@@ -202,6 +209,17 @@ class AgentLoopWorker:
         # What the libraries have loaded lives as long as the process; walking it stops the event loop for 0.2 s.
         gc.freeze()
         return _Parts(tokens=tokens, loop=loop, tools=tools, reward=reward, lag=LoopLag(self._role))
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Note the running task, for `aclose`."""
+        task = asyncio.current_task()
+        assert task is not None, "inside a coroutine"
+        self._running.add(task)
+        try:
+            yield
+        finally:
+            self._running.discard(task)
 
     async def _play(self, parts: _Parts, request: TrajectoryRequest, engine: Engine, retry: int) -> Trajectory:
         # The id of a fresh episode is its own: state that a tool kept for the failed one must not be found again.

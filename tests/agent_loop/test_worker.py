@@ -164,6 +164,16 @@ async def test_records_of_any_worker_can_be_read_back(
     await worker.aclose()
 
 
+async def test_closing_breaks_off_what_still_runs_before_the_tools_are_closed(model_path: str, tmp_path: Path):
+    worker = make_worker(model_path, tmp_path)
+    await worker.start()
+    episode = asyncio.create_task(worker.run(REQUEST, ScriptedEngine([[1]], delay_s=60)))
+    await asyncio.sleep(0.2)
+    async with asyncio.timeout(5):
+        await worker.aclose()
+    assert episode.cancelled()
+
+
 async def test_a_blocked_event_loop_is_measured(model_path: str, tmp_path: Path):
     import time
 
