@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-all lint fmt clean
+.PHONY: setup demo test test-all bench soak lint fmt clean
 
 setup: $(STAMP)
 
@@ -23,6 +23,16 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -m 'not gpu'
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/rollout/embedded_engine.py
+	$(BIN)/python -m benchmarks.judge.floor
+	$(BIN)/python -m benchmarks.judge.speed
+	$(BIN)/python -m benchmarks.judge.overhead
+	$(BIN)/python -m benchmarks.judge.mix
+
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.judge.soak
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

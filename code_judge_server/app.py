@@ -1,6 +1,7 @@
 """The HTTP application: the parts put together, and their start and end."""
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -8,41 +9,104 @@ from fastapi import FastAPI
 from code_judge_server import __version__
 from code_judge_server.code_judge_api import code_judge_router
 from code_judge_server.http_errors import install_error_handlers
-from code_judge_server.http_guards import LimitBody, RequireToken
-from code_judge_server.judging import Judge
-from code_judge_server.languages import available_languages
-from code_judge_server.native_api import native_router
+from code_judge_server.http_guards import CountRequests, LimitBody, RequireLocalHost, RequireToken
+from code_judge_server.judging import Judge, create_judge
+from code_judge_server.language_probe import unseen_programs
+from code_judge_server.languages import LanguageRules, offered_languages
+from code_judge_server.metrics import Metrics
+from code_judge_server.native_api import state_router, submission_router
+from code_judge_server.openapi_page import document_refusals
 from code_judge_server.queue import SubmissionQueue
 from code_judge_server.sandbox import Executor, ExecutorError
-from code_judge_server.schemas import Language, Submission, VerdictStatus
+from code_judge_server.sandbox_fusion_api import sandbox_fusion_router
+from code_judge_server.schemas import Health, Submission, VerdictStatus
+from code_judge_server.sessions.api import install_session_errors, session_router
+from code_judge_server.sessions.manager import SessionManager
 from code_judge_server.settings import Settings
+from code_judge_server.shared_capacity import SharedCapacity
+
+logger = logging.getLogger(__name__)
 
 _CANARY_OUTPUT = "the judge works"
+_MIB = 1024 * 1024
 
 
 def create_app(settings: Settings, executor: Executor) -> FastAPI:
-    """Return the application; it starts the executor, and closes it when the server stops."""
-    judge = Judge(executor, max_limits=settings.max_limits, max_reply_chars=settings.max_reply_chars)
-    queue = SubmissionQueue(judge, num_slots=settings.slot_count, capacity=settings.queue_capacity)
-    languages = available_languages()
+    """Return the application; it starts the executor, and closes it when the server stops.
+
+    Its `state.queue` is the `SubmissionQueue`, by which the server drains.
+    """
+    metrics = Metrics()
+    languages = offered_languages(settings.languages)
+    judge = create_judge(settings, executor, languages)
+    queue = SubmissionQueue(judge, executor, settings, metrics)
+
+    sessions = SessionManager(executor, queue, settings)
+
+    def health_of(client: str) -> Health:
+        return _health(client, settings, executor, queue, languages)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await executor.start()
         try:
             await _judge_canary(judge)
+            await _drop_unseen_languages(executor, languages, settings)
             yield
         finally:
+            sessions.close_all()
             await executor.aclose()
 
     app = FastAPI(title="code judge", version=__version__, lifespan=lifespan)
-    app.include_router(native_router(settings, queue, executor, languages))
+    app.state.queue = queue
+    app.include_router(submission_router(settings, queue, languages))
+    app.include_router(state_router(queue, health_of, metrics))
     app.include_router(code_judge_router(settings, queue, languages))
+    app.include_router(sandbox_fusion_router(settings, queue, languages))
+    app.include_router(session_router(sessions))
+    document_refusals(app)
     install_error_handlers(app)
-    app.add_middleware(LimitBody, max_bytes=settings.max_body_bytes)
+    install_session_errors(app)
+    metrics.watch(lambda: health_of(""), executor)
+    memory = SharedCapacity(settings.request_memory_mb * _MIB)
+    app.add_middleware(LimitBody, max_bytes=settings.max_body_bytes, memory=memory)
     if settings.token is not None:
         app.add_middleware(RequireToken, token=settings.token.get_secret_value())
+    else:
+        app.add_middleware(RequireLocalHost)
+    app.add_middleware(CountRequests, metrics=metrics)
     return app
+
+
+def _health(
+    client: str, settings: Settings, executor: Executor, queue: SubmissionQueue, languages: Mapping[str, LanguageRules]
+) -> Health:
+    return Health(
+        status="draining" if queue.is_draining else "ok",
+        version=__version__,
+        isolation=executor.tier,
+        memory_enforcement=executor.memory_enforcement,
+        canaries=list(executor.canaries),
+        preloads=list(executor.preloads),
+        num_slots=queue.num_slots,
+        num_running=queue.num_running,
+        queue_length=queue.num_waiting,
+        queue_capacity=settings.queue_capacity,
+        estimated_wait_s=queue.estimated_wait_s(client),
+        languages=list(languages),
+        max_batch_items=settings.max_batch_items,
+        default_limits=settings.default_limits,
+        max_limits=settings.max_limits,
+    )
+
+
+async def _drop_unseen_languages(executor: Executor, languages: dict[str, LanguageRules], settings: Settings) -> None:
+    limits = settings.limit_policy.effective(settings.default_limits)
+    for name, program in (await unseen_programs(executor, languages, limits=limits)).items():
+        logger.warning(
+            "language `%s` is not offered: programs cannot run %s. Name its folder in read_only_paths", name, program
+        )
+        del languages[name]
 
 
 async def _judge_canary(judge: Judge) -> None:
@@ -53,7 +117,7 @@ async def _judge_canary(judge: Judge) -> None:
     """
     program = Submission(
         id="canary",
-        language=Language.PYTHON,
+        language="python",
         code="print(input())",
         stdin=_CANARY_OUTPUT,
         expected_output=_CANARY_OUTPUT,

@@ -5,13 +5,12 @@ the others answer `queue_timeout` for what did not start in time.
 """
 
 import uuid
+from collections.abc import Collection
 
 from fastapi import APIRouter, Request
 
-from code_judge_server.http_errors import RejectedError
-from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
-from code_judge_server.queue import SubmissionQueue
-from code_judge_server.schemas import (
+from code_judge_server.client_name import client_of
+from code_judge_server.code_judge_schemas import (
     CodeJudgeBatch,
     CodeJudgeJudgement,
     CodeJudgeJudgementBatch,
@@ -20,11 +19,11 @@ from code_judge_server.schemas import (
     CodeJudgeResultBatch,
     CodeJudgeStatus,
     CodeJudgeSubmission,
-    Language,
-    Submission,
-    Verdict,
-    VerdictStatus,
 )
+from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError
+from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.queue import SubmissionQueue
+from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
 
 _REASONS = {
@@ -33,16 +32,17 @@ _REASONS = {
     VerdictStatus.INTERNAL_ERROR: CodeJudgeReason.INTERNAL_ERROR,
     VerdictStatus.CANCELLED: CodeJudgeReason.INTERNAL_ERROR,
 }
+_REFUSALS = {status: answer for status, answer in DOCUMENTED_REFUSALS.items() if status != 429}
 _DID_NOT_RUN = {VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.INTERNAL_ERROR, VerdictStatus.CANCELLED}
 
 
 class _CodeJudge:
     """Runs code-judge submissions through the queue."""
 
-    def __init__(self, settings: Settings, queue: SubmissionQueue, languages: list[Language]) -> None:
+    def __init__(self, settings: Settings, queue: SubmissionQueue, languages: Collection[str]) -> None:
         self._settings = settings
         self._queue = queue
-        self._languages = {language.value for language in languages}
+        self._languages = languages
 
     async def results(
         self, submissions: list[CodeJudgeSubmission], request: Request, *, patient: bool
@@ -56,15 +56,16 @@ class _CodeJudge:
         judged = {index: item for index, item in enumerate(submissions) if item.type in self._languages}
         work = self._queue.judge_all(
             [_as_submission(item) for item in judged.values()],
+            client=client_of(request.scope),
             max_queue_time_s=None if patient else self._settings.max_queue_time_s,
         )
         verdicts = dict(zip(judged, await unless_disconnected(request, work), strict=True))
         return [_as_result(item, verdicts.get(index)) for index, item in enumerate(submissions)]
 
 
-def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: list[Language]) -> APIRouter:
-    """Return the routes; their formats are documented in `schemas`."""
-    router = APIRouter(route_class=StrictJsonRoute)
+def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Collection[str]) -> APIRouter:
+    """Return the routes; their formats are documented in `code_judge_schemas`."""
+    router = APIRouter(route_class=StrictJsonRoute, responses=_REFUSALS)
     judge = _CodeJudge(settings, queue, languages)
 
     @router.get("/ping")
@@ -113,7 +114,7 @@ def _new_id() -> str:
 def _as_submission(item: CodeJudgeSubmission) -> Submission:
     return Submission(
         id=_new_id(),  # theirs may be empty, long, or the same twice
-        language=Language(item.type),
+        language=item.type,
         code=item.solution,
         stdin=item.input or "",
         expected_output=item.expected_output,

@@ -1,23 +1,31 @@
-"""From a submission to its verdict: run it, name how it ended, compare what it printed."""
+"""From a submission to its verdict: make a program of it, run that on each test case, compare what it printed.
+
+Expected outputs stay on this side: the program that is judged never has them, only a checker of the user's does.
+"""
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from code_judge_server.ending import Ending
-from code_judge_server.languages import as_program
-from code_judge_server.sandbox import Executor, ExecutorError, Outcome, ProgramLimits
-from code_judge_server.schemas import Limits, Submission, Verdict, VerdictStatus
+from code_judge_server.checkers import output_matches
+from code_judge_server.compile_cache import CompileCache
+from code_judge_server.compiling import CompileError, Compiler, Program
+from code_judge_server.languages import LanguageRules
+from code_judge_server.limits import LimitPolicy, as_limits, with_room_for
+from code_judge_server.program_checker import CheckerFailedError, ProgramChecker
+from code_judge_server.run_results import run_result, status_of
+from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome
+from code_judge_server.schemas import Checker, Limits, RunResult, Submission, TestCase, Verdict, VerdictStatus
+from code_judge_server.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_STATUS_OF_LIMIT = {
-    Ending.CPU_TIME: VerdictStatus.TIME_LIMIT_EXCEEDED,
-    Ending.WALL_TIME: VerdictStatus.TIME_LIMIT_EXCEEDED,
-    Ending.MEMORY: VerdictStatus.MEMORY_LIMIT_EXCEEDED,
-    Ending.OUTPUT: VerdictStatus.OUTPUT_LIMIT_EXCEEDED,
-    Ending.TASKS: VerdictStatus.RUNTIME_ERROR,
-    Ending.CANCELLED: VerdictStatus.CANCELLED,
-}
+_MIB = 1024 * 1024
+_COMPILE_PATIENCE = 2
+"""Wall clock of a compilation for its CPU time, so that a busy machine fails no honest source."""
+_COMPILER_OUTPUT_BYTES = 1 * _MIB
+_COMPILER_DISK_BYTES = 256 * _MIB
+_MAX_ARTIFACT_BYTES = 64 * _MIB
 
 
 class Judge:
@@ -25,47 +33,50 @@ class Judge:
 
     Args:
         executor: What runs the programs.
-        max_limits: Limits of a submission that names none.
+        languages: What a submission may be written in.
+        compiler: Makes programs of submissions.
+        limits: What a program may use; a checker gets the defaults.
         max_reply_chars: Characters of stdout and of stderr in a verdict.
+        max_collect_bytes: Size of all files that a verdict brings back.
     """
 
-    def __init__(self, executor: Executor, *, max_limits: Limits, max_reply_chars: int) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        languages: Mapping[str, LanguageRules],
+        compiler: Compiler,
+        limits: LimitPolicy,
+        max_reply_chars: int,
+        max_collect_bytes: int,
+    ) -> None:
         self._executor = executor
-        self._max_limits = max_limits
+        self._languages = languages
+        self._compiler = compiler
+        self._limits = limits
         self._max_reply_chars = max_reply_chars
+        self._max_collect_bytes = max_collect_bytes
 
     async def judge(self, submission: Submission, *, queue_time_s: float) -> Verdict:
-        """Run a submission and return its verdict; cancelling the call kills the program."""
-        program = as_program(submission.language, submission.code)
+        """Run a submission, whose language is one of ours, and return its verdict; cancelling the call kills what runs."""
+        limits = self._limits.effective(submission.limits)
         try:
-            outcome = await self._executor.execute(
-                program, stdin=submission.stdin.encode(), limits=self._program_limits(submission.limits)
+            program = await self._compiler.program(
+                self._languages[submission.language],
+                submission.code,
+                submission.files,
+                time_limit_s=submission.limits.compile_time_s,
             )
-        except ExecutorError as error:
+            checker = await self._program_checker(submission)
+            runs = await self._run_tests(submission, program, limits, checker)
+        except CompileError as error:
+            return self._compile_error(submission, error, queue_time_s=queue_time_s)
+        except (ExecutorError, CheckerFailedError) as error:
             logger.warning("submission %s: %s", submission.id, error)
             return self.unjudged(
                 submission, VerdictStatus.INTERNAL_ERROR, queue_time_s=queue_time_s, explanation=str(error)
             )
-        stdout = _decode(outcome.stdout, self._max_reply_chars)
-        stderr = _decode(outcome.stderr, self._max_reply_chars)
-        return Verdict(
-            id=submission.id,
-            status=status_of(outcome, submission.expected_output),
-            exit_code=outcome.exit_code,
-            signal=outcome.signal,
-            stdout=stdout.text,
-            stderr=stderr.text,
-            stdout_truncated=stdout.cut or outcome.stdout_cut,
-            stderr_truncated=stderr.cut or outcome.stderr_cut,
-            stdout_invalid_utf8=stdout.invalid_utf8,
-            stderr_invalid_utf8=stderr.invalid_utf8,
-            cpu_time_s=outcome.cpu_time_s,
-            wall_time_s=outcome.wall_time_s,
-            queue_time_s=queue_time_s,
-            peak_memory_bytes=outcome.peak_memory_bytes,
-            isolation=self._executor.tier,
-            memory_enforcement=self._executor.memory_enforcement,
-        )
+        return self._verdict(submission, program, runs, limits, queue_time_s=queue_time_s)
 
     def unjudged(
         self, submission: Submission, status: VerdictStatus, *, queue_time_s: float, explanation: str = ""
@@ -80,33 +91,138 @@ class Judge:
             memory_enforcement=self._executor.memory_enforcement,
         )
 
-    def _program_limits(self, limits: Limits) -> ProgramLimits:
-        return ProgramLimits(**(self._max_limits.model_dump() | limits.model_dump(exclude_none=True)))
+    async def _program_checker(self, submission: Submission) -> ProgramChecker | None:
+        checker = submission.checker
+        if checker.code is None:
+            return None
+        try:
+            program = await self._compiler.program(self._languages[checker.language], checker.code, {})
+        except CompileError as error:
+            said = error.outcome.stderr.decode(errors="replace")[: self._max_reply_chars]
+            raise CheckerFailedError(f"checker: {error}. It wrote: {said}") from error
+        return ProgramChecker(self._executor, program, limits=self._limits.effective(Limits()))
+
+    async def _run_tests(
+        self, submission: Submission, program: Program, limits: JobLimits, checker: ProgramChecker | None
+    ) -> "_Runs":
+        tests = submission.tests or [TestCase(stdin=submission.stdin, expected_output=submission.expected_output)]
+        job_limits = with_room_for(limits, program.files)
+        runs = _Runs()
+        for test in tests:
+            outcome = await self._executor.execute(
+                Job(
+                    argv=program.argv,
+                    limits=job_limits,
+                    files=program.files,
+                    stdin=test.stdin.encode(),
+                    preload=program.preload,
+                    collect=tuple(submission.collect),
+                    collect_bytes=self._max_collect_bytes if submission.collect else 0,
+                )
+            )
+            status = await _status(submission.checker, test, outcome, checker)
+            if not runs.failed:
+                runs.decisive = run_result(outcome, status, max_chars=self._max_reply_chars)
+            if submission.tests:
+                runs.of_tests.append(run_result(outcome, status, max_chars=self._max_reply_chars // len(tests)))
+            runs.add(outcome)
+            if runs.failed and submission.stop_at_first_failure:
+                break
+        return runs
+
+    def _verdict(
+        self, submission: Submission, program: Program, runs: "_Runs", limits: JobLimits, *, queue_time_s: float
+    ) -> Verdict:
+        assert runs.decisive is not None  # there is one test case at least
+        return Verdict(
+            **dict(runs.decisive)
+            | {
+                "cpu_time_s": runs.cpu_time_s,
+                "wall_time_s": runs.wall_time_s,
+                "peak_memory_bytes": runs.peak_memory_bytes,
+            },
+            id=submission.id,
+            queue_time_s=queue_time_s,
+            compile_time_s=program.compile_time_s,
+            tests=runs.of_tests,
+            files=dict(runs.files),
+            limits=as_limits(limits),
+            isolation=self._executor.tier,
+            memory_enforcement=self._executor.memory_enforcement,
+        )
+
+    def _compile_error(self, submission: Submission, error: CompileError, *, queue_time_s: float) -> Verdict:
+        said = run_result(error.outcome, VerdictStatus.COMPILE_ERROR, max_chars=self._max_reply_chars)
+        return Verdict(
+            **dict(said) | {"cpu_time_s": 0.0, "wall_time_s": 0.0, "stderr": said.stderr or str(error)},
+            id=submission.id,
+            queue_time_s=queue_time_s,
+            compile_time_s=error.outcome.wall_time_s,
+            isolation=self._executor.tier,
+            memory_enforcement=self._executor.memory_enforcement,
+        )
 
 
-def status_of(outcome: Outcome, expected_output: str | None) -> VerdictStatus:
-    """Name how a program ended; what it printed counts only where an output was expected."""
-    if outcome.ending is not Ending.EXITED:
-        return _STATUS_OF_LIMIT[outcome.ending]
-    if outcome.compiling:
-        return VerdictStatus.COMPILE_ERROR
-    if outcome.exit_code != 0:
-        return VerdictStatus.RUNTIME_ERROR
-    if expected_output is not None and outcome.stdout.decode(errors="replace").strip() != expected_output.strip():
-        return VerdictStatus.WRONG_ANSWER
-    return VerdictStatus.ACCEPTED
+async def _status(rules: Checker, test: TestCase, outcome: Outcome, checker: ProgramChecker | None) -> VerdictStatus:
+    """Name how a run ended; what it printed counts only where that is compared with something."""
+    status = status_of(outcome)
+    if status is not VerdictStatus.ACCEPTED:
+        return status
+    if checker is not None:
+        expected = (test.expected_output or "").encode()
+        accepted = await checker.accepts(stdin=test.stdin.encode(), output=outcome.stdout, expected=expected)
+    else:
+        accepted = test.expected_output is None or await output_matches(rules, outcome.stdout, test.expected_output)
+    return VerdictStatus.ACCEPTED if accepted else VerdictStatus.WRONG_ANSWER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DecodedOutput:
-    text: str
-    cut: bool
-    invalid_utf8: bool
+@dataclass(slots=True, kw_only=True)
+class _Runs:
+    """The runs of a submission so far; their whole outputs are not kept."""
+
+    decisive: RunResult | None = None
+    """The first that failed, or else the last."""
+    of_tests: list[RunResult] = field(default_factory=list)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Of the last."""
+    cpu_time_s: float = 0.0
+    wall_time_s: float = 0.0
+    peak_memory_bytes: int = 0
+
+    @property
+    def failed(self) -> bool:
+        return self.decisive is not None and self.decisive.status is not VerdictStatus.ACCEPTED
+
+    def add(self, outcome: Outcome) -> None:
+        self.cpu_time_s += outcome.cpu_time_s
+        self.wall_time_s += outcome.wall_time_s
+        self.peak_memory_bytes = max(self.peak_memory_bytes, outcome.peak_memory_bytes)
+        self.files = outcome.files
 
 
-def _decode(output: bytes, max_chars: int) -> _DecodedOutput:
-    try:
-        text, invalid_utf8 = output.decode(), False
-    except UnicodeDecodeError:
-        text, invalid_utf8 = output.decode(errors="replace"), True
-    return _DecodedOutput(text=text[:max_chars], cut=len(text) > max_chars, invalid_utf8=invalid_utf8)
+def create_judge(settings: Settings, executor: Executor, languages: Mapping[str, LanguageRules]) -> Judge:
+    """Return a judge as the settings want it; it keeps compiled programs in memory."""
+    limits = JobLimits(
+        cpu_time_s=settings.compile_time_s,
+        wall_time_s=_COMPILE_PATIENCE * settings.compile_time_s,
+        memory_bytes=settings.compile_memory_mb * _MIB,
+        output_bytes=_COMPILER_OUTPUT_BYTES,
+        max_tasks=settings.max_tasks,
+        disk_bytes=_COMPILER_DISK_BYTES,
+    )
+    cache_bytes = settings.compile_cache_mb * _MIB
+    compiler = Compiler(
+        executor,
+        limits=limits,
+        max_artifact_bytes=_MAX_ARTIFACT_BYTES,
+        max_header_bytes=cache_bytes // 2,
+        cache=CompileCache(cache_bytes),
+    )
+    return Judge(
+        executor,
+        languages=languages,
+        compiler=compiler,
+        limits=settings.limit_policy,
+        max_reply_chars=settings.max_reply_chars,
+        max_collect_bytes=settings.max_collect_mb * _MIB,
+    )

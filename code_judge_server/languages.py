@@ -1,46 +1,140 @@
-"""How a submission's source becomes a program: one line of the table per language."""
+"""How a submission's source becomes a program: one row of a table per language, to which the settings add."""
 
+import logging
 import shutil
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Annotated
 
-from code_judge_server.sandbox import Program
-from code_judge_server.schemas import Language
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from code_judge_server.schemas import Checker, FieldError, FilePath, LanguageName, Submission
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageRules:
-    """How one language is compiled and run; relative names are in the program's folder."""
+logger = logging.getLogger(__name__)
 
-    source_name: str
-    compile_argv: tuple[str, ...] | None
-    run_argv: tuple[str, ...]
-    needs: str
-    """Program that must be installed."""
+Command = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-LANGUAGES = {
-    Language.PYTHON: LanguageRules(
-        source_name="main.py",
-        compile_argv=None,
-        run_argv=(sys.executable, "main.py"),
-        needs=sys.executable,
+class PrecompiledHeaderRules(BaseModel):
+    """How a header is compiled, in the way of g++: `header` beside `header.gch` in a folder of the include path."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    header: FilePath
+    """As it stands between the angle brackets of an `#include`."""
+    source: FilePath = "header.h"
+    """File that consists of that line."""
+    compile: Command
+    """Makes `artifact` of `source`, with the flags of the language's own `compile`: with others it is passed over."""
+    artifact: FilePath = "header.gch"
+
+
+class LanguageRules(BaseModel):
+    """How one language is compiled and run; relative names are in the program's folder.
+
+    Example: `{"source": "a.go", "compile": ["go", "build", "-o", "a", "a.go"], "artifact": "a", "run": ["./a"]}`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    source: FilePath
+    """File that the code is written to."""
+    compile: Command | None = None
+    """Makes `artifact` of `source` and the submission's files; exit code 0 is success. Absent: nothing is compiled."""
+    artifact: FilePath | None = None
+    """The one file that `compile` makes and `run` needs."""
+    precompiled_header: PrecompiledHeaderRules | None = None
+    """Compiled once, for the sources that begin with it."""
+    run: Command
+    """Runs `artifact`, or `source` where nothing is compiled."""
+    preload: bool = False
+    """`run` is this server's Python and a script, for which an interpreter that is already up may stand in."""
+
+    @model_validator(mode="after")
+    def _check_artifact(self) -> "LanguageRules":
+        if (self.compile is None) != (self.artifact is None):
+            raise ValueError("`compile` and `artifact` go together: name both, or neither")
+        return self
+
+    @property
+    def programs(self) -> list[str]:
+        """What must be on the machine, and in the jail."""
+        commands = [self.run] if self.compile is None else [self.compile, self.run]
+        return [command[0] for command in commands if not command[0].startswith("./")]
+
+
+BUILT_IN = {
+    "python": LanguageRules(source="main.py", run=(sys.executable, "main.py"), preload=True),
+    "cpp": LanguageRules(
+        source="main.cpp",
+        compile=("g++", "-std=c++17", "-O2", "-o", "main", "main.cpp"),
+        artifact="main",
+        precompiled_header=PrecompiledHeaderRules(
+            header="bits/stdc++.h",
+            compile=("g++", "-std=c++17", "-O2", "-x", "c++-header", "-o", "header.gch", "header.h"),
+        ),
+        run=("./main",),
     ),
-    Language.CPP: LanguageRules(
-        source_name="main.cpp",
-        compile_argv=("g++", "-std=c++17", "-O2", "-o", "main", "main.cpp"),
-        run_argv=("./main",),
-        needs="g++",
+    "c": LanguageRules(
+        source="main.c",
+        compile=("gcc", "-std=c17", "-O2", "-o", "main", "main.c", "-lm"),
+        artifact="main",
+        run=("./main",),
     ),
+    "bash": LanguageRules(source="main.sh", run=("bash", "main.sh")),
+    "javascript": LanguageRules(source="main.js", run=("node", "main.js")),
 }
 
 
-def available_languages() -> list[Language]:
-    """Return the languages whose compiler or interpreter is on this machine."""
-    return [language for language, rules in LANGUAGES.items() if shutil.which(rules.needs)]
+def offered_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, LanguageRules]:
+    """Return the built-in rows and those of the settings, which win, as far as their programs are on this machine.
+
+    The programs of the rows returned are absolute paths, so that a job needs no PATH to be found by.
+    """
+    rows = BUILT_IN | dict(from_settings)
+    located = {name: _located(rules) for name, rules in rows.items()}
+    for name, rules in from_settings.items():
+        if located[name] is None:
+            logger.warning("language `%s` is not offered: this machine has not all of %s", name, rules.programs)
+    return {name: rules for name, rules in located.items() if rules is not None}
 
 
-def as_program(language: Language, code: str) -> Program:
-    """Return the program that `code` is."""
-    rules = LANGUAGES[language]
-    return Program(files={rules.source_name: code.encode()}, compile_argv=rules.compile_argv, run_argv=rules.run_argv)
+def _located(rules: LanguageRules) -> LanguageRules | None:
+    """Return `rules` with absolute programs, or None where one is not on this machine."""
+    run = _with_path(rules.run)
+    compile_ = None if rules.compile is None else _with_path(rules.compile)
+    if run is None or (rules.compile is not None and compile_ is None):
+        return None
+    header = rules.precompiled_header
+    if header is not None:
+        header_compile = _with_path(header.compile)
+        header = None if header_compile is None else header.model_copy(update={"compile": header_compile})
+    return rules.model_copy(update={"run": run, "compile": compile_, "precompiled_header": header})
+
+
+def _with_path(command: Command) -> Command | None:
+    if command[0].startswith("./"):
+        return command
+    path = shutil.which(command[0])
+    return None if path is None else (path, *command[1:])
+
+
+def wrong_fields(submission: Submission, languages: Mapping[LanguageName, LanguageRules]) -> list[FieldError]:
+    """Return what of a submission this server's table of languages cannot serve."""
+    errors: list[FieldError] = []
+    for field, name in {"language": submission.language, "checker.language": _language_of(submission.checker)}.items():
+        if name is not None and name not in languages:
+            offered = ", ".join(languages)
+            errors.append(FieldError(field=field, message=f"`{name}` is not among this server's languages: {offered}"))
+    rules = languages.get(submission.language)
+    taken = set() if rules is None else {rules.source, rules.artifact}
+    errors += [
+        FieldError(field=f"files.{path}", message="stands in the way of the program's own file of that name")
+        for path in submission.files
+        if path in taken or path.split("/")[0] in taken
+    ]
+    return errors
+
+
+def _language_of(checker: Checker) -> str | None:
+    return None if checker.code is None else checker.language

@@ -1,73 +1,132 @@
-"""The native endpoints: `/v1/submissions/batch` and `/v1/health`."""
+"""The native endpoints: submissions alone, in a batch or as a stream, and the state of the server."""
 
-from fastapi import APIRouter, Request
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
-from code_judge_server import __version__
-from code_judge_server.http_errors import RejectedError
-from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, create_model
+
+from code_judge_server.client_name import client_of
+from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError
+from code_judge_server.http_guards import DirectJsonRoute
+from code_judge_server.languages import LanguageRules, wrong_fields
+from code_judge_server.metrics import Metrics
 from code_judge_server.queue import SubmissionQueue
-from code_judge_server.sandbox import Executor
-from code_judge_server.schemas import FieldError, Health, Language, Limits, Submission, SubmissionBatch, VerdictBatch
+from code_judge_server.schemas import (
+    FieldError,
+    Health,
+    Submission,
+    SubmissionBatch,
+    SubmissionRequest,
+    Verdict,
+    VerdictBatch,
+)
 from code_judge_server.settings import Settings
+from code_judge_server.verdict_replies import NDJSON, BatchReply, SingleReply, StreamReply
+
+_CLIENT_HEADER: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Judge-Client",
+            "in": "header",
+            "required": False,
+            "schema": {"type": "string"},
+            "description": "Name of the client, for fair shares and for its ids; absent: the address it calls from.",
+        }
+    ]
+}
 
 
-def native_router(
-    settings: Settings, queue: SubmissionQueue, executor: Executor, languages: list[Language]
-) -> APIRouter:
-    """Return the routes; their formats are documented in `schemas`."""
-    router = APIRouter(prefix="/v1", route_class=StrictJsonRoute)
+class _NdjsonResponse(Response):
+    """For the page of the API: what `StreamReply` sends."""
 
-    @router.post("/submissions/batch")
-    async def judge_batch(batch: SubmissionBatch, request: Request) -> VerdictBatch:
+    media_type = NDJSON
+
+
+def submission_router(settings: Settings, queue: SubmissionQueue, languages: Mapping[str, LanguageRules]) -> APIRouter:
+    """Return the routes that take submissions; their formats are documented in `schemas`."""
+    router = APIRouter(prefix="/v1", route_class=DirectJsonRoute)
+    batch_model = _bounded_batch(settings.max_batch_items)
+    document = {"openapi_extra": _CLIENT_HEADER, "response_model": None}
+
+    def answers(content: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+        return {200: content, **DOCUMENTED_REFUSALS}
+
+    @router.post("/submissions", responses=answers({"model": Verdict}), **document)
+    async def judge_one(submission: SubmissionRequest, request: Request) -> Response:
+        """Judge one submission."""
+        _refuse_wrong_submissions([submission], languages, where="")
+        client = client_of(request.scope)
+        return SingleReply(queue.take_in([submission], client=client, deadline_s=submission.deadline_s))
+
+    @router.post("/submissions/batch", responses=answers({"model": VerdictBatch}), **document)
+    async def judge_batch(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
         """Judge many submissions: the verdicts have their order."""
-        _refuse_large_batch(len(batch.submissions), settings.max_batch_items)
-        _refuse_wrong_submissions(batch.submissions, settings.max_limits, languages)
-        queue.refuse_if_full(len(batch.submissions))
-        work = queue.judge_all(batch.submissions, deadline_s=batch.deadline_s)
-        return VerdictBatch(verdicts=await unless_disconnected(request, work))
+        _refuse_wrong_submissions(batch.submissions, languages, where="submissions")
+        client = client_of(request.scope)
+        return BatchReply(queue.take_in(batch.submissions, client=client, deadline_s=batch.deadline_s))
 
-    @router.get("/health")
-    async def health() -> Health:
-        """Tell what this server is, and how busy."""
-        return Health(
-            version=__version__,
-            isolation=executor.tier,
-            memory_enforcement=executor.memory_enforcement,
-            num_slots=queue.num_slots,
-            num_running=queue.num_running,
-            queue_length=queue.num_waiting,
-            queue_capacity=queue.capacity,
-            languages=languages,
-            max_batch_items=settings.max_batch_items,
-            max_limits=settings.max_limits,
-        )
+    stream = {"description": "One `Verdict` a line", "content": {NDJSON: {"schema": {"type": "string"}}}}
+
+    @router.post("/submissions/stream", responses=answers(stream), response_class=_NdjsonResponse, **document)
+    async def judge_stream(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
+        """Judge many submissions: each verdict comes, on a line of its own, as soon as it is there."""
+        _refuse_wrong_submissions(batch.submissions, languages, where="submissions")
+        client = client_of(request.scope)
+        return StreamReply(queue.take_in(batch.submissions, client=client, deadline_s=batch.deadline_s))
 
     return router
 
 
-def _refuse_large_batch(num_items: int, max_items: int) -> None:
-    if num_items > max_items:
-        raise RejectedError(
-            f"`submissions`: {num_items} items, at most {max_items} (max_batch_items) in one request", status_code=413
-        )
+def state_router(queue: SubmissionQueue, health_of: Callable[[str], Health], metrics: Metrics) -> APIRouter:
+    """Return the routes that tell how the server is."""
+    router = APIRouter()
+    stopping: dict[int | str, dict[str, Any]] = {503: DOCUMENTED_REFUSALS[503]}
+    refused: dict[int | str, dict[str, Any]] = {401: DOCUMENTED_REFUSALS[401]}
+
+    @router.get("/v1/health", responses=refused)
+    async def health(request: Request) -> Health:
+        """Tell what this server is, how busy, and how long this client would wait."""
+        return health_of(client_of(request.scope))
+
+    @router.get("/v1/ready", responses=stopping)
+    async def ready() -> str:
+        """Answer `ready`, or 503 while the server is stopping; needs no token."""
+        queue.refuse_if_draining()
+        return "ready"
+
+    @router.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **refused},
+    )
+    async def prometheus() -> Response:
+        """Tell Prometheus."""
+        return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
 
 
-def _refuse_wrong_submissions(submissions: list[Submission], maximum: Limits, languages: list[Language]) -> None:
+def _bounded_batch(max_items: int) -> type[SubmissionBatch]:
+    """Return the batch of this server, which has an end; what is longer is not even parsed to it."""
+    submissions = Annotated[list[Submission], Field(min_length=1, max_length=max_items)]
+    return create_model(SubmissionBatch.__name__, __base__=SubmissionBatch, submissions=(submissions, ...))
+
+
+def _refuse_wrong_submissions(
+    submissions: Sequence[Submission], languages: Mapping[str, LanguageRules], *, where: str
+) -> None:
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, submission in enumerate(submissions):
-        where = f"submissions.{index}"
+        path = f"{where}.{index}." if where else ""
         if submission.id in seen:
-            errors.append(FieldError(field=f"{where}.id", message=f"`{submission.id}` is the id of an earlier one"))
+            errors.append(FieldError(field=f"{path}id", message=f"`{submission.id}` is the id of an earlier one"))
         seen.add(submission.id)
-        if submission.language not in languages:
-            message = f"`{submission.language}` is not installed on this server"
-            errors.append(FieldError(field=f"{where}.language", message=message))
-        for name, allowed in maximum.model_dump().items():
-            asked = getattr(submission.limits, name)
-            if asked is not None and asked > allowed:
-                message = f"{asked} is more than this server allows, {allowed}"
-                errors.append(FieldError(field=f"{where}.limits.{name}", message=message))
+        errors += [
+            FieldError(field=f"{path}{wrong.field}", message=wrong.message)
+            for wrong in wrong_fields(submission, languages)
+        ]
     if errors:
         summary = "; ".join(f"`{item.field}`: {item.message}" for item in errors[:3])
         raise RejectedError(f"wrong fields: {summary}", errors=errors)

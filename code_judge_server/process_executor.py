@@ -17,15 +17,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Literal
 
 from code_judge_server.ending import Ending
-from code_judge_server.sandbox import ExecutorError, Outcome, Program, ProgramLimits
-from code_judge_server.schemas import IsolationTier
+from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome
+from code_judge_server.schemas import Canary, IsolationTier
 from code_judge_server.slot import frames, process_tree, work_folder
-from code_judge_server.slot.spawn import CommandLimits
 
 logger = logging.getLogger(__name__)
 
@@ -55,27 +56,27 @@ class ProcessExecutor:
 
     Args:
         num_slots: Programs that run at once.
-        compile_limits: What a compiler may use.
-        max_tasks: Processes and threads of one program.
-        file_bytes: Size of a file that a program writes.
         work_dir: Folder for the files of running programs; None takes the system's folder for temporary files.
+        canaries: What was tried in vain to find a better tier.
     """
 
     tier: IsolationTier = IsolationTier.D
     memory_enforcement: Literal["cgroup", "sampled"] = "sampled"
+    preloads: Mapping[str, Sequence[str]] = MappingProxyType({})
 
-    def __init__(
-        self, *, num_slots: int, compile_limits: ProgramLimits, max_tasks: int, file_bytes: int, work_dir: Path | None
-    ) -> None:
+    def __init__(self, *, num_slots: int, work_dir: Path | None, canaries: Sequence[Canary] = ()) -> None:
+        self.canaries = canaries
         self._num_slots = num_slots
-        self._compile_limits = compile_limits
-        self._max_tasks = max_tasks
-        self._file_bytes = file_bytes
         self._work_dir = work_dir
         self._folder: Path | None = None
         self._slots: dict[int, _Slot] = {}
         self._free: asyncio.Queue[int] = asyncio.Queue()
         self._running: set[asyncio.Task[Outcome]] = set()
+        self._num_rebuilt_slots = 0
+
+    def load(self) -> ExecutorLoad:
+        """Say how many slots were replaced; who sleeps is not known here."""
+        return ExecutorLoad(num_rebuilt_slots=self._num_rebuilt_slots)
 
     async def start(self) -> None:
         """Start the slots.
@@ -96,19 +97,16 @@ class ProcessExecutor:
         for number in self._slots:
             self._free.put_nowait(number)
 
-    async def execute(self, program: Program, *, stdin: bytes, limits: ProgramLimits) -> Outcome:
-        """Run one program as soon as a slot is free; cancelling the call kills it.
+    async def execute(self, job: Job) -> Outcome:
+        """Run one job as soon as a slot is free; cancelling the call kills it.
 
         Raises:
             ExecutorError: two slots in a row died over it, or no new one could be started.
         """
         number = await self._free.get()
         given_up = asyncio.Event()
-        message = self._pack(program, stdin, limits)
-        timeout_s = limits.wall_time_s + SLOT_REPLY_GRACE_S
-        if program.compile_argv is not None:
-            timeout_s += self._compile_limits.wall_time_s
-        task = asyncio.create_task(self._execute_on(number, message, timeout_s=timeout_s, given_up=given_up))
+        timeout_s = job.limits.wall_time_s + SLOT_REPLY_GRACE_S
+        task = asyncio.create_task(self._execute_on(number, _pack(job), timeout_s=timeout_s, given_up=given_up))
         self._running.add(task)
         task.add_done_callback(lambda _: self._release(task, number))
         try:
@@ -154,6 +152,7 @@ class ProcessExecutor:
         work_folder.ensure(str(folder.parent))
         await asyncio.to_thread(work_folder.remove, str(folder))
         slot = self._slots[number] = _Slot(folder)
+        self._num_rebuilt_slots += 1
         await slot.wait_until_ready()
         return slot
 
@@ -174,22 +173,17 @@ class ProcessExecutor:
         own = {slot.pid for slot in self._slots.values()}
         return [pid for pid in process_tree.children(os.getpid()) if pid not in own and _is_foreign(pid)]
 
-    def _pack(self, program: Program, stdin: bytes, limits: ProgramLimits) -> bytes:
-        header: dict[str, Any] = {
-            "kind": "job",
-            "file_names": list(program.files),
-            "run": {"argv": list(program.run_argv), "limits": self._command_limits(limits)},
-            "compile": None,
-        }
-        if program.compile_argv is not None:
-            header["compile"] = {
-                "argv": list(program.compile_argv),
-                "limits": self._command_limits(self._compile_limits),
-            }
-        return frames.pack(header, [stdin, *program.files.values()])
 
-    def _command_limits(self, limits: ProgramLimits) -> dict[str, Any]:
-        return asdict(CommandLimits(**asdict(limits), max_tasks=self._max_tasks, file_bytes=self._file_bytes))
+def _pack(job: Job) -> bytes:
+    header: frames.Header = {
+        "kind": "job",
+        "argv": job.argv,
+        "limits": asdict(job.limits),
+        "file_names": list(job.files),
+        "collect": job.collect,
+        "collect_bytes": job.collect_bytes,
+    }
+    return frames.pack(header, [job.stdin, *job.files.values()])
 
 
 def _make_temporary_folder(parent: Path | None) -> Path:
@@ -251,9 +245,10 @@ class _Slot:
             SlotDiedError: the slot dies or does not answer within `timeout_s`.
         """
         self._send(message)
-        header, (stdout, stderr) = await self._receive(timeout_s=timeout_s)
+        header, (stdout, stderr, *contents) = await self._receive(timeout_s=timeout_s)
         del header["kind"]
-        return Outcome(ending=Ending(header.pop("ending")), stdout=stdout, stderr=stderr, **header)
+        files = dict(zip(header.pop("file_names"), contents, strict=True))
+        return Outcome(ending=Ending(header.pop("ending")), stdout=stdout, stderr=stderr, files=files, **header)
 
     def cancel(self) -> None:
         """Have the slot kill its program, if it runs one; `run` still returns an outcome."""

@@ -1,117 +1,265 @@
-"""The bounded queue before the slots: who waits, for how long, and what is too much."""
+"""The queue before the slots: what is taken in, what is turned away, and what has waited too long."""
 
 import asyncio
 import math
 import time
 from collections.abc import Sequence
 
+from code_judge_server.idempotency import Idempotency, content_key
 from code_judge_server.judging import Judge
+from code_judge_server.metrics import Metrics
+from code_judge_server.pending_batch import PendingBatch
+from code_judge_server.queue_errors import DrainingError, QueueFullError
+from code_judge_server.queued_run import QueuedRun, Work
+from code_judge_server.sandbox import Executor
+from code_judge_server.scheduler import Scheduler
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
+from code_judge_server.settings import Settings
+from code_judge_server.shared_capacity import SharedCapacity
 
-_SMOOTHING = 0.05
-"""Weight of the newest program in the running mean of the time that programs take."""
 _MAX_RETRY_AFTER_S = 60
-
-
-class QueueFullError(Exception):
-    """There is no room for a request; `retry_after_s` is when there should be."""
-
-    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+_MAX_DEADLINE_S = 366 * 86400.0
+"""What is longer is taken as this: event loops have bounds of their own."""
+_MIB = 1024 * 1024
 
 
 class SubmissionQueue:
-    """First come, first served, before `num_slots` slots; cancelling a call takes its submissions out and kills theirs.
+    """Takes the submissions of a request in, within the room that settings give, and collects their verdicts.
 
     Args:
         judge: What judges a submission whose turn it is.
-        num_slots: Submissions judged at once.
-        capacity: Submissions that wait at most.
+        executor: What the judge runs programs on.
+        settings: Numbers of slots, and bounds of what waits and of replies.
+        metrics: Counts verdicts and times.
     """
 
-    def __init__(self, judge: Judge, *, num_slots: int, capacity: int) -> None:
-        self.num_slots = num_slots
-        self.capacity = capacity
+    def __init__(self, judge: Judge, executor: Executor, settings: Settings, metrics: Metrics) -> None:
+        self.is_draining = False
         self._judge = judge
-        self._room = asyncio.Semaphore(capacity)
-        self._slots = asyncio.Semaphore(num_slots)
-        self._num_waiting = 0
-        self._num_running = 0
-        self._mean_run_time_s = 0.1
+        self._metrics = metrics
+        self._settings = settings
+        self._scheduler = Scheduler(
+            judge,
+            executor,
+            num_slots=settings.slot_count,
+            total_slots=settings.total_slots,
+            capacity=settings.queue_capacity,
+            on_end=self._ended,
+        )
+        self._idempotency = Idempotency(max_bytes=settings.verdict_cache_mb * _MIB, max_age_s=settings.verdict_cache_s)
+        self._reply_memory = SharedCapacity(settings.reply_memory_mb * _MIB)
+        self._in_flight: set[QueuedRun] = set()
+
+    @property
+    def num_slots(self) -> int:
+        """Submissions judged at once, sleepers aside."""
+        return self._scheduler.num_slots
 
     @property
     def num_waiting(self) -> int:
         """Submissions that wait for a slot."""
-        return self._num_waiting
+        return self._scheduler.num_waiting
 
     @property
     def num_running(self) -> int:
         """Submissions that are being judged."""
-        return self._num_running
+        return self._scheduler.num_running
 
-    def refuse_if_full(self, num_submissions: int) -> None:
-        """Raise unless so many submissions more can wait now.
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or is being judged."""
+        return not self._in_flight and not self._scheduler.room.is_awaited and not self.num_running
+
+    def estimated_wait_s(self, client: str) -> float:
+        """Return how long a submission of a client that came now would wait for a slot."""
+        return self._scheduler.estimated_wait_s(client)
+
+    def take_in(
+        self, submissions: Sequence[Submission], *, client: str, deadline_s: float | None = None
+    ) -> PendingBatch:
+        """Let submissions wait for their turn, or say at once that there is no room.
+
+        One that the same client sent before, with the same id and content, is not judged again.
+
+        Args:
+            submissions: With ids of the client's own.
+            client: Who is served by fair shares, and whose ids they are.
+            deadline_s: What waits still is a `queue_timeout` then, what runs still is killed and `cancelled`.
+
+        Returns:
+            The batch of their verdicts, which the caller must close.
 
         Raises:
-            QueueFullError: they cannot.
+            QueueFullError: there is no room for so many, or the wait is longer than `max_estimated_wait_s`.
+            DrainingError: the server is stopping.
         """
-        if self._num_waiting + num_submissions > self.capacity:
-            wait_s = math.ceil(self._num_waiting * self._mean_run_time_s / self.num_slots)
-            raise QueueFullError(
-                f"queue: {self._num_waiting} of {self.capacity} places are taken, {num_submissions} more do not fit",
-                retry_after_s=min(max(wait_s, 1), _MAX_RETRY_AFTER_S),
-            )
+        self.refuse_if_draining()
+        batch = self._new_batch(client, deadline_s=deadline_s, start_by_s=None)
+        now = time.monotonic()
+        new: list[tuple[int, QueuedRun]] = []
+        for index, submission in enumerate(submissions):
+            key = content_key(client, submission)
+            if (run := self._idempotency.run(key)) is not None:
+                batch.wait_for(run, index)
+                self._metrics.shared()
+            elif (verdict := self._idempotency.verdict(key)) is not None:
+                batch.give_at(index, verdict)
+                self._metrics.shared()
+            else:
+                new.append((index, QueuedRun(submission=submission, client=client, entered_at=now, key=key)))
+        try:
+            self._refuse_if_full(client, len(new))
+        except QueueFullError:
+            batch.close()
+            raise
+        self._enter(batch, new)
+        return batch
 
     async def judge_all(
         self,
         submissions: Sequence[Submission],
         *,
+        client: str,
         max_queue_time_s: float | None = None,
         deadline_s: float | None = None,
     ) -> list[Verdict]:
-        """Judge submissions and return their verdicts in the same order.
+        """Judge submissions and return their verdicts in the same order; cancelling the call kills them.
+
+        What finds no room waits for it outside, and no submission is taken for one that was sent before.
 
         Args:
-            submissions: What to judge; all wait at once.
-            max_queue_time_s: What waits longer is a `queue_timeout`; None waits for ever, for room in the queue too.
-            deadline_s: What waits still is a `queue_timeout`, what runs still is killed and `cancelled`.
+            submissions: What to judge.
+            client: Who is served by fair shares.
+            max_queue_time_s: What has not started by then is a `queue_timeout`.
+            deadline_s: As in `take_in`.
+
+        Raises:
+            DrainingError: the server is stopping.
         """
-        now = asyncio.get_running_loop().time()
-        deadline = None if deadline_s is None else now + deadline_s
-        start_by = deadline if max_queue_time_s is None else now + max_queue_time_s
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._judge_one(submission, start_by=start_by, deadline=deadline))
-                for submission in submissions
-            ]
-        return [task.result() for task in tasks]
-
-    async def _judge_one(self, submission: Submission, *, start_by: float | None, deadline: float | None) -> Verdict:
+        self.refuse_if_draining()
         entered_at = time.monotonic()
+        start_by_s = min(max_queue_time_s or _MAX_DEADLINE_S, deadline_s or _MAX_DEADLINE_S)
         try:
-            await self._take_slot(start_by)
+            async with asyncio.timeout(start_by_s):
+                await self._scheduler.room.until_fits(client, len(submissions))
         except TimeoutError:
-            return self._unjudged(submission, VerdictStatus.QUEUE_TIMEOUT, entered_at)
-        started_at = time.monotonic()
+            waited_s = time.monotonic() - entered_at
+            status = VerdictStatus.QUEUE_TIMEOUT
+            return [self._judge.unjudged(submission, status, queue_time_s=waited_s) for submission in submissions]
+        waited_s = time.monotonic() - entered_at
+        batch = self._new_batch(
+            client, deadline_s=None if deadline_s is None else deadline_s - waited_s, start_by_s=start_by_s - waited_s
+        )
+        runs = [QueuedRun(submission=item, client=client, entered_at=entered_at) for item in submissions]
         try:
-            async with asyncio.timeout_at(deadline):
-                return await self._judge.judge(submission, queue_time_s=started_at - entered_at)
-        except TimeoutError:
-            return self._unjudged(submission, VerdictStatus.CANCELLED, entered_at)
+            self._enter(batch, list(enumerate(runs)))
+            return await batch.all()
         finally:
-            self._num_running -= 1
-            self._slots.release()
-            self._mean_run_time_s += _SMOOTHING * (time.monotonic() - started_at - self._mean_run_time_s)
+            batch.close()
 
-    async def _take_slot(self, start_by: float | None) -> None:
-        self._num_waiting += 1
+    async def run_work(
+        self, submission: Submission, work: Work, *, client: str, deadline_s: float | None = None
+    ) -> Verdict:
+        """Give `work` a slot's turn, and return the verdict that it comes to; cancelling the call cancels it.
+
+        Args:
+            submission: What the work is about, for the log and for verdicts without an outcome.
+            work: Called when its turn has come, with the seconds that it waited.
+            client: Who is served by fair shares.
+            deadline_s: As in `take_in`.
+
+        Raises:
+            QueueFullError: there is no room, or the wait is longer than `max_estimated_wait_s`.
+            DrainingError: the server is stopping.
+        """
+        self.refuse_if_draining()
+        self._refuse_if_full(client, 1)
+        batch = self._new_batch(client, deadline_s=deadline_s, start_by_s=None)
+        run = QueuedRun(submission=submission, client=client, entered_at=time.monotonic(), work=work)
         try:
-            async with asyncio.timeout_at(start_by), self._room:
-                await self._slots.acquire()
+            self._enter(batch, [(0, run)])
+            return (await batch.all())[0]
         finally:
-            self._num_waiting -= 1
-        self._num_running += 1
+            batch.close()
 
-    def _unjudged(self, submission: Submission, status: VerdictStatus, entered_at: float) -> Verdict:
-        return self._judge.unjudged(submission, status, queue_time_s=time.monotonic() - entered_at)
+    def start_draining(self) -> None:
+        """Take nothing more in."""
+        self.is_draining = True
+
+    def refuse_if_draining(self) -> None:
+        """Raise DrainingError once `start_draining` was called."""
+        if self.is_draining:
+            raise DrainingError(
+                "the server is stopping: it takes nothing in. Ask another, or this one when it is back",
+                retry_after_s=math.ceil(min(max(self._settings.drain_timeout_s, 1), _MAX_RETRY_AFTER_S)),
+            )
+
+    def cancel_all(self) -> None:
+        """Answer everything now: what waits is a `queue_timeout`, what runs is killed and an `internal_error`."""
+        self._scheduler.room.turn_away()
+        for run in list(self._in_flight):
+            status = VerdictStatus.QUEUE_TIMEOUT if run.task is None else VerdictStatus.INTERNAL_ERROR
+            verdict = self._unjudged(run, status, explanation="the server was stopped")
+            for waiter in run.waiters:
+                waiter.give(run, verdict)
+            run.waiters.clear()
+            self._idempotency.ended(run, None)
+            self._scheduler.give_up(run)
+
+    def _enter(self, batch: PendingBatch, runs: list[tuple[int, QueuedRun]]) -> None:
+        for index, run in runs:
+            batch.wait_for(run, index)
+            self._idempotency.started(run)
+            self._in_flight.add(run)
+        self._scheduler.enter(run for _, run in runs)
+
+    def _new_batch(self, client: str, *, deadline_s: float | None, start_by_s: float | None) -> PendingBatch:
+        batch = PendingBatch(client, leave=self._leave, reply_memory=self._reply_memory, metrics=self._metrics)
+        now = asyncio.get_running_loop().time()
+        if deadline_s is not None:
+            batch.call_at(now + min(deadline_s, _MAX_DEADLINE_S), lambda runs: self._expire(batch, runs))
+        if start_by_s is not None:
+            batch.call_at(now + start_by_s, lambda runs: self._expire(batch, [run for run in runs if run.task is None]))
+        return batch
+
+    def _refuse_if_full(self, client: str, num_new: int) -> None:
+        wait_s = self.estimated_wait_s(client)
+        if not self._scheduler.room.fits(client, num_new):
+            raise QueueFullError(
+                f"queue: {self.num_waiting} of {self._settings.queue_capacity} places (queue_capacity) are taken, and "
+                f"{num_new} more are too many for one client",
+                retry_after_s=math.ceil(min(max(wait_s, 1), _MAX_RETRY_AFTER_S)),
+            )
+        excess_s = wait_s - self._settings.max_estimated_wait_s
+        if num_new and excess_s > 0:
+            raise QueueFullError(
+                f"queue: the wait is about {wait_s:.0f} s, more than {self._settings.max_estimated_wait_s:g} s "
+                "(max_estimated_wait_s)",
+                retry_after_s=math.ceil(min(max(excess_s, 1), _MAX_RETRY_AFTER_S)),
+            )
+
+    def _leave(self, run: QueuedRun, batch: PendingBatch) -> None:
+        run.waiters.remove(batch)
+        if not run.waiters:
+            self._idempotency.ended(run, None)
+            self._scheduler.give_up(run)
+
+    def _ended(self, run: QueuedRun, verdict: Verdict | None) -> None:
+        self._in_flight.discard(run)
+        self._idempotency.ended(run, verdict)
+        if verdict is None:
+            return
+        self._metrics.judged(verdict)
+        for waiter in run.waiters:
+            waiter.give(run, verdict)
+        run.waiters.clear()
+
+    def _expire(self, batch: PendingBatch, runs: list[QueuedRun]) -> None:
+        for run in runs:
+            status = VerdictStatus.QUEUE_TIMEOUT if run.task is None else VerdictStatus.CANCELLED
+            batch.give(run, self._unjudged(run, status))
+            self._leave(run, batch)
+
+    def _unjudged(self, run: QueuedRun, status: VerdictStatus, explanation: str = "") -> Verdict:
+        waited_s = (run.started_at if run.task is not None else time.monotonic()) - run.entered_at
+        return self._judge.unjudged(run.submission, status, queue_time_s=waited_s, explanation=explanation)

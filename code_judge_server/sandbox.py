@@ -1,51 +1,64 @@
 """The one door between the judge and whatever runs a program, so that the latter can be replaced whole.
 
-An executor knows nothing of verdicts: it takes a `Program`, standard input and `ProgramLimits`, and says in an `Outcome` how
-the program ended, what it printed and what it used. `process_executor` is the only one so far (tier D).
+An executor knows nothing of verdicts, tests or languages: it takes a `Job` and says in an `Outcome` how the job ended, what it
+printed and what it used. `jail_executor` is the one of tiers A to C, `process_executor` that of tier D.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from code_judge_server.ending import Ending
-from code_judge_server.schemas import IsolationTier
+from code_judge_server.schemas import Canary, IsolationTier
+
+WORK_FOLDER = "/sandbox"
+"""Where a job runs, as the job itself sees it (tier D shows it in outputs only)."""
 
 
 class ExecutorError(Exception):
-    """The executor failed, not the program: nothing is known about the program."""
+    """The executor failed, not the job: nothing is known about the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What to run, in a fresh folder.
-
-    Example: `Program(files={"main.py": b"print(1)"}, compile_argv=None, run_argv=("/usr/bin/python3", "main.py"))`.
-    """
-
-    files: dict[str, bytes]
-    compile_argv: tuple[str, ...] | None
-    """Runs first, in the same folder; any other end than exit code 0 is the outcome."""
-    run_argv: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramLimits:
-    """What a program and everything it starts may use together."""
+class JobLimits:
+    """What a job and everything it starts may use together."""
 
     cpu_time_s: float
     wall_time_s: float
     memory_bytes: int
     output_bytes: int
     """Of stdout, and as many of stderr."""
+    max_tasks: int
+    """Processes and threads."""
+    disk_bytes: int
+    """Files in the work folder, `/tmp` and `/dev/shm` together (tier D: size of any one file)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One command to run in a fresh work folder.
+
+    Example: `Job(argv=("/usr/bin/python3", "main.py"), files={"main.py": b"print(1)"}, preload="bare", limits=limits)`.
+    """
+
+    argv: tuple[str, ...]
+    limits: JobLimits
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Relative path (parents are made) to content; all are written executable."""
+    stdin: bytes = b""
+    preload: str | None = None
+    """Name of the warm interpreter that may stand in for `argv[0]`, where the executor has one; `argv[1]` is then the script."""
+    collect: tuple[str, ...] = ()
+    """Relative paths to bring back, where they are regular files after the job; no link is followed."""
+    collect_bytes: int = 0
+    """Size of all collected files together; what does not fit is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a program ended, as its parent saw it."""
+    """How a job ended, as its parent saw it."""
 
     ending: Ending
-    compiling: bool
-    """It was the compiler that ended so; the program never ran."""
     exit_code: int | None
     """Absent if a signal ended it."""
     signal: int | None
@@ -58,31 +71,57 @@ class Outcome:
     cpu_time_s: float
     wall_time_s: float
     peak_memory_bytes: int
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What `collect` asked for and was there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorLoad:
+    """What an executor is busy with at this moment."""
+
+    num_asleep: int = 0
+    """Jobs that run, but have used hardly any CPU for a while: their cores are free for others."""
+    num_rebuilt_slots: int = 0
+    """Slots that died and were replaced, since `start`."""
 
 
 class Executor(Protocol):
-    """Runs programs, a fixed number at once."""
+    """Runs jobs, a fixed number at once."""
 
     @property
     def tier(self) -> IsolationTier:
-        """How far a program is kept from the machine."""
+        """How far a job is kept from the machine; known after `start`."""
         ...
 
     @property
     def memory_enforcement(self) -> Literal["cgroup", "sampled"]:
-        """How the memory limit is held."""
+        """How the memory limit is held; known after `start`."""
+        ...
+
+    @property
+    def canaries(self) -> Sequence[Canary]:
+        """What was tried at start to find the tier, and what came of it."""
+        ...
+
+    @property
+    def preloads(self) -> Mapping[str, Sequence[str]]:
+        """Names of the warm interpreters and the modules that each holds; none where every job starts its own."""
+        ...
+
+    def load(self) -> ExecutorLoad:
+        """Say how busy it is; cheap, for it is asked some twenty times a second."""
         ...
 
     async def start(self) -> None:
-        """Make ready to run programs.
+        """Make ready to run jobs.
 
         Raises:
             ExecutorError: it cannot work on this machine.
         """
         ...
 
-    async def execute(self, program: Program, *, stdin: bytes, limits: ProgramLimits) -> Outcome:
-        """Run one program as soon as a slot is free; cancelling the call kills it.
+    async def execute(self, job: Job) -> Outcome:
+        """Run one job as soon as a slot is free; cancelling the call kills it.
 
         Raises:
             ExecutorError: the executor failed, twice.
@@ -90,5 +129,5 @@ class Executor(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Kill what runs, and leave no process and no file behind."""
+        """Kill what runs, and leave no process, mount, cgroup or file behind."""
         ...

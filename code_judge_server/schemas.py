@@ -1,23 +1,29 @@
-"""What the judge speaks over HTTP: its native format, and the format of code-judge that rStar2-Agent's client sends.
+"""The native format of the judge.
 
-Native, `POST /v1/submissions/batch`: a `SubmissionBatch` in, a `VerdictBatch` out, one verdict per submission in the same
-order, 200 whatever the verdicts. 400 names the wrong fields (`Rejection`), 401 a missing token, 413 a batch or body that
-is too large, 429 with `Retry-After` a full queue.
-
-Code-judge, `POST /run` and `/judge`, with `/batch` and `/long-batch` below each: the `CodeJudge...` models.
+`POST /v1/submissions` takes a `SubmissionRequest` and gives a `Verdict`; `/v1/submissions/batch` takes a `SubmissionBatch`
+and gives a `VerdictBatch` in the order of the submissions; `/v1/submissions/stream` takes the same and gives one `Verdict` a
+line (NDJSON) in the order of completion. 200 whatever the verdicts; every other answer is a `Rejection`: 400 names the wrong
+fields, 401 a missing token, 413 a batch or body that is too large, 429 with `Retry-After` a full queue, 503 a server that
+is stopping.
 """
 
+import base64
+import binascii
+from collections.abc import Collection
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-
-
-class Language(StrEnum):
-    """Languages that the native endpoints take."""
-
-    PYTHON = "python"
-    CPP = "cpp"
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 
 
 class IsolationTier(StrEnum):
@@ -42,9 +48,11 @@ class VerdictStatus(StrEnum):
     TIME_LIMIT_EXCEEDED = "time_limit_exceeded"
     MEMORY_LIMIT_EXCEEDED = "memory_limit_exceeded"
     OUTPUT_LIMIT_EXCEEDED = "output_limit_exceeded"
+    """Of stdout or stderr, or of a file (SIGXFSZ). A full disk is an error that the program sees: its own end counts."""
     RUNTIME_ERROR = "runtime_error"
     """Another exit code, a signal, or too many processes."""
     COMPILE_ERROR = "compile_error"
+    """The compiler made no program, for the source's fault or at a limit."""
     INTERNAL_ERROR = "internal_error"
     """The judge failed; nothing is known about the program, and it may be sent again."""
     QUEUE_TIMEOUT = "queue_timeout"
@@ -62,6 +70,57 @@ def _without_nul(text: str) -> str:
 Identifier = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_without_nul)]
 SourceText = Annotated[str, AfterValidator(_without_nul)]
 """Source code; no compiler or interpreter takes a NUL."""
+LanguageName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9+#_.-]+$")]
+"""A row of the server's table of languages, such as `python` or `cpp`."""
+
+
+def _inside_the_work_folder(path: str) -> str:
+    parts = path.split("/")
+    if (
+        any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts)
+        or len(parts) > 16
+        or len(path) > 1024
+    ):
+        raise ValueError("must be a relative path of plain names, at most 16 deep")
+    return path
+
+
+FilePath = Annotated[str, AfterValidator(_without_nul), AfterValidator(_inside_the_work_folder)]
+"""Path of a file below the folder that the program runs in."""
+
+
+def check_folders(paths: Collection[str]) -> None:
+    """Check that files of these paths can all be there.
+
+    Raises:
+        ValueError: one would have to be a file and a folder.
+    """
+    for path in paths:
+        for parent in PurePosixPath(path).parents:
+            if str(parent) in paths:
+                raise ValueError(f"`files`: `{parent}` cannot be a file and the folder of `{path}`")
+
+
+def _from_base64(content: object) -> object:
+    if not isinstance(content, str):
+        return content
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"must be standard base64 without line breaks: {error}") from error
+
+
+def _to_base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+FileContent = Annotated[
+    bytes,
+    BeforeValidator(_from_base64),
+    PlainSerializer(_to_base64, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"}),
+]
+"""Bytes in Python, base64 in JSON (pydantic's `Base64Bytes` would break it into lines)."""
 
 
 class _NativeModel(BaseModel):
@@ -71,57 +130,138 @@ class _NativeModel(BaseModel):
 
 
 class Limits(_NativeModel):
-    """What one program may use; an absent limit is the server's maximum, and more than that is refused with a 400."""
+    """What one program may use.
 
-    cpu_time_s: float | None = Field(default=None, gt=0)
+    An absent limit is the server's default; a larger one than the server's maximum is lowered to it.
+    """
+
+    cpu_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """CPU time of the program and everything it starts."""
-    wall_time_s: float | None = Field(default=None, gt=0)
+    wall_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Wall clock, which catches programs that sleep."""
     memory_bytes: int | None = Field(default=None, ge=32 * 1024 * 1024)
-    """Resident memory of the program and everything it starts."""
+    """Memory of the program and everything it starts."""
     output_bytes: int | None = Field(default=None, ge=1)
     """Bytes of stdout, and as many of stderr; one more ends the program with `output_limit_exceeded`."""
+    max_tasks: int | None = Field(default=None, ge=1)
+    """Processes and threads."""
+    disk_bytes: int | None = Field(default=None, ge=4096)
+    """Files that the program writes, beside those that were given to it."""
+    compile_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """CPU time of the compiler, if the language has one."""
+
+
+class CheckerKind(StrEnum):
+    """How an output is compared with the expected one."""
+
+    EXACT = "exact"
+    """Byte for byte."""
+    STRIPPED = "stripped"
+    """After `strip()` of both."""
+    TOKENS = "tokens"
+    """The words between white space, one after the other."""
+    FLOATS = "floats"
+    """As tokens, but two that are numbers need only be close."""
+    PROGRAM = "program"
+    """A program of the user's decides."""
+
+
+class Checker(_NativeModel):
+    """How an output is compared with the expected one."""
+
+    kind: CheckerKind = CheckerKind.STRIPPED
+    absolute_tolerance: float = Field(default=1e-6, ge=0, allow_inf_nan=False)
+    """For `floats`: close is within this, or ..."""
+    relative_tolerance: float = Field(default=1e-6, ge=0, allow_inf_nan=False)
+    """... within this share of the expected number."""
+    language: LanguageName = "python"
+    """For `program`."""
+    code: SourceText | None = None
+    """For `program`: run in the jail as `checker input.txt output.txt expected.txt` (the last one empty where no output is
+    expected), within the server's default limits. Exit code 0 accepts, 1 is a wrong answer (the convention of testlib), any
+    other end is an `internal_error` that shows what the checker printed to stderr."""
+
+    @model_validator(mode="after")
+    def _check_program(self) -> "Checker":
+        if (self.kind is CheckerKind.PROGRAM) != (self.code is not None):
+            raise ValueError("`code` is for the kind `program`, which needs it")
+        return self
+
+
+class TestCase(_NativeModel):
+    """One input, and what the program must print for it."""
+
+    __test__ = False  # its name looks like a test to pytest
+
+    stdin: str = ""
+    expected_output: str | None = None
+    """As `Submission.expected_output`."""
 
 
 class Submission(_NativeModel):
-    """One program to run.
+    """One program to run, once or on several test cases.
 
     Example: `{"id": "a", "language": "python", "code": "print(input())", "stdin": "5", "expected_output": "5"}`.
     """
 
     id: Identifier
-    """Chosen by the client, unique in its batch; the verdict carries it back."""
-    language: Language
+    """Chosen by the client, unique in its batch; the verdict carries it back. The same id with the same content, sent again
+    by the same client, is not run again: both get the one verdict."""
+    language: LanguageName = "python"
     code: SourceText
     stdin: str = ""
     expected_output: str | None = None
-    """Compared with stdout after `strip()` of both; absent: exit code 0 is all that is asked."""
+    """Compared with stdout as `checker` says; absent: exit code 0 is all that is asked, but by a checker of kind `program`."""
+    tests: list[TestCase] = Field(default=[], max_length=1024)
+    """Instead of `stdin` and `expected_output`: each is a run of its own, with the limits for itself."""
+    stop_at_first_failure: bool = True
+    """Leave out the test cases after the first that fails."""
+    checker: Checker = Checker()
     limits: Limits = Limits()
+    files: dict[FilePath, FileContent] = Field(default={}, max_length=1024)
+    """Files that are there before the program starts, by relative path, in base64."""
+    collect: list[FilePath] = Field(default=[], max_length=64)
+    """Files to bring back from the (last) run, by relative path."""
+
+    @model_validator(mode="after")
+    def _check_tests(self) -> "Submission":
+        if self.tests and (self.stdin or self.expected_output is not None):
+            raise ValueError("`tests` stand in place of `stdin` and `expected_output`: give one or the other")
+        return self
+
+    @model_validator(mode="after")
+    def _check_files(self) -> "Submission":
+        check_folders(self.files)
+        return self
+
+
+class SubmissionRequest(Submission):
+    """One submission in a request of its own."""
+
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """As `SubmissionBatch.deadline_s`."""
 
 
 class SubmissionBatch(_NativeModel):
     """Programs to run, in any number that the server's `max_batch_items` allows."""
 
     submissions: list[Submission] = Field(min_length=1)
-    deadline_s: float | None = Field(default=None, gt=0)
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Seconds from the receipt of the request by which it is answered: what has not started by then is `queue_timeout`,
     what still runs is killed and `cancelled`. Absent: as long as it takes."""
 
 
-class Verdict(_NativeModel):
-    """What became of one submission.
+class RunResult(_NativeModel):
+    """How one run of the program ended, and what it used."""
 
-    Example: `{"id": "a", "status": "accepted", "exit_code": 0, "stdout": "5\\n", "isolation": "D", ...}`.
-    """
-
-    id: str
     status: VerdictStatus
     exit_code: int | None = None
     """Exit code of the program (of the compiler, for `compile_error`); absent if it did not run or a signal ended it."""
     signal: int | None = None
     """Number of the signal that ended the program, whoever sent it."""
     stdout: str = ""
-    """Decoded as UTF-8, cut to the server's `max_reply_chars`; the folder that the program ran in reads `/sandbox`."""
+    """Decoded as UTF-8, cut to the server's `max_reply_chars` (of which each of many test cases has its share); the folder that
+    the program ran in is `/sandbox`."""
     stderr: str = ""
     """As `stdout`; for `compile_error` what the compiler said, for `internal_error` what went wrong."""
     stdout_truncated: bool = False
@@ -131,12 +271,29 @@ class Verdict(_NativeModel):
     """Bytes that are not UTF-8 were replaced by U+FFFD."""
     stderr_invalid_utf8: bool = False
     cpu_time_s: float = 0.0
-    """User and system time of the program and everything it started, without compiling."""
+    """User and system time of the program and everything it started, without compiling and checking."""
     wall_time_s: float = 0.0
-    """From the start of the program to its end, without compiling."""
+    """From the start of the program to its end, without compiling and checking."""
+    peak_memory_bytes: int = 0
+
+
+class Verdict(RunResult):
+    """What became of one submission; with test cases, `status` and outputs are those of the first that failed, or of the last.
+
+    Example: `{"id": "a", "status": "accepted", "exit_code": 0, "stdout": "5\\n", "isolation": "A", ...}`.
+    """
+
+    id: str
     queue_time_s: float = 0.0
     """From the receipt of the request to the start."""
-    peak_memory_bytes: int = 0
+    compile_time_s: float = 0.0
+    """Wall clock of the compiler, whether it ran for this submission or for an earlier one of the same source."""
+    tests: list[RunResult] = []
+    """One per test case that ran, in their order; times of the verdict are their sums, its memory their maximum."""
+    files: dict[str, FileContent] = {}
+    """The files of `collect` that were regular files, in base64."""
+    limits: Limits | None = None
+    """The limits that held, with the server's defaults and maxima applied; absent if the program never ran."""
     isolation: IsolationTier
     memory_enforcement: Literal["cgroup", "sampled"]
     """`sampled`: memory is read every few hundredths of a second, so a program may pass its limit for that long."""
@@ -148,23 +305,41 @@ class VerdictBatch(_NativeModel):
     verdicts: list[Verdict]
 
 
+class Canary(_NativeModel):
+    """One thing that was tried at start, to find the isolation that this machine gives."""
+
+    name: str
+    """Such as `user namespace`."""
+    passed: bool
+    detail: str = ""
+    """What was seen, or why it failed."""
+
+
 class Health(_NativeModel):
     """State of the server."""
 
-    status: Literal["ok"] = "ok"
+    status: Literal["ok", "draining"] = "ok"
     version: str
     isolation: IsolationTier
     memory_enforcement: Literal["cgroup", "sampled"]
+    canaries: list[Canary]
+    """What the tier was found by."""
+    preloads: list[str]
+    """Sets of modules that warm interpreters hold."""
     num_slots: int
     """Programs that run at once at most."""
     num_running: int
     queue_length: int
     """Submissions that wait for a slot."""
     queue_capacity: int
-    languages: list[Language]
+    estimated_wait_s: float
+    """How long a submission that came now would wait for a slot."""
+    languages: list[str]
     max_batch_items: int
+    default_limits: Limits
+    """The limits of a submission that names none."""
     max_limits: Limits
-    """The largest limits that a submission may name, and the limits of one that names none."""
+    """What larger limits are lowered to."""
 
 
 class FieldError(_NativeModel):
@@ -179,77 +354,3 @@ class Rejection(_NativeModel):
 
     detail: str
     errors: list[FieldError] = []
-
-
-class CodeJudgeReason(StrEnum):
-    """Why a code-judge submission failed, where it was not the program's own doing."""
-
-    NONE = ""
-    INTERNAL_ERROR = "internal_error"
-    WORKER_TIMEOUT = "worker_timeout"
-    QUEUE_TIMEOUT = "queue_timeout"
-    INVALID_INPUT = "invalid_input"
-
-
-class CodeJudgeSubmission(BaseModel):
-    """One program in the format of code-judge; unknown fields are ignored, as there."""
-
-    sub_id: SourceText | None = None
-    """Absent: the server makes one up."""
-    type: Literal["python", "cpp", "math"]
-    """`math` is known to the format but not judged here: its result says `invalid_input`."""
-    options: dict[str, str] | None = None
-    """Part of the format; no option is defined."""
-    solution: SourceText
-    input: str | None = None
-    expected_output: str | None = None
-
-
-class CodeJudgeBatch(BaseModel):
-    """Several programs; the results keep their order."""
-
-    sub_id: SourceText | None = None
-    type: Literal["batch"] = "batch"
-    submissions: list[CodeJudgeSubmission] = Field(min_length=1)
-
-
-class CodeJudgeJudgement(BaseModel):
-    """Answer of `/judge`, and one item of `/judge/batch`."""
-
-    sub_id: str
-    success: bool
-    """`run_success` and, where an output was expected, that output."""
-    run_success: bool
-    """Ran to its end with exit code 0."""
-    cost: float
-    """Wall clock of the program in seconds."""
-    reason: CodeJudgeReason
-
-
-class CodeJudgeResult(CodeJudgeJudgement):
-    """Answer of `/run`, and one item of `/run/batch`."""
-
-    stdout: str | None = None
-    stderr: str | None = None
-
-
-class CodeJudgeJudgementBatch(BaseModel):
-    """Answer of `/judge/batch` and `/judge/long-batch`."""
-
-    sub_id: str
-    results: list[CodeJudgeJudgement]
-
-
-class CodeJudgeResultBatch(BaseModel):
-    """Answer of `/run/batch` and `/run/long-batch`."""
-
-    sub_id: str
-    results: list[CodeJudgeResult]
-
-
-class CodeJudgeStatus(BaseModel):
-    """Answer of `/status`."""
-
-    queue: int
-    """Submissions that wait for a slot."""
-    num_workers: int

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,16 @@ class Cluster:
     learner: Learner
     weight_sync: WeightSync
 
-    async def spawn_loop_workers(self, cls: type, worker_config: Any) -> list[WorkerHandle]:
+    async def spawn_loop_workers(
+        self, cls: type, worker_config: Any, *, secret_env: Mapping[str, str]
+    ) -> list[WorkerHandle]:
         """Start the agent-loop workers and build their tools; a tool that cannot be built stops the run here."""
         rollout = self.config.rollout
         pool = ResourcePool(num_processes=rollout.num_workers)
         calls = rollout.max_concurrent_trajectories * rollout.num_engines + _SPARE_CALLS
-        workers = spawn(cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True)
+        workers = spawn(
+            cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True, secret_env=secret_env
+        )
         await all_of(worker.start() for worker in workers)
         return workers
 

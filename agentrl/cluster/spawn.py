@@ -1,11 +1,14 @@
 """Turns any plain class into a Ray worker: the one place where classes are wrapped."""
 
 import inspect
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import ray
 from ray.actor import ActorHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.errors import ConfigError
@@ -25,6 +28,8 @@ class ResourcePool:
     num_processes: int
     num_cpus: float = 1.0
     num_gpus: float = 0.0
+    node_id: str | None = None
+    """Ray node that they must run on; absent: wherever there is room."""
 
 
 def spawn(
@@ -36,6 +41,7 @@ def spawn(
     max_concurrency: int,
     restart: bool = False,
     env: dict[str, str] | None = None,
+    secret_env: Mapping[str, str] | None = None,
 ) -> list[WorkerHandle]:
     """Start `pool.num_processes` workers of `cls(config, role)` and return a handle for each.
 
@@ -46,7 +52,8 @@ def spawn(
         role: passed to the constructor; also names the processes.
         max_concurrency: calls that one process answers at a time (Ray's own default of 1,000 stalls large clusters).
         restart: Ray starts a worker that died again; right for workers that build their state at first use.
-        env: further environment variables of the processes.
+        env: further environment variables of the processes; Ray writes them into its logs.
+        secret_env: as `env`, but set by the processes themselves before `cls` is built, and never written.
 
     Raises:
         ConfigError: `cls` cannot be a worker; the message says what is missing.
@@ -59,11 +66,25 @@ def spawn(
         "max_restarts": -1 if restart else 0,
         "runtime_env": {"env_vars": _WORKER_ENV | (env or {})},
     }
-    wrapped = ray.remote(**options)(cls)
+    if pool.node_id is not None:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(pool.node_id, soft=False)
+    wrapped = ray.remote(**options)(_with_secrets(cls) if secret_env else cls)
+    arguments = (config, role, dict(secret_env)) if secret_env else (config, role)
     return [
-        WorkerHandle(cast(ActorHandle, wrapped.remote(config, role)), f"{role} {rank}")
+        WorkerHandle(cast(ActorHandle, wrapped.remote(*arguments)), f"{role} {rank}")
         for rank in range(pool.num_processes)
     ]
+
+
+def _with_secrets(cls: type) -> type:
+    """Return `cls` with a third constructor argument: arguments stay in memory, and come again to a worker started again."""
+
+    def __init__(self: Any, config: Any, role: str, secret_env: Mapping[str, str]) -> None:
+        os.environ.update(secret_env)
+        cast(Any, cls).__init__(self, config, role)
+
+    namespace: dict[str, Any] = {"__init__": __init__, "__module__": cls.__module__}
+    return type(cls.__name__, (cls,), namespace)
 
 
 def check_worker_class(cls: object) -> None:

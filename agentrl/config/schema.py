@@ -172,14 +172,18 @@ class ActorSection:
 
 @dataclass(frozen=True)
 class JudgeSection:
-    """The code judge of the run: a remote address, or one that the run starts on this machine."""
+    """The code judges of the run: remote ones by their addresses, or one or several that the run starts and stops."""
 
     host_addr: str | None = None
-    """Address of a running judge; absent: the run starts its own on loopback, and stops it."""
+    """Address of a running judge; absent, as `hosts` is: the run starts its own."""
     host_port: int | None = None
     """Port of a running judge; absent: a free one."""
+    hosts: list[str] = field(default_factory=list)
+    """Addresses of several running judges, `host:port` or URLs; each call goes to the one with the least estimated wait."""
     token_env: str | None = None
-    """Environment variable that holds the judge's bearer token; the token itself is never written."""
+    """Environment variable that holds the bearer token of running judges; the token itself is never written."""
+    placement: Literal["driver", "per_node"] = "driver"
+    """Where the run starts its own: one on the machine of the runner, or one on every Ray node."""
     num_slots: int = 0
     """Programs judged at once by a judge that the run starts; 0 takes one per core."""
     max_wall_time_s: float = 10.0
@@ -218,10 +222,12 @@ class CodeJudgeTools:
     """As `judge.host_addr`, which it must equal where both are given."""
     host_port: int | None = None
     """As `judge.host_port`."""
+    hosts: list[str] = field(default_factory=list)
+    """As `judge.hosts`."""
     batch_size: int = 64
     """Submissions sent in one request at most."""
     concurrency: int = 32
-    """Requests in flight per worker."""
+    """Requests in flight per worker; those that wait for their last few programs are not counted."""
     batch_timeout_seconds: float = 30.0
     """Wall clock for one batch."""
     enable_jupyter: bool = False

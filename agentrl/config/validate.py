@@ -4,7 +4,8 @@ import math
 from dataclasses import asdict
 
 from agentrl.config.flatten import flatten
-from agentrl.config.schema import RunConfig
+from agentrl.config.judge_address import judge_urls
+from agentrl.config.schema import JudgeSection, RunConfig
 from agentrl.errors import ConfigError
 
 
@@ -104,7 +105,7 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
 
 
 def _contradictions(config: RunConfig) -> list[str]:
-    rollout, selection, judge = config.rollout, config.algorithm.selection, config.judge
+    rollout, selection = config.rollout, config.algorithm.selection
     problems: list[str] = []
     if selection.method == "resample_on_correct" and selection.keep > rollout.samples_per_prompt:
         problems.append(
@@ -130,13 +131,25 @@ def _contradictions(config: RunConfig) -> list[str]:
         problems.append(
             "`validation.every_steps` is set, but `data.validation_files` is empty; name a file, or set it to 0"
         )
-    if (judge.host_addr is None) != (judge.host_port is None):
-        problems.append("`judge.host_addr` and `judge.host_port` go together: give both, or none to start a judge")
-    if judge.token_env is not None and judge.host_addr is None:
-        problems.append("`judge.token_env` is for a remote judge; a judge that the run starts needs no token")
     if rollout.top_p < 1 or rollout.top_k > 0:
         problems.append(
             "`rollout.top_p` below 1 or `rollout.top_k` above 0 sample from a truncated distribution, which the actor's "
             "log-probabilities do not describe; train with `top_p: 1` and `top_k: 0`"
+        )
+    return [*problems, *_judge_contradictions(config.judge)]
+
+
+def _judge_contradictions(judge: JudgeSection) -> list[str]:
+    try:
+        urls = judge_urls(host_addr=judge.host_addr, host_port=judge.host_port, hosts=judge.hosts, key="judge.")
+    except ConfigError as error:
+        return [str(error)]
+    problems: list[str] = []
+    if judge.token_env is not None and not urls:
+        problems.append("`judge.token_env` is for remote judges; those that the run starts get a token of their own")
+    if judge.placement == "per_node" and urls:
+        problems.append(
+            f"`judge.placement` is `per_node`, which starts judges, but {', '.join(urls)} is named already; "
+            "keep the addresses, or the placement"
         )
     return problems

@@ -1,11 +1,13 @@
-"""Where a tool or a reward finds the judge: the keys that both have in their plain config."""
+"""Where a tool or a reward finds the judges: the keys that both have in their plain config."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from agentrl.config.judge_address import judge_urls
 from agentrl.config.plain import PlainConfig
 from agentrl.config.schema import CodeJudgeTools, JudgeSection
 from agentrl.errors import ConfigError
@@ -13,16 +15,18 @@ from agentrl.judge.client import JudgeClient
 
 
 class JudgeConnection(PlainConfig):
-    """How to reach the judge, under the names of rStar2-Agent's tool configuration."""
+    """How to reach the judges, under the names of rStar2-Agent's tool configuration."""
 
     host_addr: str | None = None
     """Address of the judge; the runner fills it in where it is absent."""
     host_port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the judge; the runner fills it in where it is absent."""
+    hosts: list[str] | None = None
+    """Instead of both: `host:port` or URLs of several judges; the runner fills it in where the run has several."""
     token_env: str | None = None
-    """Environment variable that holds the judge's bearer token."""
+    """Environment variable that holds the judges' bearer token."""
     request_processor_concurrency: int = Field(default=CodeJudgeTools.concurrency, ge=1)
-    """Requests in flight at once."""
+    """Requests in flight at once; those that wait for their last few programs are not counted."""
     request_processor_batch_size: int = Field(default=CodeJudgeTools.batch_size, ge=1, le=4096)
     """Submissions sent in one request at most."""
     request_processor_batch_timeout_seconds: float = Field(default=CodeJudgeTools.batch_timeout_seconds, gt=0)
@@ -32,11 +36,12 @@ class JudgeConnection(PlainConfig):
         """Return a client, not yet started; `owner` is who asks, for the message.
 
         Raises:
-            ConfigError: the address is still absent, or the token's variable is not set.
+            ConfigError: the address is still absent or is malformed, or the token's variable is not set.
         """
-        if self.host_addr is None or self.host_port is None:
+        if not self.hosts and (self.host_addr is None or self.host_port is None):
             raise ConfigError(
-                f"{owner}: `host_addr` and `host_port` of the judge are not set, and no run filled them in; give both"
+                f"{owner}: `host_addr` and `host_port` of the judge are not set, and no run filled them in; give both, "
+                "or `hosts`"
             )
         token = None
         if self.token_env is not None:
@@ -46,9 +51,8 @@ class JudgeConnection(PlainConfig):
                     f"{owner}: `token_env` is `{self.token_env}`, but that variable is not set in this process; "
                     "export the judge's token under that name"
                 )
-        host = f"[{self.host_addr}]" if ":" in self.host_addr else self.host_addr
         return JudgeClient(
-            [f"http://{host}:{self.host_port}"],
+            judge_urls(host_addr=self.host_addr, host_port=self.host_port, hosts=self.hosts, key=f"{owner}: "),
             token=token,
             concurrency=self.request_processor_concurrency,
             batch_size=self.request_processor_batch_size,
@@ -56,10 +60,19 @@ class JudgeConnection(PlainConfig):
         )
 
 
-def fill_address(config: Mapping[str, Any], *, host: str, port: int, token_env: str | None = None) -> dict[str, Any]:
-    """Return `config` with the judge's address where it has none; `token_env` only where it has room for one."""
+def fill_address(config: Mapping[str, Any], urls: Sequence[str], *, token_env: str | None = None) -> dict[str, Any]:
+    """Return `config` with the addresses of the run's judges where it has none; each key only where there is room for it.
+
+    Several judges go into `hosts`; a config without that key gets the first one.
+    """
+    first = urlsplit(urls[0])
+    values: dict[str, Any] = {"host_addr": first.hostname, "host_port": first.port, "token_env": token_env}
+    if lacks_address(config) and "hosts" in config and (len(urls) > 1 or first.scheme != "http"):
+        values = {"hosts": list(urls), "token_env": token_env}
+    elif config.get("hosts"):
+        values = {"token_env": token_env}
     filled = dict(config)
-    for key, value in {"host_addr": host, "host_port": port, "token_env": token_env}.items():
+    for key, value in values.items():
         if key in filled and filled[key] is None:
             filled[key] = value
     return filled
@@ -67,7 +80,19 @@ def fill_address(config: Mapping[str, Any], *, host: str, port: int, token_env: 
 
 def lacks_address(config: Mapping[str, Any]) -> bool:
     """Return whether `config` asks for a judge (`host_addr: null`) that the run has to name."""
-    return "host_addr" in config and config["host_addr"] is None
+    return "host_addr" in config and config["host_addr"] is None and not config.get("hosts")
+
+
+def named_urls(config: Mapping[str, Any], *, key: str) -> tuple[str, ...]:
+    """Return the judges that the plain config of a tool or reward names itself; none if it leaves them to the run.
+
+    Raises:
+        ConfigError: an address is malformed, or given twice and different.
+    """
+    host_addr, host_port = config.get("host_addr"), config.get("host_port")
+    if host_addr is None or host_port is None:
+        host_addr = host_port = None
+    return judge_urls(host_addr=host_addr, host_port=host_port, hosts=config.get("hosts"), key=f"{key}.")
 
 
 def check_address(config: Mapping[str, Any], judge: JudgeSection, *, key: str) -> None:
@@ -75,20 +100,35 @@ def check_address(config: Mapping[str, Any], judge: JudgeSection, *, key: str) -
 
     Args:
         config: the plain config of a tool or reward.
-        judge: the run's own judge.
+        judge: the run's own judges.
         key: where `config` stands, for the message.
 
     Raises:
         ConfigError: names both keys and values.
     """
+    if "host_addr" not in config:
+        return
     for name, of_run in (("host_addr", judge.host_addr), ("host_port", judge.host_port)):
         own = config.get(name)
         if own is not None and of_run is not None and own != of_run:
             raise ConfigError(
                 f"`{key}.{name}` is {own!r}, but `judge.{name}` is {of_run!r}; leave one of them out, or make them equal"
             )
-    half = {"host_addr", "host_port"} <= config.keys() and (config["host_addr"] is None) != (
-        config["host_port"] is None
-    )
+    half = "host_port" in config and (config["host_addr"] is None) != (config["host_port"] is None)
     if half and judge.host_addr is None:
         raise ConfigError(f"`{key}` names only one of `host_addr` and `host_port`; give both, or neither")
+    urls, of_run = named_urls(config, key=key), run_urls(judge)
+    if urls and of_run and set(urls) != set(of_run):
+        raise ConfigError(
+            f"`{key}` names the judges {', '.join(urls)}, but `judge` names {', '.join(of_run)}; leave one of them out, "
+            "or make them equal"
+        )
+
+
+def run_urls(judge: JudgeSection) -> tuple[str, ...]:
+    """Return the judges that the run itself names.
+
+    Raises:
+        ConfigError: an address is malformed, or given twice and different.
+    """
+    return judge_urls(host_addr=judge.host_addr, host_port=judge.host_port, hosts=judge.hosts, key="judge.")

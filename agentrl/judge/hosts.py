@@ -1,150 +1,156 @@
-"""One HTTP request to the idlest of several judges, and what its failure means.
+"""Several judges that are equal in kind: which one to ask next, and which to leave alone.
 
-A failure is one of three: `NotJudgedError` may be repeated, `RefusedError` never helps to repeat, and
-`JudgeUnavailableError` is a wrong address or token. When to repeat is the client's business.
+A judge that fails is dropped, and taken back when it answers a probe; one that is full is passed over for as long as it
+asks. Probes and questions after the wait are few: with back-off, and only while there is something to send.
 """
 
-import math
+import asyncio
+import logging
+import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import aiohttp
-from pydantic import ValidationError
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
 
 from agentrl.errors import JudgeUnavailableError
-from code_judge_server.schemas import Health, SubmissionBatch, VerdictBatch
+from agentrl.judge.failures import BrokenError, BusyError, NotJudgedError, RefusedError
+from agentrl.judge.host import Host, is_on_this_machine
+from agentrl.judge.transport import Transport
+from code_judge_server.schemas import Health, SubmissionBatch, Verdict
 
-_CONNECT_TIMEOUT_S = 5.0
-_REPLY_GRACE_S = 5.0
-"""How much longer than the deadline that the judge was given the client waits for its reply."""
-_KEEP_ALIVE_S = 4.0
-"""Less than the server's own limit, so that an idle connection is closed from this side and no request is lost in the race."""
-_UNHEALTHY_S = 5.0
-"""How long a host that failed is passed over while another one works."""
-_REFUSED = (400, 413, 422)
+logger = logging.getLogger(__name__)
 
-
-class NotJudgedError(Exception):
-    """A try that gave no verdict, and may be repeated after `retry_after_s`."""
-
-    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class RefusedError(Exception):
-    """The judge will not take this request, however often it is sent."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Host:
-    url: str
-    num_in_flight: int = 0
-    failed_at: float = -math.inf
-
-    def load(self) -> tuple[bool, int]:
-        """Return what hosts are ranked by: recently failed ones last, then the idlest first."""
-        return time.monotonic() - self.failed_at < _UNHEALTHY_S, self.num_in_flight
+_REPORT_EVERY_S = 2.0
+_REPORT_TIMEOUT_S = 5.0
 
 
 class JudgeHosts:
-    """Judges that are equal in kind, and the HTTP session to them."""
+    """The judges of one client; `judge` asks the one with the least estimated wait."""
 
-    def __init__(self, base_urls: Sequence[str], *, token: str | None) -> None:
-        """Take addresses such as `http://127.0.0.1:8088`, and the bearer token if they ask for one."""
-        self._hosts = [_Host(url=url.rstrip("/")) for url in base_urls]
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(
+        self, base_urls: Sequence[str], *, client_name: str, token: str | None, on_drop: Callable[[], None]
+    ) -> None:
+        """Take addresses such as `http://127.0.0.1:8088`, and whom to tell when a judge is dropped."""
+        urls = [url.rstrip("/") for url in base_urls]
+        self._hosts = [Host(url=url, near=is_on_this_machine(url)) for url in dict.fromkeys(urls)]
+        self._transport = Transport(client_name=client_name, token=token)
+        self._on_drop = on_drop
+        self._taken_back = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
         return ", ".join(self.urls)
 
     @property
     def urls(self) -> list[str]:
-        """Addresses, in the order given."""
+        """Addresses, in the order given, each once."""
         return [host.url for host in self._hosts]
 
     async def start(self) -> None:
         """Open the session on the running event loop."""
-        # aiohttp's own limit of 100 connections would throttle silently; the client's senders are the only limit.
-        connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_KEEP_ALIVE_S)
-        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        await self._transport.start()
 
     async def aclose(self) -> None:
-        """Close the session."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Stop probing, and close the session."""
+        tasks = list(self._background)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._transport.aclose()
 
-    async def judge(self, batch: SubmissionBatch, *, deadline_s: float) -> VerdictBatch:
-        """Return the verdicts of the idlest host.
+    async def pick(self) -> Host:
+        """Return the judge with the least estimated wait, as soon as one takes work."""
+        while True:
+            now = time.monotonic()
+            up = [host for host in self._hosts if not host.is_down]
+            usable = [host for host in up if host.busy_until <= now]
+            if usable:
+                self._ask_for_reports(usable)
+                return min(usable, key=Host.rank)
+            patience_s = min((host.busy_until for host in up), default=now + 60.0) - now
+            try:
+                # Callers that wait for the same judge must not all come at the same moment.
+                async with asyncio.timeout(patience_s * random.uniform(1.0, 1.1) + random.uniform(0.0, 0.05)):
+                    await self._taken_back.wait()
+            except TimeoutError:
+                continue
+
+    async def judge(self, host: Host, batch: SubmissionBatch, *, deadline_s: float) -> AsyncGenerator[Verdict, None]:
+        """Yield verdicts of `host` as they come.
 
         Raises:
-            NotJudgedError: no reply, or one that asks for patience.
+            NotJudgedError: not all of them came; `host` is not asked again for a while.
             RefusedError: the batch, or something in it, is wrong.
             JudgeUnavailableError: the address or the token is wrong.
         """
-        host = min(self._hosts, key=_Host.load)
-        host.num_in_flight += len(batch.submissions)
+        num_left = len(batch.submissions)
+        host.num_in_flight += num_left
         try:
-            content = await self._request(
-                host,
-                "POST",
-                "/v1/submissions/batch",
-                timeout_s=deadline_s + _REPLY_GRACE_S,
-                body=batch.model_dump_json(),
-            )
-            return VerdictBatch.model_validate_json(content)
-        except ValidationError as error:
-            raise NotJudgedError(
-                f"{host.url}: the reply is no batch of verdicts: {error.errors()[0]['msg']}"
-            ) from error
+            async with aclosing(self._transport.judge(host.url, batch, deadline_s=deadline_s)) as verdicts:
+                async for verdict in verdicts:
+                    num_left -= 1
+                    host.note_verdict()
+                    yield verdict
+        except BusyError as error:
+            self.pass_over(host, error.retry_after_s)
+            raise
+        except BrokenError as error:
+            self._drop(host, error)
+            raise
         finally:
-            host.num_in_flight -= len(batch.submissions)
+            host.num_in_flight -= num_left
+
+    def pass_over(self, host: Host, retry_after_s: float = 0.0) -> None:
+        """Send `host` nothing for `retry_after_s` and a jittered while that grows with each failure in a row."""
+        host.busy_until = time.monotonic() + retry_after_s + host.note_failure()
 
     async def health(self, url: str, *, timeout_s: float) -> Health:
-        """Return the state of the host at `url`.
+        """Return the state of the judge at `url`.
 
         Raises:
             NotJudgedError, RefusedError, JudgeUnavailableError: as `judge`.
         """
-        host = next(host for host in self._hosts if host.url == url)
-        content = await self._request(host, "GET", "/v1/health", timeout_s=timeout_s)
+        return await self._transport.health(url, timeout_s=timeout_s)
+
+    def _drop(self, host: Host, error: BrokenError) -> None:
+        pause_s = host.note_failure()
+        if host.is_down:
+            return  # several requests were there when it failed
+        host.is_down = True
+        self._on_drop()
+        logger.warning("judge: %s is dropped until it answers again: %s", host.url, error)
+        self._run(self._probe(host, pause_s))
+
+    async def _probe(self, host: Host, pause_s: float) -> None:
+        while True:
+            await asyncio.sleep(pause_s)
+            if await self._transport.is_ready(host.url):
+                break
+            pause_s = host.note_failure()
+        logger.info("judge: %s is taken back", host.url)
+        host.is_down = False
+        self._taken_back.set()
+        self._taken_back.clear()
+
+    def _ask_for_reports(self, hosts: Sequence[Host]) -> None:
+        if len(self._hosts) < 2:
+            return
+        now = time.monotonic()
+        for host in hosts:
+            if now - host.asked_at > _REPORT_EVERY_S:
+                # Each a little later than due, so that the workers of a run do not ask at the same moment.
+                host.asked_at = now + random.uniform(0.0, 0.5)
+                self._run(self._ask(host))
+
+    async def _ask(self, host: Host) -> None:
         try:
-            return Health.model_validate_json(content)
-        except ValidationError as error:
-            raise JudgeUnavailableError(f"judge {url}: what answers there is no code judge of agentrl") from error
+            host.note_report(await self._transport.health(host.url, timeout_s=_REPORT_TIMEOUT_S))
+        except BrokenError as error:
+            self._drop(host, error)
+        except (NotJudgedError, RefusedError, JudgeUnavailableError) as error:
+            logger.debug("judge: %s does not tell its wait: %s", host.url, error)
 
-    async def _request(
-        self, host: _Host, method: str, path: str, *, timeout_s: float, body: str | None = None
-    ) -> bytes:
-        if self._session is None:
-            raise RuntimeError("judge client: not started; await `start()` on the loop that uses it")
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
-        headers = {"Content-Type": "application/json"}
-        try:
-            async with self._session.request(
-                method, host.url + path, data=body, headers=headers, timeout=timeout
-            ) as reply:
-                content = await reply.read()
-        except (aiohttp.ClientError, OSError) as error:
-            host.failed_at = time.monotonic()
-            raise NotJudgedError(f"{host.url}: {str(error) or type(error).__name__}") from error
-        if reply.status == 200:
-            return content
-        reason = f"{host.url}: HTTP {reply.status}: {content[:300].decode(errors='replace')}"
-        if reply.status == 429 or reply.status >= 500:
-            host.failed_at = time.monotonic()
-            raise NotJudgedError(reason, retry_after_s=_seconds(reply.headers.get("Retry-After")))
-        if reply.status in _REFUSED:
-            raise RefusedError(reason)
-        raise JudgeUnavailableError(f"judge {reason}. Check its address and `token_env`")
-
-
-def _seconds(retry_after: str | None) -> float:
-    """Return a `Retry-After` header in seconds; its date form, which no judge sends, counts as none."""
-    try:
-        return max(0.0, float(retry_after or 0.0))
-    except ValueError:
-        return 0.0
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

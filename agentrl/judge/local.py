@@ -1,4 +1,4 @@
-"""Starts a code judge for one run, on loopback and a free port, and stops it with the run."""
+"""Starts a code judge for one run, on this machine and a free port, and stops it with the run."""
 
 import logging
 import os
@@ -10,36 +10,54 @@ import tempfile
 import threading
 import time
 from typing import IO
+from urllib.parse import urlsplit
 
 from agentrl.config.schema import JudgeSection
 from agentrl.errors import ConfigError, JudgeUnavailableError
 
 logger = logging.getLogger(__name__)
 
-_LISTENING = re.compile(r"listening on http://(?P<host>[^:\s]+):(?P<port>\d+)")
+_LISTENING = re.compile(r"listening on (?P<url>http://\S+:\d+)")
 _OF_ANOTHER_JUDGE = re.compile(
     r"CODE_JUDGE_|MAX_(EXECUTION_TIME|MEMORY|WORKERS|STDOUT_ERROR_LENGTH|QUEUE_WORK_LIFE_TIME)$"
 )
 """Settings in the environment are for a judge that somebody else runs; this one's are in the config."""
 
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 
 
 class LocalJudge:
-    """A judge process; `with LocalJudge(section) as judge:` it listens on `judge.host` and `judge.port`.
+    """A judge process; `with LocalJudge(section) as judge:` it listens at `judge.url`.
 
     It holds the read end of a pipe whose write end is ours, and stops when that pipe closes: so it dies with this
     process, however that ends.
     """
 
-    def __init__(self, section: JudgeSection) -> None:
-        """Take the limits and the isolation that the judge must reach; nothing starts yet."""
+    def __init__(self, section: JudgeSection, *, host: str = "127.0.0.1", token: str | None = None) -> None:
+        """Take what the judge must keep to; nothing starts yet.
+
+        Args:
+            section: limits, and the isolation that it must reach.
+            host: address of this machine to listen on.
+            token: bearer token to ask for; none but a loopback address does without.
+        """
         self._section = section
+        self._listen_on = host
+        self._token = token
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
-        self.host = ""
-        self.port = 0
+        self.url = ""
+
+    @property
+    def host(self) -> str:
+        """Address that it listens on."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """Port that it listens on."""
+        return urlsplit(self.url).port or 0
 
     def __enter__(self) -> "LocalJudge":
         """Start the judge and wait until it listens.
@@ -50,6 +68,8 @@ class LocalJudge:
         """
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         environment = {name: value for name, value in os.environ.items() if not _OF_ANOTHER_JUDGE.match(name)}
+        if self._token is not None:
+            environment["CODE_JUDGE_TOKEN"] = self._token
         # A session of its own: Ctrl-C reaches the run, which stops the judge when it no longer needs it.
         self._process = subprocess.Popen(
             self._command(),
@@ -62,11 +82,11 @@ class LocalJudge:
             start_new_session=True,
         )
         try:
-            self.host, self.port = self._wait_until_listening(self._process)
+            self.url = self._wait_until_listening(self._process)
         except BaseException:
             self._stop()
             raise
-        logger.info("judge: listening on http://%s:%d", self.host, self.port)
+        logger.info("judge: listening on %s", self.url)
         if warnings := self._error_text():
             logger.warning("%s", warnings.removeprefix("WARNING "))
         return self
@@ -78,9 +98,11 @@ class LocalJudge:
     def _command(self) -> list[str]:
         limits = self._section
         # -P: a file beside the config must not shadow a module of the judge.
-        command = [sys.executable, "-P", "-m", "code_judge_server", "--host", "127.0.0.1", "--port", "0"]
+        command = [sys.executable, "-P", "-m", "code_judge_server", "--host", self._listen_on, "--port", "0"]
         command += [
             "--exit-with-stdin",
+            "--log-level",
+            "warning",
             "--require-isolation",
             limits.min_isolation,
             "--num-slots",
@@ -94,7 +116,7 @@ class LocalJudge:
         ]
         return [*command, "--max-memory-mb", str(limits.max_memory_mb)]
 
-    def _wait_until_listening(self, process: subprocess.Popen[str]) -> tuple[str, int]:
+    def _wait_until_listening(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None, "piped"
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         # The thread goes on reading to the end, so that the judge never blocks on a full pipe.
@@ -108,7 +130,7 @@ class LocalJudge:
                     f"judge: not listening after {_START_TIMEOUT_S:g} s: {self._error_text() or 'it wrote no error'}"
                 ) from None
             if found := _LISTENING.search(line):
-                return found["host"], int(found["port"])
+                return found["url"]
             if not line:
                 code, text = process.wait(), self._error_text()
                 too_weak = (
@@ -128,15 +150,14 @@ class LocalJudge:
     def _stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
+            if process.stdin is not None:
+                process.stdin.close()  # unlike a signal, it does not make the judge finish what it has first
             try:
                 process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 logger.warning("judge: did not stop in %g s, killed", _STOP_TIMEOUT_S)
                 process.kill()
                 process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
         if self._errors is not None:
             self._errors.close()
             self._errors = None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,10 +17,19 @@ class JudgeStats:
     """Submissions sent again, because nothing is known of an earlier try."""
     num_unavailable: int = 0
     """Submissions that were never judged: `JudgeUnavailableError`, cancelled callers not counted."""
+    num_dropped_hosts: int = 0
+    """Times that a judge failed and was left alone until it answered again."""
     queue_wait_s: list[float] = field(default_factory=list)
     """Of each verdict: from the call to the start of the program, in this client and in the judge."""
     round_trip_s: list[float] = field(default_factory=list)
     """Of each verdict: from the call to the answer."""
+
+    def take(self) -> "JudgeStats":
+        """Return what is counted here, and start again from zero."""
+        taken, fresh = replace(self), JudgeStats()
+        for item in fields(self):
+            setattr(self, item.name, getattr(fresh, item.name))
+        return taken
 
     def __add__(self, other: "JudgeStats") -> "JudgeStats":
         return JudgeStats(
@@ -28,6 +37,7 @@ class JudgeStats:
             num_requests=self.num_requests + other.num_requests,
             num_retries=self.num_retries + other.num_retries,
             num_unavailable=self.num_unavailable + other.num_unavailable,
+            num_dropped_hosts=self.num_dropped_hosts + other.num_dropped_hosts,
             queue_wait_s=self.queue_wait_s + other.queue_wait_s,
             round_trip_s=self.round_trip_s + other.round_trip_s,
         )
@@ -39,6 +49,7 @@ class JudgeStats:
             "judge/requests": float(self.num_requests),
             "judge/retries": float(self.num_retries),
             "judge/unavailable": float(self.num_unavailable),
+            "judge/dropped_hosts": float(self.num_dropped_hosts),
         }
         for name, samples in (("queue_wait_s", self.queue_wait_s), ("round_trip_s", self.round_trip_s)):
             if samples:

@@ -1,6 +1,7 @@
 """From `reward` in the run config to a reward: its judge's address on the driver, the live object in each worker."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -36,9 +37,9 @@ def reward_needs_judge(section: RewardSection) -> bool:
     return lacks_address(section.config)
 
 
-def fill_reward_address(section: RewardSection, host: str, port: int, *, token_env: str | None = None) -> RewardSection:
-    """Return the section with the running judge's address where its own is absent (`host_addr: null`)."""
-    return replace(section, config=fill_address(section.config, host=host, port=port, token_env=token_env))
+def fill_reward_address(section: RewardSection, urls: Sequence[str], *, token_env: str | None = None) -> RewardSection:
+    """Return the section with the running judges' addresses where its own is absent (`host_addr: null`)."""
+    return replace(section, config=fill_address(section.config, urls, token_env=token_env))
 
 
 def build_reward(section: RewardSection) -> Reward:

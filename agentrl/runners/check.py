@@ -1,5 +1,6 @@
 """Answers, before anything is trained: would this config run, and what would it start?"""
 
+from dataclasses import replace
 from enum import StrEnum
 
 from rich.console import Console
@@ -7,9 +8,11 @@ from rich.table import Table
 
 from agentrl.cluster.launch import num_cores, num_worker_processes, threads_per_rank
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema import RewardSection, RunConfig
+from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
+from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
-from agentrl.runners.run import check_model_path, check_plugins, judge_for, read_data
+from agentrl.runners.judges import judge_for
+from agentrl.runners.run import check_model_path, check_plugins, read_data
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
@@ -45,9 +48,10 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
 
 
 async def _build_everything(tools: list[ToolConfig], reward: RewardSection, config: RunConfig) -> list[str]:
-    async with judge_for(tools, reward, config.judge) as (filled, filled_reward):
-        executor = ToolExecutor(build_tools(filled), timeout_s=config.rollout.tool_timeout_s)
-        built = build_reward(filled_reward)
+    # Without Ray there are no nodes; one judge here shows as much about the tools.
+    async with judge_for(tools, reward, replace(config.judge, placement="driver")) as judged:
+        executor = ToolExecutor(build_tools(judged.tools), timeout_s=config.rollout.tool_timeout_s)
+        built = build_reward(judged.reward)
         await executor.start()
         try:
             await built.start()
@@ -66,10 +70,18 @@ def _processes(config: RunConfig) -> Table:
     table.add_row("engine", str(rollout.num_engines), f"{rollout.engine}, {engine_threads} threads without a GPU")
     table.add_row("agent loop", str(rollout.num_workers), "tools, tokenizer and reward of its own")
     table.add_row("actor", str(actor.num_workers), f"FSDP rank, {threads_per_rank(config)} threads without a GPU")
-    remote = f"remote, {config.judge.host_addr}:{config.judge.host_port}"
-    local = f"{config.judge.num_slots or num_cores()} slots, isolation {config.judge.min_isolation} or better"
-    table.add_row("judge", "0" if config.judge.host_addr else "1", remote if config.judge.host_addr else local)
+    table.add_row("judge", *_judges(config.judge))
     return table
+
+
+def _judges(judge: JudgeSection) -> tuple[str, str]:
+    """Return how many judges the run starts, and what each is."""
+    if urls := run_urls(judge):
+        return "0", f"remote, {', '.join(urls)}"
+    isolation = f"isolation {judge.min_isolation} or better"
+    if judge.placement == "per_node":
+        return "1 per Ray node", f"slots: {judge.num_slots or 'one per core'}, {isolation}"
+    return "1", f"{judge.num_slots or num_cores()} slots, {isolation}"
 
 
 def _concurrency(config: RunConfig) -> Table:

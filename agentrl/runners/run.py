@@ -15,24 +15,19 @@ from agentrl.cluster.learner import Learner, WeightSync
 from agentrl.cluster.runtime import guarded_run
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema import DataSection, JudgeSection, RewardSection, RunConfig
+from agentrl.config.schema import DataSection, RewardSection, RunConfig
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
-from agentrl.judge.connection import JudgeConnection
-from agentrl.judge.local import LocalJudge
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
-from agentrl.rewards.code_tests import CODE_TESTS_REWARD
-from agentrl.rewards.loader import check_reward, fill_reward_address, reward_needs_judge
+from agentrl.rewards.loader import check_reward
+from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL
-from agentrl.tools.loader import fill_judge_address, load_tool_configs, needs_judge
-from agentrl.tools.python_tool import PYTHON_TOOL
+from agentrl.tools.loader import load_tool_configs
 from agentrl.types import Prompt
-
-_JUDGE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,18 +150,19 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
     configure_logging(path, console=console)
     with guarded_run() as temp_dir:
         async with (
-            judge_for(plan.tools, plan.reward, config.judge) as (tools, reward),
+            judge_for(plan.tools, plan.reward, config.judge) as judged,
             launch(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,
+            node_judges_for(judged, config.judge) as judged,
         ):
             worker_config = WorkerConfig(
                 model_path=config.model.path,
                 rollout=config.rollout,
-                reward=reward,
-                tools=tuple(tools),
+                reward=judged.reward,
+                tools=tuple(judged.tools),
                 run_seed=config.run.seed,
                 run_dir=str(path),
             )
-            workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config)
+            workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config, secret_env=judged.secret_env)
             rollouts = AgentLoopManager(
                 config.rollout, cluster.engines, workers, reward_timeout_s=config.reward.timeout_s
             )
@@ -183,63 +179,6 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
                     )
                 finally:
                     await rollouts.aclose()
-
-
-@contextlib.asynccontextmanager
-async def judge_for(
-    tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection
-) -> AsyncIterator[tuple[list[ToolConfig], RewardSection]]:
-    """Give tools and reward with the address of the judge in them: the remote one, or one started for this run.
-
-    Raises:
-        ConfigError: the judge isolates its programs less than `judge.min_isolation` asks.
-        JudgeUnavailableError: it does not answer.
-    """
-    for connection in _named_judges(tools, reward, judge):
-        await _check_isolation(connection, judge.min_isolation)
-    if judge.host_addr is not None and judge.host_port is not None:
-        yield _with_judge(tools, reward, judge.host_addr, judge.host_port, judge.token_env)
-    elif needs_judge(tools) or reward_needs_judge(reward):
-        with LocalJudge(judge) as local:
-            yield _with_judge(tools, reward, local.host, local.port, None)
-    else:
-        yield tools, reward
-
-
-def _named_judges(tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection) -> list[JudgeConnection]:
-    """Return every judge that the config names an address of: for the run, for a tool or for the reward."""
-    own = [tool.config for tool in tools if tool.class_name == PYTHON_TOOL]
-    own += [reward.config] if reward.class_name == CODE_TESTS_REWARD else []
-    addresses = {(judge.host_addr, judge.host_port, judge.token_env)}
-    addresses |= {(config.get("host_addr"), config.get("host_port"), config.get("token_env")) for config in own}
-    return [
-        JudgeConnection(host_addr=host, host_port=port, token_env=token_env)
-        for host, port, token_env in sorted(addresses, key=str)
-        if host is not None and port is not None
-    ]
-
-
-async def _check_isolation(connection: JudgeConnection, min_isolation: str) -> None:
-    client = connection.client(owner="judge")
-    await client.start()
-    try:
-        [health] = await client.check(timeout_s=_JUDGE_TIMEOUT_S)
-    finally:
-        await client.aclose()
-    if health.isolation > min_isolation:
-        raise ConfigError(
-            f"judge.min_isolation: the judge at {connection.host_addr}:{connection.host_port} reaches tier {health.isolation}, "
-            f"and `{min_isolation}` is asked for. Give it a machine that can isolate, or name the tier that you accept."
-        )
-
-
-def _with_judge(
-    tools: list[ToolConfig], reward: RewardSection, host: str, port: int, token_env: str | None
-) -> tuple[list[ToolConfig], RewardSection]:
-    return (
-        fill_judge_address(tools, host, port, token_env=token_env),
-        fill_reward_address(reward, host, port, token_env=token_env),
-    )
 
 
 def _dataset(files: list[str], data: DataSection, *, shuffle: bool, seed: int) -> PromptDataset:

@@ -96,12 +96,10 @@ def needs_judge(configs: Sequence[ToolConfig]) -> bool:
 
 
 def fill_judge_address(
-    configs: Sequence[ToolConfig], host: str, port: int, *, token_env: str | None = None
+    configs: Sequence[ToolConfig], urls: Sequence[str], *, token_env: str | None = None
 ) -> list[ToolConfig]:
-    """Return the configs with the running judge's address wherever theirs is absent (`host_addr: null`)."""
-    return [
-        replace(tool, config=fill_address(tool.config, host=host, port=port, token_env=token_env)) for tool in configs
-    ]
+    """Return the configs with the running judges' addresses wherever theirs is absent (`host_addr: null`)."""
+    return [replace(tool, config=fill_address(tool.config, urls, token_env=token_env)) for tool in configs]
 
 
 def _tool_config_path(config: RunConfig) -> str | None:
@@ -123,6 +121,7 @@ def _short_form(judge: CodeJudgeTools | None) -> list[ToolConfig]:
     config = {
         "host_addr": judge.host_addr,
         "host_port": judge.host_port,
+        "hosts": judge.hosts or None,
         "request_processor_concurrency": judge.concurrency,
         "request_processor_batch_size": judge.batch_size,
         "request_processor_batch_timeout_seconds": judge.batch_timeout_seconds,

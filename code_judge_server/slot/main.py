@@ -6,9 +6,7 @@ import signal
 import socket
 from dataclasses import asdict
 from itertools import count
-from typing import Any
 
-from code_judge_server.ending import Ending
 from code_judge_server.slot import frames, process_tree, work_folder
 from code_judge_server.slot.program import CommandOutcome, run_command
 from code_judge_server.slot.spawn import CommandLimits
@@ -59,10 +57,10 @@ def _next_job(control: socket.socket) -> tuple[frames.Header, list[bytes]] | Non
 
 
 def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control: socket.socket) -> bytes:
-    """Compile and run one program.
+    """Run one command and return the packed outcome.
 
     Args:
-        header: `file_names`, `run` and perhaps `compile`, each of these with `argv` and `limits`.
+        header: `argv`, `limits`, `file_names`, `collect` and `collect_bytes`.
         blobs: Standard input, then the contents of the files.
         folder: Where to run it; it is made before and removed after.
         control: See `run_command`.
@@ -70,29 +68,22 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
     work_folder.make(folder, dict(zip(header["file_names"], blobs[1:], strict=True)))
     stdin = os.memfd_create("stdin")
     try:
-        if header["compile"] is not None:
-            outcome = _run(header["compile"], folder=folder, stdin=stdin, control=control)
-            if outcome.ending is not Ending.EXITED or outcome.exit_code != 0:
-                return _pack_outcome(outcome, folder=folder, compiling=True)
         with open(stdin, "wb", closefd=False) as file:
             file.write(blobs[0])
         os.lseek(stdin, 0, os.SEEK_SET)
-        outcome = _run(header["run"], folder=folder, stdin=stdin, control=control)
-        return _pack_outcome(outcome, folder=folder, compiling=False)
+        limits = CommandLimits(**header["limits"])
+        outcome = run_command(header["argv"], folder=folder, stdin=stdin, limits=limits, control=control)
+        files = work_folder.collect(folder, header["collect"], max_bytes=header["collect_bytes"])
+        return _pack_outcome(outcome, files, folder=folder)
     finally:
         os.close(stdin)
         work_folder.remove(folder)
 
 
-def _run(command: dict[str, Any], *, folder: str, stdin: int, control: socket.socket) -> CommandOutcome:
-    limits = CommandLimits(**command["limits"])
-    return run_command(command["argv"], folder=folder, stdin=stdin, limits=limits, control=control)
-
-
-def _pack_outcome(outcome: CommandOutcome, *, folder: str, compiling: bool) -> bytes:
+def _pack_outcome(outcome: CommandOutcome, files: dict[str, bytes], *, folder: str) -> bytes:
     header = asdict(outcome)
     streams = [header.pop(name).replace(folder.encode(), SHOWN_FOLDER) for name in ("stdout", "stderr")]
-    return frames.pack({"kind": "outcome", "compiling": compiling, **header}, streams)
+    return frames.pack({"kind": "outcome", "file_names": list(files), **header}, [*streams, *files.values()])
 
 
 def _remove_if_empty(folder: str) -> None:

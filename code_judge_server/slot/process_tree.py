@@ -112,14 +112,19 @@ def usage(pids: list[int]) -> TreeUsage:
 
 
 def proportional_memory_bytes(pids: list[int]) -> int:
-    """Return the memory of `pids` with every shared page counted once (PSS); takes milliseconds for a large process."""
+    """Return the memory of `pids` with every shared page counted once (PSS); takes milliseconds for a large process.
+
+    A process that made itself unreadable counts with its whole resident size.
+    """
     total = 0
     for pid in pids:
         try:
             with open(f"/proc/{pid}/smaps_rollup") as rollup:
                 total += sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
+        except (FileNotFoundError, ProcessLookupError):
             continue
+        except PermissionError:
+            total += usage([pid]).memory_bytes
     return total
 
 

@@ -30,7 +30,7 @@ class CommandLimits:
     """Of stdout, and as many of stderr."""
     max_tasks: int
     """Processes and threads."""
-    file_bytes: int
+    disk_bytes: int
     """Size of any one file."""
 
 
@@ -69,7 +69,7 @@ def _set_rlimits(limits: CommandLimits) -> None:
     wanted = {
         resource.RLIMIT_CPU: math.ceil(limits.cpu_time_s) + 1,
         resource.RLIMIT_DATA: 2 * limits.memory_bytes + limits.max_tasks * _STACK_BYTES,
-        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_FSIZE: limits.disk_bytes,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_CORE: 0,
     }

@@ -30,7 +30,7 @@ def ensure(folder: str) -> None:
 
 
 def make(folder: str, files: dict[str, bytes]) -> None:
-    """Make `folder` with these files in it, in place of what an earlier program may have left under that name.
+    """Make `folder` with these executable files in it, in place of what an earlier program may have left under that name.
 
     Raises:
         OSError: there is no folder to make it in, or the disk is full.
@@ -38,8 +38,56 @@ def make(folder: str, files: dict[str, bytes]) -> None:
     remove(folder)
     os.mkdir(folder, stat.S_IRWXU)
     for name, content in files.items():
-        with open(os.path.join(folder, name), "xb") as file:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), stat.S_IRWXU, exist_ok=True)
+        with open(path, "xb", opener=_open_executable) as file:
             file.write(content)
+
+
+def _open_executable(path: str, flags: int) -> int:
+    return os.open(path, flags, stat.S_IRWXU)
+
+
+def collect(folder: str, paths: list[str], *, max_bytes: int) -> dict[str, bytes]:
+    """Return the contents of those of `paths`, relative to `folder`, that are regular files reached through no link.
+
+    Args:
+        folder: Where a program ran, of which nothing is left.
+        paths: What to look for.
+        max_bytes: Size of all contents together; a file that does not fit is left out.
+    """
+    found: dict[str, bytes] = {}
+    for path in paths:
+        try:
+            content = _read_regular_file(folder, path.split("/"), max_bytes=max_bytes)
+        except OSError:
+            continue  # not there, a link, or the program took away the right to read it
+        if content is not None:
+            max_bytes -= len(content)
+            found[path] = content
+    return found
+
+
+def _read_regular_file(folder: str, parts: list[str], *, max_bytes: int) -> bytes | None:
+    """Return the content of the file, or None if it is too large or no regular file.
+
+    Raises:
+        OSError: a part of the path is missing or is a link.
+    """
+    opened = os.open(folder, _NO_LINK | os.O_RDONLY)
+    try:
+        for part in parts:
+            flags = _NO_LINK if part is not parts[-1] else os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would block here
+            following = os.open(part, flags | os.O_RDONLY, dir_fd=opened)
+            os.close(opened)
+            opened = following
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+            return None
+        with open(opened, "rb", closefd=False) as file:
+            return file.read(status.st_size)
+    finally:
+        os.close(opened)
 
 
 def remove(folder: str) -> None:

@@ -26,6 +26,9 @@ class PlainWorker:
     async def import_user_code(self) -> int:
         return importlib.import_module("user_code").answer()
 
+    async def environment(self, name: str) -> str | None:
+        return os.environ.get(name)
+
     async def fail_as_expected(self) -> None:
         raise EngineError("out of pages")
 

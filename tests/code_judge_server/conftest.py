@@ -1,6 +1,8 @@
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
+from judge_in_process import JudgeInProcess, judge_in_process
 from judge_process import JudgeProcess, running_judge
 
 
@@ -10,3 +12,18 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     limits = ["--max-cpu-time-s", "2", "--max-wall-time-s", "4", "--max-memory-mb", "256", "--max-queue-time-s", "60"]
     with running_judge(tmp_path_factory.mktemp("judge"), "--num-slots", "2", *limits) as server:
         yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["A", "D"])
+async def used_judge(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[JudgeInProcess]:
+    async with judge_in_process(tmp_path_factory.mktemp("judge"), isolation=request.param) as judge:
+        yield judge
+
+
+@pytest.fixture
+def fresh_judge(used_judge: JudgeInProcess) -> JudgeInProcess:
+    """A judge without a server, of the strongest tier and of the weakest, that has judged and compiled nothing yet."""
+    used_judge.forget()
+    return used_judge

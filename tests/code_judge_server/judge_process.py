@@ -1,15 +1,18 @@
 """A real judge in a process of its own, and a look at what it leaves behind."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+from ordinary_user import as_ordinary_user
 
 COMMAND = [sys.executable, "-m", "code_judge_server"]
 
@@ -25,7 +28,8 @@ class JudgeProcess:
 
     def judge(self, **submission: Any) -> dict[str, Any]:
         """Judge one program and return its verdict."""
-        return self.judge_batch([{"id": "it", "language": "python", **submission}])[0]
+        # An id of its own: the same content under the same id is not judged again.
+        return self.judge_batch([{"id": uuid.uuid4().hex, "language": "python", **submission}])[0]
 
     def judge_batch(self, submissions: list[dict[str, Any]], **batch: Any) -> list[dict[str, Any]]:
         """Judge programs and return their verdicts."""
@@ -40,13 +44,28 @@ class JudgeProcess:
 
 @contextmanager
 def running_judge(
-    folder: Path, *arguments: str, environment: dict[str, str] | None = None, headers: dict[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    isolation: str = "D",
+    ordinary_user: bool = False,
+    environment: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+    stderr_to: Path | None = None,
 ) -> Iterator[JudgeProcess]:
-    """Start a judge of tier D on a free port, with its files in `folder`; kill it at the end."""
-    command = [*COMMAND, "--port", "0", "--require-isolation", "D", "--work-dir", str(folder), *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | (environment or {})
-    )
+    """Start a judge on a free port, with its files in `folder`; kill it at the end."""
+    tier = ["--require-isolation", isolation, "--use-isolation", isolation]
+    command = [*COMMAND, "--port", "0", *tier, "--work-dir", str(folder), *arguments]
+    if ordinary_user:
+        command = as_ordinary_user(command, folder=folder)
+    with contextlib.ExitStack() as stack:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if stderr_to is None else stack.enter_context(stderr_to.open("w")),
+            text=True,
+            env=os.environ | (environment or {}),
+        )
     try:
         yield JudgeProcess(process, _announced_url(process), folder, headers or {})
     finally:

@@ -1,9 +1,12 @@
 """The wire format is that of the code-judge server, as judge clients of rStar2-Agent speak it."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from judge_process import JudgeProcess
+from judge_process import JudgeProcess, running_judge
 
 BATCH_PATHS = ["batch", "long-batch"]
 ECHO = {"type": "python", "solution": "import sys\nprint(input())\nprint('e', file=sys.stderr)", "input": "a"}
@@ -127,3 +130,14 @@ def test_a_wrong_field_is_a_400_that_names_it(judge: JudgeProcess, body: dict[st
 @pytest.mark.parametrize("path", ["/run/batch", "/judge/long-batch"])
 def test_more_items_than_a_batch_may_hold_is_a_413(judge: JudgeProcess, path: str) -> None:
     assert judge.http.post(path, json={"submissions": [ECHO] * 4097}).status_code == 413
+
+
+async def test_a_long_batch_that_the_queue_has_no_room_for_waits_and_nothing_is_lost(tmp_path: Path) -> None:
+    small = ["--num-slots", "1", "--queue-capacity", "4", "--max-batch-items", "4", "--max-queue-time-s", "0.2"]
+    slow = {"type": "python", "solution": "import time; time.sleep(0.1); print(input())"}
+    with running_judge(tmp_path, *small) as judge:
+        async with httpx.AsyncClient(base_url=judge.url, timeout=60) as http:
+            batches = [{"submissions": [slow | {"input": f"{batch}{i}"} for i in range(4)]} for batch in range(4)]
+            replies = await asyncio.gather(*(http.post("/run/long-batch", json=batch) for batch in batches))
+    outputs = [[result["stdout"] for result in reply.json()["results"]] for reply in replies]
+    assert outputs == [[f"{batch}{i}\n" for i in range(4)] for batch in range(4)]

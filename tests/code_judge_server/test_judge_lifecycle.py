@@ -47,7 +47,7 @@ def assert_nothing_is_left(folder: Path, marker: str, *, within_s: float) -> Non
 
 
 def test_isolation_is_demanded_unless_its_absence_is_named() -> None:
-    refused = start_and_fail("--port", "0")
+    refused = start_and_fail("--port", "0", "--use-isolation", "D")
     assert refused.returncode == 2
     assert "--require-isolation D" in refused.stderr
     assert refused.stdout == ""
@@ -55,7 +55,15 @@ def test_isolation_is_demanded_unless_its_absence_is_named() -> None:
 
 def test_no_isolation_is_for_loopback_only() -> None:
     refused = start_and_fail(
-        "--port", "0", "--host", "0.0.0.0", "--require-isolation", "D", environment={"CODE_JUDGE_TOKEN": "t"}
+        "--port",
+        "0",
+        "--host",
+        "0.0.0.0",
+        "--require-isolation",
+        "D",
+        "--use-isolation",
+        "D",
+        environment={"CODE_JUDGE_TOKEN": "t"},
     )
     assert refused.returncode == 2
     assert "loopback only" in refused.stderr
@@ -120,7 +128,8 @@ def test_a_full_queue_is_a_429_with_a_time_to_retry(tmp_path: Path) -> None:
         first = threading.Thread(target=judge.judge_batch, args=(sleepers,))
         first.start()
         judge.wait_until_running()
-        refused = judge.http.post("/v1/submissions/batch", json={"submissions": sleepers})
+        others = [{**sleeper, "id": f"other-{sleeper['id']}"} for sleeper in sleepers]
+        refused = judge.http.post("/v1/submissions/batch", json={"submissions": others})
         assert refused.status_code == 429
         assert int(refused.headers["Retry-After"]) >= 1
         patient = [{"type": "python", "solution": "print(1)"}] * 3
@@ -155,7 +164,7 @@ def test_a_body_that_is_too_large_is_a_413(tmp_path: Path, announced: bool) -> N
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_within_two_seconds_and_leaves_nothing(tmp_path: Path, signal_number: int) -> None:
     marker = f"marker-{uuid.uuid4().hex}"
-    with running_judge(tmp_path, "--num-slots", "2") as judge:
+    with running_judge(tmp_path, "--num-slots", "2", "--drain-timeout-s", "0") as judge:
         run_sleepers(judge, marker)
         judge.process.send_signal(signal_number)
         judge.process.wait(timeout=2)

@@ -22,7 +22,7 @@ REPLACE_FOLDER_OF_SLOT = (
 def one_slot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     """A judge whose only slot runs every program, so that the next one meets what the last one left."""
     folder = tmp_path_factory.mktemp("judge")
-    with running_judge(folder, "--num-slots", "1", "--max-memory-mb", "256") as server:
+    with running_judge(folder, "--num-slots", "1", "--spare-slots", "0", "--max-memory-mb", "256") as server:
         yield server
 
 

@@ -21,6 +21,7 @@ def test_without_verdicts_there_are_counts_and_no_times() -> None:
         "judge/requests": 0.0,
         "judge/retries": 1.0,
         "judge/unavailable": 0.0,
+        "judge/dropped_hosts": 0.0,
     }
 
 

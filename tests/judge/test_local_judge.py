@@ -12,7 +12,7 @@ import time
 import pytest
 
 from agentrl.config.schema import JudgeSection
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, JudgeUnavailableError
 from agentrl.judge.client import JudgeClient
 from agentrl.judge.local import LocalJudge
 from agentrl.types import Deadline
@@ -56,9 +56,32 @@ def test_settings_of_another_judge_in_the_environment_do_not_reach_it(monkeypatc
 
 
 def test_a_tier_that_the_machine_cannot_give_is_a_config_error_that_says_what_to_name() -> None:
-    judge = LocalJudge(JudgeSection(min_isolation="A"))
-    with pytest.raises(ConfigError, match=r"`judge.min_isolation` is `A`.*isolation"), judge:
-        pass
+    program = textwrap.dedent("""
+        from agentrl.config.schema import JudgeSection
+        from agentrl.errors import ConfigError, JudgeUnavailableError
+        from agentrl.judge.local import LocalJudge
+        try:
+            with LocalJudge(JudgeSection(min_isolation="A")):
+                print("started")
+        except ConfigError as error:
+            print(error)
+    """)
+    # Root is made as powerless as any other user, and what another user is on cannot reach tier A.
+    without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    command = [*without_rights, sys.executable, "-c", program]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "`judge.min_isolation` is `A`; a weaker tier must be named there" in said
+
+
+async def test_a_judge_with_a_token_asks_for_it() -> None:
+    with LocalJudge(SECTION, host="127.0.0.5", token="s3cret") as judge:
+        assert judge.host == "127.0.0.5"
+        for token, refused in (("s3cret", False), ("wrong", True)):
+            client = JudgeClient([judge.url], token=token, concurrency=1, batch_size=1, batch_timeout_s=30.0)
+            await client.start()
+            with pytest.raises(JudgeUnavailableError, match="token_env") if refused else contextlib.nullcontext():
+                await client.check(timeout_s=5.0)
+            await client.aclose()
 
 
 def test_a_setting_that_the_judge_refuses_is_a_config_error_with_its_words() -> None:

@@ -65,7 +65,7 @@ def test_a_wrong_key_of_a_built_in_reward_is_found_before_any_worker_starts() ->
 def test_a_reward_that_asks_for_a_judge_is_given_the_running_one() -> None:
     section = check_reward(RewardSection(class_name=CODE_TESTS_REWARD), JudgeSection())
     assert reward_needs_judge(section)
-    filled = fill_reward_address(section, "127.0.0.1", 77)
+    filled = fill_reward_address(section, ["http://127.0.0.1:77"])
     assert not reward_needs_judge(filled)
     assert (filled.config["host_addr"], filled.config["host_port"]) == ("127.0.0.1", 77)
     assert type(filled.config["scoring"]) is str
@@ -74,7 +74,7 @@ def test_a_reward_that_asks_for_a_judge_is_given_the_running_one() -> None:
 def test_a_reward_that_needs_no_judge_gets_none() -> None:
     section = check_reward(RewardSection(), JudgeSection())
     assert not reward_needs_judge(section)
-    assert fill_reward_address(section, "127.0.0.1", 77) == section
+    assert fill_reward_address(section, ["http://127.0.0.1:77"]) == section
 
 
 def test_an_address_that_contradicts_the_runs_judge_is_a_config_error() -> None:

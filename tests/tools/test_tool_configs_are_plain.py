@@ -31,7 +31,7 @@ def every_config() -> list[ToolConfig]:
         data=DataSection(train_files=[]), model=ModelSection(path=""), tools=ToolsSection(code_judge=CodeJudgeTools())
     )
     configs = [tool for file in SHIPPED for tool in load_tool_file(file)] + load_tool_configs(short_form)
-    return configs + fill_judge_address(configs, "127.0.0.1", 8088, token_env="TOKEN")
+    return configs + fill_judge_address(configs, ["http://127.0.0.1:8088"], token_env="TOKEN")
 
 
 def test_there_are_shipped_tool_configs() -> None:

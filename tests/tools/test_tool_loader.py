@@ -188,13 +188,13 @@ def test_half_an_address_is_a_config_error_where_the_run_starts_its_judge() -> N
     with pytest.raises(ConfigError, match="names only one of `host_addr` and `host_port`"):
         load_tool_configs(run_config(tools=half))
     whole = load_tool_configs(run_config(tools=half, judge=JudgeSection(host_addr="localhost", host_port=5)))
-    assert fill_judge_address(whole, "localhost", 5)[0].config["host_port"] == 5
+    assert fill_judge_address(whole, ["http://localhost:5"])[0].config["host_port"] == 5
 
 
 def test_an_absent_address_is_filled_from_the_running_judge() -> None:
     configs = load_tool_configs(run_config(tools=ToolsSection(code_judge=CodeJudgeTools())))
     assert needs_judge(configs)
-    filled = fill_judge_address(configs, "127.0.0.1", 4321, token_env="MY_TOKEN")
+    filled = fill_judge_address(configs, ["http://127.0.0.1:4321"], token_env="MY_TOKEN")
     assert not needs_judge(filled)
     assert filled[0].config["host_addr"] == "127.0.0.1"
     assert filled[0].config["host_port"] == 4321
@@ -204,10 +204,16 @@ def test_an_absent_address_is_filled_from_the_running_judge() -> None:
 def test_an_address_of_its_own_is_kept(tmp_path: Path) -> None:
     configs = load_tool_configs(run_config(at_root=write(tmp_path, RSTAR2_FILE)))
     assert not needs_judge(configs)
-    assert fill_judge_address(configs, "127.0.0.1", 4321)[0].config["host_port"] == 8088
+    assert fill_judge_address(configs, ["http://127.0.0.1:4321"])[0].config["host_port"] == 8088
 
 
 def test_a_tool_that_never_asks_for_a_judge_gets_no_address(tmp_path: Path) -> None:
     configs = load_tool_file(Path(write(tmp_path, "tools: [{class_name: a.B}, {function: a.b}]")))
     assert not needs_judge(configs)
-    assert fill_judge_address(configs, "127.0.0.1", 4321) == configs
+    assert fill_judge_address(configs, ["http://127.0.0.1:4321"]) == configs
+
+
+def test_the_short_form_names_several_judges_too() -> None:
+    (tool,) = load_tool_configs(run_config(tools=ToolsSection(code_judge=CodeJudgeTools(hosts=["a:1", "b:2"]))))
+    assert tool.config["hosts"] == ["a:1", "b:2"]
+    assert not needs_judge([tool])

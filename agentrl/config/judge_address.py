@@ -1,0 +1,54 @@
+"""The addresses of code judges, in the three keys by which a config may name them."""
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from agentrl.errors import ConfigError
+
+
+def judge_urls(
+    *, host_addr: str | None, host_port: int | None, hosts: Sequence[str] | None, key: str
+) -> tuple[str, ...]:
+    """Return the URL of every judge that the three keys name; none where they name none.
+
+    Args:
+        host_addr: name or IP address of one judge.
+        host_port: its port.
+        hosts: `host:port` or URLs of one or several.
+        key: what the names of the keys start with, such as `judge.`, for the message.
+
+    Raises:
+        ConfigError: an address is malformed, is half given, or is given twice and differs.
+    """
+    listed = tuple(
+        dict.fromkeys(_url(address, key=f"{key}hosts[{index}]") for index, address in enumerate(hosts or ()))
+    )
+    if (host_addr is None) != (host_port is None):
+        raise ConfigError(
+            f"`{key}host_addr` and `{key}host_port` go together: it names only one of `host_addr` and `host_port`; "
+            "give both, or neither"
+        )
+    if host_addr is None:
+        return listed
+    host = f"[{host_addr}]" if ":" in host_addr else host_addr
+    single = (_url(f"{host}:{host_port}", key=f"{key}host_addr"),)
+    if listed and listed != single:
+        raise ConfigError(
+            f"`{key}host_addr` and `{key}host_port` name {single[0]}, but `{key}hosts` names {', '.join(listed)}; "
+            "keep one of them"
+        )
+    return single
+
+
+def _url(address: str, *, key: str) -> str:
+    try:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"`{key}` is {address!r}: {error}. Write `host:port` or `http://host:port`") from error
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(f"`{key}` holds a password; name the variable that holds the token in `token_env` instead")
+    has_rest = parts.path not in ("", "/") or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or not host or port is None or has_rest:
+        raise ConfigError(f"`{key}` is {address!r}; it must be `host:port` or a URL such as `http://10.0.0.1:8088`")
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"

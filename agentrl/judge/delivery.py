@@ -1,0 +1,139 @@
+"""One batch on its way: sent, and what was not judged sent again, until nobody waits for any of it.
+
+Each caller gets its verdict as soon as the judge has it. What is sent again keeps its id: a judge that has run it already,
+and only could not say so, answers from memory.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from agentrl.errors import JudgeUnavailableError
+from agentrl.judge.failures import NotJudgedError, RefusedError
+from agentrl.judge.host import Host
+from agentrl.judge.hosts import JudgeHosts
+from agentrl.judge.pending import Pending, fail, waiting
+from agentrl.judge.stats import JudgeStats
+from code_judge_server.schemas import SubmissionBatch, Verdict, VerdictStatus
+
+logger = logging.getLogger(__name__)
+
+CLOSED = "judge client: it was closed before the verdict came"
+_NOT_JUDGED = (VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.CANCELLED)
+_NEARLY_DONE = 1 / 8
+"""Share of a batch whose slow programs may be waited for while its sender takes the next batch."""
+
+
+class Delivery:
+    """Gives every caller in `batch` a verdict or an error.
+
+    Args:
+        batch: what to judge.
+        hosts: whom to ask.
+        stats: where to count.
+        request_timeout_s: wall clock of one request; what it left unjudged is sent again.
+    """
+
+    def __init__(
+        self, batch: Sequence[Pending], hosts: JudgeHosts, stats: JudgeStats, *, request_timeout_s: float
+    ) -> None:
+        self.nearly_done = asyncio.Event()
+        self._batch = batch
+        self._hosts = hosts
+        self._stats = stats
+        self._request_timeout_s = request_timeout_s
+        self._num_left = len(batch)
+        self._judging: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Deliver; stop as soon as no caller waits any more.
+
+        Dropping the request tells the judge to kill what it still runs of it.
+        """
+        self._judging = asyncio.create_task(self._judge(self._batch))
+        for pending in self._batch:
+            pending.verdict.add_done_callback(self._count_down)
+        try:
+            await asyncio.wait({self._judging})
+        finally:
+            self._judging.cancel()
+            self.nearly_done.set()
+            failed = self._judging.done() and not self._judging.cancelled()
+            fail(self._batch, (self._judging.exception() if failed else None) or JudgeUnavailableError(CLOSED))
+
+    def _count_down(self, _: object) -> None:
+        self._num_left -= 1
+        if self._num_left <= len(self._batch) * _NEARLY_DONE:
+            self.nearly_done.set()
+        # With a verdict for each, the reply ends by itself, and its connection serves the next batch.
+        unwanted = self._num_left == 0 and any(pending.verdict.cancelled() for pending in self._batch)
+        if unwanted and self._judging is not None:
+            self._judging.cancel()
+
+    async def _judge(self, batch: Sequence[Pending]) -> None:
+        while left := waiting(batch):
+            try:
+                await self._attempt(left, await self._hosts.pick())
+            except NotJudgedError as error:
+                left = waiting(left)
+                self._stats.num_retries += len(left)
+                for pending in left:
+                    pending.last_failure = str(error)
+                logger.warning("judge: %d submissions are sent again: %s", len(left), error)
+            except RefusedError as error:
+                left = waiting(left)
+                if len(left) == 1:
+                    raise JudgeUnavailableError(f"judge: it refused a submission: {error}") from error
+                # One bad submission must not take the others with it: find it by halving.
+                middle = len(left) // 2
+                await asyncio.gather(self._judge_half(left[:middle]), self._judge_half(left[middle:]))
+
+    async def _judge_half(self, half: Sequence[Pending]) -> None:
+        try:
+            await self._judge(half)
+        except JudgeUnavailableError as error:
+            fail(half, error)
+
+    async def _attempt(self, left: Sequence[Pending], host: Host) -> None:
+        """Ask `host` once.
+
+        Raises:
+            NotJudgedError: some of it has no verdict yet.
+            RefusedError: it can never have one as it is.
+            JudgeUnavailableError: the judge will never give one.
+        """
+        longest_s = max(pending.deadline.remaining_s() for pending in left)
+        deadline_s = max(0.001, min(longest_s, self._request_timeout_s))
+        now = time.monotonic()
+        for pending in left:
+            pending.sent_at = now
+        self._stats.num_requests += 1
+        batch = SubmissionBatch(submissions=[pending.submission for pending in left], deadline_s=deadline_s)
+        by_id = {pending.submission.id: pending for pending in left}
+        unjudged = "left out of the reply"
+        async with aclosing(self._hosts.judge(host, batch, deadline_s=deadline_s)) as verdicts:
+            async for verdict in verdicts:
+                pending = by_id.get(verdict.id)
+                if pending is not None and not self._settle(pending, verdict, host):
+                    unjudged = f"`{verdict.status}`"
+        if left := waiting(left):
+            self._hosts.pass_over(host)
+            raise NotJudgedError(f"{host.url}: {len(left)} of {len(by_id)} submissions were not judged: {unjudged}")
+
+    def _settle(self, pending: Pending, verdict: Verdict, host: Host) -> bool:
+        """Give its verdict to a caller; return whether it is one."""
+        if pending.verdict.done():
+            return True
+        if verdict.status in _NOT_JUDGED:
+            return False
+        if verdict.status is not VerdictStatus.INTERNAL_ERROR:
+            pending.verdict.set_result(verdict)
+        elif pending.failed_on is None and len(self._hosts.urls) > 1:
+            # The judge has run it twice: its machine may be ill, and another one's may not be.
+            pending.failed_on = host.url
+            return False
+        else:
+            pending.verdict.set_exception(JudgeUnavailableError(f"judge: `internal_error`: {verdict.stderr}"))
+        return True

@@ -1,0 +1,152 @@
+"""One HTTP request to one judge: bytes out, verdicts in as they come, and each failure under its name."""
+
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from pydantic import ValidationError
+
+from agentrl.errors import JudgeUnavailableError
+from agentrl.judge.failures import BrokenError, BusyError, RefusedError
+from code_judge_server.schemas import Health, SubmissionBatch, Verdict
+
+_CONNECT_TIMEOUT_S = 5.0
+_READY_TIMEOUT_S = 5.0
+_REPLY_GRACE_S = 5.0
+"""How much longer than the deadline that the judge was given the client waits for its reply."""
+_IDLE_CONNECTION_S = 4.0
+"""Less than the server's own limit, so that an idle connection is closed from this side and no request is lost in the race."""
+_REFUSED = (400, 413, 422)
+
+_SOCKET_OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
+)
+"""A machine that lost its power says nothing any more: the kernel notices after about ten seconds (the last is in ms)."""
+
+
+class Transport:
+    """The HTTP session to all judges of a client."""
+
+    def __init__(self, *, client_name: str, token: str | None) -> None:
+        """Take the name by which judges give fair shares and know ids again, and the bearer token if they ask for one."""
+        self._headers = {"Judge-Client": client_name} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Open the session on the running event loop."""
+        # aiohttp's own limit of 100 connections would throttle silently; the client bounds its requests itself.
+        connector = aiohttp.TCPConnector(
+            limit=0, limit_per_host=0, keepalive_timeout=_IDLE_CONNECTION_S, socket_factory=_watched_socket
+        )
+        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+
+    async def aclose(self) -> None:
+        """Close the session."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def judge(self, url: str, batch: SubmissionBatch, *, deadline_s: float) -> AsyncGenerator[Verdict, None]:
+        """Yield the verdicts of the judge at `url` as they come; closing the iterator tells the judge to drop the rest.
+
+        Raises:
+            BrokenError: the reply ended early, is none of a judge, or never came.
+            BusyError: the judge asks for patience.
+            RefusedError: the batch, or something in it, is wrong.
+            JudgeUnavailableError: the address or the token is wrong.
+        """
+        body = batch.model_dump_json(exclude_defaults=True)
+        timeout_s = deadline_s + _REPLY_GRACE_S
+        async with self._reply("POST", f"{url}/v1/submissions/stream", timeout_s=timeout_s, body=body) as reply:
+            try:
+                async for line in _lines(reply.content):
+                    yield Verdict.model_validate_json(line)
+            except ValidationError as error:
+                raise BrokenError(f"{url}: the reply is no verdict: {error.errors()[0]['msg']}") from error
+
+    async def health(self, url: str, *, timeout_s: float) -> Health:
+        """Return the state of the judge at `url`.
+
+        Raises:
+            BrokenError, BusyError, RefusedError, JudgeUnavailableError: as `judge`.
+        """
+        async with self._reply("GET", f"{url}/v1/health", timeout_s=timeout_s) as reply:
+            content = await reply.read()
+        try:
+            return Health.model_validate_json(content)
+        except ValidationError as error:
+            raise JudgeUnavailableError(f"judge {url}: what answers there is no code judge of agentrl") from error
+
+    async def is_ready(self, url: str) -> bool:
+        """Return whether the judge at `url` takes work."""
+        try:
+            async with self._reply("GET", f"{url}/v1/ready", timeout_s=_READY_TIMEOUT_S):
+                return True
+        except (BrokenError, BusyError, RefusedError, JudgeUnavailableError):
+            return False
+
+    @asynccontextmanager
+    async def _reply(
+        self, method: str, url: str, *, timeout_s: float, body: str | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Give a reply whose status is 200; a failure of the connection while it is read is named too."""
+        if self._session is None:
+            raise RuntimeError("judge client: not started; await `start()` on the loop that uses it")
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with self._session.request(method, url, data=body, headers=headers, timeout=timeout) as reply:
+                if reply.status != 200:
+                    await _raise_for(reply, url)
+                yield reply
+        except (aiohttp.ClientError, OSError) as error:
+            raise BrokenError(f"{url}: {str(error) or type(error).__name__}") from error
+
+
+async def _raise_for(reply: aiohttp.ClientResponse, url: str) -> None:
+    reason = f"{url}: HTTP {reply.status}: {(await reply.content.read(300)).decode(errors='replace')}"
+    if reply.status == 429:
+        raise BusyError(reason, retry_after_s=_seconds(reply.headers.get("Retry-After")))
+    if reply.status >= 500:
+        raise BrokenError(reason)
+    if reply.status in _REFUSED:
+        raise RefusedError(reason)
+    raise JudgeUnavailableError(f"judge {reason}. Check its address and `token_env`")
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of `stream` as they come; what follows the last newline was cut off and is no line.
+
+    The stream's own `readline` refuses a line longer than its buffer, and one with the output of a program may be.
+    """
+    rest = bytearray()
+    async for chunk in stream.iter_any():
+        searched = len(rest)
+        rest += chunk
+        if (end := rest.rfind(b"\n", searched)) >= 0:
+            complete, rest = bytes(rest[:end]), rest[end + 1 :]
+            for line in complete.split(b"\n"):
+                if line:
+                    yield line
+
+
+def _watched_socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, *_ = address
+    opened = socket.socket(family=family, type=kind, proto=protocol)
+    for level, option, value in _SOCKET_OPTIONS:
+        opened.setsockopt(level, option, value)
+    return opened
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Return a `Retry-After` header in seconds; its date form, which no judge sends, counts as none."""
+    try:
+        return max(0.0, float(retry_after or 0.0))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,109 @@
+"""The judges of a run: those that the config names, or those that the run starts, filled into its tools and reward."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from agentrl.cluster.node_judges import node_judges
+from agentrl.config.schema import JudgeSection, RewardSection
+from agentrl.errors import ConfigError
+from agentrl.judge.client import JudgeClient
+from agentrl.judge.connection import JudgeConnection, named_urls, run_urls
+from agentrl.judge.local import LocalJudge
+from agentrl.rewards.code_tests import CODE_TESTS_REWARD
+from agentrl.rewards.loader import fill_reward_address, reward_needs_judge
+from agentrl.tools.base import ToolConfig
+from agentrl.tools.loader import fill_judge_address, needs_judge
+from agentrl.tools.python_tool import PYTHON_TOOL
+
+_JUDGE_TIMEOUT_S = 10.0
+_TOKEN_ENV = "AGENTRL_JUDGE_TOKEN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Tools and reward of a run, with the addresses of its judges in them."""
+
+    tools: list[ToolConfig]
+    reward: RewardSection
+    secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Environment that the workers need to reach them."""
+
+    @property
+    def lacks_judge(self) -> bool:
+        """Whether a tool or the reward still asks for an address."""
+        return needs_judge(self.tools) or reward_needs_judge(self.reward)
+
+    def filled(self, urls: tuple[str, ...], *, token_env: str | None) -> "Judged":
+        """Return it with `urls` wherever an address is asked for."""
+        return replace(
+            self,
+            tools=fill_judge_address(self.tools, urls, token_env=token_env),
+            reward=fill_reward_address(self.reward, urls, token_env=token_env),
+        )
+
+
+@contextlib.asynccontextmanager
+async def judge_for(tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection) -> AsyncIterator[Judged]:
+    """Give tools and reward with the judges' addresses: the remote ones, or one started on this machine for the run.
+
+    With `judge.placement: per_node` they stay without, until `node_judges_for`.
+
+    Raises:
+        ConfigError: a judge isolates its programs less than `judge.min_isolation` asks.
+        JudgeUnavailableError: one does not answer.
+    """
+    for connection in _named_judges(tools, reward, judge):
+        await _check_isolation(connection.client(owner="judge"), judge.min_isolation)
+    judged = Judged(tools=tools, reward=reward)
+    if urls := run_urls(judge):
+        yield judged.filled(urls, token_env=judge.token_env)
+    elif judged.lacks_judge and judge.placement == "driver":
+        with LocalJudge(judge) as local:
+            yield judged.filled((local.url,), token_env=None)
+    else:
+        yield judged
+
+
+@contextlib.asynccontextmanager
+async def node_judges_for(judged: Judged, judge: JudgeSection) -> AsyncIterator[Judged]:
+    """Give the same with a judge on every Ray node filled in, where `judge.placement` asks for that.
+
+    Raises:
+        ConfigError, JudgeUnavailableError: as `judge_for`.
+    """
+    if judge.placement == "driver" or not judged.lacks_judge:
+        yield judged
+        return
+    async with node_judges(judge) as placed:
+        client = JudgeClient(
+            placed.urls, token=placed.token, concurrency=1, batch_size=1, batch_timeout_s=_JUDGE_TIMEOUT_S
+        )
+        await _check_isolation(client, judge.min_isolation)
+        yield replace(judged.filled(placed.urls, token_env=_TOKEN_ENV), secret_env={_TOKEN_ENV: placed.token})
+
+
+def _named_judges(tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection) -> list[JudgeConnection]:
+    """Return every set of judges that the config names: for the run, for a tool or for the reward."""
+    own = [tool.config for tool in tools if tool.class_name == PYTHON_TOOL]
+    own += [reward.config] if reward.class_name == CODE_TESTS_REWARD else []
+    named = {(run_urls(judge), judge.token_env)}
+    # A tool that names the judges of the run is given the run's token.
+    named |= {(named_urls(config, key="config"), config.get("token_env") or judge.token_env) for config in own}
+    return [
+        JudgeConnection(hosts=list(urls), token_env=token_env) for urls, token_env in sorted(named, key=str) if urls
+    ]
+
+
+async def _check_isolation(client: JudgeClient, min_isolation: str) -> None:
+    await client.start()
+    try:
+        reports = await client.check(timeout_s=_JUDGE_TIMEOUT_S)
+    finally:
+        await client.aclose()
+    for url, health in zip(client.urls, reports, strict=True):
+        if health.isolation > min_isolation:
+            raise ConfigError(
+                f"judge.min_isolation: the judge at {url} reaches tier {health.isolation}, and `{min_isolation}` is asked "
+                "for. Give it a machine that can isolate, or name the tier that you accept."
+            )

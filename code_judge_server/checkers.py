@@ -1,0 +1,86 @@
+"""Comparing what a program printed with what was expected: linear in the size of both, and little memory beyond them.
+
+A program of the user's that compares them is run by `program_checker`.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
+from itertools import zip_longest
+
+from code_judge_server.schemas import Checker, CheckerKind
+
+_CHUNK_BYTES = 1 << 16
+_OFF_LOOP_BYTES = 1 << 16
+"""Words are compared in a thread when there are more bytes of them than this, some milliseconds' worth."""
+_WHITE_SPACE = re.compile(rb"\s")
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
+_NOT_FINITE = re.compile(rb"([+-]?)(inf|infinity|nan)", re.IGNORECASE)
+# Decimals, because a float makes one of 1e400 and 2e400, or of 2**53 and 2**53 + 1. Fifty digits are for the difference only.
+_ARITHMETIC = Context(prec=50, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation])
+
+
+async def output_matches(checker: Checker, output: bytes, expected: str) -> bool:
+    """Return whether `output` is what was expected, in the sense of `checker`, which is not a program."""
+    wanted = expected.encode()
+    if output == wanted:
+        return True
+    match checker.kind:
+        case CheckerKind.EXACT:
+            return False
+        case CheckerKind.STRIPPED:
+            return _stripped_match(output, expected)
+    if len(output) + len(wanted) > _OFF_LOOP_BYTES:
+        return await asyncio.to_thread(_words_match, checker, output, wanted)
+    return _words_match(checker, output, wanted)
+
+
+def _stripped_match(output: bytes, expected: str) -> bool:
+    try:
+        text = output.decode()
+    except UnicodeDecodeError:
+        return False
+    return text.strip() == expected.strip()
+
+
+def _words_match(checker: Checker, output: bytes, wanted: bytes) -> bool:
+    if checker.kind is CheckerKind.TOKENS:
+        return all(got == want for got, want in zip_longest(_words(output), _words(wanted)))
+    absolute, relative = Decimal(checker.absolute_tolerance), Decimal(checker.relative_tolerance)
+    return all(
+        got == want or (got is not None and want is not None and _are_close(got, want, absolute, relative))
+        for got, want in zip_longest(_words(output), _words(wanted))
+    )
+
+
+def _words(text: bytes) -> Iterator[bytes]:
+    """Yield what stands between ASCII white space, without ever listing all of it."""
+    start = 0
+    while start < len(text):
+        space = _WHITE_SPACE.search(text, start + _CHUNK_BYTES)
+        end = len(text) if space is None else space.end()
+        yield from text[start:end].split()
+        start = end
+
+
+def _are_close(got: bytes, want: bytes, absolute: Decimal, relative: Decimal) -> bool:
+    """Return whether two words are numbers within either tolerance; inf equals inf of its sign, and nan equals nan."""
+    if not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(want)):
+        special = _not_finite(want)
+        return special is not None and special == _not_finite(got)
+    try:
+        number, target = Decimal(got.decode()), Decimal(want.decode())
+        difference = _ARITHMETIC.subtract(number, target).copy_abs()
+        return difference <= absolute or difference <= _ARITHMETIC.multiply(relative, target.copy_abs())
+    except InvalidOperation:  # an exponent beyond 10**18
+        return False
+
+
+def _not_finite(word: bytes) -> str | None:
+    found = _NOT_FINITE.fullmatch(word)
+    if found is None:
+        return None
+    if found[2].lower() == b"nan":
+        return "nan"
+    return "-inf" if found[1] == b"-" else "inf"

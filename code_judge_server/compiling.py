@@ -1,0 +1,144 @@
+"""From source to something that runs: compilation in the jail, behind the cache."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from code_judge_server.compile_cache import Compilation, CompileCache
+from code_judge_server.ending import Ending
+from code_judge_server.jail.preload import choose
+from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules
+from code_judge_server.precompiled_header import PrecompiledHeader
+from code_judge_server.run_results import end_of
+from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
+
+_CHANCE_ENDINGS = {Ending.WALL_TIME, Ending.CANCELLED}
+"""Ends of a compiler that say nothing of the next time."""
+
+_SCANNED_BYTES = 16 * 1024
+"""Of each of several modules; imports stand at the top."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What runs, once per test case."""
+
+    argv: tuple[str, ...]
+    files: Mapping[str, bytes]
+    preload: str | None = None
+    """As `Job.preload`."""
+    compile_time_s: float = 0.0
+    """Wall clock of the compiler, whenever it ran."""
+
+
+class CompileError(Exception):
+    """The compiler made no program; `outcome` is how it ended."""
+
+    def __init__(self, message: str, *, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class Compiler:
+    """Makes programs of sources.
+
+    Args:
+        executor: Where compilers run.
+        limits: What one compilation may use.
+        max_artifact_bytes: Size of what one makes.
+        max_header_bytes: Memory for a precompiled header; 0 makes none.
+        cache: Where artifacts are kept.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        limits: JobLimits,
+        max_artifact_bytes: int,
+        max_header_bytes: int,
+        cache: CompileCache,
+    ) -> None:
+        self._executor = executor
+        self._limits = limits
+        self._max_artifact_bytes = max_artifact_bytes
+        self._max_header_bytes = max_header_bytes
+        self._cache = cache
+        self._headers: dict[PrecompiledHeaderRules, PrecompiledHeader] = {}
+
+    async def program(
+        self, rules: LanguageRules, code: str, files: Mapping[str, bytes], *, time_limit_s: float | None = None
+    ) -> Program:
+        """Return the program that `code` is.
+
+        Args:
+            rules: Of its language.
+            code: Its source.
+            files: Others that compiler and program find in their folder.
+            time_limit_s: CPU time for the compiler, if less than is usual.
+
+        Raises:
+            CompileError: the compiler made none.
+            ExecutorError: as `Executor.execute`.
+        """
+        source = {rules.source: code.encode()}
+        if rules.compile is None or rules.artifact is None:
+            modules = [code.encode(), *(content for path, content in files.items() if path.endswith(".py"))]
+            preload = choose(_beginnings(modules), self._executor.preloads) if rules.preload else None
+            return Program(argv=rules.run, files={**files, **source}, preload=preload)
+        job = Job(
+            argv=rules.compile,
+            limits=self._limits_within(time_limit_s),
+            files={**files, **source},
+            collect=(rules.artifact,),
+            collect_bytes=self._max_artifact_bytes,
+        )
+        header = rules.precompiled_header
+        compilation = await self._cache.get(_key(job), lambda: self._compile(job, source[rules.source], header))
+        outcome = compilation.outcome
+        if compilation.artifact is None:
+            raise CompileError(f"{rules.compile[0]} made no `{rules.artifact}`: it {end_of(outcome)}", outcome=outcome)
+        files = {**files, rules.artifact: compilation.artifact}
+        return Program(argv=rules.run, files=files, compile_time_s=outcome.wall_time_s)
+
+    async def _compile(self, job: Job, source: bytes, rules: PrecompiledHeaderRules | None) -> Compilation:
+        if rules is not None:
+            job = self._header(rules).apply_to(job, source)
+        outcome = await self._executor.execute(job)
+        succeeded = outcome.ending is Ending.EXITED and outcome.exit_code == 0
+        return Compilation(
+            outcome=replace(outcome, files={}),
+            artifact=outcome.files.get(job.collect[0]) if succeeded else None,
+            is_lasting=outcome.ending not in _CHANCE_ENDINGS,
+        )
+
+    def _header(self, rules: PrecompiledHeaderRules) -> PrecompiledHeader:
+        header = self._headers.get(rules)
+        if header is None:
+            header = PrecompiledHeader(rules, self._executor, limits=self._limits, max_bytes=self._max_header_bytes)
+            self._headers[rules] = header
+        return header
+
+    def _limits_within(self, time_limit_s: float | None) -> JobLimits:
+        if time_limit_s is None or time_limit_s >= self._limits.cpu_time_s:
+            return self._limits
+        slack = self._limits.wall_time_s / self._limits.cpu_time_s
+        return replace(self._limits, cpu_time_s=time_limit_s, wall_time_s=slack * time_limit_s)
+
+
+def _beginnings(modules: list[bytes]) -> bytes:
+    return modules[0] if len(modules) == 1 else b"\n".join(module[:_SCANNED_BYTES] for module in modules)
+
+
+def _key(job: Job) -> bytes:
+    """Return a hash of all that decides what a compiler makes, the compiler itself included."""
+    compiler = os.stat(job.argv[0])
+    parts = [repr((job.argv, job.limits, compiler.st_ino, compiler.st_size, compiler.st_mtime_ns)).encode()]
+    for name, content in sorted(job.files.items()):
+        parts += [name.encode(), content]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8))
+        digest.update(part)
+    return digest.digest()

@@ -1,0 +1,118 @@
+"""Who is next: the oldest submission of the client that has used the least slot time."""
+
+import heapq
+import itertools
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+from code_judge_server.queued_run import QueuedRun
+from code_judge_server.run_times import RunTimes
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Client:
+    waiting: OrderedDict[QueuedRun, None] = field(default_factory=OrderedDict)
+    """Oldest first; a run that is given up leaves at once, and nothing of it stays behind."""
+    waiting_units: Counter[str] = field(default_factory=Counter)
+    num_running: int = 0
+    used_s: float = 0.0
+    """Slot time, in the virtual time of start-time fair queueing."""
+    in_heap: bool = False
+
+
+class FairQueue:
+    """One first-in-first-out queue for each client, served so that all clients get the same slot time.
+
+    This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): 45,000 submissions of one client delay the single
+    one of another by what is running, and no more. A run is charged with what it is likely to take when it starts, and with
+    what it took when it ends. A client that has nothing here is forgotten.
+
+    Args:
+        run_times: What runs are likely to take.
+    """
+
+    def __init__(self, run_times: RunTimes) -> None:
+        self._run_times = run_times
+        self._clients: dict[str, _Client] = {}
+        self._heap: list[tuple[float, int, str]] = []
+        self._order = itertools.count()
+        self._virtual_time_s = 0.0
+        self._num_waiting = 0
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def push(self, run: QueuedRun) -> None:
+        """Let a run wait."""
+        client = self._clients.get(run.client)
+        if client is None:
+            client = self._clients[run.client] = _Client()
+        if not client.waiting:
+            # Time that a client did not use is not saved up.
+            client.used_s = max(client.used_s, self._virtual_time_s)
+        client.waiting[run] = None
+        client.waiting_units[run.kind] += run.num_units
+        self._num_waiting += 1
+        self._enter_heap(run.client, client)
+
+    def pop(self) -> QueuedRun:
+        """Take out the run whose turn it is, and charge its client.
+
+        Raises:
+            IndexError: nothing waits.
+        """
+        while True:
+            used_s, _, name = heapq.heappop(self._heap)
+            client = self._clients[name]
+            client.in_heap = False
+            if client.waiting:
+                break
+            self._forget_if_idle(name, client)
+        self._virtual_time_s = max(self._virtual_time_s, used_s)
+        run, _ = client.waiting.popitem(last=False)
+        self._left(run, client)
+        run.charged_s = self._run_times.expected_s(run)
+        client.used_s += run.charged_s
+        client.num_running += 1
+        if client.waiting:
+            self._enter_heap(name, client)
+        return run
+
+    def remove(self, run: QueuedRun) -> None:
+        """Take out a run that nobody waits for any more."""
+        client = self._clients[run.client]
+        del client.waiting[run]
+        self._left(run, client)
+        self._forget_if_idle(run.client, client)
+
+    def ended(self, run: QueuedRun, run_time_s: float) -> None:
+        """Settle what the client of a run that `pop` gave was charged."""
+        client = self._clients[run.client]
+        client.used_s += run_time_s - run.charged_s
+        client.num_running -= 1
+        self._forget_if_idle(run.client, client)
+
+    def work_ahead_s(self, name: str) -> float:
+        """Return the slot time that goes to others before a run starts that a client entered now.
+
+        By then each other client has had as much as this one, or all that it wants.
+        """
+        own = self._clients.get(name)
+        if own is None:
+            return 0.0
+        own_s = self._run_times.backlog_s(own.waiting_units)
+        return sum(min(own_s, self._run_times.backlog_s(client.waiting_units)) for client in self._clients.values())
+
+    def _enter_heap(self, name: str, client: _Client) -> None:
+        if not client.in_heap:
+            heapq.heappush(self._heap, (client.used_s, next(self._order), name))
+            client.in_heap = True
+
+    def _left(self, run: QueuedRun, client: _Client) -> None:
+        client.waiting_units[run.kind] -= run.num_units
+        self._num_waiting -= 1
+
+    def _forget_if_idle(self, name: str, client: _Client) -> None:
+        # One that is still in the heap is forgotten when its turn comes.
+        if not client.waiting and not client.num_running and not client.in_heap:
+            del self._clients[name]

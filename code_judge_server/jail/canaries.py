@@ -1,0 +1,99 @@
+"""The tier that a machine gives, found by trying at the server's start: single probes that say what is missing,
+then a whole job.
+
+Nothing is taken from a setting or a version: a tier counts as reached when a job has run in it.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from code_judge_server.jail import canary_job, init_binary, seccomp_filter
+from code_judge_server.jail.cgroups import NoCgroupsError, make_cgroups
+from code_judge_server.jail.plan import PACKAGE_PARENT
+from code_judge_server.schemas import Canary, IsolationTier
+
+_PROBES_TIMEOUT_S = 20.0
+_PROBES = "import sys; sys.path.append(sys.argv[1]); from code_judge_server.jail.probes import main; main()"
+_NAMESPACES = (
+    "user namespace",
+    "mount namespace",
+    "pid namespace",
+    "network namespace",
+    "ipc and uts namespaces",
+    "joining namespaces",
+)
+_NEEDED = {
+    IsolationTier.A: (*_NAMESPACES, "seccomp", "cgroups"),
+    IsolationTier.B: (*_NAMESPACES, "seccomp"),
+    IsolationTier.C: ("landlock", "landlock scopes or root", "seccomp"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The strongest tier that works here, and what was tried to find it."""
+
+    tier: IsolationTier
+    canaries: list[Canary]
+
+
+def find_tier(strongest: IsolationTier = IsolationTier.A) -> Found:
+    """Try what this machine gives, from `strongest` down; leaves nothing behind. Takes a few tenths of a second."""
+    canaries = [*_probe_kernel(), _probe_seccomp(), _probe_init(), _probe_cgroups()]
+    passed = {canary.name for canary in canaries if canary.passed}
+    for tier, needed in _NEEDED.items():
+        if tier.value < strongest.value or not passed.issuperset(needed):
+            continue
+        why = canary_job.run(tier)
+        canaries.append(Canary(name=f"a job in tier {tier.value}", passed=why is None, detail=why or "ran"))
+        if why is None:
+            return Found(tier=tier, canaries=canaries)
+    return Found(tier=IsolationTier.D, canaries=canaries)
+
+
+def _probe_kernel() -> list[Canary]:
+    command = [sys.executable, "-I", "-S", "-c", _PROBES, PACKAGE_PARENT]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, env={}, timeout=_PROBES_TIMEOUT_S, check=True
+        )
+        return [Canary(name=name, passed=passed, detail=detail) for name, passed, detail in json.loads(done.stdout)]
+    except subprocess.CalledProcessError as error:
+        why = error.stderr.decode(errors="replace").strip()[-200:]
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        why = str(error)
+    return [Canary(name="probes", passed=False, detail=why)]
+
+
+def _probe_seccomp() -> Canary:
+    try:
+        descriptor = seccomp_filter.open_filter(own_network=True, memory_group=False)
+    except seccomp_filter.SeccompError as error:
+        return Canary(name="seccomp", passed=False, detail=str(error))
+    with open(descriptor, "rb") as file:
+        num_instructions = file.seek(0, 2) // 8
+    return Canary(name="seccomp", passed=True, detail=f"{num_instructions} instructions")
+
+
+def _probe_init() -> Canary:
+    try:
+        descriptor = init_binary.open_init_binary()
+    except init_binary.NoInitBinaryError as error:
+        return Canary(name="compiled init", passed=False, detail=f"{error}; a slower one in Python stands in for it")
+    Path(f"/proc/self/fd/{descriptor}").stat()
+    return Canary(name="compiled init", passed=True, detail="")
+
+
+def _probe_cgroups() -> Canary:
+    try:
+        groups = make_cgroups()
+        try:
+            groups.make_slots(1)
+        finally:
+            groups.remove()
+    except (NoCgroupsError, OSError) as error:
+        return Canary(name="cgroups", passed=False, detail=str(error))
+    return Canary(name="cgroups", passed=True, detail=f"version {groups.version}: memory, tasks and CPU time")

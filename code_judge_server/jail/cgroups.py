@@ -1,0 +1,172 @@
+"""The control groups of one server: made below its own group, one per slot, and removed at its end.
+
+On version 1 the hierarchies `memory`, `pids` and `cpuacct` each get a folder, on version 2 one holds all. Runs in
+the server; what a slot does with its group is in `slot_cgroup`.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTROLLERS_V1 = ("memory", "pids", "cpuacct")
+_CONTROLLERS_V2 = ("memory", "pids")
+_PREFIX = "code-judge-"
+_REMOVAL_TIMEOUT_S = 2.0
+
+
+class NoCgroupsError(Exception):
+    """This process cannot make control groups below its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cgroups:
+    """The groups of one server.
+
+    Example: `Cgroups(version=1, folders={"memory": Path("/sys/fs/cgroup/memory/x/code-judge-7-1234-5f0c"), ...})`.
+    """
+
+    version: int
+    folders: dict[str, Path]
+    """By controller; on version 2 the only one is `""`."""
+
+    def slot_folders(self, number: int) -> dict[str, Path]:
+        """Return the folders of one slot, by controller."""
+        return {controller: folder / f"slot-{number}" for controller, folder in self.folders.items()}
+
+    def cpu_file(self, number: int) -> Path:
+        """Return the file with the CPU time of a slot: nanoseconds (version 1), or lines with `usage_usec` (version 2)."""
+        folders = self.slot_folders(number)
+        return folders["cpuacct"] / "cpuacct.usage" if self.version == 1 else folders[""] / "cpu.stat"
+
+    def make_slots(self, num_slots: int) -> None:
+        """Make the groups of the slots.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        for number in range(num_slots):
+            for folder in self.slot_folders(number).values():
+                folder.mkdir(exist_ok=True)
+
+    def remove(self) -> None:
+        """Remove all groups; waits up to two seconds for processes that are just ending."""
+        deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
+        for folder in self.folders.values():
+            while not _remove(folder) and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+
+def make_cgroups() -> Cgroups:
+    """Make this server's groups, after removing those of servers that died.
+
+    Raises:
+        NoCgroupsError: there is no group that this process may write to; says why.
+    """
+    own = _own_groups()
+    version = 1 if all(controller in own for controller in CONTROLLERS_V1) else 2
+    parents = {controller: own[controller] for controller in CONTROLLERS_V1} if version == 1 else {"": own.get("")}
+    made: dict[str, Path] = {}
+    name = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(4)}"
+    try:
+        for controller, parent in parents.items():
+            if parent is None:
+                raise NoCgroupsError("cgroups: no hierarchy with the controllers memory, pids and cpuacct is mounted")
+            _remove_stale(parent)
+            if version == 2:
+                _enable_controllers(parent)
+            made[controller] = parent / name
+            made[controller].mkdir()
+            if version == 2:
+                (made[controller] / "cgroup.subtree_control").write_text(_enabling())
+    except OSError as error:
+        for folder in made.values():
+            _remove(folder)
+        raise NoCgroupsError(f"cgroups: {error}") from error
+    return Cgroups(version=version, folders=made)
+
+
+def _own_groups() -> dict[str, Path]:
+    """Return the folder of this process's own group by controller; `""` is version 2."""
+    paths: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
+    found: dict[str, Path] = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        root, folder = before.split()[3:5]
+        kind, _, options = after.split(" ", 2)
+        names = [""] if kind == "cgroup2" else options.split(",") if kind == "cgroup" else []
+        for name in set(names) & set(paths):
+            below = os.path.relpath(paths[name], root)
+            if not below.startswith(".."):
+                found[name] = Path(folder, below)
+    return found
+
+
+def _enabling() -> str:
+    return " ".join(f"+{controller}" for controller in _CONTROLLERS_V2)
+
+
+def _enable_controllers(own: Path) -> None:
+    """Have the groups below `own` get the controllers; version 2 wants no process in a group that has groups below.
+
+    Raises:
+        NoCgroupsError: the controllers are not there, or other processes are in the way.
+        OSError: the kernel refuses.
+    """
+    there = (own / "cgroup.controllers").read_text().split()
+    if missing := sorted(set(_CONTROLLERS_V2) - set(there)):
+        raise NoCgroupsError(f"cgroups: {own} lacks the controllers {missing}")
+    if set(_CONTROLLERS_V2) <= set((own / "cgroup.subtree_control").read_text().split()):
+        return
+    try:
+        (own / "cgroup.subtree_control").write_text(_enabling())
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        if (own / "cgroup.procs").read_text().split() != [str(os.getpid())]:
+            raise NoCgroupsError(
+                f"cgroups: {own} holds other processes. Start the server in a group of its own"
+            ) from error
+        leaf = own / "code-judge-server"
+        leaf.mkdir(exist_ok=True)
+        (leaf / "cgroup.procs").write_text("0")
+        (own / "cgroup.subtree_control").write_text(_enabling())
+
+
+def _remove_stale(parent: Path) -> None:
+    """Remove the groups of servers that are no more."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        name = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", folder.name)
+        if name is not None and _start_time(int(name[1])) != int(name[2]):
+            _remove(folder)
+
+
+def _start_time(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot: with its id it is its name for good."""
+    try:
+        # proc_pid_stat(5), counted from field 3: the second one, the name, may hold spaces and brackets.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _remove(folder: Path) -> bool:
+    """Remove a group and those of its slots; whether it is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        for slot in folder.glob("slot-*"):
+            with contextlib.suppress(OSError):
+                slot.rmdir()
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+    return True

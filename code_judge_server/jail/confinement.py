@@ -1,0 +1,108 @@
+"""What jobs may not do: the part that a slot gives up itself, for good, and the rest that each job does before its
+first instruction.
+"""
+
+import math
+import os
+import resource
+from collections.abc import Callable
+
+from code_judge_server.jail import syscalls
+
+_OPEN_FILES = 1024
+_STACK_BYTES = 64 * 1024 * 1024
+_THREAD_STACK_BYTES = 8 * 1024 * 1024
+_TASKS_OF_SLOT = 8
+"""Room for the slot, its helper and the init, where they are the same user."""
+_LAST_DESCRIPTOR = 2**31 - 1
+
+
+class Confinement:
+    """The rights of the jobs of one slot."""
+
+    def __init__(
+        self,
+        *,
+        uid: int | None,
+        ruleset: Callable[[], int | None],
+        limits_memory: bool,
+        tasks_besides: Callable[[], int],
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            uid: the user that jobs become; absent: they stay the user that this process is.
+            ruleset: gives a job its Landlock rules.
+            limits_memory: whether RLIMIT_DATA and RLIMIT_NPROC stand in for a control group.
+            tasks_besides: counts what RLIMIT_NPROC counts besides the job.
+        """
+        self._uid = uid
+        self._ruleset = ruleset
+        self._limits_memory = limits_memory
+        self._tasks_besides = tasks_besides
+        wanted = (
+            resource.RLIMIT_CPU,
+            resource.RLIMIT_FSIZE,
+            resource.RLIMIT_NOFILE,
+            resource.RLIMIT_DATA,
+            resource.RLIMIT_NPROC,
+        )
+        self._most = {limit: resource.getrlimit(limit)[1] for limit in wanted}
+
+    def bind_slot(self, seccomp: bytes) -> None:
+        """Hold this process, and so all of its jobs, to what needs not be put on by each.
+
+        The filter is among it, though it lets a slot join namespaces and make Landlock rules: a job has not the
+        rights for the one, and no use for the other. Putting it on takes longer than all the rest.
+
+        Args:
+            seccomp: the filter, as BPF instructions.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        os.umask(0o022)
+        for limit, value in (
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_STACK, _STACK_BYTES),
+        ):
+            value = _at_most(value, resource.getrlimit(limit)[1])
+            resource.setrlimit(limit, (value, value))
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+        syscalls.put_on_filter(seccomp)
+
+    def set_limits(self, limits: dict) -> None:
+        """Set the hard limits of this process, a job to be."""
+        self._set_limit(resource.RLIMIT_CPU, math.ceil(limits["cpu_time_s"]) + 1)
+        self._set_limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
+        # Not of the slot: the kernel holds whoever passes descriptors on to it, counting those of all of this user's.
+        self._set_limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+        if self._limits_memory:
+            # Both are rough: the server samples what is really used.
+            self._set_limit(
+                resource.RLIMIT_DATA, 2 * limits["memory_bytes"] + limits["max_tasks"] * _THREAD_STACK_BYTES
+            )
+            self._set_limit(resource.RLIMIT_NPROC, self._tasks_besides() + limits["max_tasks"] + _TASKS_OF_SLOT)
+
+    def become_user(self) -> None:
+        """Become the job's user, and give up every capability for good: the slot's bounding set is empty."""
+        if self._uid is None:
+            syscalls.drop_capabilities()
+        else:
+            os.setresuid(self._uid, self._uid, self._uid)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own /proc/self/fd is closed to it
+
+    def lock_in(self) -> None:
+        """Put on Landlock, and keep the standard descriptors only."""
+        ruleset = self._ruleset()
+        if ruleset is not None:
+            syscalls.landlock_restrict(ruleset)
+        os.closerange(3, _LAST_DESCRIPTOR)
+
+    def _set_limit(self, limit: int, value: int) -> None:
+        value = _at_most(value, self._most[limit])
+        resource.setrlimit(limit, (value, value))
+
+
+def _at_most(value: int, most: int) -> int:
+    return value if most == resource.RLIM_INFINITY else min(value, most)

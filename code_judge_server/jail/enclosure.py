@@ -1,0 +1,86 @@
+"""Where a job runs and how all of it is ended: fresh namespaces with an init (tiers A and B)."""
+
+import contextlib
+import os
+import signal
+from typing import Protocol
+
+from code_judge_server.jail import inits, syscalls
+from code_judge_server.jail.inits import Inits
+from code_judge_server.jail.jail_root import WORK_FOLDER
+
+_JOINED = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+
+
+class EnclosureError(Exception):
+    """The place for a job could not be made."""
+
+
+class Enclosure(Protocol):
+    """The place of one job after the other, each fresh."""
+
+    def open(self, disk_bytes: int) -> None:
+        """Make the place; what is forked from here on is of the job.
+
+        Raises:
+            EnclosureError: it cannot be made.
+        """
+        ...
+
+    def enter(self) -> None:
+        """Move this process, a fork with all rights still, into the place."""
+        ...
+
+    def kill(self) -> None:
+        """Kill all of the job; may be called again."""
+        ...
+
+    def clear_out(self) -> None:
+        """Kill all of the job but this process, a fork that has not entered yet."""
+        ...
+
+    def close(self) -> float:
+        """Kill what is left, wait until nothing is, and return the CPU time in s of what the slot did not wait for
+        itself.
+        """
+        ...
+
+
+class NamespaceEnclosure:
+    """Fresh pid, mount, IPC and host name namespaces, with a work folder, `/tmp` and `/dev/shm` under one quota."""
+
+    def __init__(self, helper: Inits) -> None:
+        """Use the inits of this helper."""
+        self._helper = helper
+        self._init = self._init_fd = -1
+
+    def open(self, disk_bytes: int) -> None:
+        """See `Enclosure`."""
+        try:
+            self._init, self._init_fd = self._helper.start(disk_bytes)
+        except inits.InitError as error:
+            raise EnclosureError(str(error)) from error
+        try:
+            syscalls.setns(self._init_fd, syscalls.CLONE_NEWPID)
+        except ProcessLookupError as error:
+            self.close()
+            raise EnclosureError("init: it was killed") from error
+
+    def enter(self) -> None:
+        """See `Enclosure`."""
+        self._helper.forget()
+        syscalls.setns(self._init_fd, _JOINED)
+        os.chdir(WORK_FOLDER)
+
+    def kill(self) -> None:
+        """See `Enclosure`."""
+        inits.kill(self._init_fd)
+
+    def clear_out(self) -> None:
+        """See `Enclosure`: in this pid namespace there is nothing else, and the init is spared."""
+        with contextlib.suppress(ProcessLookupError):  # nothing was left
+            os.kill(-1, signal.SIGKILL)
+
+    def close(self) -> float:
+        """See `Enclosure`."""
+        return inits.end(self._init, self._init_fd)

@@ -1,0 +1,123 @@
+"""A slot's end of the helper that makes the namespaces of its jobs: `namespace_init.c`, or `python_init` in its place."""
+
+import array
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+from typing import NoReturn
+
+from code_judge_server.jail import python_init, syscalls
+
+REQUEST = struct.Struct("=QQIII4x")
+"""Bytes and inodes of the disk quota, user and group of the job's folders, namespaces: `struct request`."""
+REPLY = struct.Struct("=iii")
+"""Process id, step that failed, error: `struct reply`."""
+
+_NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+_STEPS = ("", "mount /proc", "mount the quota", "make folders", "bind /tmp", "bind /dev/shm", "bind /sandbox")
+_INODE_BYTES = 4096
+_MIN_INODES, _MAX_INODES = 1024, 65536
+_ANCILLARY_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
+class InitError(Exception):
+    """The helper could not make the namespaces of a job."""
+
+
+class Inits:
+    """Makes inits, each pid 1 of fresh namespaces with a work folder, `/tmp` and `/dev/shm` under one quota."""
+
+    def __init__(self, binary: int | None, *, uid: int) -> None:
+        """Start the helper.
+
+        Args:
+            binary: descriptor of the compiled one; absent: a fork of this process does it.
+            uid: owner of the jobs' folders.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self._uid = uid
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            _be_helper(binary, theirs)
+        theirs.close()
+
+    def start(self, disk_bytes: int) -> tuple[int, int]:
+        """Make the namespaces of a job; returns the init's process id (as this process sees it) and pidfd.
+
+        The init is a child of this process: killing it ends all in its namespaces, and once it is reaped nothing is
+        left.
+
+        Raises:
+            InitError: they could not be made.
+            OSError: the helper is gone, and with it the use of this slot.
+        """
+        inodes = min(max(disk_bytes // _INODE_BYTES, _MIN_INODES), _MAX_INODES)
+        request = REQUEST.pack(disk_bytes, inodes, self._uid, self._uid, _NAMESPACES)
+        self._socket.send(request)
+        pid, pidfd, failure = self._receive()
+        if pidfd is None:  # the init was faster than the helper
+            pid, pidfd, _ = self._receive()
+            assert pidfd is not None
+        else:
+            failure = self._receive_failure(pidfd)
+        if failure is not None:
+            end(pid, pidfd)
+            raise InitError(failure)
+        return pid, pidfd
+
+    def _receive_failure(self, pidfd: int) -> str | None:
+        """Return what the init has failed to do, if anything; one that is killed before it answers says nothing."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(pidfd, select.POLLIN)
+        if self._socket.fileno() in [descriptor for descriptor, _ in poll.poll()]:
+            return self._receive()[2]
+        return "init: it was killed"
+
+    def forget(self) -> None:
+        """Have this object, in a fork of the slot, no longer stand for the socket."""
+        self._socket.detach()
+
+    def _receive(self) -> tuple[int, int | None, str | None]:
+        """Return process id, pidfd and failure: the helper's reply has the first two, the init's the last, if there was
+        one.
+        """
+        data, ancillary, _, _ = self._socket.recvmsg(REPLY.size, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        if len(data) != REPLY.size:
+            raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+        pid, step, error = REPLY.unpack(data)
+        if step < 0:
+            raise InitError(f"init: clone: {os.strerror(error)}")
+        pidfd = array.array("i", ancillary[0][2])[0] if ancillary else None
+        return pid, pidfd, f"init: {_STEPS[step]}: {os.strerror(error)}" if step else None
+
+
+def kill(pidfd: int) -> None:
+    """Have an init kill all in its namespaces, and end."""
+    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+
+
+def end(pid: int, pidfd: int) -> float:
+    """Kill an init and all in its namespaces, wait until nothing is left, and return the CPU time in s that it and its
+    orphans used.
+    """
+    kill(pidfd)
+    usage = os.wait4(pid, 0)[2]
+    os.close(pidfd)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _be_helper(binary: int | None, slot: socket.socket) -> NoReturn:
+    try:
+        if binary is None:
+            python_init.serve(slot, REQUEST, REPLY)
+        syscalls.keep_capabilities_over_exec()
+        slot.set_inheritable(True)
+        os.execve(binary, ["init", str(slot.fileno())], {})
+    finally:
+        os._exit(1)

@@ -1,0 +1,212 @@
+"""The launcher: enters fresh namespaces, builds the jail root, and has its zygotes start slots until the server
+closes its socket.
+
+It is executed by the server with the environment of a job and nothing else. The process that the server sees only
+waits; its child is pid 1 of a pid namespace, so that with it all zygotes, slots and jobs end.
+"""
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+from typing import NoReturn
+
+from code_judge_server.jail import jail_root, orphans, protocol, syscalls
+from code_judge_server.jail.machine import Machine
+from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namespace
+from code_judge_server.jail.zygote import zygote_main
+
+_NAMESPACES = (
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+)
+_HOST_NAME = "sandbox"
+_ORPHANS_INTERVAL_MS = 1000
+_PUBLIC = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf")
+
+
+def main(descriptor: int) -> NoReturn:
+    """Serve the server on the other end of this socket."""
+    server = socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    syscalls.die_with_parent()
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # see `confinement`
+    received = protocol.receive(server)
+    if received is None:
+        os._exit(0)
+    message, descriptors = received
+    try:
+        machine = _enter(message, descriptors)
+    except (OSError, KeyError, ValueError) as error:
+        protocol.send(server, {"kind": "failed", "why": f"launcher: {error}"})
+        os._exit(1)
+    if machine.work_folder is not None:
+        _end_orphans_with_parent()
+    pid = os.fork()
+    if pid == 0:
+        _be_first_process(server, machine, message)
+    server.close()
+    os.waitpid(pid, 0)
+    if machine.work_folder is not None:
+        orphans.end_all()
+    os._exit(0)
+
+
+def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
+    """Move to fresh namespaces; what is needed of the machine is opened before.
+
+    Raises:
+        OSError: the kernel refuses.
+        KeyError: something is missing in the message.
+    """
+    folders = [
+        {name: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for name, path in group.items()}
+        for group in message["cgroups"]
+    ]
+    machine = Machine(
+        host_proc=os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
+        seccomp=_read_all(descriptors[0]),
+        init=descriptors[1] if len(descriptors) > 1 else None,
+        uids=message["uids"],
+        cgroup_version=message["cgroup_version"],
+        cgroups=folders,
+        has_own_user_namespace=os.geteuid() != 0 and message["work_folder"] is None,
+        work_folder=message["work_folder"],
+        readable=[*jail_root.SYSTEM, *jail_root.COPIED, jail_root.ALTERNATIVES, *_PUBLIC, *message["read_only"]],
+    )
+    if machine.work_folder is not None:
+        return machine
+    if machine.has_own_user_namespace:
+        enter_user_namespace()
+    syscalls.unshare(_NAMESPACES)
+    return machine
+
+
+def _read_all(descriptor: int) -> bytes:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def _end_orphans_with_parent() -> None:
+    """Tier C: in place of a plain death with the parent, which would leave behind what jobs started."""
+    orphans.adopt()
+    signal.signal(signal.SIGTERM, orphans.end_all_and_exit)
+    syscalls.die_with_parent(signal.SIGTERM)
+
+
+def _be_first_process(server: socket.socket, machine: Machine, message: protocol.Message) -> NoReturn:
+    if machine.work_folder is not None:
+        _end_orphans_with_parent()
+    else:
+        syscalls.die_with_parent()
+    try:
+        if machine.work_folder is None:
+            socket.sethostname(_HOST_NAME)
+            jail_root.enter(
+                message["read_only"],
+                uids=machine.uids or [USER_INSIDE],
+                own_user_namespace=machine.has_own_user_namespace,
+                memory_group=machine.cgroup_version is not None,
+            )
+    except OSError as error:
+        protocol.send(server, {"kind": "failed", "why": f"jail root: {error}"})
+        os._exit(1)
+    launcher = Launcher(server, machine, message["preloads"])
+    protocol.send(server, {"kind": "ready"})
+    launcher.serve()
+    if machine.work_folder is not None:
+        orphans.end_all()
+    os._exit(0)
+
+
+class Launcher:
+    """Starts zygotes, passes requests for slots on to them, and their answers back."""
+
+    def __init__(self, server: socket.socket, machine: Machine, preloads: dict[str, list[str]]) -> None:
+        self._server = server
+        self._machine = machine
+        self._preloads = preloads
+        self._poll = select.poll()
+        self._poll.register(server, select.POLLIN)
+        self._ends_orphans = machine.work_folder is not None
+        self._zygotes: dict[str, _Zygote] = {}
+        for name in preloads:
+            self._start_zygote(name)
+
+    def serve(self) -> None:
+        """Serve the server until it closes its socket, or a preload set cannot be loaded."""
+        signal.signal(signal.SIGCHLD, lambda *_: _reap())
+        while True:
+            for descriptor, _ in self._poll.poll(_ORPHANS_INTERVAL_MS if self._ends_orphans else None):
+                if descriptor == self._server.fileno():
+                    received = protocol.receive(self._server)
+                    if received is None:
+                        return
+                    self._request(*received)
+                    continue
+                zygote = next((it for it in self._zygotes.values() if it.end.fileno() == descriptor), None)
+                if zygote is not None and not self._pass_answer(zygote):
+                    return
+            if self._ends_orphans:
+                orphans.end_all(keep=[zygote.pid for zygote in self._zygotes.values()])
+
+    def _request(self, message: protocol.Message, descriptors: list[int]) -> None:
+        name = message["preload"]
+        if name not in self._zygotes:
+            self._start_zygote(name)
+        zygote = self._zygotes[name]
+        zygote.pending.append(message["number"])
+        with contextlib.suppress(OSError):  # it was just killed: what is pending is answered when its end is seen
+            protocol.send(zygote.end, message, tuple(descriptors))
+        protocol.close_all(descriptors)
+
+    def _pass_answer(self, zygote: "_Zygote") -> bool:
+        """Pass on what a zygote says; whether it could load its modules."""
+        try:
+            received = protocol.receive(zygote.end)
+        except OSError:
+            received = None
+        if received is None:
+            self._forget(zygote)
+            return True
+        answer = received[0]
+        if answer["kind"] == "slot":
+            zygote.pending.remove(answer["number"])
+        protocol.send(self._server, answer)
+        return answer["kind"] != "failed"
+
+    def _start_zygote(self, name: str) -> None:
+        ours, theirs = protocol.socket_pair()
+        pid = os.fork()
+        if pid == 0:
+            for end in (self._server, ours, *(zygote.end for zygote in self._zygotes.values())):
+                end.close()
+            zygote_main(theirs, self._machine, self._preloads[name])
+        theirs.close()
+        self._zygotes[name] = _Zygote(name, pid, ours)
+        self._poll.register(ours, select.POLLIN)
+
+    def _forget(self, zygote: "_Zygote") -> None:
+        """A zygote was killed, and its slots with it: the next request starts another."""
+        self._poll.unregister(zygote.end)
+        zygote.end.close()
+        del self._zygotes[zygote.name]
+        for number in zygote.pending:
+            answer = {"kind": "slot", "number": number, "preload": zygote.name, "error": "its zygote was killed"}
+            protocol.send(self._server, answer)
+
+
+class _Zygote:
+    def __init__(self, name: str, pid: int, end: socket.socket) -> None:
+        self.name = name
+        self.pid = pid
+        self.end = end
+        self.pending: list[int] = []
+
+
+def _reap() -> None:
+    """Reap zygotes, and whatever of killed ones fell to this process."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] > 0:
+            pass

@@ -1,0 +1,55 @@
+"""What the launcher takes along from the machine's own namespaces before it leaves them."""
+
+import os
+
+
+class Machine:
+    """What the launcher knew before it left the machine's own namespaces; the descriptors stay open in launcher and
+    zygotes.
+    """
+
+    def __init__(
+        self,
+        *,
+        host_proc: int,
+        seccomp: bytes,
+        init: int | None,
+        uids: list[int] | None,
+        cgroup_version: int | None,
+        cgroups: list[dict[str, int]],
+        has_own_user_namespace: bool,
+        work_folder: str | None,
+        readable: list[str],
+    ) -> None:
+        """Keep what was found.
+
+        Args:
+            host_proc: the machine's /proc, where a process finds the id that the server knows it by.
+            seccomp: BPF instructions.
+            init: the compiled init, if there is one.
+            uids: user of each slot's jobs; absent: the user that all of this runs as.
+            cgroup_version: 1 or 2; absent: there are no groups.
+            cgroups: open folders by controller, of each slot.
+            has_own_user_namespace: whether all of this is root of a user namespace only.
+            work_folder: tier C: where the jobs' folders are made; absent: there are namespaces.
+            readable: tier C: what jobs may read.
+        """
+        self.host_proc = host_proc
+        self.seccomp = seccomp
+        self.init = init
+        self.uids = uids
+        self.cgroup_version = cgroup_version
+        self.cgroups = cgroups
+        self.has_own_user_namespace = has_own_user_namespace
+        self.work_folder = work_folder
+        self.readable = readable
+
+    def pid_as_server_sees_it(self) -> int:
+        """Return this process's id in the pid namespace of the server."""
+        return int(os.readlink("self", dir_fd=self.host_proc))
+
+    def close(self) -> None:
+        """Close the descriptors in a slot, which has entered its group and needs them no more."""
+        opened = [self.host_proc, *(folder for group in self.cgroups for folder in group.values())]
+        for descriptor in opened if self.init is None else [*opened, self.init]:
+            os.close(descriptor)

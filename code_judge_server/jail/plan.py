@@ -1,0 +1,157 @@
+"""What the server starts a launcher from: the tier, what jobs see, the groups they are in and the filter they run
+under.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from code_judge_server.jail import init_binary, seccomp_filter
+from code_judge_server.jail.cgroups import Cgroups, make_cgroups
+from code_judge_server.jail.protocol import Message
+from code_judge_server.schemas import IsolationTier
+from code_judge_server.slot import work_folder
+
+PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+_COMMAND = (
+    "import sys; sys.path[0] = sys.argv[1]; from code_judge_server.jail.launcher import main; del sys.path[0];"
+    " main(int(sys.argv[2]))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that a launcher needs to know; the descriptors and groups are the server's, which may start several launchers
+    from it.
+    """
+
+    tier: IsolationTier
+    num_slots: int
+    preloads: Mapping[str, Sequence[str]]
+    """Modules by name of the preload set."""
+    read_only: Sequence[str]
+    """Paths that jobs see besides the system's."""
+    first_uid: int | None
+    """User of the jobs of slot 0, and so on; absent: this process is no root, and jobs are its own user."""
+    cgroups: Cgroups | None
+    """Absent: memory and tasks are limited by rlimits and the server's sampling."""
+    seccomp: int
+    """Descriptor of the filter."""
+    work_folder: str | None
+    """Tier C: below it is the folder of each job."""
+    init: int | None
+    """Descriptor of the compiled init; absent: `python_init` stands in for it."""
+
+    def command(self, descriptor: int) -> list[str]:
+        """Return the command that starts a launcher on its socket; no `-I` or `-S`: its zygotes stand in for plain
+        interpreters.
+        """
+        return [sys.executable, "-c", _COMMAND, PACKAGE_PARENT, str(descriptor)]
+
+    def start_message(self) -> tuple[Message, tuple[int, ...]]:
+        """Return the first message to a launcher and its descriptors."""
+        groups = self.cgroups
+        slots = [groups.slot_folders(number) for number in range(self.num_slots)] if groups is not None else []
+        message = {
+            "kind": "start",
+            "tier": self.tier.value,
+            "preloads": {name: list(modules) for name, modules in self.preloads.items()},
+            "read_only": list(self.read_only),
+            "uids": None if self.first_uid is None else list(range(self.first_uid, self.first_uid + self.num_slots)),
+            "work_folder": self.work_folder,
+            "cgroup_version": None if groups is None else groups.version,
+            "cgroups": [{name: str(folder) for name, folder in folders.items()} for folders in slots],
+        }
+        return message, (self.seccomp,) if self.init is None else (self.seccomp, self.init)
+
+    def close(self) -> None:
+        """Remove the groups and folders and close the descriptors; no launcher of this plan runs any more."""
+        if self.cgroups is not None:
+            self.cgroups.remove()
+        if self.work_folder is not None:
+            work_folder.remove(self.work_folder)
+        for descriptor in (self.seccomp, self.init):
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def make_plan(
+    tier: IsolationTier,
+    *,
+    num_slots: int,
+    preloads: Mapping[str, Sequence[str]],
+    read_only: Sequence[str] = (),
+    first_uid: int = 2_000_000_000,
+    compiled_init: bool = True,
+) -> Plan:
+    """Make ready for launchers of `tier`, one of A, B and C.
+
+    Args:
+        tier: what `canaries.find_tier` found, or a weaker one.
+        num_slots: jobs at once.
+        preloads: modules by name of the preload set.
+        read_only: absolute paths that jobs see besides the system's and Python's.
+        first_uid: used by root only: user of the jobs of slot 0; the next slots take the next ones.
+        compiled_init: False: as on a machine without a C compiler.
+
+    Raises:
+        NoCgroupsError: tier A, and this process cannot make control groups.
+        SeccompError: the filter cannot be made.
+    """
+    groups = None
+    if tier is IsolationTier.A:
+        groups = make_cgroups()
+        groups.make_slots(num_slots)
+    init = None
+    if compiled_init:
+        with contextlib.suppress(init_binary.NoInitBinaryError):  # the canaries tell
+            init = init_binary.open_init_binary()
+    return Plan(
+        tier=tier,
+        num_slots=num_slots,
+        preloads=preloads,
+        read_only=[*_interpreter_paths(), *read_only],
+        first_uid=first_uid if os.geteuid() == 0 else None,
+        cgroups=groups,
+        work_folder=_make_work_folder() if tier is IsolationTier.C else None,
+        seccomp=seccomp_filter.open_filter(own_network=tier is not IsolationTier.C, memory_group=groups is not None),
+        init=init,
+    )
+
+
+def job_environment() -> dict[str, str]:
+    """Return the environment of launchers and jobs: nothing of the server's own."""
+    return {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/sandbox",
+        "TMPDIR": "/tmp",
+        "USER": "sandbox",
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",  # equal programs print equal text, in the order of a set too
+        "OPENBLAS_NUM_THREADS": "1",  # slots share the cores
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _make_work_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="code-judge-")
+    os.chmod(folder, 0o711)  # each job's user goes through it to the folder of its own
+    return folder
+
+
+def _interpreter_paths() -> list[str]:
+    """Return what this interpreter is made of: its prefixes, and each link on the way from `sys.executable` to the real
+    file.
+    """
+    paths = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix]
+    link = sys.executable
+    while os.path.islink(link):
+        paths.append(link)
+        link = os.path.normpath(os.path.join(os.path.dirname(link), os.readlink(link)))
+    paths.append(link)
+    return sorted({os.path.abspath(path) for path in paths})

@@ -1,0 +1,165 @@
+"""Sets of modules that warm interpreters hold: which one suits a program, and how one is loaded.
+
+`choose` runs in the server, `load` in a zygote. A wrong choice is only slower: what is not there the program imports itself.
+"""
+
+import _random
+import ctypes
+import functools
+import gc
+import importlib
+import os
+import random
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from code_judge_server.jail import python_main
+
+ALWAYS = (
+    "bisect",
+    "collections",
+    "contextlib",
+    "copy",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "fractions",
+    "functools",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "struct",
+    "textwrap",
+    "time",
+    "typing",
+)
+"""Modules that every set holds: together they add 0.2 ms to a fork, and save a typical program 3 to 5 ms of imports."""
+
+_SCANNED_BYTES = 256 * 1024
+_MAX_IMPORTS = 1000
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)[ \t]+import\b|import[ \t]+([A-Za-z_][^\n#;]*))", re.MULTILINE
+)
+_MADV_COLLAPSE = 25
+_HUGE_PAGE_BYTES = 2 * 1024 * 1024
+_TWISTER_BYTES = 624 * 4
+"""The key of `mt19937_state`, numpy's legacy generator; a position follows."""
+
+
+def choose(source: bytes, available: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the name of the set that spares a Python program the most imports, of those the smallest; None if there is no set.
+
+    Args:
+        source: The program, whatever it is; only its beginning is looked at.
+        available: Name of each set, and its modules.
+    """
+    wanted = _imported(source[:_SCANNED_BYTES])
+
+    def rank(name: str) -> tuple[int, int]:
+        modules = {module.partition(".")[0] for module in available[name]}
+        return -len(modules & wanted), len(modules)
+
+    return min(available, key=rank, default=None)
+
+
+def _imported(source: bytes) -> set[str]:
+    """Return the top-level names of what the import statements of a program name."""
+    found: set[str] = set()
+    for count, match in enumerate(_IMPORT.finditer(source)):
+        if count == _MAX_IMPORTS:
+            break
+        from_, imported = match.groups()
+        for name in [from_] if from_ else imported.split(b",", _MAX_IMPORTS):
+            words = name.partition(b".")[0].split(None, 1)
+            if words:
+                found.add(words[0].decode("ascii", "replace"))
+    return found
+
+
+def load(modules: Sequence[str]) -> None:
+    """Import `modules` and `ALWAYS`, do once what their first use would do in every job, and make the heap cheap to fork.
+
+    To be called once, last of all, before anything is forked: no module of this package can be imported any more. Garbage
+    collection is off from then on; `python_main.run` turns it on again.
+
+    Raises:
+        ImportError: there is no such module.
+    """
+    gc.disable()
+    for name in (*ALWAYS, *modules):
+        importlib.import_module(name)
+    refresh: list[Callable[[], object]] = [functools.partial(_random.Random.seed, random._inst)]
+    refresh += [_WARM_UPS[name]() for name in modules if name in _WARM_UPS]
+    if "threading" in sys.modules:
+        refresh.append(sys.modules["threading"].main_thread()._set_native_id)
+    _tidy_path()
+    python_main.prepare(refresh)
+    python_main.freeze()
+    _collapse_heap()
+
+
+def _warm_numpy() -> Callable[[], object]:
+    import numpy as np
+
+    matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
+    np.linalg.solve(matrix, np.linalg.inv(matrix) @ np.fft.fft(matrix).real)
+    np.linalg.eigh(matrix)
+    np.random.default_rng(0).normal(size=2)
+    str(matrix)
+    return functools.partial(_refill_mersenne_twister, np.random.mtrand._rand._bit_generator.ctypes.state_address)
+
+
+def _refill_mersenne_twister(address: int) -> None:
+    """Give numpy's legacy generator a random state: `np.random.seed` writes to a hundred pages more."""
+    ctypes.memmove(address, os.urandom(_TWISTER_BYTES), _TWISTER_BYTES)
+
+
+def _warm_sympy() -> Callable[[], object]:
+    import sympy
+    from sympy.core.cache import clear_cache
+    from sympy.core.random import rng
+
+    num_dummies = sympy.Dummy._count
+    x = sympy.Symbol("x")
+    sympy.solve(x**2 - 5 * x + 6, x)
+    sympy.simplify(sympy.sin(x) ** 2 + sympy.cos(x) ** 2)
+    sympy.integrate(sympy.exp(-x) * x, x)
+    sympy.factorint(360)
+    str(sympy.Matrix([[1, 2], [3, 4]]).det() + sympy.Rational(1, 2).evalf())
+    clear_cache()
+    sympy.Dummy._count = num_dummies  # it is in the names that programs print
+    return functools.partial(_random.Random.seed, rng)
+
+
+_WARM_UPS: dict[str, Callable[[], Callable[[], object]]] = {"numpy": _warm_numpy, "sympy": _warm_sympy}
+"""By module: does a small job, so that what it loads lazily is there, and returns what reseeds it in a child."""
+
+
+def _tidy_path() -> None:
+    """Drop from the search path what is not there for a program: the starter's own entries, and folders outside the jail."""
+    sys.path[:] = [entry for entry in sys.path if entry.endswith(".zip") or os.path.isdir(entry)]
+    sys.path_importer_cache.clear()
+
+
+def _collapse_heap() -> None:
+    """Ask for huge pages under the heap: a fork then copies fewer page tables. Best effort: old kernels know nothing of it."""
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    try:
+        with open("/proc/self/maps") as maps:
+            areas = [line.split() for line in maps]
+    except OSError:
+        return
+    for area in areas:
+        is_heap = area[1] == "rw-p" and (len(area) == 5 or area[5] == "[heap]")
+        start, end = (int(address, 16) for address in area[0].split("-"))
+        start = -(-start // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
+        end = end // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
+        if is_heap and end > start:
+            libc.madvise(start, end - start, _MADV_COLLAPSE)

@@ -1,0 +1,105 @@
+"""What the server, the launcher and the slots say to each other: JSON datagrams with descriptors over
+`SOCK_SEQPACKET` pairs.
+
+No code, input or output of a program is ever in a message, only descriptors of it: what a zygote or slot remembers,
+every job can read.
+
+Server to launcher:
+    `plan.Plan.start_message`, answered by `{"kind": "ready"}` or `{"kind": "failed", "why": text}`;
+    `{"kind": "slot", "number": k, "preload": name}` + [socket of the slot], answered (in any order) by
+    `{"kind": "slot", "number": k, "preload": name, "pid": its process id as the server sees it}`, or by
+    `{"kind": "slot", "number": k, "preload": name, "error": text}`.
+Server to slot:
+    `{"kind": "job", "argv": [..], "interpret": bool, "limits": {"cpu_time_s", "memory_bytes", "max_tasks",
+    "disk_bytes"}, "files": [[path, size], ..], "collect": [path, ..], "collect_bytes": n}` + [files, stdin, stdout,
+    stderr] (+ [collected] iff `collect`): memfds of the files one after the other and of stdin, two pipes, and a
+    memfd to copy collected files to; with `"oom_score_adj": n` too, the kernel kills it later than other jobs;
+    `{"kind": "kill"}`: end the job now; ignored where none runs.
+Slot to server:
+    `{"kind": "ended", "exit_code", "signal", "cpu_time_s", "max_rss_bytes", "oom_kills", "peak_memory_bytes",
+    "tasks_refused", "collected": [[path, size], ..], "error": text or null}`: nothing of the job is left. `error`:
+    the job could not be set up.
+An end that sees the other's socket closed stops: the launcher and all below it, or the slot and its job.
+"""
+
+import array
+import json
+import os
+import socket
+from typing import Any
+
+MAX_MESSAGE_BYTES = 256 * 1024
+"""Longest message; a job with many files has the longest."""
+MAX_DESCRIPTORS = 8
+
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+_buffer = bytearray(MAX_MESSAGE_BYTES)
+
+Message = dict[str, Any]
+
+
+class ProtocolError(Exception):
+    """The other end sent what it must not; it is not to be trusted any more."""
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected ends that hold the longest message, blocking."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, MAX_MESSAGE_BYTES)
+    return ends
+
+
+def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message; the descriptors stay open on this side.
+
+    Raises:
+        OSError: the other end is closed, or the socket does not block and is full (BlockingIOError).
+        ProtocolError: the message is too long.
+    """
+    data = _encode(message).encode()
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"message of {len(data)} bytes: the longest is {MAX_MESSAGE_BYTES}")
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    end.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+
+
+def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
+    """Receive one message and its descriptors (close-on-exec), or nothing if the other end is closed.
+
+    Raises:
+        OSError: the connection broke, or the socket does not block and holds no message (BlockingIOError).
+        ProtocolError: it is cut off, no JSON object, or without a `kind`; its descriptors are closed.
+    """
+    length, ancillary, flags, _ = end.recvmsg_into([_buffer], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+    data = bytes(_buffer[:length])
+    descriptors = _descriptors(ancillary)
+    if not data and not descriptors:
+        return None
+    try:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise ProtocolError(f"message of more than {MAX_MESSAGE_BYTES} bytes or {MAX_DESCRIPTORS} descriptors")
+        message = _decode(data.decode())
+        if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+            raise ProtocolError(f"message without a kind: {data[:100]!r}")
+    except (ProtocolError, ValueError, RecursionError) as error:
+        close_all(descriptors)
+        raise error if isinstance(error, ProtocolError) else ProtocolError(f"no JSON: {data[:100]!r}") from error
+    return message, descriptors
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Close what came with a message."""
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,232 @@
+"""Turn a freshly forked child of a warm interpreter into `python main.py`.
+
+The program must not be able to tell the difference, nor its output: see the corpus of tests/code_judge_server/parity. It is
+read and compiled by the interpreter's own `PyRun_FileExFlags`, so that encodings and syntax errors are those of a file.
+
+The interpreter that forks must have been started like the one it stands in for: same environment (the hash seed is fixed at
+its start), no `-I` or `-S`; and it must have called `preload.load`, which calls `prepare`. What a child writes to, the kernel
+copies, page by page, and that is most of what it costs: so all that can be made before the fork is.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import SourceFileLoader
+from io import TextIOWrapper
+from types import ModuleType
+from typing import NoReturn
+
+from code_judge_server.jail import hidden_frames, python_errors, python_exit
+
+_FILE_INPUT = 257
+"""`Py_file_input`."""
+_CANNOT_OPEN = 2
+_OWN_PACKAGE = "code_judge_server"
+_NUM_REHEARSALS = 20
+"""CPython rewrites bytecode at its 8th execution, and again as it learns the types that it meets."""
+_REHEARSED = b"""
+import sys
+def double(items):
+    return [2 * item for item in items if item is not None]
+class Pair:
+    def __init__(self, first, second):
+        self.first = first
+        self.second = second
+try:
+    total = sum(double([1, 2, 3])) + int("4")
+    table = {str(number): number ** 2 for number in range(10)}
+    print(f"{total:5d} {total / 3:.2f} {Pair(1, 2).first}", ", ".join(sorted(table)), table)
+    for line in sys.stdin:
+        table[line] = [int(word) for word in input().split()]
+    table[0]
+except KeyError as error:
+    str(error)
+"""
+
+
+class _Prepared:
+    """What is there before the fork."""
+
+    __slots__ = ("fopen", "loader", "main", "own_modules", "refresh", "run_file", "stack")
+
+    def __init__(self, refresh: Sequence[Callable[[], object]]) -> None:
+        self.refresh = refresh
+        self.stack = hidden_frames.measure()
+        self.fopen = ctypes.pythonapi.fopen
+        self.fopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+        self.fopen.restype = ctypes.c_void_p
+        ctypes.pythonapi.fdopen.argtypes = [ctypes.c_int, ctypes.c_char_p]
+        ctypes.pythonapi.fdopen.restype = ctypes.c_void_p
+        self.run_file = ctypes.pythonapi.PyRun_FileExFlags
+        self.run_file.argtypes = [
+            ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p,
+        ]  # fmt: skip
+        self.run_file.restype = ctypes.py_object
+        ctypes.pythonapi.Py_Exit.argtypes = [ctypes.c_int]
+        ctypes.pythonapi.fflush.argtypes = [ctypes.c_void_p]
+        names = [name for name in sys.modules if name.partition(".")[0] == _OWN_PACKAGE]
+        self.own_modules = [sys.modules.pop(name) for name in names]  # kept, so that no child frees them
+        self.make_main()
+
+    def make_main(self) -> None:
+        """Make a module for the program, and its loader."""
+        self.loader = SourceFileLoader("__main__", "")
+        self.main = ModuleType("__main__")
+
+
+_prepared: _Prepared | None = None
+
+
+def prepare(refresh: Sequence[Callable[[], object]]) -> None:
+    """Do all that can be done before the fork; afterwards no module of this package can be imported any more.
+
+    Args:
+        refresh: Called in each child: generators that would give every program the same numbers, and the like.
+    """
+    global _prepared
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    python_exit.prepare()
+    _prepared = _Prepared(refresh)
+    with _stand_ins():
+        for _ in range(_NUM_REHEARSALS):
+            _open_streams()
+            _rehearse(_prepared)
+        _open_streams()
+
+
+def freeze() -> None:
+    """Leave what is in memory now to this process and its children for good: no garbage collection looks at it again."""
+    assert _prepared is not None
+    gc.collect()
+    gc.freeze()
+    _prepared.make_main()  # not frozen: the interpreter frees it at its end, and with it what the program made
+
+
+def fork() -> int:
+    """Fork like `os.fork`, without running what modules have registered for a fork: it costs more than the fork itself.
+
+    Only for a process with a single thread, whose locks thus are all free, and whose child calls `run`.
+    """
+    return ctypes.pythonapi.fork()
+
+
+def run(path: str, argv: list[str]) -> NoReturn:
+    """Be `argv`, the command `python main.py ...`, in this process, and end it.
+
+    Standard descriptors (a file or memfd, and two pipes) and working folder are in place, no exception is being handled.
+
+    Args:
+        path: The script, as the command names it; not a link.
+        argv: The whole command.
+
+    Raises:
+        RuntimeError: `prepare` was not called.
+    """
+    if _prepared is None:
+        raise RuntimeError("python_main.run: `prepare` was not called before the fork")
+    for refresh in _prepared.refresh:
+        refresh()
+    stack = _prepared.stack
+    file_name = os.path.abspath(path) if "/" in path else f"{os.getcwd()}/{path}"
+    sys.argv = argv[1:]
+    sys.orig_argv = argv
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)) if "/" in path else os.getcwd())
+    encoded = file_name.encode("utf-8", "surrogateescape")
+    file = _prepared.fopen(encoded, b"rb")
+    if not file:
+        sys.stderr.write(f"{argv[0]}: can't open file {file_name!r}: [Errno 2] No such file or directory\n")
+        python_exit.finish(_CANNOT_OPEN, interrupted=False, stack=stack)
+    gc.enable()
+    error = _run_file(_prepared, file, encoded, _enter_main(_prepared, file_name))
+    exit_code = python_errors.report(error, stack)
+    if not isinstance(error, SystemExit):
+        _leave_main()
+    interrupted = type(error) is KeyboardInterrupt
+    del error
+    python_exit.finish(exit_code, interrupted=interrupted, stack=stack)
+
+
+@contextlib.contextmanager
+def _stand_ins() -> Iterator[None]:
+    """Put pipes in the place of the outputs, and a memfd in that of the input, as a job has them."""
+    saved = [os.dup(fd) for fd in range(3)]
+    reader, writer = os.pipe()
+    source = os.memfd_create("stdin")
+    for fd, stand_in in enumerate((source, writer, writer)):
+        os.dup2(stand_in, fd)
+    yield
+    for fd, original in enumerate(saved):
+        os.dup2(original, fd)
+    for fd in (*saved, reader, writer, source):
+        os.close(fd)
+
+
+def _open_streams() -> None:
+    """Open the standard streams as the interpreter does at its start (`create_stdio` in Python/pylifecycle.c).
+
+    They remember whether they can seek, so it matters what is in their place now.
+    """
+    settings = [(stream.encoding, stream.errors) for stream in (sys.stdin, sys.stdout, sys.stderr)]
+    for fd, (name, (encoding, errors)) in enumerate(zip(("stdin", "stdout", "stderr"), settings, strict=True)):
+        buffered = open(fd, "wb" if fd else "rb", closefd=False)  # noqa: SIM115 - it stays open
+        buffered.raw.name = f"<{name}>"  # pyright: ignore[reportAttributeAccessIssue] - it is buffered
+        text = TextIOWrapper(buffered, encoding, errors, "\n", line_buffering=name == "stderr")
+        text.mode = "w" if fd else "r"  # pyright: ignore[reportAttributeAccessIssue] - as the interpreter does
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+
+
+def _rehearse(prepared: _Prepared) -> None:
+    """Do what each child does, up to its end: what that writes to caches and bytecode, no child has to write then."""
+    before = sys.modules["__main__"]
+    script = os.memfd_create("script")
+    os.write(script, _REHEARSED)
+    os.lseek(script, 0, os.SEEK_SET)
+    file = ctypes.pythonapi.fdopen(script, b"rb")
+    for refresh in prepared.refresh:
+        refresh()
+    error = _run_file(prepared, file, b"/sandbox/main.py", _enter_main(prepared, "/sandbox/main.py"))
+    if error is not None:
+        raise error
+    python_errors.report(None, prepared.stack)
+    python_exit.rehearse(prepared.stack)
+    prepared.make_main()
+    sys.modules["__main__"] = before
+
+
+def _enter_main(prepared: _Prepared, file_name: str) -> dict[str, object]:
+    """Make the module of the program the one named `__main__`; return its variables."""
+    prepared.loader.path = file_name
+    variables = prepared.main.__dict__
+    variables["__loader__"] = prepared.loader
+    variables["__annotations__"] = {}
+    variables["__builtins__"] = sys.modules["builtins"]
+    variables["__file__"] = file_name
+    variables["__cached__"] = None
+    sys.modules["__main__"] = prepared.main
+    del prepared.main, prepared.loader
+    return variables
+
+
+def _leave_main() -> None:
+    variables = getattr(sys.modules.get("__main__"), "__dict__", {})
+    variables.pop("__file__", None)
+    variables.pop("__cached__", None)
+
+
+def _run_file(prepared: _Prepared, file: int, name: bytes, variables: dict[str, object]) -> BaseException | None:
+    """Run the open C file, which this closes; return what the program raised."""
+    frame = prepared.stack.current_frame()
+    prepared.stack.forget_depth()
+    try:
+        frame.value = 0
+        prepared.run_file(file, name, _FILE_INPUT, variables, variables, 1, None)
+    except BaseException as error:  # noqa: BLE001 - this is where a program's exceptions end
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        return error
+    return None

@@ -1,0 +1,129 @@
+"""The system calls that jobs may make, as BPF instructions: made in the server by libseccomp, put on by each slot.
+
+An allow-list. What it does not name does not exist (ENOSYS), which is what programs are prepared for; what would
+reach out of the job is not permitted (EPERM). No socket but those of AF_UNIX can be made.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyseccomp
+
+_ALLOWED = """
+accept accept4 access alarm arch_prctl bind brk capget capset chdir chmod chown clock_getres clock_gettime clock_nanosleep close
+close_range connect copy_file_range creat dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_ctl_old
+epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old eventfd eventfd2 execve execveat exit exit_group faccessat
+faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr
+flock fork fremovexattr fsetxattr fstat fstatfs fsync ftruncate futex futex_requeue futex_wait futex_waitv
+futex_wake futimesat get_mempolicy get_robust_list getcpu getcwd getdents getdents64 getegid geteuid getgid
+getgroups getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit
+getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr inotify_add_watch inotify_init
+inotify_init1 inotify_rm_watch ioctl ioprio_get ioprio_set kill lchown lgetxattr link linkat listen listxattr
+llistxattr lremovexattr lseek lsetxattr lstat madvise map_shadow_stack mbind membarrier mincore mkdir
+mkdirat mknod mknodat mlock mlock2 mlockall mprotect mremap mseal msync munlock munlockall munmap nanosleep
+newfstatat open openat openat2 pause pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll
+ppoll prctl pread64 preadv preadv2 prlimit64 pselect6 pwrite64 pwritev pwritev2 read readahead readlink readlinkat
+readv recvfrom recvmmsg recvmsg removexattr rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction
+rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo
+sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
+sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield select sendfile
+sendmmsg sendmsg sendto set_mempolicy set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setitimer
+setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid setsockopt setuid setxattr shutdown
+sigaltstack signalfd signalfd4 splice stat statfs statx symlink symlinkat sync sync_file_range syncfs sysinfo tee
+tgkill time timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime
+timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid
+write writev
+"""
+_FOR_THE_SLOT = "landlock_add_rule landlock_create_ruleset landlock_restrict_self setns"
+"""The slot is held to the filter too. A job has not the rights to join a namespace, and Landlock only ever takes rights
+away.
+"""
+_WITH_MEMORY_GROUP = (
+    "memfd_create mmap msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget"
+)
+"""Allowed where a control group counts memory: elsewhere nothing counts what no process has mapped, but these keep."""
+_NOT_PERMITTED = """
+acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig
+fsmount fsopen fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load
+kexec_load keyctl lookup_dcookie mount mount_setattr move_mount move_pages migrate_pages name_to_handle_at
+open_by_handle_at open_tree perf_event_open pidfd_getfd pivot_root process_madvise process_vm_readv
+process_vm_writev ptrace quotactl reboot request_key setdomainname sethostname settimeofday swapoff swapon syslog
+umount2 unshare userfaultfd vhangup
+"""
+# CLONE_NEW* as clone(2) takes them; those of clone3 a filter cannot see, so that it does not exist.
+_NAMESPACE_FLAGS = 0x7E020000
+_MAP_SHARED, _MAP_PRIVATE, _MAP_DROPPABLE, _MAP_TYPE, _MAP_ANONYMOUS = 0x01, 0x02, 0x08, 0x0F, 0x20
+_AF_UNIX = 1
+_QUERY_PERSONALITY = 0xFFFFFFFF
+_BINARY_TREE = 2
+
+
+class SeccompError(Exception):
+    """The filter cannot be made: libseccomp is not there, or refuses."""
+
+
+def open_filter(*, own_network: bool, memory_group: bool) -> int:
+    """Return a memfd of the filter's BPF instructions.
+
+    Args:
+        own_network: whether slots have network namespaces; else jobs get socket pairs only, as by a path or an abstract
+            name others would reach this user's own servers.
+        memory_group: whether jobs have a control group that counts all of their memory.
+
+    Raises:
+        SeccompError: libseccomp is not there, or refuses.
+    """
+    try:
+        import pyseccomp as libseccomp  # here, because it fails where the library is missing
+    except (ImportError, OSError, RuntimeError) as error:
+        raise SeccompError(f"seccomp: libseccomp.so.2 cannot be loaded: {error}. Install libseccomp2") from error
+    try:
+        rules = libseccomp.SyscallFilter(libseccomp.ERRNO(errno.ENOSYS))
+        rules.set_attr(libseccomp.Attr.ACT_BADARCH, libseccomp.KILL_PROCESS)
+        rules.set_attr(libseccomp.Attr.CTL_OPTIMIZE, _BINARY_TREE)
+        known = _known(libseccomp)
+        allowed = f"{_ALLOWED} {_FOR_THE_SLOT} {_WITH_MEMORY_GROUP if memory_group else ''}".split()
+        for name in filter(known, allowed):
+            rules.add_rule(libseccomp.ALLOW, name)
+        for name in filter(known, _NOT_PERMITTED.split()):
+            rules.add_rule(libseccomp.ERRNO(errno.EPERM), name)
+        _add_conditional_rules(rules, libseccomp, own_network=own_network)
+        if not memory_group:
+            _add_rules_of_mmap(rules, libseccomp)
+        with os.fdopen(os.memfd_create("seccomp"), "wb", closefd=False) as file:
+            rules.export_bpf(file)
+            return file.fileno()
+    except OSError as error:
+        raise SeccompError(f"seccomp: libseccomp cannot make the filter: {error}") from error
+
+
+def _known(libseccomp: ModuleType) -> Callable[[str], bool]:
+    """Return whether this library and processor know a system call: `open` is none on aarch64, `mseal` too young for
+    many.
+    """
+    return lambda name: libseccomp.resolve_syscall(libseccomp.system_arch(), name) >= 0
+
+
+def _add_conditional_rules(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType, *, own_network: bool) -> None:
+    argument = libseccomp.Arg
+    for name in ("socket", "socketpair") if own_network else ("socketpair",):
+        rules.add_rule(libseccomp.ALLOW, name, argument(0, libseccomp.EQ, _AF_UNIX))
+        rules.add_rule(libseccomp.ERRNO(errno.EAFNOSUPPORT), name, argument(0, libseccomp.NE, _AF_UNIX))
+    rules.add_rule(libseccomp.ALLOW, "clone", argument(0, libseccomp.MASKED_EQ, _NAMESPACE_FLAGS, 0))
+    if not own_network:
+        rules.add_rule(libseccomp.ERRNO(errno.EAFNOSUPPORT), "socket")
+    for value in (0, _QUERY_PERSONALITY):
+        rules.add_rule(libseccomp.ALLOW, "personality", argument(0, libseccomp.EQ, value))
+
+
+def _add_rules_of_mmap(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
+    """Refuse memory that is both shared and anonymous: it stays when it is no longer mapped, and nothing would count it."""
+    flags = 3
+    for mask, value in ((_MAP_ANONYMOUS, 0), (_MAP_TYPE, _MAP_PRIVATE), (_MAP_TYPE, _MAP_DROPPABLE)):
+        rules.add_rule(libseccomp.ALLOW, "mmap", libseccomp.Arg(flags, libseccomp.MASKED_EQ, mask, value))
+    shared = libseccomp.Arg(flags, libseccomp.MASKED_EQ, _MAP_TYPE | _MAP_ANONYMOUS, _MAP_SHARED | _MAP_ANONYMOUS)
+    rules.add_rule(libseccomp.ERRNO(errno.EPERM), "mmap", shared)

@@ -1,0 +1,286 @@
+"""The program of one Python session, the `main.py` of a long job: a supervisor, and below it a parked process per snapshot.
+
+    server ── socket (descriptor 0) ──> supervisor ── socket per snapshot ──> parked process ── fork ──> cell
+
+A cell runs in a fork of the snapshot that it starts from. One that succeeds is parked as a new snapshot; one that raises, or
+is killed, leaves nothing, and the snapshot that it started from is as it was. What a cell started, processes and threads, ends
+with it; files stay. All of this belongs to the author of the cells: the server trusts nothing of it, and kills the whole job if
+it does not answer.
+
+Server to supervisor: `{"kind": "cell", "start": id, "snapshot": id, "number": n, "max_chars": n}` + [code, stdin, stdout,
+stderr, result]; `{"kind": "kill"}`; `{"kind": "drop", "snapshot": id}`.
+Supervisor to server: `{"kind": "ready"}`; for each cell `{"kind": "ended", "state": "kept" | "failed" | "died" | "gone",
+"exit_code", "signal"}`: kept as a snapshot, raised something, died or was killed, or had no snapshot to start from.
+"""
+
+import contextlib
+import ctypes
+import io
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+from code_judge_server.jail.session_cell import Notebook
+
+_MAX_MESSAGE_BYTES = 65536
+_MAX_DESCRIPTORS = 8
+_INIT = 1
+_DEATH_POLL_S = 0.0005
+_OF_A_CELL = "1000"
+"""A cell goes before the snapshots and the supervisor, which the server starts with less."""
+
+Message = dict[str, Any]
+
+
+class Snapshot:
+    """A parked process, as the supervisor holds it."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self.pid = pid
+        self.channel = channel
+
+
+class Supervisor:
+    """Has cells run, one at a time; runs no code of theirs itself."""
+
+    def __init__(self, server: socket.socket) -> None:
+        self._server = server
+        self._snapshots: dict[int, Snapshot] = {0: _park_first()}
+
+    def serve(self) -> None:
+        """Do as the server says until it closes its socket."""
+        _send(self._server, {"kind": "ready"})
+        while (received := _receive(self._server)) is not None:
+            message, descriptors = received
+            if message["kind"] == "cell":
+                _send(self._server, {"kind": "ended", **self._run(message, descriptors)})
+            elif message["kind"] == "drop":
+                self._drop(message["snapshot"])
+
+    def _run(self, message: Message, descriptors: list[int]) -> Message:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        origin = self._snapshots.get(message["start"])
+        try:
+            if origin is None:
+                return _gone()
+            _send(origin.channel, message, [*descriptors, theirs.fileno()])
+            reply = _receive(origin.channel)
+            if reply is None:
+                self._drop(message["start"])
+                return _gone()
+        finally:
+            theirs.close()
+            for descriptor in descriptors:
+                os.close(descriptor)
+        result = self._wait(reply[0]["pid"], ours)
+        if result is not None and result["ok"]:
+            self._snapshots[message["snapshot"]] = Snapshot(result["pid"], ours)
+        else:
+            ours.close()
+        self._kill_all_but_snapshots()
+        _reap()
+        _send(origin.channel, {"kind": "reap"})
+        reaped = _receive(origin.channel)
+        status = reaped[0]["status"] if reaped is not None else None
+        state = "died" if result is None else "kept" if result["ok"] else "failed"
+        return {"state": state, **_described(status if state == "died" else None)}
+
+    def _wait(self, pid: int, channel: socket.socket) -> Message | None:
+        """Return what a cell says at its end; nothing if it died, or the server has it killed."""
+        poll = select.poll()
+        pidfd = os.pidfd_open(pid)
+        for descriptor in (channel.fileno(), pidfd, self._server.fileno()):
+            poll.register(descriptor, select.POLLIN)
+        try:
+            ready = [descriptor for descriptor, _ in poll.poll()]
+        finally:
+            os.close(pidfd)
+        if channel.fileno() in ready and (received := _receive(channel)) is not None:
+            return received[0]
+        if self._server.fileno() in ready and _receive(self._server) is None:
+            os._exit(0)
+        return None
+
+    def _kill_all_but_snapshots(self) -> None:
+        kept = {_INIT, os.getpid(), *(snapshot.pid for snapshot in self._snapshots.values())}
+        while True:
+            others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in kept]
+            if not [pid for pid in others if _kill(pid)]:
+                return
+            time.sleep(_DEATH_POLL_S)
+
+    def _drop(self, number: int) -> None:
+        snapshot = self._snapshots.pop(number, None)
+        if snapshot is not None:
+            snapshot.channel.close()
+            _kill(snapshot.pid)
+
+
+def main() -> NoReturn:
+    """Serve the server, whose socket is in the place of stdin."""
+    _remove_own_files()
+    server = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    Supervisor(server).serve()
+    os._exit(0)
+
+
+def _remove_own_files() -> None:
+    """Leave an empty folder to the cells, and nothing of this package to import."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "code_judge_server"]:
+        if (path := getattr(sys.modules.pop(name), "__file__", None)) is not None:
+            os.remove(path)
+    folder = os.path.dirname(__file__)
+    os.remove(sys.argv[0])
+    os.removedirs(os.path.relpath(folder))
+
+
+def _park_first() -> Snapshot:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = _fork()
+    if pid == 0:
+        ours.close()
+        _park(theirs, Notebook())
+    theirs.close()
+    return Snapshot(pid, ours)
+
+
+def _park(channel: socket.socket, notebook: Notebook) -> NoReturn:
+    """Fork a cell whenever the supervisor says so. The fork comes back here when its cell has succeeded."""
+    child = 0
+    while (received := _receive(channel)) is not None:
+        message, descriptors = received
+        if message["kind"] == "reap":
+            _send(channel, {"status": _reap().get(child)})
+            continue
+        child = _fork()
+        if child == 0:
+            channel.close()
+            channel = _be_cell(message, descriptors, notebook)
+            continue
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _send(channel, {"pid": child})
+    os._exit(0)
+
+
+def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> socket.socket:
+    """Run a cell in this fork, and return its channel to the supervisor; one that fails ends here."""
+    code, stdin, stdout, stderr, result, channel = descriptors
+    oom_score_adj = _swap_oom_score_adj(_OF_A_CELL)
+    for target, source in enumerate((stdin, stdout, stderr)):
+        os.dup2(source, target)
+    source = os.pread(code, os.fstat(code).st_size, 0).decode("utf-8", "surrogatepass")
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), "utf-8", "surrogateescape")  # noqa: SIM115
+    pid = os.getpid()
+    outcome = notebook.run(source, number=message["number"], max_chars=message["max_chars"])
+    _flush()
+    if os.getpid() != pid:
+        os._exit(0)  # a fork that the cell made has come to its end
+    os.pwrite(result, json.dumps(outcome).encode(), 0)
+    for descriptor in (code, stdin, stdout, stderr, result):
+        os.close(descriptor)
+    supervisor = socket.socket(fileno=channel)
+    ok = outcome["error"] is None
+    left = _leave_threads_behind() if ok and len(os.listdir("/proc/self/task")) > 1 else None
+    _send(supervisor, {"ok": ok, "pid": os.getpid()})
+    if left is not None:
+        os.close(left)
+    if not ok:
+        os._exit(1)
+    _swap_oom_score_adj(oom_score_adj)
+    null = os.open(os.devnull, os.O_RDWR)
+    for target in range(3):
+        os.dup2(null, target)  # else the pipes of this cell stay open as long as its snapshot
+    os.close(null)
+    return supervisor
+
+
+def _swap_oom_score_adj(value: str) -> str:
+    """Say how early the kernel is to kill this process for want of memory; return what held before."""
+    with open("/proc/self/oom_score_adj", "r+") as score:
+        before = score.read()
+        score.write(value)
+    return before
+
+
+def _leave_threads_behind() -> int:
+    """Go on in a fork, which has one thread; the process with the others ends when the fork closes the descriptor returned."""
+    random = sys.modules.get("random")
+    state = random.getstate() if random is not None else None
+    reading, writing = os.pipe()
+    if os.fork() != 0:
+        os.close(writing)
+        os.read(reading, 1)  # the supervisor must hear of the fork before it sees this process gone
+        os._exit(0)
+    os.close(reading)
+    if random is not None:
+        random.setstate(state)
+    return writing
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(Exception):  # a cell may have closed it, or put anything in its place
+            stream.flush()  # pyright: ignore[reportOptionalMemberAccess] - then it raises too
+
+
+def _fork() -> int:
+    """Fork without what modules have registered for that: `random` would be seeded anew. There is one thread."""
+    return ctypes.pythonapi.fork()
+
+
+def _reap() -> dict[int, int]:
+    """Collect every child that has ended; return their statuses."""
+    statuses: dict[int, int] = {}
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses[ended[0]] = ended[1]
+    return statuses
+
+
+def _kill(pid: int) -> bool:
+    """Kill a process; return whether it was alive."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            if stat.read().rpartition(") ")[2].startswith("Z"):
+                return False
+        os.kill(pid, signal.SIGKILL)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _gone() -> Message:
+    return {"state": "gone", **_described(None)}
+
+
+def _described(status: int | None) -> Message:
+    if not status:
+        return {"exit_code": None, "signal": None}
+    return {
+        "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+    }
+
+
+def _send(end: socket.socket, message: Message, descriptors: list[int] | None = None) -> None:
+    try:
+        socket.send_fds(end, [json.dumps(message).encode()], descriptors or [], socket.MSG_NOSIGNAL)
+    except OSError:
+        return  # the other end is gone: `_receive` says so
+
+
+def _receive(end: socket.socket) -> tuple[Message, list[int]] | None:
+    try:
+        data, descriptors, _, _ = socket.recv_fds(end, _MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        return (json.loads(data), descriptors) if data else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,186 @@
+"""A slot: forks one job at a time into a place of its own, and says how it ended.
+
+A slot is a zygote's child. Whatever it holds in memory, every job can read; so code, input and output of programs
+pass it as descriptors only.
+"""
+
+import json
+import os
+import resource
+import select
+import socket
+from typing import NoReturn
+
+from code_judge_server.jail import protocol, python_main, work_files
+from code_judge_server.jail.confinement import Confinement
+from code_judge_server.jail.enclosure import Enclosure, EnclosureError
+from code_judge_server.jail.execution import execute
+from code_judge_server.jail.slot_cgroup import SlotCgroup
+
+_REPORT_BYTES = 4096
+_OOM_SCORE_ADJ = 1000
+"""Of the whole group, a job goes before its slot."""
+_NO_END: protocol.Message = {
+    "kind": "ended",
+    "exit_code": None,
+    "signal": None,
+    "cpu_time_s": 0.0,
+    "max_rss_bytes": 0,
+    "oom_kills": None,
+    "peak_memory_bytes": None,
+    "tasks_refused": None,
+    "collected": [],
+    "error": None,
+}
+
+
+class Slot:
+    """Runs one job after the other."""
+
+    def __init__(
+        self, server: socket.socket, enclosure: Enclosure, confinement: Confinement, cgroup: SlotCgroup | None
+    ) -> None:
+        """Take over the parts; `server` is the socket that jobs come on."""
+        self._server = server
+        self._enclosure = enclosure
+        self._confinement = confinement
+        self._cgroup = cgroup
+        self._report, self._reporting = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(server, select.POLLIN)
+
+    def serve(self) -> None:
+        """Run jobs until the server closes its socket.
+
+        Raises:
+            ProtocolError, KeyError, TypeError, ValueError: the server sent what is no job.
+            OSError: the kernel refuses.
+        """
+        while (received := protocol.receive(self._server)) is not None:
+            message, descriptors = received
+            if message["kind"] == "job":
+                self._run(message, descriptors)
+            else:
+                protocol.close_all(descriptors)  # a kill that came too late
+
+    def _run(self, job: protocol.Message, descriptors: list[int]) -> None:
+        limits = job["limits"]
+        if self._cgroup is not None:
+            self._cgroup.start_job(limits["memory_bytes"], limits["max_tasks"])
+        try:
+            self._enclosure.open(limits["disk_bytes"])
+            pid = self._fork_job(job, descriptors)
+        except EnclosureError as error:
+            protocol.close_all(descriptors)
+            protocol.send(self._server, {**_NO_END, "error": str(error)})
+            return
+        protocol.close_all(descriptors[:4])
+        status, usage, killed = self._wait(pid)
+        collected = []
+        error = self._read_report()
+        if job["collect"]:
+            if not killed and error is None:
+                collected = self._collect(job, descriptors[4])
+            os.close(descriptors[4])
+        orphans_cpu_time_s = self._enclosure.close()
+        ended = {
+            **_NO_END,
+            "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            "cpu_time_s": usage.ru_utime + usage.ru_stime + orphans_cpu_time_s,
+            "max_rss_bytes": usage.ru_maxrss * 1024,
+            "collected": collected,
+            "error": error,
+        }
+        if self._cgroup is not None:
+            ended.update(self._cgroup.end_job())
+        protocol.send(self._server, ended)
+
+    def _fork_job(self, job: protocol.Message, descriptors: list[int]) -> int:
+        pid = python_main.fork()
+        if pid == 0:
+            self._be_job(job, descriptors)
+        if pid < 0:
+            self._enclosure.close()
+            raise EnclosureError("job: it cannot be forked: no memory, or its init was killed")
+        return pid
+
+    def _wait(self, pid: int) -> tuple[int, resource.struct_rusage, bool]:
+        """Wait for a process of the job, and kill the job when the server says so; returns whether it did as the last."""
+        pidfd = os.pidfd_open(pid)
+        self._poll.register(pidfd, select.POLLIN)
+        killed = False
+        while pidfd not in [descriptor for descriptor, _ in self._poll.poll()]:
+            self._hear_out_server()
+            self._enclosure.kill()
+            killed = True
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        _, status, usage = os.wait4(pid, 0)
+        return status, usage, killed
+
+    def _hear_out_server(self) -> None:
+        """Read what the server says in the middle of a job: nothing but that it must end."""
+        received = protocol.receive(self._server)
+        if received is None:
+            self._poll.unregister(self._server)  # `serve` sees it closed once the job is gone
+            return
+        message, descriptors = received
+        protocol.close_all(descriptors)
+        if message["kind"] != "kill":
+            raise protocol.ProtocolError(f"slot: `{message['kind']}` while a job runs")
+
+    def _be_job(self, job: protocol.Message, descriptors: list[int]) -> NoReturn:
+        """Turn this fork into the job: nothing here returns to the slot's code."""
+        try:
+            self._server.detach()  # so that the object, should the job's end finalize it, closes no descriptor of the job's
+            self._enter(job.get("oom_score_adj", _OOM_SCORE_ADJ))
+            self._confinement.set_limits(job["limits"])
+            self._confinement.become_user()
+            work_files.write_files(descriptors[0], job["files"])
+            for target, source in enumerate(descriptors[1:4]):
+                os.dup2(source, target)
+            os.setsid()
+            self._confinement.lock_in()
+        except BaseException as error:  # noqa: BLE001 - the server is told; raising would run the slot's code in the job
+            os.write(self._reporting, f"job: {type(error).__name__}: {error}".encode()[:_REPORT_BYTES])
+            os._exit(1)
+        argv = job["argv"]
+        if job["interpret"]:
+            python_main.run(argv[1], argv)
+        execute(argv)
+
+    def _enter(self, oom_score_adj: int) -> None:
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(score, str(oom_score_adj).encode())
+        self._enclosure.enter()
+
+    def _collect(self, job: protocol.Message, target: int) -> list[list]:
+        """Have a process with the job's rights copy its files; whatever else of the job still ran is killed before."""
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            self._be_collector(job, target, writing)
+        os.close(writing)
+        _, _, killed = self._wait(pid)
+        with open(reading, "rb") as report:
+            text = report.read()
+        return json.loads(text) if text and not killed else []
+
+    def _be_collector(self, job: protocol.Message, target: int, writing: int) -> NoReturn:
+        try:
+            self._enclosure.clear_out()
+            self._enter(_OOM_SCORE_ADJ)
+            self._confinement.become_user()
+            collected = work_files.collect_files(job["collect"], job["collect_bytes"], target)
+            with open(writing, "wb") as report:
+                report.write(json.dumps(collected).encode())
+        finally:
+            os._exit(0)
+
+    def _read_report(self) -> str | None:
+        """Return why the job could not be set up, if it could not."""
+        try:
+            return os.read(self._report, _REPORT_BYTES).decode(errors="replace")
+        except BlockingIOError:
+            return None

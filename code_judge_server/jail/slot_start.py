@@ -1,0 +1,58 @@
+"""How a fork of a zygote becomes a slot: the groups, namespaces and ids that it enters for good."""
+
+import contextlib
+import os
+import socket
+
+from code_judge_server.jail import folder_enclosure, landlock, syscalls
+from code_judge_server.jail.confinement import Confinement
+from code_judge_server.jail.enclosure import NamespaceEnclosure
+from code_judge_server.jail.inits import Inits
+from code_judge_server.jail.machine import Machine
+from code_judge_server.jail.slot import Slot
+from code_judge_server.jail.slot_cgroup import SlotCgroup
+from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namespace
+
+
+def open_slot(server: socket.socket, machine: Machine, number: int, preload: str) -> Slot:
+    """Make this process the slot `number` of a preload set, with `server` as the socket that jobs come on.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    uid = machine.uids[number] if machine.uids is not None else None
+    cgroup = SlotCgroup(machine.cgroup_version, machine.cgroups[number]) if machine.cgroup_version else None
+    if machine.work_folder is not None:
+        return _open_without_namespaces(server, machine, f"slot-{number}-{preload}", uid)
+    if machine.has_own_user_namespace:
+        enter_user_namespace(as_user=USER_INSIDE)  # the kernel counts the tasks of a user in each of them apart
+    syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWCGROUP)
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+    helper = Inits(machine.init, uid=USER_INSIDE if uid is None else uid)
+    syscalls.drop_bounding_set()  # after the helper, whose capabilities come through it
+    ruleset = landlock.scopes()
+    confinement = Confinement(uid=uid, ruleset=lambda: ruleset, limits_memory=cgroup is None, tasks_besides=lambda: 0)
+    confinement.bind_slot(machine.seccomp)
+    syscalls.die_with_parent()  # last: a change of user or group clears it
+    return Slot(server, NamespaceEnclosure(helper), confinement, cgroup)
+
+
+def _open_without_namespaces(server: socket.socket, machine: Machine, name: str, uid: int | None) -> Slot:
+    folder = f"{machine.work_folder}/{name}"
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        with contextlib.suppress(PermissionError):  # no_new_privs makes up for it
+            syscalls.drop_bounding_set()
+    enclosure = folder_enclosure.FolderEnclosure(folder, uid=uid)
+    confinement = Confinement(
+        uid=uid,
+        ruleset=lambda: landlock.files_and_scopes(folder, machine.readable),
+        limits_memory=True,
+        tasks_besides=folder_enclosure.count_own_tasks if uid is None else lambda: 0,
+    )
+    confinement.bind_slot(machine.seccomp)
+    syscalls.die_with_parent()
+    return Slot(server, enclosure, confinement, None)

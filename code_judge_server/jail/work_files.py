@@ -1,0 +1,67 @@
+"""The files of a job: written before it from a memfd, copied after it to another. Both run in a process of the job's
+own rights.
+"""
+
+import contextlib
+import os
+import stat
+
+from code_judge_server.jail import syscalls
+
+
+def write_files(contents: int, files: list[list]) -> None:
+    """Write the `[path, size]` of `files` below the current folder, executable; `contents` holds them one after the
+    other.
+
+    Raises:
+        OSError: the disk quota is used up, or a path is a folder.
+    """
+    offset = 0
+    for path, size in files:
+        if "/" in path:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
+        end = offset + size
+        while offset < end:
+            copied = os.sendfile(target, contents, offset, end - offset)
+            if copied == 0:
+                raise OSError(f"{path}: the memfd of the files ends {end - offset} bytes early")
+            offset += copied
+        os.close(target)
+
+
+def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list]:
+    """Copy regular files below the current folder to `target`, one after the other, as long as `max_bytes` hold them.
+
+    What is not there, or a link, device, socket or pipe, or lies behind a link, is left out: nothing is followed,
+    and nothing blocks.
+
+    Returns:
+        `[path, size]` of what was copied.
+    """
+    collected: list[list] = []
+    folder = os.open(".", os.O_DIRECTORY | os.O_PATH | os.O_CLOEXEC)
+    free = max_bytes
+    for path in paths:
+        with contextlib.suppress(OSError):
+            source = syscalls.open_beneath(folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            try:
+                found = os.fstat(source)
+                if stat.S_ISREG(found.st_mode) and found.st_size <= free:
+                    size = _copy(source, target, found.st_size)
+                    free -= size
+                    collected.append([path, size])
+            finally:
+                os.close(source)
+    os.close(folder)
+    return collected
+
+
+def _copy(source: int, target: int, size: int) -> int:
+    copied = 0
+    while copied < size:
+        step = os.sendfile(target, source, copied, size - copied)
+        if step == 0:
+            break  # it shrank meanwhile
+        copied += step
+    return copied

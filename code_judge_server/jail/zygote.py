@@ -1,0 +1,73 @@
+"""A zygote: an interpreter with a preload set in memory, from which slots are forked."""
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import NoReturn
+
+from code_judge_server.jail import orphans, preload, protocol, syscalls
+from code_judge_server.jail.machine import Machine
+from code_judge_server.jail.slot_start import open_slot
+
+
+def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -> NoReturn:
+    """Load `modules`, then fork a slot for each request, until the launcher is gone."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    syscalls.die_with_parent()
+    if machine.work_folder is not None:
+        orphans.adopt()
+    try:
+        preload.load(modules)
+    except ImportError as error:
+        protocol.send(launcher, {"kind": "failed", "why": f"preload set {modules}: {error}"})
+        os._exit(1)
+    poll = select.poll()
+    poll.register(launcher, select.POLLIN)
+    slots: dict[int, int] = {}
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor in slots:
+                os.waitpid(slots.pop(descriptor), 0)
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                if machine.work_folder is not None:
+                    orphans.end_all(keep=slots.values())
+                continue
+            received = protocol.receive(launcher)
+            if received is None:
+                os._exit(0)
+            message, descriptors = received
+            pid = os.fork()
+            if pid == 0:
+                for pidfd in slots:
+                    os.close(pidfd)
+                _slot_main(launcher, machine, message, descriptors)
+            protocol.close_all(descriptors)
+            pidfd = os.pidfd_open(pid)
+            slots[pidfd] = pid
+            poll.register(pidfd, select.POLLIN)
+
+
+def _slot_main(
+    launcher: socket.socket, machine: Machine, message: protocol.Message, descriptors: list[int]
+) -> NoReturn:
+    answer = {"kind": "slot", "number": message["number"], "preload": message["preload"]}
+    try:
+        slot = open_slot(socket.socket(fileno=descriptors[0]), machine, message["number"], message["preload"])
+    except OSError as error:
+        protocol.send(launcher, {**answer, "error": f"slot {message['number']}: {error}"})
+        os._exit(1)
+    protocol.send(launcher, {**answer, "pid": machine.pid_as_server_sees_it()})
+    launcher.close()
+    machine.close()
+    gc.freeze()  # with all that a slot needs: what is not frozen, the end of a program looks through
+    try:
+        slot.serve()
+    except (OSError, protocol.ProtocolError, KeyError, TypeError, ValueError):
+        traceback.print_exc(file=sys.stderr)
+        os._exit(1)
+    os._exit(0)

@@ -1,0 +1,205 @@
+"""Tiers A, B and C: jobs run in slots of the jail, from interpreters that are warm."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+from code_judge_server.ending import Ending
+from code_judge_server.jail.plan import Plan
+from code_judge_server.jail_executor.launcher import Launcher
+from code_judge_server.jail_executor.messages import JailDiedError
+from code_judge_server.jail_executor.meters import CgroupMeter, TreeMeter
+from code_judge_server.jail_executor.private_slot import PrivateSlot, kernel_counters
+from code_judge_server.jail_executor.slot import Slot
+from code_judge_server.jail_executor.watch import Watch
+from code_judge_server.preload_sets import BARE
+from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome
+from code_judge_server.schemas import Canary, IsolationTier
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 2
+_REPAIRS = 3
+"""A first one may still take for alive what is not."""
+
+
+class JailExecutor:
+    """A fixed number of slots, each with one warm process per preload set; an `Executor` of tiers A to C.
+
+    A slot that dies is started again and its job run once more. A launcher that dies takes all slots with it, and everything is
+    started again, once for all jobs that wait for it.
+
+    Args:
+        plan: What the jail is built from; it names the tier.
+        canaries: What was tried to find the tier.
+        num_private_slots: So many of the plan's slots, its last ones, run no jobs: `open_private_slot` gives them away.
+    """
+
+    def __init__(self, plan: Plan, *, canaries: Sequence[Canary], num_private_slots: int = 0) -> None:
+        self.tier: IsolationTier = plan.tier
+        self.memory_enforcement: Literal["cgroup", "sampled"] = "sampled" if plan.cgroups is None else "cgroup"
+        self.canaries = canaries
+        self.preloads: Mapping[str, Sequence[str]] = plan.preloads
+        self.num_private_slots = num_private_slots
+        self._plan = plan
+        self._num_slots = plan.num_slots - num_private_slots
+        self._launcher = Launcher(plan)  # works while the server goes on importing
+        self._slots: dict[tuple[int, str], Slot] = {}
+        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # the last one used is the warmest
+        self._watch: Watch | None = None
+        self._repairing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._num_rebuilt_slots = 0
+
+    def load(self) -> ExecutorLoad:
+        """Say how many jobs sleep, and how many slots were replaced."""
+        num_asleep = 0 if self._watch is None else self._watch.num_asleep
+        return ExecutorLoad(num_asleep=num_asleep, num_rebuilt_slots=self._num_rebuilt_slots)
+
+    async def start(self) -> None:
+        """Start the slots.
+
+        Raises:
+            ExecutorError: the jail cannot be built.
+        """
+        self._watch = Watch(asyncio.get_running_loop())
+        for number in range(self._num_slots):
+            self._free.put_nowait(number)
+        try:
+            await self._launcher.wait_until_ready()
+            await self._repair()
+        except JailDiedError as error:
+            await self.aclose()
+            raise ExecutorError(f"jail executor: {error}") from error
+
+    async def execute(self, job: Job) -> Outcome:
+        """Run one job as soon as a slot is free; cancelling the call kills it.
+
+        Raises:
+            ExecutorError: slots died over it twice, or it cannot be handed over.
+        """
+        interpret = job.preload in self.preloads
+        preload = job.preload if interpret and job.preload is not None else BARE  # a plain command runs there too
+        for _ in range(_ATTEMPTS):
+            number = await self._free.get()
+            give_back = partial(self._free.put_nowait, number)
+            try:
+                slot = await self._living_slot(number, preload)
+            except BaseException:
+                give_back()
+                raise
+            running = slot.begin(job, interpret=interpret, on_idle=give_back)
+            try:
+                return await running.outcome
+            except asyncio.CancelledError:
+                running.kill(Ending.CANCELLED)  # the slot is free again once it has answered, and not before
+                raise
+            except JailDiedError as error:
+                if not self._closed:
+                    logger.warning("slot %d (%s): %s", number, preload, error)
+        raise ExecutorError(f"jail executor: {_ATTEMPTS} slots ({preload}) failed over one job; the log says how")
+
+    async def open_private_slot(self, index: int, preload: str) -> PrivateSlot:
+        """Start one of the `num_private_slots`; the one that had its index before must be gone.
+
+        Raises:
+            ExecutorError: it cannot be started.
+        """
+        number = self._num_slots + index
+        cgroups = self._plan.cgroups
+        try:
+            end, pid = await self._launcher.open_slot(number, preload)
+            meter = TreeMeter(pid) if cgroups is None else CgroupMeter(str(cgroups.cpu_file(number)))
+            pidfd = os.pidfd_open(pid)
+        except (JailDiedError, OSError) as error:
+            raise ExecutorError(f"jail executor: no slot for a session: {error}") from error
+        end.setblocking(False)
+        oom_kills, peak_memory_bytes = kernel_counters(cgroups, number)
+        return PrivateSlot(end=end, pidfd=pidfd, meter=meter, oom_kills=oom_kills, peak_memory_bytes=peak_memory_bytes)
+
+    async def aclose(self) -> None:
+        """Kill what runs, and leave no process, mount, cgroup or file behind."""
+        self._closed = True
+        if self._repairing is not None:
+            self._repairing.cancel()
+            await asyncio.wait([self._repairing])
+        for slot in self._slots.values():
+            slot.die("the server stops")
+        if self._watch is not None:
+            self._watch.close()
+        await self._launcher.aclose()
+        await asyncio.to_thread(self._plan.close)
+
+    async def _living_slot(self, number: int, preload: str) -> Slot:
+        """Return a slot, started anew where it is dead.
+
+        Raises:
+            ExecutorError: it cannot be started, or the executor is closed.
+        """
+        for _ in range(_REPAIRS + 1):
+            slot = self._slots.get((number, preload))
+            if slot is not None and slot.alive:
+                return slot
+            await self._share_repair()
+        raise ExecutorError(
+            f"jail executor: slot {number} ({preload}) died, and {_REPAIRS} repairs did not bring it back"
+        )
+
+    async def _share_repair(self) -> None:
+        """Wait for the one repair that is under way, or start it; it may fail.
+
+        Raises:
+            ExecutorError: the executor is closed.
+        """
+        if self._closed:
+            raise ExecutorError("jail executor: it is closed")
+        if self._repairing is None:
+            self._repairing = asyncio.create_task(self._repair())
+            self._repairing.add_done_callback(self._forget_repair)
+        await asyncio.wait([self._repairing])
+
+    def _forget_repair(self, task: asyncio.Task[None]) -> None:
+        self._repairing = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("jail executor: %s", error)
+
+    async def _repair(self) -> None:
+        """Start the launcher again if it is dead, and every slot that is.
+
+        Raises:
+            JailDiedError: one of them does not come up.
+        """
+        if not self._launcher.alive:
+            logger.warning("jail executor: the launcher died; it is started again with all slots")
+            for slot in self._slots.values():
+                slot.die("its launcher died")
+            await self._launcher.aclose()
+            self._launcher = Launcher(self._plan)
+            await self._launcher.wait_until_ready()
+        slots = [(number, preload) for number in range(self._num_slots) for preload in self.preloads]
+        dead = [slot for slot in slots if not self._is_alive(*slot)]
+        at_once = len(self.preloads) * len(os.sched_getaffinity(0))
+        for start in range(0, len(dead), at_once):
+            opening = (self._open_slot(*slot) for slot in dead[start : start + at_once])
+            results = await asyncio.gather(*opening, return_exceptions=True)  # none goes on after this repair
+            for error in filter(None, results):
+                raise error
+
+    def _is_alive(self, number: int, preload: str) -> bool:
+        slot = self._slots.get((number, preload))
+        return slot is not None and slot.alive
+
+    async def _open_slot(self, number: int, preload: str) -> None:
+        assert self._watch is not None, "started"
+        end, pid = await self._launcher.open_slot(number, preload)
+        try:
+            cgroups = self._plan.cgroups
+            meter = TreeMeter(pid) if cgroups is None else CgroupMeter(str(cgroups.cpu_file(number)))
+            self._num_rebuilt_slots += (number, preload) in self._slots
+            self._slots[number, preload] = Slot(end, pid=pid, meter=meter, watch=self._watch)
+        except OSError as error:
+            end.close()
+            raise JailDiedError(f"slot {number} ({preload}) died at once: {error}") from error

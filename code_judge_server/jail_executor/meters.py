@@ -1,0 +1,118 @@
+"""What a running job uses, as the kernel counts it."""
+
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+from code_judge_server.slot import process_tree
+
+_SLOT_CPU_TIME_S = 0.01
+"""What a slot itself needs for a job at most, in the same cgroup."""
+_SLOT_TASKS = 2
+"""The helper of a slot, and the init of a job."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a job uses at one moment; 0 where the kernel itself holds the limit."""
+
+    cpu_time_s: float
+    """Of the job and everything below it, since it started."""
+    memory_bytes: int = 0
+    num_tasks: int = 0
+    """Processes and threads."""
+
+
+class Meter(Protocol):
+    """Reads the usage of the job that runs in one slot."""
+
+    def restart(self) -> None:
+        """Count from here: the next job starts."""
+        ...
+
+    def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
+        """Return the usage of the running job, only as exact as these limits need it."""
+        ...
+
+    def close(self) -> None:
+        """Close what it reads from."""
+        ...
+
+
+class CgroupMeter:
+    """CPU time by the cgroup of a slot; memory and tasks are held by that cgroup.
+
+    Args:
+        path: `cpuacct.usage` (nanoseconds) of cgroup v1 or `cpu.stat` (`usage_usec 12`) of v2.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._started_at_s = 0.0
+
+    def restart(self) -> None:
+        """Count from here: the next job starts."""
+        self._started_at_s = self._total_s()
+
+    def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
+        """Return the CPU time of all in the slot since the job started, less what the slot itself may have used of it."""
+        return Usage(cpu_time_s=max(0.0, self._total_s() - self._started_at_s - _SLOT_CPU_TIME_S))
+
+    def close(self) -> None:
+        """Close the counter."""
+        os.close(self._fd)
+
+    def _total_s(self) -> float:
+        text = os.pread(self._fd, 256, 0)
+        if text.startswith(b"usage_usec "):
+            return int(text.split(maxsplit=2)[1]) / 1e6
+        return int(text) / 1e9
+
+
+class TreeMeter:
+    """CPU time, memory and tasks by `/proc`: the sums over everything below a slot.
+
+    Args:
+        slot_pid: The slot, below which at most one job runs.
+    """
+
+    def __init__(self, slot_pid: int) -> None:
+        self._slot_pid = slot_pid
+        self._stat = os.open(f"/proc/{slot_pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._reaped_before_s = 0.0
+
+    def restart(self) -> None:
+        """Count from here: the next job starts."""
+        self._reaped_before_s = self._reaped_s()
+
+    def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
+        """Return what is below the slot, or was and has been waited for.
+
+        Memory is the sum of the resident sizes, and only where that is beyond `memory_bytes` and several processes may share
+        it, the sum of their shares, which takes longer to read.
+        """
+        reaped_s = self._reaped_s() - self._reaped_before_s
+        pids = process_tree.descendants(self._slot_pid, at_most=max_tasks + _SLOT_TASKS + 1)
+        usage = process_tree.usage(pids)
+        used_bytes = usage.memory_bytes
+        if used_bytes > memory_bytes and len(pids) > 1:
+            used_bytes = process_tree.proportional_memory_bytes(pids)
+        return Usage(
+            cpu_time_s=reaped_s + usage.cpu_time_s,
+            memory_bytes=used_bytes,
+            num_tasks=max(0, usage.num_tasks - _SLOT_TASKS),
+        )
+
+    def close(self) -> None:
+        """Close the slot's entry in `/proc`."""
+        os.close(self._stat)
+
+    def _reaped_s(self) -> float:
+        """CPU time of the children that the slot has waited for, in its whole life."""
+        try:
+            # proc_pid_stat(5), counted from field 3: the second one, the name, may hold spaces and brackets.
+            fields = os.pread(self._stat, 1024, 0).rpartition(b") ")[2].split()
+        except ProcessLookupError:
+            return self._reaped_before_s  # the slot died: its socket tells soon
+        return (int(fields[13]) + int(fields[14])) / _TICKS_PER_S

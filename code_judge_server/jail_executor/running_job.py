@@ -1,0 +1,260 @@
+"""One job in a slot: what goes into it, what comes out of it, and when it has had enough."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+
+from code_judge_server.ending import Ending
+from code_judge_server.jail.protocol import Message
+from code_judge_server.jail_executor.messages import Ended, JailDiedError
+from code_judge_server.jail_executor.meters import Meter
+from code_judge_server.jail_executor.output_stream import OutputStream
+from code_judge_server.jail_executor.sealed_files import seal
+from code_judge_server.sandbox import Job, Outcome
+
+FIRST_LOOK_S = 0.02
+"""A job that lives this long has its pipes watched; what a shorter one prints mostly fits into them."""
+SAMPLE_INTERVAL_S = 0.05
+ASLEEP_AFTER_SAMPLES = 2
+ASLEEP_BELOW_CPU_SHARE = 0.1
+"""A job is asleep when in so many samples in a row it has used less of a core than this."""
+ANSWER_TIMEOUT_S = 10.0
+"""Within which a slot must have ended a job that it was told to kill."""
+
+
+class RunningJob:
+    """A job from its start until its outcome, in the one event loop.
+
+    Args:
+        job: What to run.
+        meter: Counts what it uses.
+        kill: Tells the slot to end the job; the slot still answers.
+        catch_up: Takes what the slot has said already, which may be that the job has ended.
+        give_up: Declares the slot dead, with a reason.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        meter: Meter,
+        kill: Callable[[], None],
+        catch_up: Callable[[], None],
+        give_up: Callable[[str], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.outcome: asyncio.Future[Outcome] = loop.create_future()
+        self._loop = loop
+        self._job = job
+        self._meter = meter
+        self._tell_slot_to_kill = kill
+        self._catch_up = catch_up
+        self._give_up = give_up
+        self._ending: Ending | None = None
+        self._peak_memory_bytes = 0
+        self._num_idle_samples = 0
+        self._collected: int | None = None
+        self._streams: tuple[OutputStream, ...] = ()
+        self._watches_streams = False
+        self._started_at = time.monotonic()
+        self._sampled_at = self._started_at
+        self._sampled_cpu_time_s = 0.0
+        self._deadline = self._started_at + job.limits.wall_time_s
+        self.look_at = min(self._started_at + FIRST_LOOK_S, self._deadline)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it has used hardly any CPU for a while."""
+        return self._num_idle_samples >= ASLEEP_AFTER_SAMPLES
+
+    def send(self, send: Callable[[Message, tuple[int, ...]], None], *, interpret: bool) -> None:
+        """Hand the job over.
+
+        Args:
+            send: Sends one message with descriptors.
+            interpret: The slot's own interpreter runs the script `argv[1]`.
+
+        Raises:
+            OSError: no memory or no descriptors are left, or the slot is gone.
+            ProtocolError: the names of the files are too long for one message.
+        """
+        job = self._job
+        given: list[int] = []
+        try:
+            given.append(seal("files", job.files.values()))
+            given.append(seal("stdin", [job.stdin]))
+            for _ in range(2):
+                read, write = os.pipe()
+                given.append(write)
+                self._streams += (OutputStream(read, job.limits.output_bytes),)
+            if job.collect:
+                self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
+                given.append(self._collected)
+            self._meter.restart()
+            send(self._message(interpret), tuple(given))
+        finally:
+            for fd in given:
+                if fd != self._collected:
+                    os.close(fd)
+
+    def kill(self, reason: Ending) -> None:
+        """Have the job ended, whose outcome is then `reason`; only the first reason counts."""
+        if self._ending is None:
+            self._ending = reason
+            self.look_at = time.monotonic() + ANSWER_TIMEOUT_S
+            self._tell_slot_to_kill()
+
+    def look(self, now: float) -> None:
+        """Sample the job, and see whether it or its slot is late."""
+        if self._ending is not None or now >= self._deadline:
+            self._catch_up()  # it is not late if it was we who did not listen
+            if not self._streams:
+                return
+        if self._ending is not None:
+            self._give_up(f"it did not end a job within {ANSWER_TIMEOUT_S:g} s of being told to")
+        elif now >= self._deadline:
+            self.kill(Ending.WALL_TIME)
+        elif not self._watches_streams:
+            self._watches_streams = True
+            for stream in self._streams:
+                self._loop.add_reader(stream.fd, self._on_output, stream)
+            self.look_at = min(self._started_at + SAMPLE_INTERVAL_S, self._deadline)
+        else:
+            self.look_at = min(now + SAMPLE_INTERVAL_S, self._deadline)
+            self._sample(now)
+
+    def finish(self, ended: Ended) -> None:
+        """Take the slot's word that nothing of the job is left, and set the outcome.
+
+        Raises:
+            JailDiedError: the message contradicts the job.
+        """
+        wall_time_s = time.monotonic() - self._started_at
+        if ended.error is not None and self._ending is None:
+            self._settle(JailDiedError(f"a job could not be set up: {ended.error}"))
+            return
+        for stream in self._streams:
+            stream.drain()
+        stdout, stderr = self._streams
+        cpu_time_s = self._cpu_time_s(ended)
+        outcome = Outcome(
+            ending=self._judged(ended, cpu_time_s),
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            stdout=bytes(stdout.data),
+            stderr=bytes(stderr.data),
+            stdout_cut=stdout.cut,
+            stderr_cut=stderr.cut,
+            cpu_time_s=cpu_time_s,
+            wall_time_s=wall_time_s,
+            peak_memory_bytes=self._peak(ended),
+            files=self._collected_files(ended),
+        )
+        self._settle(outcome)
+
+    def fail(self, error: JailDiedError) -> None:
+        """Set the failure of the slot as the outcome."""
+        self._settle(error)
+
+    def abandon(self) -> None:
+        """Give up a job that was never handed over."""
+        self.outcome.cancel()
+        self._close()
+
+    def _message(self, interpret: bool) -> Message:
+        job, limits = self._job, self._job.limits
+        return {
+            "kind": "job",
+            "argv": job.argv,
+            "interpret": interpret,
+            "limits": {
+                "cpu_time_s": limits.cpu_time_s,
+                "memory_bytes": limits.memory_bytes,
+                "max_tasks": limits.max_tasks,
+                "disk_bytes": limits.disk_bytes,
+            },
+            "files": [(path, len(content)) for path, content in job.files.items()],
+            "collect": job.collect,
+            "collect_bytes": job.collect_bytes,
+        }
+
+    def _sample(self, now: float) -> None:
+        limits = self._job.limits
+        usage = self._meter.read(memory_bytes=limits.memory_bytes, max_tasks=limits.max_tasks)
+        cpu_share = (usage.cpu_time_s - self._sampled_cpu_time_s) / (now - self._sampled_at)
+        self._num_idle_samples = self._num_idle_samples + 1 if cpu_share < ASLEEP_BELOW_CPU_SHARE else 0
+        self._sampled_at, self._sampled_cpu_time_s = now, usage.cpu_time_s
+        self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
+        if usage.memory_bytes > limits.memory_bytes:
+            self.kill(Ending.MEMORY)
+        elif usage.num_tasks > limits.max_tasks:
+            self.kill(Ending.TASKS)
+        elif usage.cpu_time_s > limits.cpu_time_s:
+            self.kill(Ending.CPU_TIME)
+
+    def _on_output(self, stream: OutputStream) -> None:
+        if not stream.read():
+            self._loop.remove_reader(stream.fd)
+        if stream.cut:
+            self.kill(Ending.OUTPUT)
+
+    def _judged(self, ended: Ended, cpu_time_s: float) -> Ending:
+        ending = self._ending or self._judged_by_totals(ended, cpu_time_s)
+        failed = ending is Ending.EXITED and ended.exit_code != 0
+        if ended.tasks_refused and (failed or ending in (Ending.CPU_TIME, Ending.WALL_TIME)):
+            return Ending.TASKS  # it did not get over that
+        return ending
+
+    def _judged_by_totals(self, ended: Ended, cpu_time_s: float) -> Ending:
+        """Return the ending of a job that ended by itself, perhaps past a limit that nobody had looked at yet."""
+        limits = self._job.limits
+        if any(stream.cut for stream in self._streams):
+            return Ending.OUTPUT
+        if ended.oom_kills or (ended.oom_kills is None and self._peak(ended) > limits.memory_bytes):
+            return Ending.MEMORY
+        if cpu_time_s > limits.cpu_time_s:
+            return Ending.CPU_TIME
+        return Ending.EXITED
+
+    def _cpu_time_s(self, ended: Ended) -> float:
+        """Return the CPU time of all of the job: what it started and did not wait for is missing from the slot's account."""
+        if self._sampled_at == self._started_at:
+            return ended.cpu_time_s  # nobody has looked, in so short a time
+        limits = self._job.limits
+        usage = self._meter.read(memory_bytes=limits.memory_bytes, max_tasks=limits.max_tasks)
+        return max(ended.cpu_time_s, self._sampled_cpu_time_s, usage.cpu_time_s)
+
+    def _peak(self, ended: Ended) -> int:
+        if ended.peak_memory_bytes is not None:
+            return ended.peak_memory_bytes
+        return max(ended.max_rss_bytes, self._peak_memory_bytes)
+
+    def _collected_files(self, ended: Ended) -> dict[str, bytes]:
+        files: dict[str, bytes] = {}
+        offset = 0
+        for path, size in ended.collected:
+            if self._collected is None or path not in self._job.collect or offset + size > self._job.collect_bytes:
+                raise JailDiedError(f"it brought back `{path[:100]}` of {size} bytes, which nobody asked for")
+            files[path] = os.pread(self._collected, size, offset)
+            offset += size
+        return files
+
+    def _settle(self, outcome: Outcome | JailDiedError) -> None:
+        self._close()
+        if self.outcome.done():
+            return  # cancelled: nobody waits for it
+        if isinstance(outcome, JailDiedError):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
+
+    def _close(self) -> None:
+        for stream in self._streams:
+            if self._watches_streams:
+                self._loop.remove_reader(stream.fd)
+            os.close(stream.fd)
+        self._streams = ()
+        if self._collected is not None:
+            os.close(self._collected)
+            self._collected = None

@@ -1,0 +1,111 @@
+"""The server's end of one slot: it runs one job at a time, and is dead as soon as it does anything unexpected."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+from code_judge_server.jail import protocol
+from code_judge_server.jail_executor import messages
+from code_judge_server.jail_executor.messages import JailDiedError
+from code_judge_server.jail_executor.meters import Meter
+from code_judge_server.jail_executor.running_job import RunningJob
+from code_judge_server.jail_executor.watch import Watch
+from code_judge_server.sandbox import ExecutorError, Job
+
+
+class Slot:
+    """One slot of the jail: a process that forks jobs from a warm interpreter.
+
+    Args:
+        end: The server's end of its socket, which this object closes.
+        pid: Its process id, as this process sees it.
+        meter: Counts what its jobs use; closed with the slot.
+        watch: Looks after its jobs.
+    """
+
+    def __init__(self, end: socket.socket, *, pid: int, meter: Meter, watch: Watch) -> None:
+        end.setblocking(False)
+        self.alive = True
+        self._end = end
+        self._pidfd = os.pidfd_open(pid)
+        self._meter = meter
+        self._watch = watch
+        self._running: RunningJob | None = None
+        self._on_idle: Callable[[], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(end, self._take_messages)
+
+    def begin(self, job: Job, *, interpret: bool, on_idle: Callable[[], None]) -> RunningJob:
+        """Start a job; the slot must be alive and idle.
+
+        Args:
+            job: What to run.
+            interpret: The slot's own interpreter runs the script `argv[1]`.
+            on_idle: Called once when nothing of the job is left in this slot.
+
+        Raises:
+            ExecutorError: no slot could run it; the slot is idle, and `on_idle` was called.
+        """
+        running = RunningJob(
+            job, meter=self._meter, kill=self._kill_job, catch_up=self._take_messages, give_up=self.die
+        )
+        self._running, self._on_idle = running, on_idle
+        try:
+            running.send(self._send, interpret=interpret)
+        except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
+            self.die(f"it does not take a job: {error}")
+        except (OSError, protocol.ProtocolError) as error:
+            running.abandon()
+            self._become_idle()
+            raise ExecutorError(
+                f"jail executor: a job of {len(job.files)} files cannot be handed over: {error}"
+            ) from error
+        else:
+            self._watch.add(running)
+        return running
+
+    def die(self, reason: str) -> None:
+        """End the slot and all in it, and fail its job; nothing happens if it is dead already."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._loop.remove_reader(self._end)
+        self._end.close()
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        os.close(self._pidfd)
+        self._meter.close()
+        if self._running is not None:
+            self._running.fail(JailDiedError(reason))
+            self._become_idle()
+
+    def _send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
+        protocol.send(self._end, message, descriptors)
+
+    def _kill_job(self) -> None:
+        try:
+            self._send({"kind": "kill"})
+        except OSError as error:
+            self.die(f"it does not take a kill: {error}")
+
+    def _take_messages(self) -> None:
+        """Take all that has arrived."""
+        try:
+            while self.alive and (message := messages.receive(self._end, messages.FROM_SLOT)) is not None:
+                if self._running is None:
+                    raise JailDiedError("it ended a job that it never got")
+                self._running.finish(message)
+                self._become_idle()
+        except JailDiedError as error:
+            self.die(str(error))
+
+    def _become_idle(self) -> None:
+        if self._running is not None:
+            self._watch.remove(self._running)
+            self._running = None
+        if self._on_idle is not None:
+            on_idle, self._on_idle = self._on_idle, None
+            on_idle()

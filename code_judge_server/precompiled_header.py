@@ -1,0 +1,78 @@
+"""A large C++ header compiled once for all who include it: `g++ -O2` then takes less than half the time.
+
+It is made in the jail like any other artifact and kept in the server's memory. Each compilation gets a copy of its own among
+its files, so that no source can spoil it for another.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from code_judge_server.ending import Ending
+from code_judge_server.languages import PrecompiledHeaderRules
+from code_judge_server.run_results import end_of
+from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits
+
+logger = logging.getLogger(__name__)
+
+_FOLDER = ".precompiled"
+_BEFORE_FIRST_DIRECTIVE = rb"(?:\s++|//[^\n]*+\n|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
+
+
+class PrecompiledHeader:
+    """One header, compiled in the background once the first source wants it.
+
+    Args:
+        rules: What it is, and how it is compiled.
+        executor: Where it is compiled.
+        limits: What that may use.
+        max_bytes: Memory for it; a larger one is not used.
+    """
+
+    def __init__(self, rules: PrecompiledHeaderRules, executor: Executor, *, limits: JobLimits, max_bytes: int) -> None:
+        self._rules = rules
+        self._executor = executor
+        self._limits = limits
+        self._max_bytes = max_bytes
+        # After anything else a compiler does not take it, as a macro might change what the header means.
+        include = rb"#[ \t]*+include[ \t]*+<" + re.escape(rules.header.encode()) + rb">"
+        self._first_include = re.compile(_BEFORE_FIRST_DIRECTIVE + include)
+        self._making: asyncio.Task[None] | None = None
+        self._files: Mapping[str, bytes] = {}
+
+    def apply_to(self, job: Job, source: bytes) -> Job:
+        """Return the compilation `job` with the header at hand, if there is one yet and `source` begins with it."""
+        if self._max_bytes == 0 or self._first_include.match(source) is None:
+            return job
+        if self._making is None:
+            self._making = asyncio.create_task(self._make())
+        if not self._files:
+            return job
+        argv = (job.argv[0], f"-I{_FOLDER}", *job.argv[1:])
+        return replace(job, argv=argv, files={**job.files, **self._files})
+
+    async def _make(self) -> None:
+        rules = self._rules
+        source = f"#include <{rules.header}>\n".encode()
+        job = Job(
+            argv=rules.compile,
+            limits=self._limits,
+            files={rules.source: source},
+            collect=(rules.artifact,),
+            collect_bytes=self._max_bytes,
+        )
+        try:
+            outcome = await self._executor.execute(job)
+        except ExecutorError as error:
+            logger.warning("precompiled header %s: %s", rules.header, error)
+            self._making = None
+            return
+        content = outcome.files.get(rules.artifact)
+        if outcome.ending is not Ending.EXITED or outcome.exit_code != 0 or content is None:
+            logger.warning(
+                "precompiled header %s: %s %s; it is not used", rules.header, rules.compile[0], end_of(outcome)
+            )
+            return
+        self._files = {f"{_FOLDER}/{rules.header}.gch": content}

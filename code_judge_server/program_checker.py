@@ -1,0 +1,51 @@
+"""A checker of the user's: a program that reads input, output and expected output from files, and accepts or not."""
+
+from code_judge_server.compiling import Program
+from code_judge_server.ending import Ending
+from code_judge_server.limits import with_room_for
+from code_judge_server.run_results import end_of
+from code_judge_server.sandbox import Executor, Job, JobLimits
+
+_FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
+_ACCEPTS, _REFUSES = 0, 1
+
+
+class CheckerFailedError(Exception):
+    """The checker neither accepted nor refused."""
+
+
+class ProgramChecker:
+    """Runs a checker in the jail, each time afresh.
+
+    Args:
+        executor: Where it runs.
+        program: The checker.
+        limits: What one run of it may use.
+    """
+
+    def __init__(self, executor: Executor, program: Program, *, limits: JobLimits) -> None:
+        self._executor = executor
+        self._program = program
+        self._limits = limits
+
+    async def accepts(self, *, stdin: bytes, output: bytes, expected: bytes) -> bool:
+        """Return whether the checker accepts what a program printed for `stdin`.
+
+        Raises:
+            CheckerFailedError: it ended otherwise than with exit code 0 or 1.
+            ExecutorError: as `Executor.execute`.
+        """
+        texts = dict(zip(_FILE_NAMES, (stdin, output, expected), strict=True))
+        files = {**self._program.files, **texts}
+        outcome = await self._executor.execute(
+            Job(
+                argv=(*self._program.argv, *_FILE_NAMES),
+                limits=with_room_for(self._limits, files),
+                files=files,
+                preload=self._program.preload,
+            )
+        )
+        if outcome.ending is Ending.EXITED and outcome.exit_code in (_ACCEPTS, _REFUSES):
+            return outcome.exit_code == _ACCEPTS
+        said = outcome.stderr.decode(errors="replace")
+        raise CheckerFailedError(f"checker: it {end_of(outcome)}; exit code 0 accepts and 1 refuses. It wrote: {said}")

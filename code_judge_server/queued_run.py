@@ -1,0 +1,53 @@
+"""One submission between its receipt and its verdict."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from code_judge_server.schemas import Submission, Verdict
+
+Work = Callable[[float], Coroutine[Any, Any, Verdict]]
+"""What a turn is used for; takes the seconds that it waited for it."""
+
+
+class Waiter(Protocol):
+    """Whoever wants the verdict of a run."""
+
+    def give(self, run: "QueuedRun", verdict: Verdict) -> None:
+        """Take the verdict."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Take the error that the judge raised instead of a verdict: a bug."""
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class QueuedRun:
+    """A submission that waits or runs, for all who wait for its verdict (several, if it was sent again meanwhile)."""
+
+    submission: Submission
+    client: str
+    entered_at: float
+    """On the clock of `time.monotonic`."""
+    work: Work | None = None
+    """What to do instead of judging it."""
+    key: bytes | None = None
+    """Of its client, id and content, where the same submission sent again is to share this run."""
+    waiters: list[Waiter] = field(default_factory=list)
+    task: asyncio.Task[Verdict] | None = None
+    """Absent while it waits."""
+    started_at: float = 0.0
+    charged_s: float = 0.0
+    """Slot time that its client was charged with when it started."""
+
+    @property
+    def kind(self) -> str:
+        """What its run time is likely to depend on."""
+        return self.submission.language
+
+    @property
+    def num_units(self) -> int:
+        """Runs of the program that make it up."""
+        return len(self.submission.tests) or 1

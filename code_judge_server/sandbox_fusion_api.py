@@ -1,0 +1,163 @@
+"""The endpoints of SandboxFusion: `/run_code`, `/run_jupyter` and `/v1/ping`.
+
+Overload is a 504, the only answer that verl's client tries again.
+"""
+
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import TypeAdapter, ValidationError
+
+from code_judge_server import notebook_driver
+from code_judge_server.client_name import client_of
+from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError
+from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.languages import LanguageRules, wrong_fields
+from code_judge_server.queue import SubmissionQueue
+from code_judge_server.sandbox_fusion_results import (
+    compile_result,
+    encoded_files,
+    failed_compile_result,
+    run_result,
+    run_status,
+)
+from code_judge_server.sandbox_fusion_schemas import (
+    CellRunResult,
+    RunCodeRequest,
+    RunCodeResponse,
+    RunJupyterRequest,
+    RunJupyterResponse,
+    RunStatus,
+)
+from code_judge_server.schemas import Limits, Rejection, Submission, Verdict, VerdictStatus
+from code_judge_server.settings import Settings
+
+_OUR_NAMES = {"nodejs": "javascript", "js": "javascript"}
+"""Where SandboxFusion's name of a language is another."""
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    **{status: answer for status, answer in DOCUMENTED_REFUSALS.items() if status != 429},
+    504: {"model": Rejection, "description": "No slot was free in time"},
+}
+_CELL_RESULTS = TypeAdapter(list[CellRunResult])
+
+
+class _SandboxFusion:
+    """Runs SandboxFusion's requests through the queue."""
+
+    def __init__(self, settings: Settings, queue: SubmissionQueue, languages: Mapping[str, LanguageRules]) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._languages = languages
+        self._notebook_driver = Path(notebook_driver.__file__).read_text()
+
+    async def run_code(self, body: RunCodeRequest, request: Request) -> RunCodeResponse:
+        """Run one program."""
+        language = _OUR_NAMES.get(body.language, body.language)
+        rules = self._languages.get(language)
+        if rules is None:
+            message = f"language: `{body.language}` is not among this server's: {', '.join(self._languages)}"
+            return RunCodeResponse(status=RunStatus.SANDBOX_ERROR, message=message)
+        verdict = await self._verdict(_program(body, language), request)
+        status = run_status(verdict)
+        if status is RunStatus.SANDBOX_ERROR:
+            return RunCodeResponse(status=status, message=verdict.stderr or verdict.status)
+        if verdict.status is VerdictStatus.COMPILE_ERROR:
+            time_limit_s = min(body.compile_timeout, self._settings.compile_time_s)
+            failure = failed_compile_result(verdict, time_limit_s=time_limit_s)
+            return RunCodeResponse(status=status, compile_result=failure)
+        return RunCodeResponse(
+            status=status,
+            compile_result=None if rules.compile is None else compile_result(verdict),
+            run_result=run_result(verdict),
+            files=encoded_files(body.fetch_files, verdict.files),
+        )
+
+    async def run_jupyter(self, body: RunJupyterRequest, request: Request) -> RunJupyterResponse:
+        """Run the cells of one notebook in one interpreter."""
+        verdict = await self._verdict(self._notebook(body), request)
+        status = run_status(verdict)
+        if status is RunStatus.SANDBOX_ERROR:
+            return RunJupyterResponse(status=status, message=verdict.stderr or verdict.status)
+        driver = run_result(verdict)
+        try:
+            cells = _CELL_RESULTS.validate_json(verdict.files.get(notebook_driver.RESULT_FILE, b""))
+        except ValidationError:  # no such file, or one that a cell has written instead
+            return RunJupyterResponse(status=RunStatus.FAILED, driver=driver)
+        files = encoded_files(body.fetch_files, verdict.files)
+        return RunJupyterResponse(status=status, driver=driver, cells=cells, files=files)
+
+    def _notebook(self, body: RunJupyterRequest) -> Submission:
+        numbered = enumerate(body.cells, start=1)
+        cells = {notebook_driver.CELL_FILE.format(number=number): cell.encode() for number, cell in numbered}
+        task = {
+            "num_cells": len(cells),
+            "cell_timeout": body.cell_timeout,
+            "max_chars": self._settings.max_reply_chars,
+        }
+        return Submission(
+            id=str(uuid.uuid4()),
+            language="python",
+            code=self._notebook_driver,
+            stdin=json.dumps(task),
+            limits=Limits(
+                cpu_time_s=body.total_timeout, wall_time_s=body.total_timeout, memory_bytes=body.memory_bytes
+            ),
+            files=body.given_files | cells,
+            collect=[notebook_driver.RESULT_FILE, *body.wanted_files],
+        )
+
+    async def _verdict(self, submission: Submission, request: Request) -> Verdict:
+        if errors := wrong_fields(submission, self._languages):
+            raise RejectedError(f"wrong fields: `{errors[0].field}`: {errors[0].message}", errors=errors)
+        max_queue_time_s = self._settings.max_queue_time_s
+        work = self._queue.judge_all([submission], client=client_of(request.scope), max_queue_time_s=max_queue_time_s)
+        (verdict,) = await unless_disconnected(request, work)
+        if verdict.status is VerdictStatus.QUEUE_TIMEOUT:
+            raise RejectedError(f"queue: no slot within {max_queue_time_s:g} s (max_queue_time_s)", status_code=504)
+        return verdict
+
+
+def sandbox_fusion_router(
+    settings: Settings, queue: SubmissionQueue, languages: Mapping[str, LanguageRules]
+) -> APIRouter:
+    """Return the routes; their formats are documented in `sandbox_fusion_schemas`."""
+    router = APIRouter(route_class=StrictJsonRoute, responses=_REFUSALS)
+    runner = _SandboxFusion(settings, queue, languages)
+
+    @router.get("/v1/ping")
+    async def ping() -> str:
+        """Answer a probe."""
+        return "pong"
+
+    @router.post("/run_code")
+    async def run_code(body: RunCodeRequest, request: Request) -> RunCodeResponse:
+        """Run one program, with what its compiler said if it has one."""
+        return await runner.run_code(body, request)
+
+    @router.post("/run_jupyter")
+    async def run_jupyter(body: RunJupyterRequest, request: Request) -> RunJupyterResponse:
+        """Run the cells of one notebook."""
+        return await runner.run_jupyter(body, request)
+
+    return router
+
+
+def _program(body: RunCodeRequest, language: str) -> Submission:
+    return Submission(
+        id=str(uuid.uuid4()),
+        language=language,
+        code=body.code,
+        stdin=body.stdin or "",
+        limits=Limits(
+            cpu_time_s=body.run_timeout,
+            wall_time_s=body.run_timeout,
+            memory_bytes=body.memory_bytes,
+            compile_time_s=body.compile_timeout,
+        ),
+        files=body.given_files,
+        collect=body.wanted_files,
+    )

@@ -1,0 +1,140 @@
+"""Puts runs into slots, by fair shares between clients, and takes them out again when nobody waits for them."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from code_judge_server.fair_queue import FairQueue
+from code_judge_server.judging import Judge
+from code_judge_server.queued_run import QueuedRun
+from code_judge_server.run_times import RunTimes
+from code_judge_server.sandbox import Executor
+from code_judge_server.schemas import Verdict
+from code_judge_server.shared_capacity import SharedCapacity
+
+logger = logging.getLogger(__name__)
+
+_SLEEPER_POLL_S = 0.05
+
+
+class JudgeFailedError(Exception):
+    """The judge raised something, or was cancelled from elsewhere, instead of giving a verdict: a bug."""
+
+
+class Scheduler:
+    """Judges `num_slots` runs at once, and up to `total_slots` while programs sleep, for they leave their cores to others.
+
+    There is a task for each run that is being judged, and none for those that wait.
+
+    Args:
+        judge: What judges a run whose turn it is.
+        executor: Asked how many of its jobs sleep.
+        num_slots: Runs judged at once.
+        total_slots: Runs judged at once while some sleep.
+        capacity: Runs that may wait; held to by whoever enters them.
+        on_end: Called with each run that entered, once, and its verdict; None if it was given up.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        executor: Executor,
+        *,
+        num_slots: int,
+        total_slots: int,
+        capacity: int,
+        on_end: Callable[[QueuedRun, Verdict | None], None],
+    ) -> None:
+        self.num_slots = num_slots
+        self.num_running = 0
+        self.room = SharedCapacity(capacity)
+        self._total_slots = total_slots
+        self._judge = judge
+        self._executor = executor
+        self._on_end = on_end
+        self._run_times = RunTimes()
+        self._waiting = FairQueue(self._run_times)
+        self._running_units: Counter[str] = Counter()
+        self._sleeper_poll: asyncio.TimerHandle | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        """Runs that wait for a slot."""
+        return len(self._waiting)
+
+    def enter(self, runs: Iterable[QueuedRun]) -> None:
+        """Let runs wait for their turn, which may come at once."""
+        for run in runs:
+            self.room.take(run.client, 1)
+            self._waiting.push(run)
+        self._fill_slots()
+
+    def give_up(self, run: QueuedRun) -> None:
+        """Take out a run that nobody waits for; one that is being judged is killed."""
+        if run.task is not None:
+            run.task.cancel()
+            return
+        self._waiting.remove(run)
+        self.room.give_back(run.client, 1)
+        self._on_end(run, None)
+
+    def estimated_wait_s(self, client: str) -> float:
+        """Return how long a run of a client that entered now would wait for its slot, by the run times seen so far."""
+        if self.num_running < self.num_slots and not self._waiting:
+            return 0.0
+        half_done_s = 0.5 * self._run_times.backlog_s(self._running_units)
+        return (half_done_s + self._waiting.work_ahead_s(client)) / self.num_slots
+
+    def _fill_slots(self) -> None:
+        while self._waiting and self._has_slot():
+            self._start(self._waiting.pop())
+        if self._waiting and self._sleeper_poll is None and self.num_slots < self._total_slots:
+            self._sleeper_poll = asyncio.get_running_loop().call_later(_SLEEPER_POLL_S, self._look_for_sleepers)
+
+    def _has_slot(self) -> bool:
+        if self.num_running < self.num_slots:
+            return True
+        return (
+            self.num_running < self._total_slots
+            and self.num_running - self._executor.load().num_asleep < self.num_slots
+        )
+
+    def _look_for_sleepers(self) -> None:
+        self._sleeper_poll = None
+        self._fill_slots()
+
+    def _start(self, run: QueuedRun) -> None:
+        self.num_running += 1
+        self._running_units[run.kind] += run.num_units
+        self.room.give_back(run.client, 1)
+        run.started_at = time.monotonic()
+        waited_s = run.started_at - run.entered_at
+        run.task = asyncio.create_task(
+            self._judge.judge(run.submission, queue_time_s=waited_s) if run.work is None else run.work(waited_s)
+        )
+        run.task.add_done_callback(partial(self._ended, run))
+
+    def _ended(self, run: QueuedRun, task: asyncio.Task[Verdict]) -> None:
+        run_time_s = time.monotonic() - run.started_at
+        self.num_running -= 1
+        self._running_units[run.kind] -= run.num_units
+        self._waiting.ended(run, run_time_s)
+        if not task.cancelled() and task.exception() is None:
+            self._run_times.learn(run, run_time_s)
+            self._on_end(run, task.result())
+        else:
+            self._on_end(run, None)
+            self._fail(run, None if task.cancelled() else task.exception())
+        self._fill_slots()
+
+    def _fail(self, run: QueuedRun, error: BaseException | None) -> None:
+        if not run.waiters:
+            return  # it was given up
+        logger.error("submission %s: the judge gave no verdict", run.submission.id, exc_info=error)
+        failure = JudgeFailedError(f"submission `{run.submission.id}`: the judge failed")
+        failure.__cause__ = error
+        for waiter in run.waiters:
+            waiter.fail(failure)

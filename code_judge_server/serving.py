@@ -1,0 +1,113 @@
+"""The server process: uvicorn with the application, from its announcement to its last reply."""
+
+import asyncio
+import gc
+import logging
+import resource
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from code_judge_server.http_protocol import BoundedHttpProtocol
+from code_judge_server.queue import SubmissionQueue
+from code_judge_server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_POLL_S = 0.02
+_LAST_REPLIES_TIMEOUT_S = 1
+
+
+class JudgeServer(uvicorn.Server):
+    """Uvicorn with our application, which drains before it stops.
+
+    The first SIGTERM or SIGINT makes it refuse submissions (503) and finish those that it has, for `drain_timeout_s` at most;
+    then, or at a second signal, it answers the rest with `internal_error` and `queue_timeout` and stops. Meanwhile it still
+    listens, so that a load balancer sees `/v1/ready` fail.
+
+    Args:
+        app: From `create_app`.
+        settings: How long it may drain.
+        on_ready: Called when it listens and judges.
+    """
+
+    def __init__(self, app: FastAPI, settings: Settings, *, on_ready: Callable[[], None]) -> None:
+        self._queue: SubmissionQueue = app.state.queue
+        self._drain_timeout_s = settings.drain_timeout_s
+        self._on_ready = on_ready
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http=BoundedHttpProtocol,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,  # a client names itself in `Judge-Client`
+                timeout_keep_alive=75,  # longer than clients keep theirs, so that it is not we who close one in use
+                timeout_graceful_shutdown=_LAST_REPLIES_TIMEOUT_S,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        self._loop = asyncio.get_running_loop()
+        _allow_many_descriptors()
+        await super().startup(sockets)
+        if self.started:
+            gc.collect()
+            gc.freeze()  # modules and their like are here to stay: looking through them takes tens of milliseconds
+            self._on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal, stop at the second; it is not raised again afterwards, so that the exit code is 0."""
+        if self.started and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop_or_drain)
+        else:
+            self.should_exit = True
+
+    def stop_at_once(self) -> None:
+        """Stop without draining; may be called from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop_or_drain(self) -> None:
+        if self._draining is None:
+            self._draining = asyncio.ensure_future(self._drain())
+        else:
+            self._stop()
+
+    async def _drain(self) -> None:
+        self._queue.start_draining()
+        if not self._queue.is_idle:
+            logger.info("draining: %d submissions to go", self._queue.num_waiting + self._queue.num_running)
+        try:
+            async with asyncio.timeout(self._drain_timeout_s):
+                while not self._is_done:  # noqa: ASYNC110 (it happens once: not worth an event)
+                    await asyncio.sleep(_DRAIN_POLL_S)
+        except TimeoutError:
+            logger.warning("draining: not done after %g s, the rest is cancelled", self._drain_timeout_s)
+        self._stop()
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether all is judged and answered; probes and their like take no time."""
+        return self._queue.is_idle and not self.server_state.tasks
+
+    def _stop(self) -> None:
+        self._queue.start_draining()
+        self._queue.cancel_all()
+        self.should_exit = True
+
+
+def _allow_many_descriptors() -> None:
+    """Raise the soft limit to the hard one: there is a descriptor for each connection, and several for each program."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

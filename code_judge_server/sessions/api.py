@@ -1,0 +1,81 @@
+"""The endpoints of sessions: `/v1/sessions` and below."""
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from code_judge_server.client_name import client_of
+from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError, rejection
+from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.schemas import Rejection
+from code_judge_server.sessions.manager import (
+    NoSessionsError,
+    NoSuchPreloadError,
+    NoSuchSessionError,
+    SessionManager,
+    TooManySessionsError,
+)
+from code_judge_server.sessions.schemas import CellRequest, CellResult, RollbackRequest, SessionRequest, SessionState
+from code_judge_server.sessions.session import NoSnapshotError
+
+_STATUS_CODES = {
+    NoSessionsError: 404,
+    NoSuchSessionError: 404,
+    NoSnapshotError: 404,
+    NoSuchPreloadError: 400,
+    TooManySessionsError: 429,
+}
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    **DOCUMENTED_REFUSALS,
+    404: {
+        "model": Rejection,
+        "description": "There is no such session or snapshot (any more), or this server holds none",
+    },
+}
+_RETRY_AFTER_S = 5
+
+
+def session_router(sessions: SessionManager) -> APIRouter:
+    """Return the routes; their formats are documented in `schemas`."""
+    router = APIRouter(prefix="/v1/sessions", route_class=StrictJsonRoute, responses=_REFUSALS)
+
+    @router.post("")
+    async def open_session(body: SessionRequest, request: Request) -> SessionState:
+        """Open a session."""
+        return await unless_disconnected(request, sessions.open(body))
+
+    @router.get("/{session_id}")
+    async def session_state(session_id: str) -> SessionState:
+        """Tell what a session's next cell starts from, and what else one can."""
+        return sessions.state(session_id)
+
+    @router.post("/{session_id}/cells")
+    async def run_cell(session_id: str, body: CellRequest, request: Request) -> CellResult:
+        """Run a cell after the ones before it."""
+        return await unless_disconnected(request, sessions.run(session_id, body, client=client_of(request.scope)))
+
+    @router.post("/{session_id}/rollback")
+    async def rollback(session_id: str, body: RollbackRequest) -> SessionState:
+        """Have the next cell start from an earlier snapshot."""
+        return sessions.rollback(session_id, body.snapshot)
+
+    @router.delete("/{session_id}", status_code=204)
+    async def close_session(session_id: str) -> Response:
+        """Close a session, whatever it does."""
+        sessions.close(session_id)
+        return Response(status_code=204)
+
+    return router
+
+
+def install_session_errors(app: FastAPI) -> None:
+    """Answer what the endpoints raise."""
+
+    async def refused(_: Request, error: Exception) -> JSONResponse:
+        status_code = _STATUS_CODES[type(error)]
+        headers = {"Retry-After": str(_RETRY_AFTER_S)} if status_code == 429 else None
+        return rejection(RejectedError(str(error), status_code=status_code), headers=headers)
+
+    for kind in _STATUS_CODES:
+        app.add_exception_handler(kind, refused)

@@ -1,0 +1,194 @@
+"""All sessions of a server: how many, for how long, and their turns among the programs."""
+
+import asyncio
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from code_judge_server.jail_executor.executor import JailExecutor
+from code_judge_server.limits import as_limits
+from code_judge_server.queue import SubmissionQueue
+from code_judge_server.sandbox import Executor, JobLimits
+from code_judge_server.schemas import Submission
+from code_judge_server.sessions.schemas import CellRequest, CellResult, SessionRequest, SessionState
+from code_judge_server.sessions.session import Session
+from code_judge_server.sessions.turn import Turn
+from code_judge_server.settings import Settings
+
+
+class NoSessionsError(Exception):
+    """This server cannot hold sessions."""
+
+
+class NoSuchPreloadError(Exception):
+    """There is no set of modules of that name."""
+
+
+class TooManySessionsError(Exception):
+    """There is no room for another session."""
+
+
+class NoSuchSessionError(Exception):
+    """There is no session of that name, or not any more."""
+
+
+class SessionManager:
+    """Opens sessions and runs their cells, each in its turn among the programs that are judged.
+
+    Args:
+        executor: Has the slots of sessions, if it is a `JailExecutor`.
+        queue: Gives turns.
+        settings: How many sessions and snapshots, for how long, and with what limits.
+    """
+
+    def __init__(self, executor: Executor, queue: SubmissionQueue, settings: Settings) -> None:
+        self._executor = executor
+        self._queue = queue
+        self._settings = settings
+        self._sessions: dict[str, Session] = {}
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+        self._free: list[int] = list(range(executor.num_private_slots)) if isinstance(executor, JailExecutor) else []
+
+    async def open(self, request: SessionRequest) -> SessionState:
+        """Open a session.
+
+        Raises:
+            NoSessionsError: this server holds none.
+            TooManySessionsError: there are as many as it holds.
+            NoSuchPreloadError: there is no such set of modules.
+            ExecutorError: it does not start.
+        """
+        executor = self._executor
+        if not isinstance(executor, JailExecutor) or not executor.num_private_slots:
+            raise NoSessionsError(
+                "sessions: this server holds none: they need isolation tier A or B, and max_sessions > 0"
+            )
+        if not self._free:
+            raise TooManySessionsError(f"sessions: {executor.num_private_slots} (max_sessions) are open")
+        self._queue.refuse_if_draining()
+        preload = self._preload(executor, request.preload)
+        index = self._free.pop()
+        try:
+            slot = await executor.open_private_slot(index, preload)
+        except BaseException:
+            self._free.append(index)
+            raise
+        session = Session(
+            secrets.token_urlsafe(16),
+            limits=self._settings.limit_policy.effective(request.limits),
+            max_snapshots=self._settings.max_snapshots,
+            max_chars=self._settings.max_reply_chars,
+        )
+
+        def forget(dead: Session) -> None:
+            self._free.append(index)
+            self._sessions.pop(dead.id, None)
+
+        sampled = executor.memory_enforcement == "sampled"
+        await session.start(slot, python=sys.executable, memory_is_sampled=sampled, on_death=forget)
+        self._sessions[session.id] = session
+        self._touch(session)
+        return self._state(session)
+
+    def state(self, session_id: str) -> SessionState:
+        """Return the state of a session.
+
+        Raises:
+            NoSuchSessionError: there is none of that name.
+        """
+        return self._state(self._session(session_id))
+
+    def rollback(self, session_id: str, snapshot: int) -> SessionState:
+        """Have a session's next cell start from one of its snapshots.
+
+        Raises:
+            NoSuchSessionError: there is none of that name.
+            NoSnapshotError: it has no such snapshot.
+        """
+        session = self._session(session_id)
+        session.rollback(snapshot)
+        self._touch(session)
+        return self._state(session)
+
+    def close(self, session_id: str) -> None:
+        """Close a session, whatever it does.
+
+        Raises:
+            NoSuchSessionError: there is none of that name.
+        """
+        self._end(self._session(session_id))
+
+    def close_all(self) -> None:
+        """Close every session."""
+        for session in list(self._sessions.values()):
+            self._end(session)
+
+    async def run(self, session_id: str, cell: CellRequest, *, client: str) -> CellResult:
+        """Run a cell when the one before it has ended and its turn has come; cancelling the call kills it.
+
+        Raises:
+            NoSuchSessionError: there is no session of that name.
+            NoSnapshotError: it has no such snapshot.
+            QueueFullError: too much waits already.
+            DrainingError: the server is stopping.
+        """
+        session = self._session(session_id)
+        async with self._in_use(session), session.turn:
+            limits = self._limits(session, cell)
+            max_chars = self._settings.max_reply_chars
+            turn = Turn(session, cell, limits=limits, executor=self._executor, max_chars=max_chars)
+            subject = Submission(id=session.id, language="python", code=cell.code)
+            verdict = await self._queue.run_work(subject, turn.take, client=client, deadline_s=cell.deadline_s)
+            return turn.result(verdict)
+
+    def _session(self, session_id: str) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None or not session.alive:
+            raise NoSuchSessionError(f"session: `{session_id[:64]}` is not open on this server, or not any more")
+        return session
+
+    def _preload(self, executor: JailExecutor, wanted: str | None) -> str:
+        if wanted is not None and wanted not in executor.preloads:
+            raise NoSuchPreloadError(f"preload: `{wanted}` is not among {list(executor.preloads)}")
+        return wanted or max(executor.preloads, key=lambda name: len(executor.preloads[name]))
+
+    def _limits(self, session: Session, cell: CellRequest) -> JobLimits:
+        asked = {
+            "cpu_time_s": cell.cpu_time_s or session.limits.cpu_time_s,
+            "wall_time_s": cell.wall_time_s or session.limits.wall_time_s,
+        }
+        return self._settings.limit_policy.effective(as_limits(replace(session.limits, **asked)))
+
+    @asynccontextmanager
+    async def _in_use(self, session: Session) -> AsyncIterator[None]:
+        """Keep a session from expiring."""
+        self._cancel_expiry(session)
+        try:
+            yield
+        finally:
+            self._touch(session)
+
+    def _touch(self, session: Session) -> None:
+        self._cancel_expiry(session)
+        if session.alive:
+            loop = asyncio.get_running_loop()
+            self._expiries[session.id] = loop.call_later(self._settings.session_idle_s, self._end, session)
+
+    def _cancel_expiry(self, session: Session) -> None:
+        if (timer := self._expiries.pop(session.id, None)) is not None:
+            timer.cancel()
+
+    def _end(self, session: Session) -> None:
+        self._cancel_expiry(session)
+        session.close()
+
+    def _state(self, session: Session) -> SessionState:
+        return SessionState(
+            session_id=session.id,
+            snapshot=session.current,
+            snapshots=session.snapshots,
+            limits=as_limits(session.limits),
+            idle_timeout_s=self._settings.session_idle_s,
+        )

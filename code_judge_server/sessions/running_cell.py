@@ -1,0 +1,165 @@
+"""One cell in a session: what goes into it, what comes out of it, and when it has had enough."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from code_judge_server.ending import Ending
+from code_judge_server.jail_executor.meters import Usage
+from code_judge_server.jail_executor.output_stream import OutputStream
+from code_judge_server.jail_executor.private_slot import PrivateSlot
+from code_judge_server.jail_executor.sealed_files import seal
+from code_judge_server.sandbox import JobLimits, Outcome
+from code_judge_server.sessions.schemas import CellError
+
+SAMPLE_INTERVAL_S = 0.05
+_MAX_RESULT_BYTES = 8 * 1024 * 1024
+
+
+class CellReport(BaseModel):
+    """What the session's own process says of a cell."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    display: list[dict[str, str]] = []
+    error: CellError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEnd:
+    """How a cell ended: the facts, and what the session's own process says of it."""
+
+    outcome: Outcome
+    report: CellReport
+
+
+class RunningCell:
+    """A cell from its start until its end, in the one event loop.
+
+    Args:
+        slot: Where its session runs.
+        limits: What this cell may use.
+        kill: Tells the session to kill it; the session still answers.
+    """
+
+    def __init__(self, slot: PrivateSlot, limits: JobLimits, *, kill: Callable[[], None]) -> None:
+        self.ending: Ending | None = None
+        """Why it was told to end, if it was."""
+        self._slot = slot
+        self._limits = limits
+        self._kill = kill
+        self._loop = asyncio.get_running_loop()
+        self._streams: list[OutputStream] = []
+        self._result = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._started_at = time.monotonic()
+        self._peak_memory_bytes = 0
+        self._usage_before = self._usage()
+        self._oom_kills_before = slot.oom_kills()
+
+    def send(self, send: Callable[[tuple[int, ...]], None], code: str, stdin: str) -> None:
+        """Hand the cell over.
+
+        Raises:
+            OSError: no memory or no descriptors are left, or the session is gone.
+        """
+        self._result = os.memfd_create("result", os.MFD_CLOEXEC)
+        given: list[int] = []
+        try:
+            given += (seal("code", [code.encode()]), seal("stdin", [stdin.encode()]))
+            for _ in range(2):
+                read, write = os.pipe()
+                given.append(write)
+                self._streams.append(OutputStream(read, self._limits.output_bytes))
+            send((*given, self._result))
+        finally:
+            for fd in given:
+                os.close(fd)
+        for stream in self._streams:
+            self._loop.add_reader(stream.fd, self._on_output, stream)
+        self._timer = self._loop.call_later(SAMPLE_INTERVAL_S, self._look)
+
+    def kill(self, reason: Ending) -> None:
+        """Have it end, for this reason; only the first counts."""
+        if self.ending is None:
+            self.ending = reason
+            self._kill()
+
+    def finish(self, *, exit_code: int | None, signal: int | None) -> CellEnd:
+        """Return the end of a cell of which nothing is left."""
+        wall_time_s = time.monotonic() - self._started_at
+        for stream in self._streams:
+            stream.drain()
+        cpu_time_s = self._cpu_time_s(self._usage())
+        stdout, stderr = self._streams
+        ending = self.ending or Ending.EXITED
+        if ending is Ending.EXITED and (stdout.cut or stderr.cut):
+            ending = Ending.OUTPUT
+        elif self._slot.oom_kills() > self._oom_kills_before:
+            ending = Ending.MEMORY
+        elif ending is Ending.EXITED and cpu_time_s > self._limits.cpu_time_s:
+            ending = Ending.CPU_TIME
+        outcome = Outcome(
+            ending=ending,
+            exit_code=exit_code,
+            signal=signal,
+            stdout=bytes(stdout.data),
+            stderr=bytes(stderr.data),
+            stdout_cut=stdout.cut,
+            stderr_cut=stderr.cut,
+            cpu_time_s=cpu_time_s,
+            wall_time_s=wall_time_s,
+            peak_memory_bytes=max(self._peak_memory_bytes, self._slot.peak_memory_bytes()),
+        )
+        return CellEnd(outcome=outcome, report=self._report())
+
+    def close(self) -> None:
+        """Close what it reads from."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for stream in self._streams:
+            self._loop.remove_reader(stream.fd)
+            os.close(stream.fd)
+        self._streams = []
+        if self._result >= 0:
+            os.close(self._result)
+            self._result = -1
+
+    def _on_output(self, stream: OutputStream) -> None:
+        if not stream.read():
+            self._loop.remove_reader(stream.fd)
+        if stream.cut:
+            self.kill(Ending.OUTPUT)
+
+    def _look(self) -> None:
+        try:
+            limits, usage = self._limits, self._usage()
+        except OSError:
+            return  # its session was closed just now
+        self._timer = self._loop.call_later(SAMPLE_INTERVAL_S, self._look)
+        self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
+        if usage.memory_bytes > limits.memory_bytes:
+            self.kill(Ending.MEMORY)
+        elif usage.num_tasks > limits.max_tasks:
+            self.kill(Ending.TASKS)
+        elif self._cpu_time_s(usage) > limits.cpu_time_s:
+            self.kill(Ending.CPU_TIME)
+        elif time.monotonic() - self._started_at > limits.wall_time_s:
+            self.kill(Ending.WALL_TIME)
+
+    def _usage(self) -> Usage:
+        return self._slot.meter.read(memory_bytes=self._limits.memory_bytes, max_tasks=self._limits.max_tasks)
+
+    def _cpu_time_s(self, usage: Usage) -> float:
+        return max(0.0, usage.cpu_time_s - self._usage_before.cpu_time_s)
+
+    def _report(self) -> CellReport:
+        """Return what the session says of the cell; nothing, if that makes no sense."""
+        try:
+            return CellReport.model_validate_json(os.pread(self._result, _MAX_RESULT_BYTES, 0))
+        except ValidationError:
+            return CellReport()

@@ -1,0 +1,83 @@
+"""The formats of sessions.
+
+`POST /v1/sessions` takes a `SessionRequest` and gives a `SessionState`; `POST /v1/sessions/{id}/cells` takes a `CellRequest`
+and gives a `CellResult`; `POST /v1/sessions/{id}/rollback` takes a `RollbackRequest` and gives a `SessionState`, as
+`GET /v1/sessions/{id}` does; `DELETE /v1/sessions/{id}` gives nothing. A session or snapshot that is not there (any more) is a
+404, and so is every session on a server that cannot hold any (isolation tiers C and D); a session too many is a 429.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from code_judge_server.schemas import IsolationTier, LanguageName, Limits, RunResult, SourceText
+
+
+class _SessionModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class SessionRequest(_SessionModel):
+    """A session to open."""
+
+    limits: Limits = Limits()
+    """Memory, tasks and disk are those of the session, with all its snapshots; the others are defaults for each cell."""
+    preload: LanguageName | None = None
+    """Set of modules that it starts with; absent: the largest that the server has."""
+
+
+class SessionState(_SessionModel):
+    """An open session."""
+
+    session_id: str
+    snapshot: int
+    """What the next cell starts from, unless it names another; 0 is the empty session."""
+    snapshots: list[int]
+    """What a cell can start from; the oldest go when there are too many."""
+    limits: Limits
+    idle_timeout_s: float
+    """The session is closed when nothing was asked of it for so long."""
+
+
+class CellRequest(_SessionModel):
+    """A cell to run."""
+
+    code: SourceText
+    """Python, where `await` may stand at the top; the value of a last expression is displayed, unless `;` ends it."""
+    stdin: str = ""
+    from_snapshot: int | None = None
+    """Absent: the current one. Another makes a branch."""
+    cpu_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    wall_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Seconds from the receipt of the request, waiting included, by which it is answered."""
+
+
+class RollbackRequest(_SessionModel):
+    """A snapshot to go back to."""
+
+    snapshot: int
+
+
+class CellError(_SessionModel):
+    """What a cell raised."""
+
+    name: str
+    value: str
+    traceback: str
+
+
+class CellResult(RunResult):
+    """What became of one cell; `accepted` means that it ran to its end, and that the session is now as it left it."""
+
+    session_id: str
+    snapshot: int
+    """The current one from now on: the cell's own if it ran to its end, else that of before."""
+    display: list[dict[str, str]]
+    """What it showed, each by media type: `[{"text/plain": "4"}]`. Told by the session's own process, as `error` is."""
+    error: CellError | None
+    session_closed: bool = False
+    """The cell took its session with it."""
+    queue_time_s: float = 0.0
+    isolation: IsolationTier
+    memory_enforcement: Literal["cgroup", "sampled"]

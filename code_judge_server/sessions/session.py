@@ -1,0 +1,211 @@
+"""One session: its snapshots, and the cell that runs."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from code_judge_server.ending import Ending
+from code_judge_server.jail_executor.private_slot import PrivateSlot
+from code_judge_server.sandbox import ExecutorError, JobLimits
+from code_judge_server.sessions.running_cell import CellEnd, RunningCell
+from code_judge_server.sessions.session_job import CellEnded, Ready, SessionJob
+
+_START_TIMEOUT_S = 20.0
+_ANSWER_TIMEOUT_S = 10.0
+"""Within which a session must have ended a cell that it was told to kill; else all of it is killed."""
+
+
+class NoSnapshotError(Exception):
+    """There is no snapshot of that number, or not any more."""
+
+
+class SessionDiedError(Exception):
+    """The session's own processes ended, or do not answer; `ending` is why, where that was at a limit of the cell that ran."""
+
+    def __init__(self, message: str, *, ending: Ending = Ending.EXITED) -> None:
+        super().__init__(message)
+        self.ending = ending
+
+
+class Session:
+    """A namespace that cells change one after the other.
+
+    Args:
+        session_id: Its name.
+        limits: Of the session, and of a cell that names none.
+        max_snapshots: How many are kept; the oldest go first.
+        max_chars: Length of what a cell shows.
+    """
+
+    def __init__(self, session_id: str, *, limits: JobLimits, max_snapshots: int, max_chars: int) -> None:
+        self.id = session_id
+        self.limits = limits
+        self.current = 0
+        self.snapshots = [0]
+        self.turn = asyncio.Lock()
+        """Held by whoever runs a cell, or waits to."""
+        self._max_snapshots = max_snapshots
+        self._max_chars = max_chars
+        self._num_cells = 0
+        self._job: SessionJob | None = None
+        self._slot: PrivateSlot | None = None
+        self._reply: asyncio.Future[CellEnded | Ready] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether cells can run."""
+        return self._job is not None and self._job.alive
+
+    async def start(
+        self, slot: PrivateSlot, *, python: str, memory_is_sampled: bool, on_death: Callable[["Session"], None]
+    ) -> None:
+        """Start its processes in a slot, which is the session's from then on.
+
+        Args:
+            slot: Closed with the session.
+            python: The interpreter of the jail.
+            memory_is_sampled: Whether the server itself has to hold the memory limit.
+            on_death: Called once when nothing of it is left.
+
+        Raises:
+            ExecutorError: they do not come up.
+        """
+        self._slot = slot
+        ready = self._reply = asyncio.get_running_loop().create_future()
+
+        def forget() -> None:
+            self._answer(None)
+            on_death(self)
+
+        try:
+            self._job = SessionJob(
+                slot,
+                python=python,
+                limits=self.limits,
+                memory_is_sampled=memory_is_sampled,
+                on_message=self._answer,
+                on_death=forget,
+            )
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await ready
+        except (OSError, TimeoutError, SessionDiedError) as error:
+            self.close()
+            raise ExecutorError(f"session: it does not start: {error}") from error
+
+    async def run(self, code: str, *, stdin: str, start: int, limits: JobLimits) -> CellEnd:
+        """Run one cell to its end, whoever calls; cancelling the call kills the cell, and still waits for its end.
+
+        Raises:
+            NoSnapshotError: there is no snapshot `start`.
+            SessionDiedError: the session is gone, before or by this cell.
+        """
+        if start not in self.snapshots:
+            raise NoSnapshotError(f"snapshot: {start} is not among {self.snapshots} of session `{self.id}`")
+        if self._job is None or self._slot is None or not self._job.alive:
+            raise SessionDiedError(f"session `{self.id}`: it is closed")
+        job = self._job
+        cell = RunningCell(self._slot, limits, kill=lambda: self._kill_cell(job))
+        self._num_cells += 1
+        message = {
+            "kind": "cell",
+            "start": start,
+            "snapshot": self._num_cells,
+            "number": self._num_cells,
+            "max_chars": self._max_chars,
+        }
+        reply = self._reply = asyncio.get_running_loop().create_future()
+        try:
+            cell.send(lambda descriptors: job.send(message, descriptors), code, stdin)
+            ended = await self._ended(cell, reply)
+            end = cell.finish(exit_code=ended.exit_code, signal=ended.signal)
+        except OSError as error:
+            self.close()
+            raise SessionDiedError(f"session `{self.id}`: it does not take a cell: {error}") from error
+        except SessionDiedError as error:
+            error.ending = cell.ending or error.ending
+            raise
+        finally:
+            cell.close()
+        return self._settle(start, ended, end)
+
+    def rollback(self, snapshot: int) -> None:
+        """Have the next cell start from a snapshot.
+
+        Raises:
+            NoSnapshotError: there is none of that number.
+        """
+        if snapshot not in self.snapshots:
+            raise NoSnapshotError(f"snapshot: {snapshot} is not among {self.snapshots} of session `{self.id}`")
+        self.current = snapshot
+
+    def close(self) -> None:
+        """End it with everything in it."""
+        if self._job is not None:
+            self._job.close()
+
+    async def _ended(self, cell: RunningCell, reply: "asyncio.Future[CellEnded | Ready]") -> CellEnded:
+        try:
+            ended = await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            if reply.done():
+                raise
+            cell.kill(Ending.CANCELLED)
+            with contextlib.suppress(SessionDiedError):
+                late = await reply
+                if isinstance(late, CellEnded) and late.state == "kept":
+                    self._drop(self._num_cells)
+            raise
+        if not isinstance(ended, CellEnded):
+            self.close()
+            raise SessionDiedError(f"session `{self.id}`: it says what makes no sense")
+        return ended
+
+    def _kill_cell(self, job: SessionJob) -> None:
+        try:
+            job.send({"kind": "kill"})
+        except OSError:
+            self.close()
+            return
+        reply = self._reply
+        asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT_S, lambda: self._close_unless(reply))
+
+    def _close_unless(self, reply: "asyncio.Future[CellEnded | Ready] | None") -> None:
+        if reply is not None and not reply.done():
+            self.close()
+
+    def _settle(self, start: int, ended: CellEnded, end: CellEnd) -> CellEnd:
+        if ended.state == "gone":
+            self.snapshots.remove(start)
+            self.current = self.current if self.current != start else max(self.snapshots, default=0)
+            raise NoSnapshotError(f"snapshot: {start} of session `{self.id}` is gone: a cell must have killed it")
+        if ended.state == "kept" and end.outcome.ending is Ending.EXITED:
+            self.snapshots.append(self._num_cells)
+            self.current = self._num_cells
+            self._drop_oldest()
+            return replace(end, outcome=replace(end.outcome, exit_code=0))
+        if ended.state == "kept":
+            self._drop(self._num_cells)
+        exit_code = 1 if ended.state == "failed" and ended.signal is None else ended.exit_code
+        return replace(end, outcome=replace(end.outcome, exit_code=exit_code))
+
+    def _drop_oldest(self) -> None:
+        while len(self.snapshots) > self._max_snapshots:
+            oldest = next(number for number in self.snapshots if number != self.current)
+            self.snapshots.remove(oldest)
+            self._drop(oldest)
+
+    def _drop(self, snapshot: int) -> None:
+        if self._job is not None:
+            with contextlib.suppress(OSError):
+                self._job.send({"kind": "drop", "snapshot": snapshot})
+
+    def _answer(self, message: CellEnded | Ready | None) -> None:
+        """Take what the session says; None: it is gone."""
+        reply = self._reply
+        if reply is None or reply.done():
+            return
+        if message is None:
+            reply.set_exception(SessionDiedError(f"session `{self.id}`: its processes have ended"))
+        else:
+            reply.set_result(message)

@@ -1,0 +1,178 @@
+"""The job of one session: its program in a slot of its own, and the socket to it."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from code_judge_server.jail import protocol, session_cell, session_main
+from code_judge_server.jail_executor import messages
+from code_judge_server.jail_executor.messages import JailDiedError
+from code_judge_server.jail_executor.private_slot import PrivateSlot
+from code_judge_server.jail_executor.sealed_files import seal
+from code_judge_server.sandbox import JobLimits
+
+_CPU_TIME_S = 86400.0
+"""Of one process of a session, where the kernel stops it; the server holds the limit of each cell."""
+_SAMPLED_MEMORY_FACTOR = 1.25
+"""The kernel's stand-ins for a memory limit leave the server the first word."""
+_OOM_SCORE_ADJ = 800
+"""Less than that of a cell, of which the kernel is to kill something first, and more than that of the slot."""
+_END_TIMEOUT_S = 10.0
+"""Within which a slot must have killed its job; else the slot is left, which kills both."""
+_SCRIPT = "main.py"
+_START = b"from code_judge_server.jail.session_main import main\nmain()\n"
+_MODULES = {
+    f"code_judge_server/jail/{module.__name__.rpartition('.')[2]}.py": module for module in (session_cell, session_main)
+}
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Ready(_Message):
+    """Cells may come."""
+
+    kind: Literal["ready"]
+
+
+class CellEnded(_Message):
+    """Nothing of a cell is left but perhaps a snapshot."""
+
+    kind: Literal["ended"]
+    state: Literal["kept", "failed", "died", "gone"]
+    exit_code: int | None
+    signal: int | None
+
+
+_FROM_SESSION: TypeAdapter[Ready | CellEnded] = TypeAdapter(Ready | CellEnded)
+
+
+class SessionJob:
+    """A session's program, started at once; `close` ends it with everything in its slot.
+
+    Args:
+        slot: Where it runs; this object closes it.
+        python: The interpreter of the jail.
+        limits: Memory, tasks and disk of the session.
+        memory_is_sampled: Whether the server itself has to hold the memory limit.
+        on_message: Takes what it says.
+        on_death: Called once, when it or its slot has ended, whoever ended it, and nothing of it is left.
+
+    Raises:
+        OSError: it cannot be handed over; the slot is closed.
+    """
+
+    def __init__(
+        self,
+        slot: PrivateSlot,
+        *,
+        python: str,
+        limits: JobLimits,
+        memory_is_sampled: bool,
+        on_message: Callable[[Ready | CellEnded], None],
+        on_death: Callable[[], None],
+    ) -> None:
+        self.alive = True
+        self._has_slot = True
+        self._slot = slot
+        self._on_message = on_message
+        self._on_death = on_death
+        self._loop = asyncio.get_running_loop()
+        self._end, theirs = protocol.socket_pair()
+        self._end.setblocking(False)
+        self._pidfd = os.dup(slot.pidfd)
+        self._loop.add_reader(self._pidfd, self._forget)
+        try:
+            with theirs:
+                self._start(theirs.fileno(), python, limits, memory_is_sampled)
+        except OSError:
+            self.close()
+            raise
+        self._loop.add_reader(self._end, self._take_messages)
+        self._loop.add_reader(slot.end, self._hear_end)
+
+    def send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Tell it something.
+
+        Raises:
+            OSError: it is gone, or does not listen.
+        """
+        protocol.send(self._end, message, descriptors)
+
+    def close(self) -> None:
+        """Begin to end it, which takes a few milliseconds; nothing happens if that was done."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._loop.remove_reader(self._end)
+        self._end.close()
+        if not self._has_slot:
+            return
+        try:
+            protocol.send(self._slot.end, {"kind": "kill"})
+            self._loop.call_later(_END_TIMEOUT_S, self._let_go)
+        except OSError:
+            self._let_go()
+
+    def _start(self, control: int, python: str, limits: JobLimits, memory_is_sampled: bool) -> None:
+        files = {
+            _SCRIPT: _START,
+            **{path: Path(str(module.__file__)).read_bytes() for path, module in _MODULES.items()},
+        }
+        memory_bytes = int(limits.memory_bytes * (_SAMPLED_MEMORY_FACTOR if memory_is_sampled else 1))
+        message = {
+            "kind": "job",
+            "argv": [python, _SCRIPT],
+            "interpret": True,
+            "oom_score_adj": _OOM_SCORE_ADJ,
+            "limits": {
+                "cpu_time_s": _CPU_TIME_S,
+                "memory_bytes": memory_bytes,
+                "max_tasks": limits.max_tasks,
+                "disk_bytes": limits.disk_bytes,
+            },
+            "files": [(path, len(content)) for path, content in files.items()],
+            "collect": [],
+            "collect_bytes": 0,
+        }
+        contents = seal("files", files.values())
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            protocol.send(self._slot.end, message, (contents, control, null, null))
+        finally:
+            os.close(contents)
+            os.close(null)
+
+    def _take_messages(self) -> None:
+        try:
+            while self.alive and (message := messages.receive(self._end, _FROM_SESSION)) is not None:
+                self._on_message(message)
+        except JailDiedError:
+            self.close()
+
+    def _hear_end(self) -> None:
+        """Take what the slot says, which is that the job has ended."""
+        with contextlib.suppress(JailDiedError):
+            messages.receive(self._slot.end, messages.FROM_SLOT)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Leave the slot, which ends then."""
+        if self._has_slot:
+            self._has_slot = False
+            self._loop.remove_reader(self._slot.end)
+            self._slot.close()
+            self.close()
+
+    def _forget(self) -> None:
+        """Take note that the slot's process is gone."""
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._let_go()
+        self._on_death()

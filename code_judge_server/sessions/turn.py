@@ -1,0 +1,89 @@
+"""One cell's turn among the programs: it runs, and its end is named as that of a program is."""
+
+from code_judge_server.ending import Ending
+from code_judge_server.limits import as_limits
+from code_judge_server.run_results import run_result, status_of
+from code_judge_server.sandbox import Executor, JobLimits, Outcome
+from code_judge_server.schemas import RunResult, Verdict
+from code_judge_server.sessions.running_cell import CellReport
+from code_judge_server.sessions.schemas import CellRequest, CellResult
+from code_judge_server.sessions.session import NoSnapshotError, Session, SessionDiedError
+
+
+class Turn:
+    """A cell that waits for its turn; `take` is the work that the queue gives it to.
+
+    Args:
+        session: Whose cell it is; its `turn` is held.
+        cell: What to run.
+        limits: What it may use.
+        executor: Names the isolation.
+        max_chars: Characters of stdout and of stderr in the result.
+    """
+
+    def __init__(
+        self, session: Session, cell: CellRequest, *, limits: JobLimits, executor: Executor, max_chars: int
+    ) -> None:
+        self._session = session
+        self._cell = cell
+        self._limits = limits
+        self._executor = executor
+        self._max_chars = max_chars
+        self._report = CellReport()
+        self._refusal: NoSnapshotError | None = None
+
+    async def take(self, queue_time_s: float) -> Verdict:
+        """Run the cell, and return its verdict."""
+        start = self._session.current if self._cell.from_snapshot is None else self._cell.from_snapshot
+        try:
+            end = await self._session.run(self._cell.code, stdin=self._cell.stdin, start=start, limits=self._limits)
+            outcome, self._report = end.outcome, end.report
+        except SessionDiedError as error:
+            outcome = _end_of_a_session(error)
+        except NoSnapshotError as error:
+            self._refusal = error
+            outcome = _end_of_a_session(error)
+        result = run_result(outcome, status_of(outcome), max_chars=self._max_chars)
+        return Verdict(
+            **dict(result),
+            id=self._session.id,
+            queue_time_s=queue_time_s,
+            limits=as_limits(self._limits),
+            isolation=self._executor.tier,
+            memory_enforcement=self._executor.memory_enforcement,
+        )
+
+    def result(self, verdict: Verdict) -> CellResult:
+        """Return what became of the cell, given the verdict that the queue brought back.
+
+        Raises:
+            NoSnapshotError: there was no snapshot to start from.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        return CellResult(
+            **{name: getattr(verdict, name) for name in RunResult.model_fields},
+            session_id=self._session.id,
+            snapshot=self._session.current,
+            display=self._report.display,
+            error=self._report.error,
+            session_closed=not self._session.alive,
+            queue_time_s=verdict.queue_time_s,
+            isolation=verdict.isolation,
+            memory_enforcement=verdict.memory_enforcement,
+        )
+
+
+def _end_of_a_session(error: SessionDiedError | NoSnapshotError) -> Outcome:
+    return Outcome(
+        ending=error.ending if isinstance(error, SessionDiedError) else Ending.EXITED,
+        exit_code=None,
+        signal=None,
+        stdout=b"",
+        stderr=str(error).encode(),
+        stdout_cut=False,
+        stderr_cut=False,
+        cpu_time_s=0.0,
+        wall_time_s=0.0,
+        peak_memory_bytes=0,
+    )

@@ -1,0 +1,61 @@
+"""The executor of the best isolation that this machine gives, or a refusal."""
+
+from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.cgroups import NoCgroupsError
+from code_judge_server.jail.plan import make_plan
+from code_judge_server.jail.seccomp_filter import SeccompError
+from code_judge_server.jail_executor.executor import JailExecutor
+from code_judge_server.process_executor import ProcessExecutor
+from code_judge_server.sandbox import Executor
+from code_judge_server.schemas import Canary, IsolationTier
+from code_judge_server.settings import Settings
+
+SESSION_TIERS = (IsolationTier.A, IsolationTier.B)
+"""A session kills what a cell leaves, all in its own pid namespace."""
+
+
+class IsolationRefusedError(Exception):
+    """The isolation that the settings demand is not to be had on this machine."""
+
+
+def choose_executor(settings: Settings) -> Executor:
+    """Return an executor of the best tier that canaries show to work here; its processes may be starting already.
+
+    Raises:
+        IsolationRefusedError: that is weaker than `require_isolation`, or not `use_isolation`, or too weak for the address.
+    """
+    found = find_tier() if settings.use_isolation is None else find_tier(settings.use_isolation)
+    tier, canaries = found.tier, found.canaries
+    if settings.use_isolation not in (None, tier):
+        raise IsolationRefusedError(
+            f"use_isolation: tier {settings.use_isolation} is asked for, and {_reached(tier, canaries)}"
+        )
+    if tier > settings.require_isolation:
+        raise IsolationRefusedError(
+            f"require_isolation: tier {settings.require_isolation} is asked for, and {_reached(tier, canaries)}. "
+            f"Where programs may be trusted with that, name it: --require-isolation {tier}"
+        )
+    if tier is IsolationTier.D and not settings.is_loopback:
+        raise IsolationRefusedError(
+            f"host: isolation tier D is for loopback only, not for `{settings.host}`. Use --host 127.0.0.1"
+        )
+    if tier is IsolationTier.D:
+        return ProcessExecutor(num_slots=settings.total_slots, work_dir=settings.work_dir, canaries=canaries)
+    num_sessions = settings.max_sessions if tier in SESSION_TIERS else 0
+    try:
+        plan = make_plan(
+            tier,
+            num_slots=settings.total_slots + num_sessions,
+            preloads=settings.preload_sets,
+            read_only=[str(path) for path in settings.read_only_paths],
+        )
+    except (NoCgroupsError, SeccompError, OSError) as error:
+        raise IsolationRefusedError(
+            f"isolation: tier {tier} worked when it was tried, and then not: {error}"
+        ) from error
+    return JailExecutor(plan, canaries=canaries, num_private_slots=num_sessions)
+
+
+def _reached(tier: IsolationTier, canaries: list[Canary]) -> str:
+    failures = "; ".join(f"{canary.name}: {canary.detail}" for canary in canaries if not canary.passed)
+    return f"this server reaches only {tier}" + (f" ({failures})" if failures else "")

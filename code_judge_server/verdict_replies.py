@@ -1,0 +1,126 @@
+"""Replies that carry verdicts: one, a batch in order, or a stream in order of completion."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+
+from fastapi import Response
+from pydantic import TypeAdapter
+from starlette.types import Message, Receive, Scope, Send
+
+from code_judge_server.client_name import client_of
+from code_judge_server.pending_batch import PendingBatch
+from code_judge_server.schemas import Verdict, VerdictStatus
+
+logger = logging.getLogger(__name__)
+
+NDJSON = "application/x-ndjson"
+_CHUNK_BYTES = 256 * 1024
+"""Of a large batch so much is turned into JSON at once: other requests come in between, and memory stays bounded."""
+
+_json_of = TypeAdapter(Verdict).dump_json
+
+
+class VerdictReply(Response):
+    """Sends the verdicts of a batch, which it closes whatever happens; a client that goes away gives up the rest.
+
+    Subclasses write the body.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, batch: PendingBatch) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._batch = batch
+        self._statuses: Counter[VerdictStatus] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the reply as the verdicts come in."""
+        started_at = time.perf_counter()
+        writing = asyncio.ensure_future(self._write(send))
+        watch = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({writing, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        finally:
+            self._batch.close()
+            watch.cancel()
+            writing.cancel()
+            await asyncio.gather(writing, watch, return_exceptions=True)
+            self._log(scope, time.perf_counter() - started_at)
+
+    async def _write(self, send: Send) -> None:
+        raise NotImplementedError
+
+    def _json(self, verdict: Verdict) -> bytes:
+        self._statuses[verdict.status] += 1
+        return _json_of(verdict)
+
+    def _start(self) -> Message:
+        return {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+
+    def _log(self, scope: Scope, time_s: float) -> None:
+        num_verdicts = self._statuses.total()
+        logger.log(
+            logging.INFO if num_verdicts != 1 else logging.DEBUG,
+            "%s: %d verdicts in %.3f s",
+            scope["path"],
+            num_verdicts,
+            time_s,
+            extra={
+                "client": client_of(scope),
+                "time_s": round(time_s, 4),
+                "statuses": {str(status): number for status, number in self._statuses.items()},
+            },
+        )
+
+
+class SingleReply(VerdictReply):
+    """The one verdict of a batch of one."""
+
+    async def _write(self, send: Send) -> None:
+        verdict = (await self._batch.all())[0]
+        await send(self._start())
+        await send(_body(self._json(verdict)))
+
+
+class BatchReply(VerdictReply):
+    """A `VerdictBatch`, in the order of the submissions."""
+
+    async def _write(self, send: Send) -> None:
+        verdicts = await self._batch.all()
+        await send(self._start())
+        chunk = bytearray(b'{"verdicts":[')
+        separator = b""
+        for verdict in verdicts:
+            chunk += separator + self._json(verdict)
+            separator = b","
+            if len(chunk) > _CHUNK_BYTES:
+                await send(_body(bytes(chunk), more=True))
+                chunk.clear()
+        await send(_body(bytes(chunk) + b"]}"))
+
+
+class StreamReply(VerdictReply):
+    """One `Verdict` a line, each as soon as it is there."""
+
+    media_type = NDJSON
+
+    async def _write(self, send: Send) -> None:
+        await send(self._start())
+        await send(_body(b"", more=True))  # so that the client knows at once that it is taken in
+        while finished := await self._batch.next_finished():
+            await send(_body(b"".join(self._json(verdict) + b"\n" for _, verdict in finished), more=True))
+        await send(_body(b""))
+
+
+def _body(content: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": content, "more_body": more}
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,67 @@
+"""A driver with two Ray nodes on this machine and a judge on each: prints what it saw as JSON, and ends with its stdin."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+from agentrl.cluster.node_judges import node_judges
+from agentrl.cluster.runtime import guarded_run
+from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.config.schema import JudgeSection
+from agentrl.judge.connection import JudgeConnection
+from agentrl.types import Deadline
+
+SECTION = JudgeSection(placement="per_node", min_isolation="D", num_slots=1)
+NUM_PROGRAMS = 40
+
+
+class Caller:
+    """A worker that knows the judges by its config and the token by its environment."""
+
+    def __init__(self, config: dict[str, Any], role: str) -> None:
+        self._connection = JudgeConnection(**config)
+
+    async def call(self) -> list[str]:
+        client = self._connection.client(owner="caller")
+        await client.start()
+        try:
+            runs = (client.run(f"print({number})", deadline=Deadline.after(60)) for number in range(NUM_PROGRAMS))
+            return [verdict.stdout for verdict in await asyncio.gather(*runs)]
+        finally:
+            await client.aclose()
+
+
+async def main(temp_dir: Path) -> None:
+    # Ray takes 127.0.0.1 for a mistake, and replaces it.
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    head = {**node, "node_ip_address": "127.0.0.2", "temp_dir": str(temp_dir / "ray")}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.add_node(**node, node_ip_address="127.0.0.3")
+    ray.init(address=cluster.address, _node_ip_address="127.0.0.2", log_to_driver=False)
+    try:
+        async with node_judges(SECTION) as judges:
+            token = {"TEST_TOKEN": judges.token}
+            config = {"hosts": list(judges.urls), "token_env": "TEST_TOKEN", "request_processor_batch_size": 2}
+            pool = ResourcePool(num_processes=1)
+            [caller] = spawn(Caller, pool, config, "caller", max_concurrency=2, secret_env=token)
+            facts = {
+                "urls": judges.urls,
+                "token": judges.token,
+                "outputs": await caller.call(),
+                "folder": str(temp_dir),
+            }
+            print(json.dumps(facts), flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    with guarded_run() as folder:
+        asyncio.run(main(folder))

@@ -1,0 +1,190 @@
+"""What a judge holds of its machine, so that two looks can be compared: a job that is over must have left nothing.
+
+The machine may have other users: of temporary files and IPC objects, only those count that the judge's own users made, or that
+have a name that attacks give.
+"""
+
+import ctypes
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import psutil
+
+_TEMPORARY_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/dev/mqueue")
+_ATTACKS_FILES = re.compile(r"left-by|^\.?left|attack")
+_OTHER_JUDGES = re.compile(r"/code-judge-(\d+)-")
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """What there is at one moment; each entry is a line of words with its number.
+
+    Example: `Holdings(processes=Counter({"python3.11": 4}), mounts=Counter({"/ tmpfs": 1}), ...)`.
+    """
+
+    processes: Counter[str]
+    """Of the server and all below it, and orphans that were handed to this process."""
+    mounts: Counter[str]
+    """In every mount namespace of those, and of this process."""
+    cgroups: Counter[str]
+    files: Counter[str]
+    """Temporary files of the judge's users or with names that attacks give, and all in its folder."""
+    ipc: Counter[str]
+    """System V objects of the judge's users."""
+    descriptors: Counter[str]
+    """Of the server and all below it, by the name of their process and what they are."""
+
+    def compared_with(self, earlier: "Holdings") -> list[str]:
+        """Return what is there now and was not, and what was there and is gone."""
+        differences = []
+        for field in fields(self):
+            now, then = getattr(self, field.name), getattr(earlier, field.name)
+            differences += [f"{field.name}: {count} more of {what}" for what, count in sorted((now - then).items())]
+            differences += [f"{field.name}: {count} less of {what}" for what, count in sorted((then - now).items())]
+        return differences
+
+
+def look(server_pid: int | None, *, folder: Path, users: Collection[int]) -> Holdings:
+    """Return what is held now.
+
+    Args:
+        server_pid: The judge, which may have ended; None before it starts.
+        folder: Its work folder.
+        users: User ids of the judge and its jobs, other than root's.
+    """
+    family = _family(server_pid)
+    return Holdings(
+        processes=processes_of(server_pid),
+        mounts=_mounts([process.pid for process in family]),
+        cgroups=_cgroups(server_pid),
+        files=_files(folder, users),
+        ipc=_ipc(users),
+        descriptors=_descriptors(family),
+    )
+
+
+def assert_nothing_is_left(before: Holdings, look_again: Callable[[], Holdings], *, within_s: float = 5.0) -> None:
+    """Wait until what is held is what was held before.
+
+    Raises:
+        AssertionError: it does not come to that; names the differences.
+    """
+    deadline = time.monotonic() + within_s
+    while differences := look_again().compared_with(before):
+        assert time.monotonic() < deadline, "\n".join(["this is left:", *differences])
+        time.sleep(0.05)
+
+
+def processes_of(server_pid: int | None) -> Counter[str]:
+    """Return the processes of a judge, by name; see `look`."""
+    found: Counter[str] = Counter()
+    for process in _family(server_pid):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            is_zombie = process.status() == psutil.STATUS_ZOMBIE
+            found[f"{process.name()} (zombie)" if is_zombie else process.name()] += 1
+    return found
+
+
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Be the process to which orphans are handed, so that no process of a judge is lost from sight."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int()
+    children = {process.pid for process in psutil.Process().children()}
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+        for process in psutil.Process().children():
+            if process.pid not in children and process.status() == psutil.STATUS_ZOMBIE:
+                process.wait()
+
+
+def _family(server_pid: int | None) -> list[psutil.Process]:
+    """The server and all below it; without it, what is below this process."""
+    if server_pid is not None and psutil.pid_exists(server_pid):
+        server = psutil.Process(server_pid)
+        return [server, *server.children(recursive=True)]
+    return [process for process in psutil.Process().children(recursive=True) if not _has_ended(process)]
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether it is gone, or waits only for this process to notice that."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE and process.ppid() == os.getpid()
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _mounts(pids: Sequence[int]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    seen: set[str] = set()
+    for pid in (os.getpid(), *pids):
+        try:
+            namespace = os.readlink(f"/proc/{pid}/ns/mnt")
+            lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+        except OSError:  # it has just ended
+            continue
+        if namespace not in seen:
+            seen.add(namespace)
+            found.update(" ".join(line.split()[3:6]) for line in lines)
+    return found
+
+
+def _cgroups(server_pid: int | None) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for folder, _, _ in os.walk("/sys/fs/cgroup"):
+        judge = _OTHER_JUDGES.search(folder)
+        if judge is None or int(judge[1]) == server_pid:
+            found[folder] += 1
+    return found
+
+
+def _files(folder: Path, users: Collection[int]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    if folder.exists():
+        found.update(str(path) for path in folder.rglob("*"))
+    for top in _TEMPORARY_FOLDERS:
+        for path in Path(top).glob("*"):
+            try:
+                is_of_a_user = path.lstat().st_uid in users
+            except FileNotFoundError:
+                continue
+            if is_of_a_user or _ATTACKS_FILES.search(path.name):
+                found[str(path)] += 1
+    return found
+
+
+def _ipc(users: Collection[int]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for table in ("shm", "msg", "sem"):
+        header, *lines = Path("/proc/sysvipc", table).read_text().splitlines()
+        owner = header.split().index("uid")
+        found.update(f"{table} {line.split()[0]}" for line in lines if int(line.split()[owner]) in users)
+    return found
+
+
+def _descriptors(family: Sequence[psutil.Process]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for process in family:
+        try:
+            name = process.name()
+            for entry in os.scandir(f"/proc/{process.pid}/fd"):
+                found[f"{name} {_kind(os.readlink(entry.path))}"] += 1
+        except (psutil.NoSuchProcess, OSError):  # it has just ended
+            continue
+    return found
+
+
+def _kind(target: str) -> str:
+    return re.sub(r"\[\d+\]|\d+|\(deleted\)", "", target)

@@ -1,0 +1,57 @@
+"""Languages that are compiled: in the jail, and once for equal sources."""
+
+import base64
+
+import pytest
+from judge_in_process import JudgeInProcess
+
+from code_judge_server.schemas import VerdictStatus
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_a_checker_may_be_compiled_and_is_compiled_once(fresh_judge: JudgeInProcess) -> None:
+    code = "#include <stdio.h>\nint main(int n, char **a) { FILE *f = fopen(a[2], \"r\"); return fgetc(f) != 'y'; }"
+    checker = {"kind": "program", "code": code, "language": "c"}
+    verdict = await fresh_judge.verdict(code="print(input())", tests=[{"stdin": "y"}, {"stdin": "n"}], checker=checker)
+    assert [run.status for run in verdict.tests] == ["accepted", "wrong_answer"]
+    assert ["gcc" in job.argv[0] for job in fresh_judge.jobs].count(True) == 1
+
+
+async def test_the_compiler_sees_the_files_too(fresh_judge: JudgeInProcess) -> None:
+    code = '#include "answer.h"\n#include <stdio.h>\nint main(void) { printf("%d", ANSWER); }'
+    files = {"answer.h": base64.b64encode(b"#define ANSWER 42").decode()}
+    verdict = await fresh_judge.verdict(code=code, language="c", files=files, expected_output="42")
+    assert verdict.status == "accepted"
+
+
+async def test_equal_sources_are_compiled_once(fresh_judge: JudgeInProcess) -> None:
+    source = {"language": "c", "code": '#include <stdio.h>\nint main(void) { puts("a"); }', "expected_output": "a"}
+    first, second = await fresh_judge.verdict(**source), await fresh_judge.verdict(**source)
+    assert (first.status, second.status) == ("accepted", "accepted")
+    assert (len(fresh_judge.jobs), first.compile_time_s) == (3, second.compile_time_s)
+    assert first.compile_time_s > 0
+
+
+async def test_equal_sources_that_do_not_compile_are_refused_once(fresh_judge: JudgeInProcess) -> None:
+    first, second = [await fresh_judge.verdict(language="c", code="int main(") for _ in range(2)]
+    assert (first, len(fresh_judge.jobs)) == (second, 1)
+    assert (first.status, first.exit_code, first.cpu_time_s, first.limits) == ("compile_error", 1, 0, None)
+    assert "main.c" in first.stderr
+
+
+async def test_flags_files_and_limits_tell_sources_apart(fresh_judge: JudgeInProcess) -> None:
+    source = {"language": "c", "code": "int main(void) { return 0; }"}
+    for change in ({}, {"files": {"a.h": ""}}, {"files": {"b.h": ""}}, {"limits": {"compile_time_s": 5}}, {}):
+        assert (await fresh_judge.verdict(**source, **change)).status is VerdictStatus.ACCEPTED
+    assert [job.argv[0].endswith("gcc") for job in fresh_judge.jobs].count(True) == 4
+
+
+async def test_a_compiler_that_takes_too_long_is_a_compile_error(fresh_judge: JudgeInProcess) -> None:
+    code = (
+        "template<int N, int M> struct F { enum { v = F<N - 1, 2 * M>::v ^ F<N - 1, 2 * M + 1>::v }; };\n"
+        "template<int M> struct F<0, M> { enum { v = M }; };\nint main() { return F<17, 1>::v; }"
+    )
+    verdict = await fresh_judge.verdict(language="cpp", code=code, limits={"compile_time_s": 0.3})
+    assert verdict.status == "compile_error"
+    assert "killed at a limit" in verdict.stderr

@@ -1,0 +1,82 @@
+"""From the first signal to the last reply."""
+
+import signal
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import httpx
+from judge_process import JudgeProcess, running_judge, wait_until
+
+
+class Request:
+    """A batch that is sent in the background."""
+
+    def __init__(self, judge: JudgeProcess, *codes: str) -> None:
+        submissions = [{"id": uuid.uuid4().hex, "code": code} for code in codes]
+        self.reply: httpx.Response | None = None
+
+        def send() -> None:
+            self.reply = httpx.post(judge.url + "/v1/submissions/batch", json={"submissions": submissions}, timeout=30)
+
+        self._thread = threading.Thread(target=send)
+        self._thread.start()
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        self._thread.join()
+        assert self.reply is not None
+        assert self.reply.status_code == 200, self.reply.text
+        return self.reply.json()["verdicts"]
+
+
+def sleep_code(seconds: float) -> str:
+    return f"import time; time.sleep({seconds}); print('done')"
+
+
+def test_it_finishes_what_it_has_and_takes_nothing_in(tmp_path: Path) -> None:
+    with running_judge(tmp_path, "--num-slots", "1") as judge:
+        request = Request(judge, sleep_code(1.5), "print('waited')")
+        judge.wait_until_running()
+        judge.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: judge.http.get("/v1/ready").status_code == 503)
+        assert int(judge.http.get("/v1/ready").headers["Retry-After"]) >= 1
+        assert judge.http.get("/v1/health").json()["status"] == "draining"
+        refused = judge.http.post("/v1/submissions", json={"id": "late", "code": ""})
+        assert (refused.status_code, refused.json()["detail"][:10]) == (503, "the server")
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert judge.http.post("/run", json={"type": "python", "solution": ""}).status_code == 503
+        assert [verdict["stdout"] for verdict in request.verdicts()] == ["done\n", "waited\n"]
+        assert judge.process.wait(timeout=3) == 0
+
+
+def test_what_takes_longer_than_the_drain_is_cancelled_and_answered(tmp_path: Path) -> None:
+    with running_judge(tmp_path, "--num-slots", "1", "--drain-timeout-s", "0.5") as judge:
+        request = Request(judge, sleep_code(30), "print('waited')")
+        judge.wait_until_running()
+        judge.process.send_signal(signal.SIGTERM)
+        assert [verdict["status"] for verdict in request.verdicts()] == ["internal_error", "queue_timeout"]
+        assert judge.process.wait(timeout=3) == 0
+
+
+def test_a_second_signal_stops_it_at_once(tmp_path: Path) -> None:
+    with running_judge(tmp_path, "--num-slots", "1") as judge:
+        request = Request(judge, sleep_code(30))
+        judge.wait_until_running()
+        judge.process.send_signal(signal.SIGINT)
+        wait_until(lambda: judge.http.get("/v1/ready").status_code == 503)
+        signalled_at = time.monotonic()
+        judge.process.send_signal(signal.SIGINT)
+        assert [verdict["status"] for verdict in request.verdicts()] == ["internal_error"]
+        assert judge.process.wait(timeout=3) == 0
+        assert time.monotonic() - signalled_at < 2
+
+
+def test_an_idle_server_has_nothing_to_drain(tmp_path: Path) -> None:
+    with running_judge(tmp_path) as judge:
+        assert judge.judge(code="print(1)")["stdout"] == "1\n"  # a connection that is kept alive is no reason to wait
+        signalled_at = time.monotonic()
+        judge.process.send_signal(signal.SIGTERM)
+        assert judge.process.wait(timeout=3) == 0
+        assert time.monotonic() - signalled_at < 2

@@ -1,0 +1,97 @@
+"""Who is next; the reference is what start-time fair queueing promises: equal slot time for all who want it."""
+
+from collections import Counter
+
+import pytest
+
+from code_judge_server.fair_queue import FairQueue
+from code_judge_server.queued_run import QueuedRun
+from code_judge_server.run_times import RunTimes
+from code_judge_server.schemas import Submission
+
+
+def a_run(client: str, name: str = "") -> QueuedRun:
+    return QueuedRun(submission=Submission(id=f"{client}{name}", code=""), client=client, entered_at=0.0)
+
+
+@pytest.fixture
+def queue() -> FairQueue:
+    return FairQueue(RunTimes())
+
+
+def test_one_client_is_served_first_come_first_served(queue: FairQueue) -> None:
+    runs = [a_run("a", str(number)) for number in range(10)]
+    for run in runs:
+        queue.push(run)
+    assert [queue.pop() for _ in runs] == runs
+    with pytest.raises(IndexError):
+        queue.pop()
+
+
+def test_the_single_run_of_one_client_does_not_wait_for_the_thousand_of_another(queue: FairQueue) -> None:
+    for number in range(1000):
+        queue.push(a_run("flood", str(number)))
+    for _ in range(2):
+        queue.pop()
+    single = a_run("single")
+    queue.push(single)
+    assert single in (queue.pop(), queue.pop())
+
+
+def test_clients_get_the_same_slot_time_whatever_their_programs_take(queue: FairQueue) -> None:
+    for number in range(1000):
+        queue.push(a_run("slow", str(number)))
+        queue.push(a_run("fast", str(number)))
+    slot_time_s: Counter[str] = Counter()
+    for _ in range(440):
+        run = queue.pop()
+        run_time_s = 1.0 if run.client == "slow" else 0.1
+        slot_time_s[run.client] += run_time_s  # type: ignore[assignment]
+        queue.ended(run, run_time_s)
+    assert slot_time_s["slow"] == pytest.approx(slot_time_s["fast"], rel=0.1)
+
+
+def test_time_that_a_client_did_not_use_is_not_saved_up(queue: FairQueue) -> None:
+    kept_alive = a_run("late", "kept")
+    queue.push(kept_alive)
+    queue.pop()  # it runs all the time, so that its client is not forgotten
+    for number in range(200):
+        queue.push(a_run("busy", str(number)))
+        queue.ended(queue.pop(), 1.0)
+    for number in range(100):
+        queue.push(a_run("busy", f"again {number}"))
+        queue.push(a_run("late", str(number)))
+    first = Counter(queue.pop().client for _ in range(40))
+    assert first["busy"] >= 15
+
+
+def test_a_run_that_is_given_up_is_not_served(queue: FairQueue) -> None:
+    runs = [a_run("a", str(number)) for number in range(3)]
+    for run in runs:
+        queue.push(run)
+    queue.remove(runs[1])
+    assert len(queue) == 2
+    assert [queue.pop(), queue.pop()] == [runs[0], runs[2]]
+
+
+def test_a_client_with_nothing_left_is_forgotten(queue: FairQueue) -> None:
+    for number in range(50):
+        run = a_run(str(number))
+        queue.push(run)
+        if number % 2:
+            queue.remove(run)
+    for _ in range(25):
+        queue.ended(queue.pop(), 0.1)
+    with pytest.raises(IndexError):
+        queue.pop()  # looks at those that gave up, too
+    assert not queue._clients
+
+
+def test_the_work_ahead_of_a_new_client_is_none_and_of_a_late_one_that_of_equal_shares(queue: FairQueue) -> None:
+    for number in range(100):
+        queue.push(a_run("a", str(number)))
+    for number in range(10):
+        queue.push(a_run("b", str(number)))
+    assert queue.work_ahead_s("new") == 0
+    assert queue.work_ahead_s("b") == pytest.approx(20 * 0.02)
+    assert queue.work_ahead_s("a") == pytest.approx(110 * 0.02)

@@ -1,0 +1,82 @@
+"""What is refused before anything is parsed or anybody is known."""
+
+import contextlib
+import socket
+import time
+
+import pytest
+from judge_process import JudgeProcess
+
+from code_judge_server.http_errors import RejectedError
+from code_judge_server.json_bounds import refuse_costly_json
+
+
+def connection(judge: JudgeProcess) -> socket.socket:
+    host, _, port = judge.url.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def test_headers_without_end_are_a_400(judge: JudgeProcess) -> None:
+    with connection(judge) as client:
+        client.sendall(b"GET /ping HTTP/1.1\r\n")
+        with contextlib.suppress(ConnectionError):  # it may close before all is sent
+            for _ in range(100):
+                client.sendall(b"x: " + b"y" * 10_000 + b"\r\n")
+                time.sleep(0.001)
+        with contextlib.suppress(ConnectionError):
+            assert b"400 Bad Request" in client.recv(1000)
+    assert judge.http.get("/ping").status_code == 200
+
+
+def test_one_header_without_end_is_a_400(judge: JudgeProcess) -> None:
+    with connection(judge) as client:
+        client.sendall(b"GET /ping HTTP/1.1\r\nx: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(1000):
+                client.sendall(b"y" * 10_000)
+        with contextlib.suppress(ConnectionError):
+            assert b"400 Bad Request" in client.recv(1000)
+    assert judge.http.get("/ping").status_code == 200
+
+
+def test_a_head_in_small_pieces_is_read(judge: JudgeProcess) -> None:
+    with connection(judge) as client:
+        for piece in (b"GET /pi", b"ng HTTP/1.1\r\nho", b"st: localhost\r\n", b"x: " + b"y" * 30_000, b"\r\n\r\n"):
+            client.sendall(piece)
+            time.sleep(0.01)
+        assert b"pong" in client.recv(1000)
+
+
+@pytest.mark.parametrize("name", ["evil.example", "evil.example:8088", "127.0.0.1.evil.example", "8.8.8.8"])
+def test_a_server_without_a_token_does_not_answer_to_other_names(judge: JudgeProcess, name: str) -> None:
+    reply = judge.http.post("/v1/submissions", json={"id": "s", "code": ""}, headers={"Host": name})
+    assert reply.status_code == 400
+    assert "CODE_JUDGE_TOKEN" in reply.json()["detail"]
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost:1", "127.0.0.1", "127.0.0.9:5", "[::1]", "[::1]:80"])
+def test_it_answers_to_its_own_names(judge: JudgeProcess, name: str) -> None:
+    assert judge.http.get("/v1/health", headers={"Host": name}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"submissions":[' + b",".join([b'{"id":"a","code":""}'] * 300_000) + b"]}",
+        b'{"submissions":[' + b"[]," * 300_000 + b"1]}",
+        b'{"x":[' + b"1," * 3_000_000 + b"1]}",
+    ],
+    ids=["submissions", "arrays", "numbers"],
+)
+@pytest.mark.parametrize("path", ["/v1/submissions/batch", "/run/batch"])
+def test_a_body_of_a_million_tiny_values_is_a_413_and_soon(judge: JudgeProcess, path: str, body: bytes) -> None:
+    started_at = time.monotonic()
+    reply = judge.http.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 413
+    assert time.monotonic() - started_at < 3
+
+
+def test_what_is_inside_strings_is_not_counted() -> None:
+    refuse_costly_json(b'{"id": "a", "code": "' + rb"{[,\"\\" * 3_000_000 + b'"}')
+    with pytest.raises(RejectedError):
+        refuse_costly_json(b'{"id": "a", "code": ["\\\\"' + b",{}" * 3_000_000 + b"]}")

@@ -1,0 +1,302 @@
+"""Jobs in the jail as the executor sees them: what ends them, what survives a dead part of the jail, and what is left of it."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judge_process import wait_until
+
+from code_judge_server.ending import Ending
+from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.plan import make_plan
+from code_judge_server.jail_executor import running_job
+from code_judge_server.jail_executor.executor import JailExecutor
+from code_judge_server.sandbox import ExecutorError, Job, JobLimits, Outcome
+from code_judge_server.schemas import IsolationTier
+from code_judge_server.slot import process_tree
+
+MIB = 1024 * 1024
+LIMITS = JobLimits(
+    cpu_time_s=0.4, wall_time_s=10, memory_bytes=96 * MIB, output_bytes=100_000, max_tasks=16, disk_bytes=4 * MIB
+)
+FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+
+
+def python(code: str, *, preload: str | None = "bare", files: dict[str, bytes] | None = None, **job: Any) -> Job:
+    """Return the job that runs `code`; further keywords are fields of the job or of its limits."""
+    limits = {name: job.pop(name) for name in LIMITS.__slots__ if name in job}
+    return Job(
+        argv=(sys.executable, "main.py"),
+        files={"main.py": code.encode(), **(files or {})},
+        limits=dataclasses.replace(LIMITS, **limits),
+        preload=preload,
+        **job,
+    )
+
+
+@pytest.fixture(scope="module", params=["A", "B", "C"])
+def tier(request: pytest.FixtureRequest) -> IsolationTier:
+    wanted = IsolationTier(request.param)
+    if find_tier(wanted).tier is not wanted:
+        pytest.skip(f"this machine does not give tier {wanted}")
+    return wanted
+
+
+@pytest.fixture
+async def executor(tier: IsolationTier) -> AsyncIterator[JailExecutor]:
+    plan = make_plan(tier, num_slots=2, preloads={"bare": ()})
+    executor = JailExecutor(plan, canaries=())
+    await executor.start()
+    yield executor
+    await executor.aclose()
+
+
+def below(pid: int, depth: int) -> list[int]:
+    """Return the processes so many generations below one."""
+    found = [pid]
+    for _ in range(depth):
+        found = [child for parent in found for child in process_tree.children(parent)]
+    return found
+
+
+def launchers() -> list[int]:
+    return [
+        pid
+        for pid in process_tree.children(os.getpid())
+        if b"code_judge_server.jail.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+async def run_all(executor: JailExecutor, *jobs: Job) -> list[Outcome]:
+    return await asyncio.gather(*(executor.execute(job) for job in jobs))
+
+
+@pytest.mark.parametrize(
+    ("code", "ending"),
+    [
+        ("while True: pass", Ending.CPU_TIME),
+        ("import os\nfor _ in range(3): os.fork()\nwhile True: pass", Ending.CPU_TIME),
+        ("import time; time.sleep(600)", Ending.WALL_TIME),
+        ("import signal, time\nsignal.pthread_sigmask(0, range(1, 64))\ntime.sleep(600)", Ending.WALL_TIME),
+        ("x = [bytearray(2**20) for _ in range(300)]\nimport time; time.sleep(1)", Ending.MEMORY),
+        ("import os\nwhile True: os.write(1, b'x' * 1000)", Ending.OUTPUT),
+        ("import os\nwhile True: os.write(2, b'x' * 1000)", Ending.OUTPUT),
+        ("print('x' * 100_000)", Ending.OUTPUT),
+        ("print('x' * 99_999)", Ending.EXITED),
+        ("raise SystemExit(3)", Ending.EXITED),
+        ("import os; os.abort()", Ending.EXITED),
+    ],
+)
+async def test_the_limit_that_was_passed_is_the_ending(executor: JailExecutor, code: str, ending: Ending) -> None:
+    started_at = time.monotonic()
+    outcome = await executor.execute(python(code, wall_time_s=0.5 if "sleep(600)" in code else 10))
+    assert outcome.ending is ending, outcome
+    assert time.monotonic() - started_at < 8
+    assert len(outcome.stdout) <= LIMITS.output_bytes
+    if ending is Ending.OUTPUT:
+        assert outcome.stdout_cut or outcome.stderr_cut
+    if ending is Ending.CPU_TIME:
+        assert 0.35 < outcome.cpu_time_s < 1
+
+
+async def test_a_fork_bomb_is_a_matter_of_its_own(executor: JailExecutor) -> None:
+    bomb = "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(600)\ntime.sleep(600)"
+    bombed, honest = await run_all(executor, python(bomb, wall_time_s=1), python("print(sum(range(10)))"))
+    assert bombed.ending is not Ending.EXITED or b"BlockingIOError" in bombed.stderr, bombed
+    assert (honest.ending, honest.stdout) == (Ending.EXITED, b"45\n")
+
+
+async def test_one_task_is_enough_for_a_program_that_starts_none(executor: JailExecutor) -> None:
+    outcome = await executor.execute(python("import time; time.sleep(0.3); print('done')", max_tasks=1))
+    assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"done\n")
+
+
+async def test_processes_that_share_their_memory_are_not_charged_for_it_several_times(executor: JailExecutor) -> None:
+    code = (
+        "import os, time\nshared = bytearray(b'x' * 40 * 2**20)\n"
+        "for _ in range(4):\n    if os.fork() == 0: time.sleep(0.5); os._exit(0)\n"
+        "for _ in range(4): os.wait()\nprint('done')"
+    )
+    outcome = await executor.execute(python(code))
+    assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"done\n")
+
+
+async def test_how_a_program_ended_is_told_as_it_was(executor: JailExecutor) -> None:
+    exited, aborted, killed = await run_all(
+        executor,
+        python("raise SystemExit(3)"),
+        python("import os; os.abort()"),
+        python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
+    )
+    assert (exited.exit_code, exited.signal) == (3, None)
+    assert (aborted.exit_code, aborted.signal) == (None, signal.SIGABRT)
+    assert (killed.exit_code, killed.signal) == (None, signal.SIGKILL)
+
+
+async def test_input_files_and_output_go_through_whole(executor: JailExecutor) -> None:
+    code = (
+        "import sys\ndata = sys.stdin.buffer.read()\nprint(len(data), open('a/b.txt').read(), file=sys.stderr)\n"
+        "import os\nos.mkdir('out')\nopen('out/x', 'wb').write(data[:10])\nos.symlink('/etc/passwd', 'out/link')\n"
+    )
+    stdin = bytes(range(256)) * 20_000
+    outcome = await executor.execute(
+        python(code, files={"a/b.txt": b"below"}, stdin=stdin, collect=("out/x", "out/link", "none"), collect_bytes=100)
+    )
+    assert (outcome.stderr, outcome.exit_code) == (b"5120000 below\n", 0)
+    assert outcome.files == {"out/x": bytes(range(10))}
+
+
+async def test_a_command_runs_without_a_warm_interpreter(executor: JailExecutor) -> None:
+    shell = Job(argv=("/bin/sh", "-c", "read x; echo $x; exit 7"), stdin=b"word\n", limits=LIMITS)
+    echoed, cold = await run_all(executor, shell, python("print(__name__)", preload="not a set"))
+    assert (echoed.stdout, echoed.exit_code) == (b"word\n", 7)
+    assert (cold.stdout, cold.exit_code) == (b"__main__\n", 0)
+
+
+async def test_what_a_program_leaves_running_is_killed_and_what_it_printed_is_kept(executor: JailExecutor) -> None:
+    code = (
+        "import os, time\nprint('parent', flush=True)\n"
+        "if os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n    print('too late', flush=True)\n"
+    )
+    started_at = time.monotonic()
+    outcome = await executor.execute(python(code))
+    assert (outcome.ending, outcome.exit_code, outcome.stdout) == (Ending.EXITED, 0, b"parent\n")
+    assert time.monotonic() - started_at < 1.5
+
+
+async def test_more_jobs_than_slots_wait_their_turn_and_none_is_mixed_up(executor: JailExecutor) -> None:
+    jobs = [python(f"print({number}, input())", stdin=str(number * 7).encode()) for number in range(40)]
+    outcomes = await run_all(executor, *jobs)
+    assert [outcome.stdout for outcome in outcomes] == [f"{number} {number * 7}\n".encode() for number in range(40)]
+
+
+@contextmanager
+def busy_machine(num_hogs: int) -> Iterator[None]:
+    hogs = [subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(num_hogs)]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
+async def test_a_busy_machine_fails_no_honest_program(executor: JailExecutor) -> None:
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint('done')"
+    with busy_machine(6):
+        outcome = await executor.execute(python(code, wall_time_s=30))
+    assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"done\n")
+    assert outcome.wall_time_s > outcome.cpu_time_s
+
+
+async def test_sleepers_are_counted_and_workers_are_not(executor: JailExecutor) -> None:
+    tasks = [
+        asyncio.create_task(executor.execute(python(code, cpu_time_s=5, wall_time_s=5)))
+        for code in (FOREVER, "while True: pass")
+    ]
+    await asyncio.sleep(0.6)
+    assert executor.load().num_asleep == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_a_cancelled_job_is_killed_and_its_slot_runs_the_next(executor: JailExecutor) -> None:
+    tasks = [asyncio.create_task(executor.execute(python(FOREVER))) for _ in range(2)]
+    (launcher,) = launchers()
+    await asyncio.sleep(0.3)
+    busy = len(process_tree.descendants(launcher, at_most=1000))
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert all(task.cancelled() for task in tasks)
+    started_at = time.monotonic()
+    outcomes = await run_all(executor, python("print(1)"), python("print(2)"))
+    assert [outcome.stdout for outcome in outcomes] == [b"1\n", b"2\n"]
+    assert time.monotonic() - started_at < 1
+    assert len(process_tree.descendants(launcher, at_most=1000)) < busy
+    assert executor.load().num_rebuilt_slots == 0
+
+
+async def test_the_job_of_a_killed_slot_is_run_once_more(executor: JailExecutor, tier: IsolationTier) -> None:
+    task = asyncio.create_task(executor.execute(python("import time; time.sleep(0.6); print('done')")))
+    await asyncio.sleep(0.2)
+    for pid in slots():
+        os.kill(pid, signal.SIGKILL)
+    outcome = await task
+    assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"done\n")
+    assert executor.load().num_rebuilt_slots >= 1
+
+
+async def test_a_job_over_which_two_slots_die_is_a_failure_of_the_executor(executor: JailExecutor) -> None:
+    task = asyncio.create_task(executor.execute(python(FOREVER)))
+    deadline = time.monotonic() + 10
+    while not task.done():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.3)
+        for pid in slots():
+            os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ExecutorError):
+        task.result()
+    assert (await executor.execute(python("print(1)"))).stdout == b"1\n"
+
+
+async def test_a_slot_that_stands_still_is_replaced(executor: JailExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_job, "ANSWER_TIMEOUT_S", 0.3)
+    for pid in slots():
+        os.kill(pid, signal.SIGSTOP)
+    outcome = await executor.execute(python("print(1)", wall_time_s=0.3))
+    assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"1\n")
+
+
+@pytest.mark.parametrize("generation", [0, 1])
+async def test_jobs_survive_the_death_of_the_launcher(executor: JailExecutor, generation: int) -> None:
+    jobs = [python(f"import time; time.sleep(0.6); print({number})") for number in range(4)]
+    task = asyncio.ensure_future(run_all(executor, *jobs))
+    await asyncio.sleep(0.3)
+    (launcher,) = launchers()
+    os.kill(below(launcher, generation)[0], signal.SIGKILL)
+    assert [outcome.stdout for outcome in await task] == [f"{number}\n".encode() for number in range(4)]
+    assert len(launchers()) == 1
+    assert launchers() != [launcher]
+
+
+def slots() -> list[int]:
+    """Return the slots: what the zygotes below the launchers have started."""
+    return [pid for launcher in launchers() for pid in below(launcher, 3)]
+
+
+async def test_closing_it_leaves_nothing(tier: IsolationTier) -> None:
+    def held() -> tuple[list[str], set[int], list[str]]:
+        descriptors = sorted(os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.name != "99")
+        groups = [str(folder) for folder in Path("/sys/fs/cgroup").glob(f"**/code-judge-{os.getpid()}-*")]
+        return [kind.partition(":")[0] for kind in descriptors], set(process_tree.children(os.getpid())), groups
+
+    before = held()
+    executor = JailExecutor(make_plan(tier, num_slots=2, preloads={"bare": ()}), canaries=())
+    await executor.start()
+    tasks = [asyncio.create_task(executor.execute(python(FOREVER))) for _ in range(3)]
+    await asyncio.sleep(0.3)
+    await executor.aclose()
+    failed = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(error, ExecutorError) for error in failed)
+    wait_until(lambda: held() == before)
+
+
+async def test_a_jail_that_cannot_be_built_is_refused_at_once(tier: IsolationTier) -> None:
+    plan = make_plan(tier, num_slots=1, preloads={"broken": ("no_such_module_at_all",)})
+    executor = JailExecutor(plan, canaries=())
+    started_at = time.monotonic()
+    with pytest.raises(ExecutorError):
+        await executor.start()
+    assert time.monotonic() - started_at < 10
+    assert launchers() == []

@@ -1,0 +1,69 @@
+"""A language whose program jobs cannot see is not offered, unless the operator shows them its folder."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from judge_in_process import judge_in_process
+from judge_process import running_judge
+
+from code_judge_server.language_probe import unseen_programs
+from code_judge_server.languages import LanguageRules, offered_languages
+from code_judge_server.settings import Settings
+
+
+@pytest.fixture
+def folder_of_shell() -> Iterator[Path]:
+    """A folder outside of what jobs see, with a shell of its own that anybody may run."""
+    folder = Path("/opt") / f"languages-{os.getpid()}"
+    try:
+        folder.mkdir(mode=0o755)
+    except OSError as error:
+        pytest.skip(f"/opt: {error}")
+    try:
+        shutil.copy2(shutil.which("sh") or "/bin/sh", folder / "my-shell")
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("isolation", ["A", "B"])
+async def test_a_program_outside_of_the_jail_is_found_out(
+    tmp_path: Path, folder_of_shell: Path, isolation: str
+) -> None:
+    shell = str(folder_of_shell / "my-shell")
+    languages = offered_languages({"mine": LanguageRules(source="a.sh", run=(shell, "a.sh"))})
+    limits = Settings().limit_policy.effective(Settings().default_limits)
+    async with judge_in_process(tmp_path, isolation=isolation) as judge:
+        assert await unseen_programs(judge, languages, limits=limits) == {"mine": shell}
+    async with judge_in_process(
+        tmp_path, isolation=isolation, read_only_paths=[folder_of_shell], languages={"mine": languages["mine"]}
+    ) as judge:
+        assert await unseen_programs(judge, languages, limits=limits) == {}
+        verdict = await judge.verdict(language="mine", code=f"echo $0; touch {folder_of_shell}/a")
+    assert verdict.stdout == "a.sh\n"
+    assert "Read-only file system" in verdict.stderr
+
+
+def test_the_server_does_not_offer_it_and_says_why(tmp_path: Path, folder_of_shell: Path) -> None:
+    row = {"mine": {"source": "a.sh", "run": [str(folder_of_shell / "my-shell"), "a.sh"]}}
+    log = tmp_path / "log"
+    with running_judge(
+        tmp_path, isolation="B", environment={"CODE_JUDGE_LANGUAGES": json.dumps(row)}, stderr_to=log
+    ) as judge:
+        languages = judge.http.get("/v1/health").json()["languages"]
+        reply = judge.http.post("/v1/submissions", json={"id": "a", "language": "mine", "code": ""})
+    assert "python" in languages
+    assert "mine" not in languages
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "language")
+    assert "Name its folder in read_only_paths" in log.read_text()
+
+
+@pytest.mark.parametrize("path", ["relative", "/no/such/folder"])
+def test_paths_that_are_not_there_are_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODE_JUDGE_READ_ONLY_PATHS", json.dumps([path]))
+    with pytest.raises(ValueError, match="must be the absolute path"):
+        Settings()

@@ -1,0 +1,99 @@
+"""The table of languages: what is built in, what settings add, and what of a submission it cannot serve."""
+
+import shutil
+import sys
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from code_judge_server.languages import BUILT_IN, LanguageRules, offered_languages, wrong_fields
+from code_judge_server.schemas import Submission
+from code_judge_server.settings import Settings
+
+
+def fields_of(**submission: Any) -> list[str]:
+    errors = wrong_fields(Submission(id="a", **{"code": "", **submission}), offered_languages({}))
+    return [error.field for error in errors]
+
+
+def test_the_judges_own_python_and_what_is_installed_are_offered() -> None:
+    offered = offered_languages({})
+    assert offered["python"].run == (sys.executable, "main.py")
+    for name, program in {"cpp": "g++", "c": "gcc", "bash": "bash", "javascript": "node"}.items():
+        assert (name in offered) == (shutil.which(program) is not None)
+
+
+def test_programs_are_found_by_their_whole_path() -> None:
+    for rules in offered_languages({}).values():
+        for command in filter(None, (rules.compile, rules.run)):
+            assert command[0].startswith(("/", "./"))
+
+
+def test_a_row_of_the_settings_is_added_or_replaces_one() -> None:
+    settings = Settings(
+        languages={
+            "sh": LanguageRules(source="a.sh", run=("sh", "a.sh")),
+            "bash": LanguageRules(source="b.sh", run=("sh", "b.sh")),
+        }
+    )
+    offered = offered_languages(settings.languages)
+    assert offered["sh"].run == (shutil.which("sh"), "a.sh")
+    assert offered["bash"].source == "b.sh"
+    assert "python" in offered
+
+
+def test_rows_come_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODE_JUDGE_LANGUAGES", '{"sh": {"source": "a.sh", "run": ["sh", "a.sh"]}}')
+    assert Settings().languages["sh"].run == ("sh", "a.sh")
+
+
+@pytest.mark.parametrize("command", ["run", "compile"])
+def test_a_row_whose_program_is_not_there_is_not_offered(command: str, caplog: pytest.LogCaptureFixture) -> None:
+    row = {"source": "a", "compile": ["sh"], "artifact": "b", "run": ["sh"], command: ["no-such-compiler", "a"]}
+    assert "x" not in offered_languages({"x": LanguageRules.model_validate(row)})
+    assert "no-such-compiler" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"source": "a", "run": []},
+        {"source": "../a", "run": ["sh"]},
+        {"source": "/a", "run": ["sh"]},
+        {"source": "a", "run": ["sh"], "compile": ["sh"]},
+        {"source": "a", "run": ["sh"], "artifact": "b"},
+        {"source": "a", "run": ["sh"], "flags": []},
+    ],
+)
+def test_a_wrong_row_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        LanguageRules.model_validate(row)
+
+
+def test_only_a_python_row_may_be_run_by_a_warm_interpreter() -> None:
+    assert [name for name, rules in BUILT_IN.items() if rules.preload] == ["python"]
+
+
+def test_the_header_of_cpp_is_compiled_with_the_flags_of_the_language() -> None:
+    cpp = BUILT_IN["cpp"]
+    assert cpp.compile is not None
+    assert cpp.precompiled_header is not None
+    assert cpp.precompiled_header.compile[:3] == cpp.compile[:3]
+
+
+@pytest.mark.parametrize(
+    ("submission", "fields"),
+    [
+        ({}, []),
+        ({"language": "cobol"}, ["language"]),
+        ({"checker": {"kind": "program", "code": "", "language": "cobol"}}, ["checker.language"]),
+        ({"checker": {"kind": "exact", "language": "cobol"}}, []),
+        ({"files": {"main.py": b""}}, ["files.main.py"]),
+        ({"files": {"main.py/x": b""}}, ["files.main.py/x"]),
+        ({"files": {"main": b""}}, []),
+        ({"files": {"main.cpp": b"", "main": b"", "a/main": b""}, "language": "cpp"}, ["files.main.cpp", "files.main"]),
+    ],
+)
+def test_what_cannot_be_served_is_named(submission: dict[str, Any], fields: list[str]) -> None:
+    assert fields_of(**submission) == fields

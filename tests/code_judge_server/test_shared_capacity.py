@@ -1,0 +1,67 @@
+import asyncio
+
+import pytest
+
+from code_judge_server.shared_capacity import SharedCapacity
+
+
+def fill(room: SharedCapacity, client: str) -> int:
+    """Take one by one while it fits; return how many there were."""
+    taken = 0
+    while room.fits(client, 1):
+        room.take(client, 1)
+        taken += 1
+    return taken
+
+
+def test_one_client_leaves_a_fifth_for_others() -> None:
+    room = SharedCapacity(1000)
+    assert fill(room, "a") == 800
+    assert fill(room, "b") == 160
+    assert fill(room, "c") == 32
+
+
+def test_a_client_that_holds_nothing_may_take_all_in_one_piece() -> None:
+    room = SharedCapacity(1000)
+    assert room.fits("a", 1000)
+    assert not room.fits("a", 1001)
+
+
+def test_what_is_given_back_can_be_taken_again() -> None:
+    room = SharedCapacity(10)
+    room.take("a", 10)
+    assert not room.fits("b", 1)
+    room.give_back("a", 4)
+    assert room.fits("b", 4)
+    assert not room.fits("b", 5)
+
+
+async def test_those_who_wait_are_let_in_as_there_is_room() -> None:
+    room = SharedCapacity(3)
+    room.take("a", 3)
+    entered: list[str] = []
+
+    async def enter(client: str) -> None:
+        await room.until_fits(client, 1)
+        room.take(client, 1)
+        entered.append(client)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(enter(name)) for name in ("b", "c", "d")]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        assert entered == []
+        room.give_back("a", 3)  # in one piece, for both who are left
+    assert entered == ["c", "d"]
+    assert not room.is_awaited
+
+
+async def test_those_who_wait_can_be_turned_away() -> None:
+    room = SharedCapacity(1)
+    room.take("a", 1)
+    waiting = asyncio.create_task(room.until_fits("b", 1))
+    await asyncio.sleep(0)
+    room.turn_away()
+    with pytest.raises(TimeoutError):
+        await waiting

@@ -1,0 +1,80 @@
+"""What a slot writes to and reads from its control group; here plain files stand in for those of the kernel's version 2."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from code_judge_server.jail.cgroups import Cgroups, NoCgroupsError, make_cgroups
+from code_judge_server.jail.slot_cgroup import SlotCgroup
+
+MIB = 1024 * 1024
+FILES = {
+    "cgroup.procs": "",
+    "memory.max": "max\n",
+    "memory.swap.max": "max\n",
+    "memory.current": f"{5 * MIB}\n",
+    "memory.peak": f"{50 * MIB}\n",
+    "memory.events": "low 0\nhigh 0\nmax 4\noom 1\noom_kill 1\noom_group_kill 0\n",
+    "pids.max": "max\n",
+    "pids.current": "3\n",
+    "pids.events": "max 7\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_PATH)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_version_2_gets_its_limits_with_what_the_slot_holds_added(folder: Path, opened: int):
+    SlotCgroup(2, {"": opened}).start_job(64 * MIB, 20)
+    assert (folder / "cgroup.procs").read_text() == "0"
+    assert (folder / "memory.swap.max").read_text().startswith("0")
+    assert int((folder / "memory.max").read_text()) == (64 + 8) * MIB
+    assert (folder / "pids.max").read_text().startswith("24")
+
+
+def test_version_2_counts_only_what_came_since_the_start(folder: Path, opened: int):
+    group = SlotCgroup(2, {"": opened})
+    group.start_job(64 * MIB, 20)
+    (folder / "memory.peak").write_text(f"{35 * MIB}\n")
+    (folder / "memory.events").write_text("oom 2\noom_kill 3\n")
+    (folder / "pids.events").write_text("max 8\n")
+    assert group.end_job() == {"oom_kills": 2, "peak_memory_bytes": 30 * MIB, "tasks_refused": 1}
+
+
+def test_without_a_peak_that_can_be_reset_none_is_told(folder: Path, opened: int):
+    (folder / "memory.peak").unlink()
+    group = SlotCgroup(2, {"": opened})
+    group.start_job(64 * MIB, 20)
+    assert group.end_job()["peak_memory_bytes"] is None
+
+
+def test_files_of_the_server_lie_where_the_kernel_has_them():
+    two = Cgroups(version=2, folders={"": Path("/cg/j")})
+    assert two.cpu_file(3) == Path("/cg/j/slot-3/cpu.stat")
+    one = Cgroups(version=1, folders={"memory": Path("/m/j"), "pids": Path("/p/j"), "cpuacct": Path("/c/j")})
+    assert one.cpu_file(0) == Path("/c/j/slot-0/cpuacct.usage")
+
+
+def test_made_groups_are_there_until_they_are_removed():
+    try:
+        groups = make_cgroups()
+    except NoCgroupsError as error:
+        pytest.skip(str(error))
+    groups.make_slots(2)
+    folders = [*groups.folders.values(), *groups.slot_folders(1).values()]
+    assert all(folder.is_dir() for folder in folders)
+    groups.remove()
+    assert not any(folder.exists() for folder in folders)

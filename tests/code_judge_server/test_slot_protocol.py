@@ -1,0 +1,286 @@
+"""What the server makes of a slot that lies, babbles, falls silent or dies: a failure of the slot, never of the server."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from judge_process import wait_until
+
+from code_judge_server.ending import Ending
+from code_judge_server.jail import protocol
+from code_judge_server.jail_executor import running_job
+from code_judge_server.jail_executor.messages import JailDiedError
+from code_judge_server.jail_executor.meters import TreeMeter
+from code_judge_server.jail_executor.running_job import RunningJob
+from code_judge_server.jail_executor.slot import Slot
+from code_judge_server.jail_executor.watch import Watch
+from code_judge_server.sandbox import ExecutorError, Job, JobLimits
+
+LIMITS = JobLimits(cpu_time_s=1, wall_time_s=5, memory_bytes=2**26, output_bytes=1000, max_tasks=4, disk_bytes=2**20)
+JOB = Job(
+    argv=("true",), limits=LIMITS, files={"a/b": b"12", "c": b"345"}, stdin=b"in", collect=("out",), collect_bytes=9
+)
+ENDED: dict[str, Any] = {
+    "kind": "ended",
+    "exit_code": 0,
+    "signal": None,
+    "cpu_time_s": 0.5,
+    "max_rss_bytes": 1000,
+    "oom_kills": 0,
+    "peak_memory_bytes": 2000,
+    "collected": [],
+    "error": None,
+}
+
+
+class OtherEnd:
+    """The slot's end of the socket, and a process that stands for the slot."""
+
+    def __init__(self, end: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+        self.end = end
+        self.process = process
+        self.idle_count = 0
+        self.end.settimeout(5)
+
+    def take_job(self) -> tuple[protocol.Message, list[int]]:
+        """Return the job message and its descriptors."""
+        received = protocol.receive(self.end)
+        assert received is not None
+        return received
+
+    def is_dead(self) -> bool:
+        return self.process.poll() is not None
+
+
+@pytest.fixture
+async def watch() -> AsyncIterator[Watch]:
+    watch = Watch(asyncio.get_running_loop())
+    yield watch
+    watch.close()
+
+
+@pytest.fixture
+async def ends(watch: Watch) -> AsyncIterator[tuple[Slot, OtherEnd]]:
+    ours, theirs = protocol.socket_pair()
+    process = start("sleep", "600")
+    slot = Slot(ours, pid=process.pid, meter=TreeMeter(process.pid), watch=watch)
+    yield slot, OtherEnd(theirs, process)
+    slot.die("the test is over")
+    theirs.close()
+    process.wait()
+
+
+def begin(slot: Slot, other: OtherEnd, job: Job = JOB) -> RunningJob:
+    def count() -> None:
+        other.idle_count += 1
+
+    return slot.begin(job, interpret=False, on_idle=count)
+
+
+def start(*command: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(ends: tuple[Slot, OtherEnd]) -> None:
+    slot, other = ends
+    before = open_descriptors()
+    running = begin(slot, other)
+    message, (files, stdin, stdout, stderr, collected) = other.take_job()
+    assert message["files"] == [["a/b", 2], ["c", 3]]
+    assert (os.read(files, 100), os.read(stdin, 100)) == (b"12345", b"in")
+    with pytest.raises(PermissionError):
+        os.pwrite(files, b"x", 0)
+    os.write(stdout, b"x" * 1000)
+    os.write(stderr, b"y" * 1001)
+    os.write(collected, b"content")
+    for fd in (files, stdin, stdout, stderr, collected):
+        os.close(fd)
+    protocol.send(other.end, ENDED | {"exit_code": None, "signal": 6, "collected": [["out", 7]]})
+    outcome = await running.outcome
+    assert (outcome.ending, outcome.exit_code, outcome.signal) == (Ending.OUTPUT, None, 6)
+    assert (outcome.stdout, outcome.stdout_cut) == (b"x" * 1000, False)
+    assert (outcome.stderr, outcome.stderr_cut) == (b"y" * 1000, True)
+    assert (outcome.cpu_time_s, outcome.peak_memory_bytes, outcome.files) == (0.5, 2000, {"out": b"content"})
+    assert (slot.alive, other.idle_count, open_descriptors()) == (True, 1, before)
+
+
+@pytest.mark.parametrize(
+    ("told", "ending"),
+    [
+        ({"cpu_time_s": 1.01}, Ending.CPU_TIME),
+        ({"oom_kills": 1}, Ending.MEMORY),
+        ({"oom_kills": None, "peak_memory_bytes": None, "max_rss_bytes": 2**26 + 1}, Ending.MEMORY),
+        ({"exit_code": 1, "tasks_refused": 3}, Ending.TASKS),
+        ({"exit_code": 0, "tasks_refused": 3}, Ending.EXITED),
+        ({"cpu_time_s": 1.01, "tasks_refused": 3}, Ending.TASKS),
+        ({"oom_kills": 1, "tasks_refused": 3}, Ending.MEMORY),
+        ({}, Ending.EXITED),
+    ],
+    ids=str,
+)
+async def test_the_counters_at_the_end_decide(
+    ends: tuple[Slot, OtherEnd], told: dict[str, Any], ending: Ending
+) -> None:
+    slot, other = ends
+    running = begin(slot, other)
+    protocol.close_all(other.take_job()[1])
+    protocol.send(other.end, ENDED | told)
+    assert (await running.outcome).ending is ending
+
+
+async def test_output_past_the_limit_kills(ends: tuple[Slot, OtherEnd]) -> None:
+    slot, other = ends
+    running = begin(slot, other)
+    _, (*rest, stdout, _, _) = other.take_job()
+    os.write(stdout, b"x" * 1001)
+    assert await asyncio.to_thread(protocol.receive, other.end) == ({"kind": "kill"}, [])
+    assert not running.outcome.done()
+    protocol.send(other.end, ENDED | {"exit_code": None, "signal": 9})
+    assert (await running.outcome).ending is Ending.OUTPUT
+    protocol.close_all(rest)
+
+
+async def test_the_wall_clock_kills(ends: tuple[Slot, OtherEnd]) -> None:
+    slot, other = ends
+    running = begin(slot, other, Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.08)))
+    protocol.close_all(other.take_job()[1])
+    assert await asyncio.to_thread(protocol.receive, other.end) == ({"kind": "kill"}, [])
+    protocol.send(other.end, ENDED)
+    outcome = await running.outcome
+    assert outcome.ending is Ending.WALL_TIME
+    assert 0.08 <= outcome.wall_time_s < 1
+
+
+async def test_a_server_that_was_late_itself_fails_no_job_that_was_not(ends: tuple[Slot, OtherEnd]) -> None:
+    slot, other = ends
+    running = begin(slot, other, Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.05)))
+    protocol.close_all(other.take_job()[1])
+    protocol.send(other.end, ENDED)
+    block_the_event_loop()
+    assert (await running.outcome).ending is Ending.EXITED
+    other.end.setblocking(False)
+    with pytest.raises(BlockingIOError):  # no kill
+        protocol.receive(other.end)
+
+
+def block_the_event_loop() -> None:
+    time.sleep(0.2)
+
+
+async def test_a_slot_that_does_not_end_its_job_is_killed(
+    ends: tuple[Slot, OtherEnd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_job, "ANSWER_TIMEOUT_S", 0.1)
+    slot, other = ends
+    running = begin(slot, other)
+    running.kill(Ending.CANCELLED)
+    with pytest.raises(JailDiedError, match="did not end"):
+        await running.outcome
+    assert not slot.alive
+    wait_until(other.is_dead)
+
+
+def _closes(end: socket.socket) -> None:
+    end.close()
+
+
+def _sends(message: Any, descriptors: int = 0) -> Callable[[socket.socket], None]:
+    def send(end: socket.socket) -> None:
+        protocol.send(end, message, (0,) * descriptors)
+
+    return send
+
+
+@pytest.mark.parametrize(
+    "misbehave",
+    [
+        _closes,
+        lambda end: end.send(b"not json"),
+        lambda end: end.send(b"[1]"),
+        lambda end: end.send(b'{"kind":' * 20000),
+        lambda end: end.send(b"\xff" * 100000),
+        _sends({"kind": "surprise"}),
+        _sends({"kind": "ended"}),
+        _sends(ENDED | {"cpu_time_s": -1.0}),
+        _sends(ENDED | {"cpu_time_s": "1"}),
+        _sends(ENDED | {"oom_kills": True}),
+        _sends(ENDED | {"more": 1}),
+        _sends(ENDED | {"collected": [["out", 10]]}),
+        _sends(ENDED | {"collected": [["main.py", 1]]}),
+        _sends(ENDED | {"collected": [["out", 5], ["out", 5]]}),
+        _sends({"kind": "surprise"}, descriptors=8),
+        _sends({"kind": "surprise"}, descriptors=20),
+    ],
+)
+async def test_a_slot_that_misbehaves_is_dead_and_its_job_may_run_again(
+    ends: tuple[Slot, OtherEnd], misbehave: Callable[[socket.socket], None]
+) -> None:
+    slot, other = ends
+    before = open_descriptors()
+    running = begin(slot, other)
+    protocol.close_all(other.take_job()[1])
+    misbehave(other.end)
+    with pytest.raises(JailDiedError):
+        await running.outcome
+    assert (slot.alive, other.idle_count) == (False, 1)
+    wait_until(other.is_dead)
+    assert open_descriptors() <= before
+
+
+async def test_a_job_that_could_not_be_set_up_fails_without_its_slot(ends: tuple[Slot, OtherEnd]) -> None:
+    slot, other = ends
+    running = begin(slot, other)
+    protocol.close_all(other.take_job()[1])
+    protocol.send(other.end, ENDED | {"exit_code": None, "error": "no space"})
+    with pytest.raises(JailDiedError, match="no space"):
+        await running.outcome
+    assert (slot.alive, other.idle_count) == (True, 1)
+
+
+async def test_an_end_without_a_job_is_the_end_of_the_slot(ends: tuple[Slot, OtherEnd]) -> None:
+    slot, other = ends
+    protocol.send(other.end, ENDED)
+    await asyncio.sleep(0.05)
+    assert not slot.alive
+
+
+async def test_names_too_long_for_a_message_are_refused_and_the_slot_lives(ends: tuple[Slot, OtherEnd]) -> None:
+    slot, other = ends
+    before = open_descriptors()
+    files = {f"{'x' * 1000}{number}": b"" for number in range(2000)}
+    with pytest.raises(ExecutorError, match="2000 files"):
+        begin(slot, other, Job(argv=("true",), limits=LIMITS, files=files))
+    assert (slot.alive, other.idle_count, open_descriptors()) == (True, 1, before)
+    running = begin(slot, other)
+    protocol.close_all(other.take_job()[1])
+    protocol.send(other.end, ENDED)
+    assert (await running.outcome).ending is Ending.EXITED
+
+
+async def test_nobody_waits_for_a_cancelled_job_but_its_slot_is_busy_until_it_answered(
+    ends: tuple[Slot, OtherEnd],
+) -> None:
+    slot, other = ends
+    running = begin(slot, other)
+    protocol.close_all(other.take_job()[1])
+    waiter = asyncio.ensure_future(running.outcome)
+    waiter.cancel()
+    running.kill(Ending.CANCELLED)
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiter
+    assert protocol.receive(other.end) == ({"kind": "kill"}, [])
+    assert other.idle_count == 0
+    protocol.send(other.end, ENDED)
+    await asyncio.sleep(0.05)
+    assert (slot.alive, other.idle_count) == (True, 1)

@@ -1,0 +1,215 @@
+"""Admission, slots, deadlines and cancellation, on an executor that runs nothing."""
+
+import asyncio
+import time
+
+import pytest
+from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
+
+from code_judge_server.queue_errors import DrainingError, QueueFullError
+from code_judge_server.scheduler import JudgeFailedError
+
+
+@pytest.fixture
+def executor() -> ScriptedExecutor:
+    return ScriptedExecutor()
+
+
+async def test_a_flood_of_one_client_does_not_delay_the_single_submission_of_another(
+    executor: ScriptedExecutor,
+) -> None:
+    queue = queue_on(executor)
+    flood = queue.take_in(submissions("hold", *(f"print {n}" for n in range(1000))), client="flood")
+    single = queue.take_in(submissions("print single"), client="other")
+    await settle()
+    executor.release("hold")
+    assert [verdict.stdout for verdict in await single.all()] == ["print single"]
+    assert executor.started.index("print single") <= 2
+    assert len(await flood.all()) == 1001
+    for batch in (flood, single):
+        batch.close()
+    assert queue.is_idle
+
+
+async def test_45000_submissions_that_wait_cost_no_task_and_little_time(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    everything = submissions("hold", *(f"print {n}" for n in range(44_999)))
+    started_at = time.process_time()
+    batch = queue.take_in(everything, client="a")
+    await settle()
+    assert len(asyncio.all_tasks()) < 5
+    assert queue.num_waiting == 44_999
+    assert time.process_time() - started_at < 5
+    started_at = time.process_time()
+    batch.close()
+    await settle()
+    assert (queue.num_waiting, queue.num_running, queue.is_idle) == (0, 0, True)
+    assert time.process_time() - started_at < 2
+    assert executor.killed == ["hold"]
+
+
+async def test_a_queue_that_is_full_for_one_client_has_room_for_another(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, queue_capacity=100, max_batch_items=100)
+    batches = [queue.take_in(submissions("hold"), client="a")]
+    batches += [queue.take_in(submissions(f"print {n}"), client="a") for n in range(80)]
+    with pytest.raises(QueueFullError) as refused:
+        queue.take_in(submissions("one more"), client="a")
+    assert refused.value.retry_after_s >= 1
+    batches.append(queue.take_in(submissions("print"), client="b"))
+    for batch in batches:
+        batch.close()
+
+
+async def test_a_request_that_is_refused_leaves_nothing_behind(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, queue_capacity=4, max_batch_items=4)
+    batch = queue.take_in(submissions("hold", "print 1", "print 2"), client="a")
+    with pytest.raises(QueueFullError):
+        queue.take_in(submissions("hold", "print 3", "print 4", "print 5"), client="b")
+    await settle()
+    batch.close()
+    await settle()
+    assert executor.started == ["hold"]
+    assert queue.is_idle
+
+
+async def test_a_long_wait_by_the_run_times_seen_is_a_refusal(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, max_estimated_wait_s=1)
+    first = queue.take_in(submissions("hold", *(f"print {n}" for n in range(100))), client="a")
+    assert queue.estimated_wait_s("a") == pytest.approx(2, rel=0.1)  # a fiftieth of a second each, before any was seen
+    assert queue.estimated_wait_s("b") < 0.1
+    with pytest.raises(QueueFullError, match="max_estimated_wait_s"):
+        queue.take_in(submissions("print"), client="a")
+    executor.release("hold")
+    await first.all()
+    assert queue.estimated_wait_s("a") == 0
+    second = queue.take_in(submissions("hold again", *(f"print {n} again" for n in range(100))), client="a")
+    assert queue.estimated_wait_s("a") < 1  # they take a millisecond, it has turned out
+    first.close()
+    second.close()
+
+
+async def test_while_programs_sleep_others_take_the_spare_slots(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, num_slots=2, spare_slots=3)
+    batch = queue.take_in(submissions(*(f"hold {n}" for n in range(10))), client="a")
+    await asyncio.sleep(0.2)
+    assert len(executor.started) == 2
+    executor.num_asleep = 2
+    await asyncio.sleep(0.2)
+    assert len(executor.started) == 4
+    executor.num_asleep = 4
+    await asyncio.sleep(0.2)
+    assert len(executor.started) == 5  # two, and three spare ones
+    executor.num_asleep = 0
+    executor.release("hold 0")
+    await asyncio.sleep(0.2)
+    assert len(executor.started) == 5  # four are at work on two cores
+    batch.close()
+
+
+async def test_at_the_deadline_what_waits_times_out_and_what_runs_is_killed(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    batch = queue.take_in(submissions("hold", "print"), client="a", deadline_s=0.1)
+    verdicts = await batch.all()
+    assert [verdict.status for verdict in verdicts] == ["cancelled", "queue_timeout"]
+    await settle()
+    assert executor.killed == ["hold"]
+    assert queue.is_idle
+    batch.close()
+
+
+@pytest.mark.parametrize("deadline_s", [1e-9, 1e308])
+async def test_deadlines_may_have_any_size(executor: ScriptedExecutor, deadline_s: float) -> None:
+    batch = queue_on(executor).take_in(submissions("print"), client="a", deadline_s=deadline_s)
+    assert len(await batch.all()) == 1
+    batch.close()
+
+
+async def test_what_finds_no_room_waits_for_it_outside_where_that_is_wanted(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, queue_capacity=3, max_batch_items=3)
+    first = queue.take_in(submissions("hold", "print 1", "print 2"), client="a")
+    impatient = await queue.judge_all(submissions("x", "y", "z"), client="b", max_queue_time_s=0.05)
+    assert [verdict.status for verdict in impatient] == ["queue_timeout"] * 3
+    patient = asyncio.create_task(queue.judge_all(submissions("x", "y", "z"), client="b"))
+    await settle()
+    executor.release("hold")
+    assert [verdict.status for verdict in await patient] == ["accepted"] * 3
+    first.close()
+    assert queue.is_idle
+
+
+async def test_cancelling_the_call_kills_what_it_judges(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    call = asyncio.create_task(queue.judge_all(submissions("hold", "print"), client="a"))
+    await settle()
+    call.cancel()
+    await settle()
+    assert executor.killed == ["hold"]
+    assert queue.is_idle
+
+
+async def test_a_bug_in_the_judge_is_an_error_and_not_a_request_without_an_answer(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    batch = queue.take_in(submissions("bug", "print"), client="a")
+    with pytest.raises(JudgeFailedError, match="bug"):
+        await batch.all()
+    batch.close()
+    await settle()
+    assert queue.is_idle
+
+
+async def test_verdicts_come_in_the_order_in_which_they_are_ready(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, num_slots=3)
+    batch = queue.take_in(submissions("hold 0", "hold 1", "print"), client="a")
+    assert [index for index, _ in await batch.next_finished()] == [2]
+    executor.release("hold 1")
+    assert [index for index, _ in await batch.next_finished()] == [1]
+    executor.release("hold 0")
+    assert [index for index, _ in await batch.next_finished()] == [0]
+    assert await batch.next_finished() == []
+    batch.close()
+
+
+async def test_outputs_that_find_no_room_are_left_out_and_flagged(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, reply_memory_mb=1, max_reply_chars=400_000)
+    codes = [f"print {n} {'x' * 300_000}" for n in range(5)]
+    batch = queue.take_in(submissions(*codes), client="a")
+    verdicts = await batch.all()
+    assert [verdict.status for verdict in verdicts] == ["accepted"] * 5
+    kept = [len(verdict.stdout) for verdict in verdicts]
+    assert kept[0] > 300_000
+    assert kept[-1] == 0
+    assert [verdict.stdout_truncated for verdict in verdicts] == [not size for size in kept]
+    batch.close()
+    again = queue.take_in(submissions("print " + "y" * 300_000), client="a")
+    assert not (await again.all())[0].stdout_truncated
+    again.close()
+
+
+async def test_a_server_that_drains_finishes_what_it_has_and_takes_nothing_in(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    batch = queue.take_in(submissions("hold", "print"), client="a")
+    queue.start_draining()
+    with pytest.raises(DrainingError):
+        queue.take_in(submissions("late"), client="a")
+    with pytest.raises(DrainingError):
+        await queue.judge_all(submissions("late"), client="a")
+    assert not queue.is_idle
+    await settle()
+    executor.release("hold")
+    assert [verdict.status for verdict in await batch.all()] == ["accepted", "accepted"]
+    assert queue.is_idle
+    batch.close()
+
+
+async def test_what_is_cancelled_at_the_end_is_answered(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, queue_capacity=2, max_batch_items=2)
+    batch = queue.take_in(submissions("hold", "print"), client="a")
+    outside = asyncio.create_task(queue.judge_all(submissions("x", "y"), client="b"))
+    await settle()
+    queue.cancel_all()
+    assert [verdict.status for verdict in await batch.all()] == ["internal_error", "queue_timeout"]
+    assert [verdict.status for verdict in await outside] == ["queue_timeout"] * 2
+    await settle()
+    assert executor.killed == ["hold"]
+    assert queue.is_idle
+    batch.close()

@@ -1,0 +1,88 @@
+"""Which tier a server takes, which it refuses, and what it says about it when it is ready."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from judge_process import COMMAND
+
+from code_judge_server.jail.canaries import find_tier
+from code_judge_server.preload_sets import preload_sets
+from code_judge_server.schemas import IsolationTier
+
+
+@contextmanager
+def announced(*arguments: str) -> Iterator[list[str]]:
+    """Start a server, and give the lines that it prints until its limits."""
+    command = [*COMMAND, "--port", "0", "--num-slots", "1", "--spare-slots", "0", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines: list[str] = []
+            for line in process.stdout:
+                lines.append(line.rstrip("\n"))
+                if line.split()[0] == "limits":
+                    break
+            yield lines
+        finally:
+            process.terminate()
+
+
+def refusal(*arguments: str) -> str:
+    """Start a server that must refuse, and return what it says."""
+    done = subprocess.run(
+        [*COMMAND, "--port", "0", *arguments], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_the_best_tier_is_used_although_the_weakest_is_permitted() -> None:
+    best = find_tier()
+    with announced("--require-isolation", "D") as lines:
+        address = lines[0].removeprefix("listening on ")
+        health = httpx.get(f"{address}/v1/health").json()
+    assert health["isolation"] == best.tier
+    assert [canary["name"] for canary in health["canaries"]] == [canary.name for canary in best.canaries]
+    assert lines[1].startswith(f"  isolation  tier {best.tier}: ")
+    page = "\n".join(lines)
+    for canary in best.canaries:
+        assert f"{'passed' if canary.passed else 'FAILED'}  {canary.name}" in page
+    for word in ("slots", "preloads", "limits", "cpu 10 s", "memory 512 MiB"):
+        assert word in page
+
+
+@pytest.mark.parametrize("tier", ["B", "C", "D"])
+def test_a_weaker_tier_can_be_forced_for_comparison(tier: str) -> None:
+    if find_tier(IsolationTier(tier)).tier != tier:
+        pytest.skip(f"this machine does not give tier {tier}")
+    with announced("--require-isolation", tier, "--use-isolation", tier) as lines:
+        address = lines[0].removeprefix("listening on ")
+        program = {"id": "a", "code": "import sys\nprint(input())\nsys.exit(1 / 0)", "stdin": "in"}
+        verdict = httpx.post(f"{address}/v1/submissions", json=program, timeout=30).json()
+    assert (verdict["isolation"], verdict["stdout"], verdict["exit_code"]) == (tier, "in\n", 1)
+    assert verdict["stderr"] == (
+        'Traceback (most recent call last):\n  File "/sandbox/main.py", line 3, in <module>\n'
+        "    sys.exit(1 / 0)\n             ~~^~~\nZeroDivisionError: division by zero\n"
+    )
+
+
+def test_a_tier_that_is_too_weak_is_refused_with_the_way_out() -> None:
+    said = refusal("--require-isolation", "A", "--use-isolation", "D")
+    assert said.startswith("code judge: require_isolation: tier A is asked for, and this server reaches only D")
+    assert "--require-isolation D" in said
+
+
+def test_preload_sets_that_cannot_be_loaded_are_refused() -> None:
+    assert "no_such_module" in refusal("--preloads", '{"x": ["json", "no_such_module"]}')
+    assert "`bare`" in refusal("--preloads", '{"bare": ["json"]}')
+
+
+def test_preload_sets_of_the_settings_come_beside_the_built_in_ones() -> None:
+    sets = preload_sets({"more": ["json", "xml.dom"]})
+    assert list(sets["bare"]) == []
+    assert sets["more"] == ["json", "xml.dom"]
+    assert preload_sets({"sci": ["json"]})["sci"] == ["json"]

@@ -1,0 +1,132 @@
+"""One client, several judges: who is asked, who is dropped, and who is taken back."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from fake_judge import FakeJudge, echo, expected, reply, run_all, serving, verdict
+
+from agentrl.errors import JudgeUnavailableError
+from agentrl.judge.host import Host, is_on_this_machine
+from agentrl.types import Deadline
+from code_judge_server.schemas import SubmissionBatch, VerdictStatus
+
+
+async def draining(*_: object) -> web.Response:
+    return web.Response(status=503)
+
+
+async def full_for_a_minute(*_: object) -> web.Response:
+    return web.Response(status=429, headers={"Retry-After": "60"})
+
+
+async def broken(_: FakeJudge, batch: SubmissionBatch, __: web.Request) -> web.Response:
+    return reply([verdict(item, VerdictStatus.INTERNAL_ERROR) for item in batch.submissions])
+
+
+async def take_long(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
+    await asyncio.sleep(0.3)
+    return await echo(judge, batch, request)
+
+
+async def test_a_judge_that_drains_is_left_at_once_for_one_that_works() -> None:
+    bad, good = FakeJudge(draining), FakeJudge()
+    bad.is_ready = False
+    async with serving(bad, good, concurrency=2) as client:
+        assert await asyncio.wait_for(run_all(client, 40), 2) == expected(40)
+        assert 1 <= len(bad.batches) <= 2
+        assert client.take_stats().num_dropped_hosts == 1
+
+
+async def test_a_dropped_judge_is_taken_back_when_it_answers_again() -> None:
+    judge = FakeJudge(draining)
+    judge.is_ready = False
+    async with serving(judge) as client:
+        call = asyncio.create_task(client.run("p", deadline=Deadline.after(20)))
+        await asyncio.wait_for(judge.was_probed.wait(), 2)
+        assert len(judge.batches) == 1, "it was sent work while it was down"
+        judge.behaviour, judge.is_ready = None, True
+        assert (await asyncio.wait_for(call, 2)).stdout == "p"
+
+
+async def test_probes_of_a_dead_judge_become_rare() -> None:
+    judge, other = FakeJudge(draining), FakeJudge()
+    judge.is_ready = False
+    async with serving(judge, other) as client:
+        while not judge.batches:
+            await run_all(client, 4)
+        await asyncio.sleep(1.5)
+    # Pauses of at least half of 0.1, 0.2, 0.4, 0.8 s.
+    assert 2 <= judge.num_probes <= 5
+
+
+async def test_a_full_judge_is_passed_over_for_as_long_as_it_asks() -> None:
+    full, other = FakeJudge(full_for_a_minute), FakeJudge()
+    async with serving(full, other, concurrency=2) as client:
+        for _ in range(3):
+            assert await asyncio.wait_for(run_all(client, 16), 2) == expected(16)
+    assert 1 <= len(full.batches) <= 2
+    assert full.num_probes == 0
+
+
+async def test_an_internal_error_is_tried_on_another_judge_once() -> None:
+    ill, well = FakeJudge(broken), FakeJudge()
+    async with serving(ill, well, concurrency=2) as client:
+        assert await run_all(client, 20) == expected(20)
+    assert ill.batches
+    async with serving(FakeJudge(broken), FakeJudge(broken)) as client:
+        with pytest.raises(JudgeUnavailableError, match="internal_error"):
+            await client.run("p", deadline=Deadline.after(5))
+
+
+async def test_work_goes_where_the_wait_is_shortest() -> None:
+    long, short = FakeJudge(take_long), FakeJudge(take_long)
+    long.estimated_wait_s = 60.0
+    async with serving(long, short, concurrency=2, batch_size=4) as client:
+        await run_all(client, 1)  # by now both have told their wait
+        num_before = len(long.batches)
+        await run_all(client, 24)
+        assert len(long.batches) == num_before
+    assert len(short.batches) >= 6
+
+
+async def test_equal_judges_share_the_work() -> None:
+    judges = [FakeJudge(take_long) for _ in range(3)]
+    async with serving(*judges, concurrency=6, batch_size=4) as client:
+        await run_all(client, 72)
+    assert all(4 <= len(judge.batches) <= 8 for judge in judges), [len(judge.batches) for judge in judges]
+
+
+async def test_idle_clients_ask_judges_nothing() -> None:
+    asked: list[str] = []
+
+    class Counting(FakeJudge):
+        async def health(self, request: web.Request) -> web.Response:
+            asked.append(request.path)
+            return await super().health(request)
+
+    async with serving(Counting(), Counting()) as client:
+        await run_all(client, 50)
+        await asyncio.sleep(0.3)
+        assert len(asked) == 2
+
+
+def test_a_near_judge_wins_until_its_wait_is_noticeably_longer() -> None:
+    near, far = Host(url="http://127.0.0.1:1", near=True), Host(url="http://10.9.8.7:1")
+    near.num_in_flight = 50
+    assert near.rank() < far.rank()
+    near._reported_wait_s = 1.0
+    assert far.rank() < near.rank()
+
+
+@pytest.mark.parametrize(
+    ("url", "near"),
+    [
+        ("http://127.0.0.1:8088", True),
+        ("http://localhost:8088", True),
+        ("http://203.0.113.7:8088", False),
+        ("http://judge-1.example:8088", False),
+    ],
+)
+def test_an_address_of_this_machine_is_known_without_asking_anybody(url: str, near: bool) -> None:
+    assert is_on_this_machine(url) is near
