@@ -1,0 +1,4 @@
+import atexit
+
+atexit.register(print, "cleanup")
+raise RuntimeError("fails")

@@ -1,0 +1,4 @@
+import os
+
+print("buffered")
+os.close(1)

@@ -1,0 +1,6 @@
+async def work():
+    print("never")
+
+
+work()
+kept = work()

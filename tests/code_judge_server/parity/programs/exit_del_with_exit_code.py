@@ -1,0 +1,10 @@
+import sys
+
+
+class Noisy:
+    def __del__(self):
+        print("del")
+
+
+it = Noisy()
+sys.exit(3)

@@ -1,0 +1,13 @@
+import sys
+
+
+class Bad:
+    def write(self, text):
+        pass
+
+    def flush(self):
+        raise ValueError("cannot flush")
+
+
+sys.stdout = Bad()
+print("x")

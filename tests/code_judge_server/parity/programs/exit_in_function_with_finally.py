@@ -1,0 +1,11 @@
+import sys
+
+
+def f():
+    try:
+        sys.exit(5)
+    finally:
+        print("finally")
+
+
+f()

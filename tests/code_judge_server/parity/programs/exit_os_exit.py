@@ -1,0 +1,4 @@
+import os
+
+print("lost, for it is not flushed")
+os._exit(11)

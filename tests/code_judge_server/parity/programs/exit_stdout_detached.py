@@ -1,0 +1,5 @@
+import sys
+
+raw = sys.stdout.detach()
+raw.write(b"bytes\n")
+raw.flush()

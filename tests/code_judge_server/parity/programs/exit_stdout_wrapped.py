@@ -1,0 +1,4 @@
+import io, sys
+
+sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding="latin-1", errors="replace")
+print("latin é €")

@@ -1,0 +1,3 @@
+import sys
+
+sys.exit("bad \ud800 text")

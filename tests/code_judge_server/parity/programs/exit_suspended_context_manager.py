@@ -1,0 +1,14 @@
+from contextlib import contextmanager
+
+
+@contextmanager
+def region():
+    print("enter")
+    try:
+        yield
+    finally:
+        print("leave")
+
+
+manager = region()
+manager.__enter__()

@@ -1,0 +1,4 @@
+import os, tempfile
+
+folder = tempfile.TemporaryDirectory()
+print(os.path.isdir(folder.name))

@@ -1,0 +1,10 @@
+import errno, socket
+left, right = socket.socketpair()
+left.sendall(b"ping")
+print(right.recv(10), left.family == socket.AF_UNIX)
+server = socket.socket(socket.AF_UNIX)
+server.bind("sock"); server.listen()
+client = socket.socket(socket.AF_UNIX); client.connect("sock")
+print(server.accept()[0].fileno() > 2)
+left.close()
+left.send(b"x")

@@ -1,0 +1,4 @@
+import builtins
+
+print(sorted(dir(builtins)))
+print(exit, quit, copyright, credits, license, help)

@@ -1,0 +1,3 @@
+print("asked")
+name = input("Name? ")
+print("never")

@@ -1,0 +1,3 @@
+import sys
+lines = sys.stdin.buffer.read().splitlines()
+print(len(lines), lines[-1])

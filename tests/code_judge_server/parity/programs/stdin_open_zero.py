@@ -1,0 +1,1 @@
+print([line.split() for line in open(0)])

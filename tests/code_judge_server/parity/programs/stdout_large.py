@@ -1,0 +1,2 @@
+for n in range(20_000):
+    print("line", n)

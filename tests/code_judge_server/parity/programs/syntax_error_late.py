@@ -1,0 +1,2 @@
+print("printed? no: the whole file is compiled first")
+return 5

@@ -1,0 +1,5 @@
+def check(x):
+    assert x > 0, f"{x} is not positive"
+
+
+check(-1)

@@ -1,0 +1,3 @@
+import collections
+
+collections.Countr("abc")

@@ -1,0 +1,11 @@
+def load():
+    try:
+        {}["missing"]
+    except KeyError as error:
+        raise ValueError("cannot load") from error
+
+
+try:
+    load()
+except ValueError:
+    1 / 0

@@ -1,0 +1,3 @@
+class Broken:
+    x = 1
+    y = undefined_name

@@ -1,0 +1,2 @@
+code = "def f():\n    return 1 / 0\nf()\n"
+exec(compile(code, "<generated>", "exec"))

@@ -1,0 +1,1 @@
+list(map(lambda value: value.missing, [object]))

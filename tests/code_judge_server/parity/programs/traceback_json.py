@@ -1,0 +1,3 @@
+import json
+
+json.loads('{"a": [1, 2,, 3]}')

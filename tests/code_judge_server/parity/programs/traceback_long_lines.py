@@ -1,0 +1,1 @@
+raise ValueError("x" * 500 + "\n" + "second line\n\tthird")

@@ -1,0 +1,5 @@
+def f(a, b, *, c):
+    return a
+
+
+f(1)

@@ -1,0 +1,2 @@
+number_of_items = 3
+print(number_of_itens)

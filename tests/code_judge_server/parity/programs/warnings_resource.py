@@ -1,0 +1,11 @@
+import warnings
+
+warnings.simplefilter("always")
+
+
+def leak():
+    open("/etc/passwd")
+
+
+leak()
+print("done")

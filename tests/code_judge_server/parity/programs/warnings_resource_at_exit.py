@@ -1,0 +1,5 @@
+import warnings
+
+warnings.simplefilter("always")
+handle = open("/etc/passwd")
+print("still open")
