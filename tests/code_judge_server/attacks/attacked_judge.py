@@ -1,0 +1,142 @@
+"""A judge under attack: beside each attack runs an honest program, and two more in both slots after it."""
+
+import os
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attacks.attack import LIMITS, Attack
+from attacks.surroundings import Surroundings, new_canary, surroundings
+from judge_process import JudgeProcess, running_judge
+from leftovers import adopting_orphans, assert_nothing_is_left, look, processes_of
+from ordinary_user import user_id
+
+HONEST_PROGRAM = """
+# {canary} {nonce}
+import builtins, glob, hashlib, json, os, re, resource, signal, socket, subprocess, sys, time
+given = sys.stdin.read()
+print("given", given.split()[0], hashlib.sha256(given.encode()).hexdigest())
+print("sees", sorted(os.environ.items()), sys.path, sys.flags, sys.getrecursionlimit(), sys.getswitchinterval())
+print("folders", sorted(os.listdir()), [sorted(os.listdir(path)) for path in ("/tmp", "/dev/shm") if os.path.isdir(path)])
+print("processes", sum(name.isdigit() for name in os.listdir("/proc")))
+print("settings", oct(os.umask(0o022)), os.nice(0), len(os.sched_getaffinity(0)), socket.gethostname(), os.getuid() != 0)
+print("limits", [resource.getrlimit(number) for number in range(16) if number != resource.RLIMIT_CPU])
+print("signals", [signal.getsignal(number) for number in range(1, 65) if number not in (32, 33)], signal.pthread_sigmask(0, []))
+print("modules", json.dumps([re.sub("a", "b", "a"), 256 + 1]), builtins.print is print)
+for folder in (os.getcwd(), "/tmp", "/dev/shm"):
+    path = os.path.join(folder, "own-file")
+    open(path, "w").write(given)
+    time.sleep(0.02)
+    assert open(path).read() == given
+print("child", subprocess.run(["/bin/sh", "-c", "echo $((6 * 7))"], capture_output=True, text=True).stdout)
+sum(range(200_000))
+"""
+"""It prints what it sees of its world, and that must be the same before and beside and after each attack."""
+
+SLOT_USERS = range(2_000_000_000, 2_000_000_016)
+"""Of the jobs of a judge that root started."""
+
+_REAL_PASSWORD_LINE = re.compile(r"^root:[$*!]", re.MULTILINE)
+
+
+@dataclass(slots=True, kw_only=True)
+class AttackedJudge:
+    """A judge with two slots, what is around it, and what an honest program prints there before any attack."""
+
+    server: JudgeProcess
+    around: Surroundings
+    canary: str
+    """In the honest program's source, input, output and expected output."""
+    honest_output: str = ""
+    processes: Counter[str] = field(default_factory=Counter)
+    """Of the judge, when no program runs."""
+
+    def honest(self, identifier: str) -> dict[str, Any]:
+        """Return the honest submission, which the judge has not seen before."""
+        return {
+            "id": identifier,
+            "code": HONEST_PROGRAM.format(canary=self.canary, nonce=secrets.token_hex(4)),
+            "stdin": f"{self.canary}\n" * 100,
+            "expected_output": self.honest_output,
+            "limits": LIMITS | {"wall_time_s": 10.0, "cpu_time_s": 3.0},
+        }
+
+    def learn_what_is_normal(self) -> None:
+        """Run the honest program undisturbed, in both slots."""
+        submissions = [self.honest(name) | {"expected_output": None} for name in ("first", "second")]
+        first, second = self.server.judge_batch(submissions)
+        assert first["status"] == "accepted", first
+        assert first["stdout"] == second["stdout"]
+        self.honest_output = first["stdout"]
+        self.processes = processes_of(self.server.process.pid)
+
+    def undergo(self, attack: Attack) -> dict[str, Any]:
+        """Run an attack with an honest program beside it, then honest ones in both slots; return the verdict on the attack."""
+        verdict, *honest = self.server.judge_batch([attack.submission(self.around.target), self.honest("beside")])
+        honest += self.server.judge_batch([self.honest("after"), self.honest("after, in the other slot")])
+        for other in honest:
+            assert other["stdout"] == self.honest_output, other
+            assert other["status"] == "accepted", other
+        for stream in ("stdout", "stderr"):
+            assert self.canary not in verdict[stream]
+            assert self.around.canary not in verdict[stream]
+            assert not _REAL_PASSWORD_LINE.search(verdict[stream])
+        assert self.around.signs_of_contact() == []
+        self._assert_no_other_processes()
+        return verdict
+
+    def _assert_no_other_processes(self) -> None:
+        deadline = time.monotonic() + 2.0
+        while (now := processes_of(self.server.process.pid)) != self.processes:
+            more, less = now - self.processes, self.processes - now
+            if time.monotonic() > deadline:
+                self.processes = now  # one attack is to blame, not all after it
+                raise AssertionError(f"of the judge's processes there are {more} more, {less} less")
+            time.sleep(0.02)
+
+
+@contextmanager
+def attacked_judge(folder: Path, *, isolation: str, ordinary_user: bool) -> Iterator[AttackedJudge]:
+    """Start a judge with everything around it that attacks aim at."""
+    with surroundings(folder, ordinary_user=ordinary_user) as around:
+        headers = {"Authorization": f"Bearer {around.canary}"}
+        arguments = ["--num-slots", "2", "--spare-slots", "0", "--max-memory-mb", "1024", "--compile-time-s", "3"]
+        with running_judge(
+            folder,
+            *arguments,
+            isolation=isolation,
+            ordinary_user=ordinary_user,
+            environment={"CODE_JUDGE_TOKEN": around.canary},
+            headers=headers,
+        ) as server:
+            health = server.http.get("/v1/health").json()
+            around.aim_at(server_pid=server.process.pid, url=server.url, isolated=health["isolation"] in ("A", "B"))
+            yield AttackedJudge(server=server, around=around, canary=new_canary())
+
+
+@contextmanager
+def judge_under_attack(starter: str, folder: Path) -> Iterator[AttackedJudge]:
+    """Start a judge as root (tier A) or as an `ordinary_user` (tier B); at the end, of all attacks nothing may be left."""
+    is_ordinary = starter == "ordinary_user"
+    if os.getuid() != 0 and not is_ordinary:
+        pytest.skip("the tests do not run as root")
+    users = [user_id()] if is_ordinary else SLOT_USERS
+    with adopting_orphans():
+        before_start = look(None, folder=folder, users=users)
+        with attacked_judge(folder, isolation="B" if is_ordinary else "A", ordinary_user=is_ordinary) as judge:
+            judge.learn_what_is_normal()
+            server_pid = judge.server.process.pid
+            before_attacks = look(server_pid, folder=folder, users=users)
+            yield judge
+            judge.server.http.get("/ping")  # there is a connection again, if the last one was idle for too long
+            assert_nothing_is_left(before_attacks, lambda: look(server_pid, folder=folder, users=users))
+            judge.server.process.terminate()
+            judge.server.process.wait(timeout=30)
+        assert_nothing_is_left(before_start, lambda: look(server_pid, folder=folder, users=users))

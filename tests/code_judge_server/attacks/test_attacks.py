@@ -1,0 +1,66 @@
+"""Every program of the corpus, against a judge that root started and one that an ordinary user did."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from attacks.attack import Attack, reached
+from attacks.attacked_judge import AttackedJudge, attacked_judge, judge_under_attack
+from attacks.corpus import cplusplus, daemons, floods, forging, kernel, network, poisoning, secrets, timing
+
+THEMES = (forging, secrets, network, kernel, floods, daemons, timing, poisoning, cplusplus)
+CORPUS: list[Attack] = [attack for theme in THEMES for attack in theme.ATTACKS]
+UNBOUNDED = [attack for attack in CORPUS if attack.reached_in_tier_d]
+
+
+def parameters(attacks: list[Attack], *, first: int = 0, step: int = 1) -> list[object]:
+    """Return one parameter per attack; only every `step`-th of them, from `first` on, belongs to the fast tests."""
+    return [
+        pytest.param(attack, id=attack.name, marks=[pytest.mark.slow] * (attack.slow or index % step != first))
+        for index, attack in enumerate(attacks)
+    ]
+
+
+@pytest.fixture(scope="module")
+def judge_of_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
+    with judge_under_attack("root", tmp_path_factory.mktemp("root")) as judge:
+        yield judge
+
+
+@pytest.fixture(scope="module")
+def judge_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
+    with judge_under_attack("ordinary_user", tmp_path_factory.mktemp("user")) as judge:
+        yield judge
+
+
+def assert_it_reaches_nothing_and_harms_nobody(attacked: AttackedJudge, attack: Attack) -> None:
+    verdict = attacked.undergo(attack)
+    assert verdict["status"] in attack.statuses, verdict
+    assert reached(verdict) == []
+    if attack.says_done:
+        assert verdict["stdout"].splitlines()[-1] == "done", verdict
+
+
+@pytest.mark.parametrize("attack", parameters(CORPUS, first=0, step=3))
+def test_an_attack_on_the_judge_of_root_is_held(judge_of_root: AttackedJudge, attack: Attack) -> None:
+    assert_it_reaches_nothing_and_harms_nobody(judge_of_root, attack)
+
+
+@pytest.mark.parametrize("attack", parameters(CORPUS, first=1, step=3))
+def test_an_attack_on_the_judge_of_a_user_is_held(judge_of_a_user: AttackedJudge, attack: Attack) -> None:
+    assert_it_reaches_nothing_and_harms_nobody(judge_of_a_user, attack)
+
+
+@pytest.fixture(scope="module")
+def without_isolation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
+    with attacked_judge(tmp_path_factory.mktemp("open"), isolation="D", ordinary_user=False) as judge:
+        yield judge
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="some of it only root reaches")
+@pytest.mark.parametrize("attack", parameters(UNBOUNDED, first=0, step=3))
+def test_without_isolation_the_same_program_reaches_its_aim(without_isolation: AttackedJudge, attack: Attack) -> None:
+    verdict = without_isolation.server.judge(**attack.submission(without_isolation.around.target))
+    aims = [line.removeprefix("reached: ") for line in reached(verdict)]
+    for aim in attack.reached_in_tier_d:
+        assert any(line.startswith(aim) for line in aims), f"{aim}: {verdict}"

@@ -1,0 +1,110 @@
+"""Parts of the judge that are killed while programs run: nothing is lost, and what died is built again."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from attacks.attacked_judge import AttackedJudge, judge_under_attack
+from judge_process import running_judge, wait_until
+from leftovers import processes_of
+
+
+def dump(attacked, thread):
+    if thread.is_alive():
+        for x in parts(attacked):
+            os.system(
+                f"ps -o pid,ppid,stat,wchan:30,args -p {x.pid} | tail -1 | cut -c1-150; cat /proc/{x.pid}/stack | head -5; ls -l /proc/{x.pid}/fd | grep -c socket"
+            )
+
+
+SLEEPER = "import time\ntime.sleep(0.5)\nprint('awake')"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root may signal the jobs of root's judge"),
+]
+
+
+@pytest.fixture(scope="module", params=["root"])
+def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
+    with judge_under_attack(request.param, tmp_path_factory.mktemp(request.param)) as judge:
+        yield judge
+
+
+def parts(attacked: AttackedJudge) -> list[psutil.Process]:
+    """Return every process below the server, from the launcher down."""
+    return psutil.Process(attacked.server.process.pid).children(recursive=True)
+
+
+def verdicts_while(attacked: AttackedJudge, number: int, signal_number: int) -> list[dict]:
+    """Judge two sleepers; signal one part of the judge while they run."""
+    verdicts: list[dict] = []
+
+    def send() -> None:
+        submissions = [
+            {"id": f"{number}-{index}", "code": f"{SLEEPER} # {number} {signal_number}"} for index in range(2)
+        ]
+        verdicts.extend(attacked.server.judge_batch(submissions))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    wait_until(lambda: len(parts(attacked)) >= sum(attacked.processes.values()) + 1)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        p = parts(attacked)
+        print("KILL", number, [(x.pid, x.ppid(), x.name()) for x in p], flush=True)
+        p[number].send_signal(signal_number)
+        threading.Timer(6, dump, (attacked, thread)).start()
+    thread.join()
+    return verdicts
+
+
+def assert_all_is_built_again(attacked: AttackedJudge, after: str) -> None:
+    honest = attacked.server.judge_batch([attacked.honest("one"), attacked.honest("other")])
+    assert [verdict["status"] for verdict in honest] == ["accepted"] * 2, (after, honest)
+    wait_until(lambda: processes_of(attacked.server.process.pid) == attacked.processes, timeout_s=5)
+
+
+@pytest.mark.timeout(300)
+def test_whichever_part_is_killed_every_submission_is_answered_and_the_part_is_built_again(
+    attacked: AttackedJudge,
+) -> None:
+    num_parts = sum(attacked.processes.values()) - 1
+    for number in range(num_parts + 4):  # the jobs and their inits are parts too
+        verdicts = verdicts_while(attacked, number, signal.SIGKILL)
+        name = f"part {number}"
+        assert len(verdicts) == 2, name
+        for verdict in verdicts:
+            killed_itself = (verdict["status"], verdict["signal"]) == ("runtime_error", 9)
+            assert killed_itself or verdict["status"] in ("accepted", "internal_error"), (name, verdict)
+        assert_all_is_built_again(attacked, name)
+
+
+def test_a_killed_launcher_loses_nothing(attacked: AttackedJudge) -> None:
+    verdicts = verdicts_while(attacked, 0, signal.SIGKILL)
+    assert [verdict["stdout"] for verdict in verdicts] == ["awake\n"] * 2, verdicts
+    assert_all_is_built_again(attacked, "launcher")
+
+
+@pytest.mark.parametrize("isolation", ["A", "B"])
+def test_a_killed_server_takes_everything_with_it(tmp_path: Path, isolation: str) -> None:
+    daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(60)"
+    with running_judge(tmp_path, "--num-slots", "2", isolation=isolation, ordinary_user=isolation == "B") as server:
+        process = psutil.Process(server.process.pid)
+        num_idle = len(process.children(recursive=True))
+
+        def send() -> None:
+            with contextlib.suppress(httpx.TransportError):
+                server.judge_batch([{"id": str(number), "code": daemon} for number in range(2)])
+
+        threading.Thread(target=send, daemon=True).start()
+        wait_until(lambda: len(process.children(recursive=True)) >= num_idle + 4)
+        family = process.children(recursive=True)
+        server.process.kill()
+        server.process.wait()
+        _, alive = psutil.wait_procs(family, timeout=5)
+        assert [left for left in alive if left.status() != psutil.STATUS_ZOMBIE] == []
