@@ -1,0 +1,173 @@
+"""What the judge adds to a program's own time when calls come one by one, at random, and keep it busy.
+
+    python -m benchmarks.judge.overhead [--load 0.8] [--seconds 10] [--rounds 3] [--json FILE]
+
+First the throughput of trivial programs is measured, in batches of 64. Then calls of the same program come singly, as a
+Poisson process of `--load` times that rate, each in a request of its own whether or not earlier ones are answered.
+
+Overhead of a call = the time from the moment it was due (not sent: a late generator hides nothing) to the moment its verdict
+was read, less the verdict's `wall_time_s`, which runs from the start of the program to its end. So it holds HTTP, the queue,
+setting up and cleaning up the jail, and the client. The same generator at the same rate against `GET /v1/ready`, which does
+nothing, says what HTTP and the client take of that; `late` is how long after its due time a request was begun.
+"""
+
+import asyncio
+import random
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import uvloop
+
+from benchmarks.judge import report, servers
+from benchmarks.judge.accounting import CpuTime, cpu_time
+from benchmarks.judge.client import Answer, Client, refuse_wrong
+from benchmarks.judge.programs import TRIVIAL, repeated
+from benchmarks.judge.servers import Server
+from benchmarks.judge.speed import measure, measure_all
+
+_NUM_WARM_UP = 200
+_SINGLES_IN_FLIGHT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """What came of one Poisson process; times in seconds."""
+
+    latencies_s: list[float]
+    """From the moment a call was due to its answer."""
+    lateness_s: list[float]
+    """From the moment a call was due to the moment it was begun."""
+
+
+async def arrive(num_calls: int, rate: float, send: Callable[[int], Awaitable[None]], *, seed: int) -> Arrivals:
+    """Call `send(number)` at the moments of a Poisson process of so many calls per second."""
+    rng = random.Random(seed)
+    latencies_s, lateness_s = [0.0] * num_calls, [0.0] * num_calls
+
+    async def one(number: int, due: float) -> None:
+        lateness_s[number] = perf_counter() - due
+        await send(number)
+        latencies_s[number] = perf_counter() - due
+
+    due = perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(num_calls):
+            due += rng.expovariate(rate)
+            if (wait_s := due - perf_counter()) > 0:
+                await asyncio.sleep(wait_s)
+            group.create_task(one(number, due))
+    return Arrivals(latencies_s=latencies_s, lateness_s=lateness_s)
+
+
+@dataclass(slots=True)
+class Samples:
+    """What all rounds together saw; times in seconds."""
+
+    overhead_s: list[float]
+    queue_s: list[float]
+    program_s: list[float]
+    late_s: list[float]
+    ready_s: list[float]
+    cpu: list[CpuTime]
+
+
+async def run_round(server: Server, num_calls: int, rate: float, samples: Samples, *, seed: int) -> None:
+    """Measure the no-op endpoint and the judge, one after the other, with the same arrivals."""
+    calls = repeated(TRIVIAL, num_calls, prefix=f"single-{seed}")
+    answers: list[Answer] = []
+    async with Client(server.url) as client:
+
+        async def ask_ready(_: int) -> None:
+            await client.get("/v1/ready")
+
+        async def judge(number: int) -> None:
+            answers.append(await client.judge_one(calls[number]))
+
+        samples.ready_s += (await arrive(num_calls, rate, ask_ready, seed=seed)).latencies_s
+        before = cpu_time(server.process)
+        arrivals = await arrive(num_calls, rate, judge, seed=seed)
+        samples.cpu.append(cpu_time(server.process) - before)
+    refuse_wrong(answers)
+    verdicts = {answer.verdict["id"]: answer.verdict for answer in answers}
+    for call, latency_s in zip(calls, arrivals.latencies_s, strict=True):
+        verdict = verdicts[call.submission["id"]]
+        samples.overhead_s.append(latency_s - verdict["wall_time_s"])
+        samples.program_s.append(verdict["wall_time_s"])
+        samples.queue_s.append(verdict["queue_time_s"])
+    samples.late_s += arrivals.lateness_s
+
+
+async def singles_per_s(server: Server, num_calls: int) -> float:
+    """Return the throughput of calls in requests of their own, so many in flight that the judge is never idle."""
+    calls = repeated(TRIVIAL, num_calls, prefix="closed")
+    room = asyncio.Semaphore(_SINGLES_IN_FLIGHT)
+    async with Client(server.url) as client:
+
+        async def judge(number: int) -> Answer:
+            async with room:
+                return await client.judge_one(calls[number])
+
+        started_at = perf_counter()
+        answers = await asyncio.gather(*map(judge, range(num_calls)))
+        wall_s = perf_counter() - started_at
+    refuse_wrong(answers)
+    return num_calls / wall_s
+
+
+async def measure_overhead(*, load: float, seconds: float, rounds: int) -> report.Row:
+    """Start our judge, measure, print the table; return all figures."""
+    with servers.running("agentrl", servers.OURS) as server:
+        async with Client(server.url) as client:
+            isolation = (await client.get("/v1/health"))["isolation"]
+        await measure(server, TRIVIAL, _NUM_WARM_UP, "warm-up")
+        batches = await measure_all([server], TRIVIAL, rounds=rounds, seconds=3.0)
+        throughput = statistics.median(r.programs_per_s for r in batches[server.name])
+        singles = await singles_per_s(server, round(throughput * 3))
+        rate = load * throughput
+        print(
+            f"isolation tier {isolation}; {throughput:.0f} programs/s in batches, {singles:.0f} in requests of their own; "
+            f"arrivals: {rate:.0f}/s"
+        )
+        samples = Samples(*([] for _ in range(6)))
+        for number in range(rounds):
+            await run_round(server, round(rate * seconds), rate, samples, seed=number)
+    return _report(samples, throughput=throughput, singles=singles, rate=rate, isolation=isolation)
+
+
+def _report(samples: Samples, **facts: float | str) -> report.Row:
+    parts: Sequence[tuple[str, list[float]]] = (
+        ("overhead: due -> verdict, less the program", samples.overhead_s),
+        ("  of which in the queue", samples.queue_s),
+        ("the program's own wall clock", samples.program_s),
+        ("GET /v1/ready: due -> answer", samples.ready_s),
+        ("  of which the generator was late", samples.late_s),
+    )
+    rows = [{"milliseconds": name, **report.percentiles(values, scale=1000)} for name, values in parts]
+    report.print_table(f"{len(samples.overhead_s)} calls", rows)
+    num_calls = len(samples.overhead_s)
+    cpu = {
+        "CPU ms of a call: server": 1000 * sum(c.server_s for c in samples.cpu) / num_calls,
+        "programs": 1000 * sum(c.below_s for c in samples.cpu) / num_calls,
+        "client": 1000 * sum(c.client_s for c in samples.cpu) / num_calls,
+        "others": 1000 * sum(c.others_s for c in samples.cpu) / num_calls,
+    }
+    report.print_table("", [cpu])
+    return {**facts, "times": rows, "cpu": cpu}
+
+
+def main() -> None:
+    """Parse the arguments, measure and report."""
+    parser = report.arguments(__doc__)
+    parser.add_argument("--load", type=float, default=0.8, help="arrivals as a share of the throughput just measured")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    report.print_machine()
+    figures = uvloop.run(measure_overhead(load=options.load, seconds=options.seconds, rounds=options.rounds))
+    report.write_json(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()

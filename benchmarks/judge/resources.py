@@ -1,0 +1,95 @@
+"""What a judge holds at a quiet moment, and whether that grows: memory, descriptors, processes, mounts, cgroups, files."""
+
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+Holdings = dict[str, float]
+"""What is held, by name; memory in MiB, all else in numbers."""
+
+_MIB = 1024 * 1024
+_CGROUPS = Path("/sys/fs/cgroup")
+ALLOWED_GROWTH: dict[str, float] = {
+    "server MiB": 12,
+    "below MiB": 24,
+    "server descriptors": 4,  # a connection may be just closing
+    "descriptors below": 0,
+    "processes": 0,
+    "mounts": 0,
+    "cgroups": 0,
+    "files": 0,
+    "strays": 0,
+}
+"""How much more may be held at the end than at the start."""
+
+
+def holdings(server: psutil.Process, temporary: Path) -> Holdings:
+    """Return what a server and all below it hold now.
+
+    Args:
+        server: its process, a child of this one, which must be a subreaper: so what it loses is handed to this process.
+        temporary: its folder for temporary files.
+    """
+    below = server.children(recursive=True)
+    namespaces: dict[str, int] = {}
+    used_bytes = num_descriptors = 0
+    for process in below:
+        try:
+            used_bytes += process.memory_full_info().pss
+            num_descriptors += process.num_fds()
+            namespaces[os.readlink(f"/proc/{process.pid}/ns/mnt")] = len(_mounts(process.pid))
+        except (psutil.Error, OSError):  # it has ended meanwhile
+            continue
+    return {
+        "server MiB": server.memory_info().rss / _MIB,
+        "below MiB": used_bytes / _MIB,
+        "server descriptors": server.num_fds(),
+        "descriptors below": num_descriptors,
+        "processes": len(below),
+        "mounts": len(_mounts(server.pid)) + sum(namespaces.values()),
+        "cgroups": count_cgroups(server.pid),
+        "files": sum(1 for _ in temporary.rglob("*")),
+        "strays": count_strays(server),
+    }
+
+
+def count_strays(server: psutil.Process) -> int:
+    """Return the number of live processes that a server started and lost: they were handed to this process."""
+    return sum(child != server and _lives(child) for child in psutil.Process().children())
+
+
+def count_cgroups(server_pid: int) -> int:
+    """Return the number of control groups that were made by a server, in all hierarchies."""
+    groups = {path for folder in _CGROUPS.rglob(f"code-judge-{server_pid}-*") for path in (folder, *folder.iterdir())}
+    return sum(path.is_dir() for path in groups)
+
+
+def growth(points: Sequence[Holdings]) -> Holdings:
+    """Return how much more the last third of the quiet points held than the first third.
+
+    Medians for memory, which wobbles; for numbers the least of each third, so that what is just ending counts for nothing.
+    """
+    third = max(len(points) // 3, 1)
+    first, last = points[:third], points[-third:]
+    return {
+        name: _typical(name, [point[name] for point in last]) - _typical(name, [point[name] for point in first])
+        for name in ALLOWED_GROWTH
+    }
+
+
+def _typical(name: str, values: Sequence[float]) -> float:
+    return statistics.median(values) if name.endswith("MiB") else min(values)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _mounts(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
