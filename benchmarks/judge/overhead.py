@@ -2,8 +2,9 @@
 
     python -m benchmarks.judge.overhead [--load 0.8] [--seconds 10] [--rounds 3] [--json FILE]
 
-First the throughput of trivial programs is measured, in batches of 64. Then calls of the same program come singly, as a
-Poisson process of `--load` times that rate, each in a request of its own whether or not earlier ones are answered.
+First the throughput of trivial programs is measured, each in a request of its own, as many in flight as keep the judge busy
+(and in batches of 64, for comparison). Then calls of the same program come as a Poisson process of `--load` times that rate,
+each in a request of its own whether or not earlier ones are answered.
 
 Overhead of a call = the time from the moment it was due (not sent: a late generator hides nothing) to the moment its verdict
 was read, less the verdict's `wall_time_s`, which runs from the start of the program to its end. So it holds HTTP, the queue,
@@ -18,17 +19,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+import orjson
 import uvloop
 
 from benchmarks.judge import report, servers
 from benchmarks.judge.accounting import CpuTime, cpu_time
 from benchmarks.judge.client import Answer, Client, refuse_wrong
+from benchmarks.judge.lean_client import LeanClient
 from benchmarks.judge.programs import TRIVIAL, repeated
 from benchmarks.judge.servers import Server
 from benchmarks.judge.speed import measure, measure_all
 
 _NUM_WARM_UP = 200
-_SINGLES_IN_FLIGHT = 64
+_SINGLES_IN_FLIGHT = 32
+_THROUGHPUT_S = 3.0
+_PATH = "/v1/submissions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,43 +81,44 @@ class Samples:
 async def run_round(server: Server, num_calls: int, rate: float, samples: Samples, *, seed: int) -> None:
     """Measure the no-op endpoint and the judge, one after the other, with the same arrivals."""
     calls = repeated(TRIVIAL, num_calls, prefix=f"single-{seed}")
-    answers: list[Answer] = []
-    async with Client(server.url) as client:
+    bodies = [orjson.dumps(call.submission) for call in calls]
+    answers = [b""] * num_calls
+    client = LeanClient(server.url)
 
-        async def ask_ready(_: int) -> None:
-            await client.get("/v1/ready")
+    async def ask_ready(_: int) -> None:
+        await client.get("/v1/ready")
 
-        async def judge(number: int) -> None:
-            answers.append(await client.judge_one(calls[number]))
+    async def judge(number: int) -> None:
+        answers[number] = await client.post(_PATH, bodies[number])
 
-        samples.ready_s += (await arrive(num_calls, rate, ask_ready, seed=seed)).latencies_s
-        before = cpu_time(server.process)
-        arrivals = await arrive(num_calls, rate, judge, seed=seed)
-        samples.cpu.append(cpu_time(server.process) - before)
-    refuse_wrong(answers)
-    verdicts = {answer.verdict["id"]: answer.verdict for answer in answers}
-    for call, latency_s in zip(calls, arrivals.latencies_s, strict=True):
-        verdict = verdicts[call.submission["id"]]
+    samples.ready_s += (await arrive(num_calls, rate, ask_ready, seed=seed)).latencies_s
+    before = cpu_time(server.process)
+    arrivals = await arrive(num_calls, rate, judge, seed=seed)
+    samples.cpu.append(cpu_time(server.process) - before)
+    client.close()
+    for call, answer, latency_s in zip(calls, answers, arrivals.latencies_s, strict=True):
+        verdict = orjson.loads(answer)
+        refuse_wrong([Answer(call=call, verdict=verdict, latency_s=latency_s)])
         samples.overhead_s.append(latency_s - verdict["wall_time_s"])
         samples.program_s.append(verdict["wall_time_s"])
         samples.queue_s.append(verdict["queue_time_s"])
     samples.late_s += arrivals.lateness_s
 
 
-async def singles_per_s(server: Server, num_calls: int) -> float:
+async def singles_per_s(server: Server, num_calls: int, prefix: str) -> float:
     """Return the throughput of calls in requests of their own, so many in flight that the judge is never idle."""
-    calls = repeated(TRIVIAL, num_calls, prefix="closed")
+    bodies = [orjson.dumps(call.submission) for call in repeated(TRIVIAL, num_calls, prefix=prefix)]
     room = asyncio.Semaphore(_SINGLES_IN_FLIGHT)
-    async with Client(server.url) as client:
+    client = LeanClient(server.url)
 
-        async def judge(number: int) -> Answer:
-            async with room:
-                return await client.judge_one(calls[number])
+    async def judge(body: bytes) -> None:
+        async with room:
+            await client.post(_PATH, body)
 
-        started_at = perf_counter()
-        answers = await asyncio.gather(*map(judge, range(num_calls)))
-        wall_s = perf_counter() - started_at
-    refuse_wrong(answers)
+    started_at = perf_counter()
+    await asyncio.gather(*map(judge, bodies))
+    wall_s = perf_counter() - started_at
+    client.close()
     return num_calls / wall_s
 
 
@@ -122,18 +128,20 @@ async def measure_overhead(*, load: float, seconds: float, rounds: int) -> repor
         async with Client(server.url) as client:
             isolation = (await client.get("/v1/health"))["isolation"]
         await measure(server, TRIVIAL, _NUM_WARM_UP, "warm-up")
-        batches = await measure_all([server], TRIVIAL, rounds=rounds, seconds=3.0)
-        throughput = statistics.median(r.programs_per_s for r in batches[server.name])
-        singles = await singles_per_s(server, round(throughput * 3))
+        batches = await measure_all([server], TRIVIAL, rounds=rounds, seconds=_THROUGHPUT_S)
+        in_batches = statistics.median(r.programs_per_s for r in batches[server.name])
+        num_singles = round(in_batches * _THROUGHPUT_S)
+        singles = [await singles_per_s(server, num_singles, f"closed-{number}") for number in range(rounds)]
+        throughput = statistics.median(singles)
         rate = load * throughput
         print(
-            f"isolation tier {isolation}; {throughput:.0f} programs/s in batches, {singles:.0f} in requests of their own; "
+            f"isolation tier {isolation}; {throughput:.0f} programs/s in requests of their own ({in_batches:.0f} in batches); "
             f"arrivals: {rate:.0f}/s"
         )
         samples = Samples(*([] for _ in range(6)))
         for number in range(rounds):
             await run_round(server, round(rate * seconds), rate, samples, seed=number)
-    return _report(samples, throughput=throughput, singles=singles, rate=rate, isolation=isolation)
+    return _report(samples, throughput=throughput, in_batches=in_batches, rate=rate, isolation=isolation)
 
 
 def _report(samples: Samples, **facts: float | str) -> report.Row:

@@ -51,7 +51,7 @@ def holdings(server: psutil.Process, temporary: Path) -> Holdings:
         "processes": len(below),
         "mounts": len(_mounts(server.pid)) + sum(namespaces.values()),
         "cgroups": count_cgroups(server.pid),
-        "files": sum(1 for _ in temporary.rglob("*")),
+        "files": count_files(temporary),
         "strays": count_strays(server),
     }
 
@@ -61,27 +61,35 @@ def count_strays(server: psutil.Process) -> int:
     return sum(child != server and _lives(child) for child in psutil.Process().children())
 
 
+def count_files(folder: Path) -> int:
+    """Return the number of files and folders below a folder."""
+    return sum(1 for _ in folder.rglob("*"))
+
+
 def count_cgroups(server_pid: int) -> int:
     """Return the number of control groups that were made by a server, in all hierarchies."""
     groups = {path for folder in _CGROUPS.rglob(f"code-judge-{server_pid}-*") for path in (folder, *folder.iterdir())}
     return sum(path.is_dir() for path in groups)
 
 
-def growth(points: Sequence[Holdings]) -> Holdings:
+def growth(whole: Holdings, points: Sequence[Holdings]) -> Holdings:
     """Return how much more the last third of the quiet points held than the first third.
 
-    Medians for memory, which wobbles; for numbers the least of each third, so that what is just ending counts for nothing.
+    For memory, which wobbles, the difference of the medians. For numbers the least of the last third less the most of the
+    first: what is just ending counts for nothing, nor does a dead slot that nobody has needed since.
+
+    Args:
+        whole: what was held before anything was killed; counts as the first of the first third where numbers are compared.
+        points: the quiet points after the warm-up.
     """
     third = max(len(points) // 3, 1)
     first, last = points[:third], points[-third:]
     return {
-        name: _typical(name, [point[name] for point in last]) - _typical(name, [point[name] for point in first])
+        name: statistics.median(point[name] for point in last) - statistics.median(point[name] for point in first)
+        if name.endswith("MiB")
+        else min(point[name] for point in last) - max(point[name] for point in [whole, *first])
         for name in ALLOWED_GROWTH
     }
-
-
-def _typical(name: str, values: Sequence[float]) -> float:
-    return statistics.median(values) if name.endswith("MiB") else min(values)
 
 
 def _lives(process: psutil.Process) -> bool:

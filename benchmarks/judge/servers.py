@@ -47,19 +47,27 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(name: str, command: Sequence[str], *arguments: str) -> Iterator[Server]:
+def running(name: str, command: Sequence[str], *arguments: str, temporary: str | None = None) -> Iterator[Server]:
     """Start a judge, and stop it at the end.
 
     Args:
         name: for tables.
         command: one of the constants of this module.
         arguments: more of its arguments.
+        temporary: its folder for temporary files, if it is not to be the system's.
 
     Raises:
         ServerError: it ends before it listens; the message holds the end of its log.
     """
     with tempfile.TemporaryFile() as log:
-        process = psutil.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
+        process = psutil.Popen(
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+            env=os.environ if temporary is None else os.environ | {"TMPDIR": temporary},
+        )
         try:
             server = Server(name=name, url=_announced_url(process), process=process, log=log)
             if not server.url:

@@ -3,9 +3,9 @@
     python -m benchmarks.judge.soak [--minutes 30] [--json FILE]
 
 Several clients send the mix of `mix.py` in batches, streams and single calls; some close their connection in the middle and
-send the same again, some set a deadline that is too short. Meanwhile a slot, a zygote, the launcher or a helper is killed
-every few seconds. Every call must get one verdict, the right one; an `internal_error` must say that its program was run twice
-and lost both times, and the same call, sent again, must be judged.
+send the same again, some set a deadline that is too short; one holds sessions, and checks their state at every cell.
+Meanwhile a slot, a zygote, the launcher or a helper is killed every few seconds. Every call must get one verdict, the right
+one; an `internal_error` must say which slots were lost over it, and the same call, sent again, must be judged.
 
 At *quiet points*, about sixty, the load stops until the judge is idle, and what it holds is counted: memory, descriptors,
 processes, mounts, control groups, temporary files, and strays that it lost. The last third of the points is compared with the
@@ -14,7 +14,6 @@ first third after the warm-up. At the end the server is stopped, and nothing may
 
 import asyncio
 import collections
-import os
 import random
 import sys
 import tempfile
@@ -28,8 +27,17 @@ from benchmarks.judge import report, servers
 from benchmarks.judge.client import BATCH_SIZE, Client
 from benchmarks.judge.faults import kill_at_random
 from benchmarks.judge.programs import Kind, mix
-from benchmarks.judge.resources import ALLOWED_GROWTH, Holdings, count_cgroups, count_strays, growth, holdings
+from benchmarks.judge.resources import (
+    ALLOWED_GROWTH,
+    Holdings,
+    count_cgroups,
+    count_files,
+    count_strays,
+    growth,
+    holdings,
+)
 from benchmarks.judge.servers import Server
+from benchmarks.judge.session_traffic import drive_sessions
 from benchmarks.judge.traffic import KEEP_ALIVE_S, Gate, Tally, drive
 from code_judge_server.slot.process_tree import become_subreaper
 
@@ -100,8 +108,8 @@ class Observer:
 
 async def load_and_kill(
     server: Server, temporary: Path, *, seconds: float, tally: Tally, killed: collections.Counter[str]
-) -> list[Holdings]:
-    """Run clients and killer; return what the judge held at every quiet point after the warm-up."""
+) -> tuple[Holdings, list[Holdings]]:
+    """Run clients and killer; return what the judge held at first, and at every quiet point after the warm-up."""
     points: list[Holdings] = []
     gate, rng = Gate(), random.Random(0)
     quiet_every_s = max(seconds / _NUM_QUIET_POINTS, _MIN_QUIET_EVERY_S)
@@ -110,12 +118,13 @@ async def load_and_kill(
         isolation = (await client.get("/v1/health"))["isolation"]
         print(f"isolation tier {isolation}; a quiet point every {quiet_every_s:.0f} s", flush=True)
         observer = Observer(client, server.process, temporary)
-        await observer.observe()
+        whole = await observer.observe()
         warm_at, end_at = monotonic() + _WARM_UP_SHARE * seconds, monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             clients = [
                 group.create_task(drive(server.url, f"client-{number}", gate, tally)) for number in range(_NUM_CLIENTS)
             ]
+            clients.append(group.create_task(drive_sessions(server.url, "sessions", gate, tally)))
             while monotonic() < end_at:
                 killing = kill_at_random(server.process, isolation, killed, pause_s=kill_pause_s, rng=rng)
                 killer = group.create_task(killing)
@@ -128,10 +137,10 @@ async def load_and_kill(
                 gate.open()
             for task in clients:
                 task.cancel()
-    return points
+    return whole, points
 
 
-def faults_found(tally: Tally, killed: collections.Counter[str], points: list[Holdings], left: Holdings) -> list[str]:
+def faults_found(tally: Tally, killed: collections.Counter[str], grown: Holdings, left: Holdings) -> list[str]:
     """Return what must not be, in words."""
     faults = [
         f"wrong verdict: {a.call.submission} expected {a.call.expected} got {a.verdict}"
@@ -139,12 +148,11 @@ def faults_found(tally: Tally, killed: collections.Counter[str], points: list[Ho
     ]
     if tally.wrong:
         faults.append(f"{len(tally.wrong)} wrong verdicts in all")
+    faults += [f"{number} times {words}" for words, number in tally.errors.items()]
     if tally.not_judged["internal_error"] > sum(killed.values()):
         faults.append(f"{tally.not_judged['internal_error']} internal errors by {sum(killed.values())} kills")
     faults += [f"internal error without its reason: {words}" for words in tally.internal_errors if "slot" not in words]
-    faults += [
-        f"{name} grew by {amount:.1f}" for name, amount in growth(points).items() if amount > ALLOWED_GROWTH[name]
-    ]
+    faults += [f"{name} grew by {amount:.1f}" for name, amount in grown.items() if amount > ALLOWED_GROWTH[name]]
     return [*faults, *(f"{name} left after the end: {amount:g}" for name, amount in left.items() if amount)]
 
 
@@ -153,10 +161,10 @@ async def soak(seconds: float) -> tuple[report.Row, list[str]]:
     become_subreaper()  # what the judge loses is handed to this process, and seen
     tally, killed = Tally(), collections.Counter[str]()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        os.environ["TMPDIR"] = folder
-        with servers.running("agentrl", servers.OURS) as server:
+        # A small cache is full after the warm-up, and does not look like growth.
+        with servers.running("agentrl", servers.OURS, "--verdict-cache-mb", "1", temporary=folder) as server:
             try:
-                points = await load_and_kill(server, Path(folder), seconds=seconds, tally=tally, killed=killed)
+                whole, points = await load_and_kill(server, Path(folder), seconds=seconds, tally=tally, killed=killed)
             except ExceptionGroup as group:
                 async with Client(server.url, "observer") as observer:
                     group.add_note(f"the judge's health: {await observer.get('/v1/health')}")
@@ -165,6 +173,7 @@ async def soak(seconds: float) -> tuple[report.Row, list[str]]:
         left = {
             "control groups": float(count_cgroups(server.process.pid)),
             "strays": float(count_strays(server.process)),
+            "temporary files": max(count_files(Path(folder)) - whole["files"], 0.0),
         }
     report.print_table(
         "verdicts",
@@ -178,17 +187,25 @@ async def soak(seconds: float) -> tuple[report.Row, list[str]]:
             }
         ],
     )
+    sessions = {"sessions": tally.num_sessions, "lost to kills": tally.num_sessions_lost, "cells": tally.num_cells}
+    report.print_table("sessions", [sessions])
     report.print_table("killed", [dict(sorted(killed.items())) or {"nothing": 0}])
     for words, number in tally.internal_errors.most_common():
         print(f"  {number} internal errors: {words}")
-    grown = growth(points)
+    grown = growth(whole, points)
     rows = [
         {"held": name, "first": points[0][name], "last": points[-1][name], "grew by": grown[name], "allowed": allowed}
         for name, allowed in ALLOWED_GROWTH.items()
     ]
     report.print_table(f"{len(points)} quiet points", rows)
-    figures = {"calls": tally.num_calls, "killed": killed, "holdings": rows, "internal_errors": tally.internal_errors}
-    return figures, faults_found(tally, killed, points, left)
+    figures = {
+        "calls": tally.num_calls,
+        "sessions": sessions,
+        "killed": killed,
+        "holdings": rows,
+        "internal_errors": tally.internal_errors,
+    }
+    return figures, faults_found(tally, killed, grown, left)
 
 
 def main(words: list[str] | None = None) -> int:

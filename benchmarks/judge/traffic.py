@@ -39,6 +39,12 @@ class Tally:
     internal_errors: collections.Counter[str] = field(default_factory=collections.Counter)
     """What they said."""
     wrong: list[Answer] = field(default_factory=list)
+    num_sessions: int = 0
+    num_sessions_lost: int = 0
+    """Those whose processes were killed."""
+    num_cells: int = 0
+    errors: collections.Counter[str] = field(default_factory=collections.Counter)
+    """Answers that must not be, such as a 500."""
 
 
 class Gate:

@@ -46,6 +46,10 @@ class Inits:
             _be_helper(binary, theirs)
         theirs.close()
 
+    def fileno(self) -> int:
+        """Return the descriptor that hangs up when the helper dies."""
+        return self._socket.fileno()
+
     def start(self, disk_bytes: int) -> tuple[int, int]:
         """Make the namespaces of a job; returns the init's process id (as this process sees it) and pidfd.
 

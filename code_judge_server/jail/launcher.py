@@ -11,6 +11,7 @@ import resource
 import select
 import signal
 import socket
+from collections.abc import Sequence
 from typing import NoReturn
 
 from code_judge_server.jail import jail_root, orphans, protocol, syscalls
@@ -154,7 +155,7 @@ class Launcher:
     def _request(self, message: protocol.Message, descriptors: list[int]) -> None:
         name = message["preload"]
         if name not in self._zygotes:
-            self._start_zygote(name)
+            self._start_zygote(name, in_hand=descriptors)
         zygote = self._zygotes[name]
         zygote.pending.append(message["number"])
         with contextlib.suppress(OSError):  # it was just killed: what is pending is answered when its end is seen
@@ -176,12 +177,14 @@ class Launcher:
         protocol.send(self._server, answer)
         return answer["kind"] != "failed"
 
-    def _start_zygote(self, name: str) -> None:
+    def _start_zygote(self, name: str, in_hand: Sequence[int] = ()) -> None:
+        """Fork a zygote, which keeps none of the descriptors `in_hand`: a slot's death is seen by its socket's end."""
         ours, theirs = protocol.socket_pair()
         pid = os.fork()
         if pid == 0:
             for end in (self._server, ours, *(zygote.end for zygote in self._zygotes.values())):
                 end.close()
+            protocol.close_all(in_hand)
             zygote_main(theirs, self._machine, self._preloads[name])
         theirs.close()
         self._zygotes[name] = _Zygote(name, pid, ours)

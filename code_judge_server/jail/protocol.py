@@ -26,6 +26,7 @@ import array
 import json
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 MAX_MESSAGE_BYTES = 256 * 1024
@@ -99,7 +100,7 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     return list(found)
 
 
-def close_all(descriptors: list[int]) -> None:
+def close_all(descriptors: Sequence[int]) -> None:
     """Close what came with a message."""
     for descriptor in descriptors:
         os.close(descriptor)

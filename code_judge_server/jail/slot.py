@@ -4,6 +4,7 @@ A slot is a zygote's child. Whatever it holds in memory, every job can read; so 
 pass it as descriptors only.
 """
 
+import errno
 import json
 import os
 import resource
@@ -38,9 +39,17 @@ class Slot:
     """Runs one job after the other."""
 
     def __init__(
-        self, server: socket.socket, enclosure: Enclosure, confinement: Confinement, cgroup: SlotCgroup | None
+        self,
+        server: socket.socket,
+        enclosure: Enclosure,
+        confinement: Confinement,
+        cgroup: SlotCgroup | None,
+        *,
+        helper: int | None,
     ) -> None:
-        """Take over the parts; `server` is the socket that jobs come on."""
+        """Take over the parts; `server` is the socket that jobs come on, `helper` the descriptor that hangs up when the
+        enclosure's helper dies.
+        """
         self._server = server
         self._enclosure = enclosure
         self._confinement = confinement
@@ -48,6 +57,11 @@ class Slot:
         self._report, self._reporting = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll = select.poll()
         self._poll.register(server, select.POLLIN)
+        self._idle_poll = select.poll()
+        self._idle_poll.register(server, select.POLLIN)
+        self._helper = helper
+        if helper is not None:
+            self._idle_poll.register(helper, 0)  # which still tells of its end
 
     def serve(self) -> None:
         """Run jobs until the server closes its socket.
@@ -56,12 +70,18 @@ class Slot:
             ProtocolError, KeyError, TypeError, ValueError: the server sent what is no job.
             OSError: the kernel refuses.
         """
-        while (received := protocol.receive(self._server)) is not None:
+        while (received := self._next_message()) is not None:
             message, descriptors = received
             if message["kind"] == "job":
                 self._run(message, descriptors)
             else:
                 protocol.close_all(descriptors)  # a kill that came too late
+
+    def _next_message(self) -> tuple[protocol.Message, list[int]] | None:
+        """Wait for the server, but not without a helper: better to be replaced now than to fail the next job."""
+        if self._helper in [descriptor for descriptor, _ in self._idle_poll.poll()]:
+            raise OSError(errno.EPIPE, "the helper is gone")
+        return protocol.receive(self._server)
 
     def _run(self, job: protocol.Message, descriptors: list[int]) -> None:
         limits = job["limits"]

@@ -36,7 +36,7 @@ def open_slot(server: socket.socket, machine: Machine, number: int, preload: str
     confinement = Confinement(uid=uid, ruleset=lambda: ruleset, limits_memory=cgroup is None, tasks_besides=lambda: 0)
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()  # last: a change of user or group clears it
-    return Slot(server, NamespaceEnclosure(helper), confinement, cgroup)
+    return Slot(server, NamespaceEnclosure(helper), confinement, cgroup, helper=helper.fileno())
 
 
 def _open_without_namespaces(server: socket.socket, machine: Machine, name: str, uid: int | None) -> Slot:
@@ -55,4 +55,4 @@ def _open_without_namespaces(server: socket.socket, machine: Machine, name: str,
     )
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()
-    return Slot(server, enclosure, confinement, None)
+    return Slot(server, enclosure, confinement, None, helper=None)

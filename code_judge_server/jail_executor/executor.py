@@ -22,8 +22,12 @@ from code_judge_server.schemas import Canary, IsolationTier
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 2
+_PAUSE_BEFORE_LAST_ATTEMPT_S = 0.1
+"""What killed one slot, such as the end of its zygote, may be about to kill the next."""
 _REPAIRS = 3
 """A first one may still take for alive what is not."""
+_FIRST_PAUSE_OF_REPAIRS_S = 0.05
+_LONGEST_PAUSE_OF_REPAIRS_S = 5.0
 
 
 class JailExecutor:
@@ -51,6 +55,8 @@ class JailExecutor:
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # the last one used is the warmest
         self._watch: Watch | None = None
         self._repairing: asyncio.Task[None] | None = None
+        self._next_repair: asyncio.TimerHandle | None = None
+        self._pause_of_repairs_s = _FIRST_PAUSE_OF_REPAIRS_S
         self._closed = False
         self._num_rebuilt_slots = 0
 
@@ -83,7 +89,9 @@ class JailExecutor:
         """
         interpret = job.preload in self.preloads
         preload = job.preload if interpret and job.preload is not None else BARE  # a plain command runs there too
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
+            if attempt > 0:
+                await asyncio.sleep(_PAUSE_BEFORE_LAST_ATTEMPT_S)
             number = await self._free.get()
             give_back = partial(self._free.put_nowait, number)
             try:
@@ -123,6 +131,8 @@ class JailExecutor:
     async def aclose(self) -> None:
         """Kill what runs, and leave no process, mount, cgroup or file behind."""
         self._closed = True
+        if self._next_repair is not None:
+            self._next_repair.cancel()
         if self._repairing is not None:
             self._repairing.cancel()
             await asyncio.wait([self._repairing])
@@ -156,15 +166,36 @@ class JailExecutor:
         """
         if self._closed:
             raise ExecutorError("jail executor: it is closed")
+        await asyncio.wait([self._begin_repair()])
+
+    def _begin_repair(self) -> asyncio.Task[None]:
         if self._repairing is None:
             self._repairing = asyncio.create_task(self._repair())
             self._repairing.add_done_callback(self._forget_repair)
-        await asyncio.wait([self._repairing])
+        return self._repairing
 
     def _forget_repair(self, task: asyncio.Task[None]) -> None:
         self._repairing = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is None:
+            self._pause_of_repairs_s = _FIRST_PAUSE_OF_REPAIRS_S
+        else:
             logger.warning("jail executor: %s", error)
+            self._pause_of_repairs_s = min(2 * self._pause_of_repairs_s, _LONGEST_PAUSE_OF_REPAIRS_S)
+        if self._dead_slots():
+            self._repair_soon()
+
+    def _repair_soon(self) -> None:
+        """Have dead slots started again before a job meets them."""
+        if self._closed or self._next_repair is not None:
+            return
+
+        def begin() -> None:
+            self._next_repair = None
+            self._begin_repair()
+
+        self._next_repair = asyncio.get_running_loop().call_later(self._pause_of_repairs_s, begin)
 
     async def _repair(self) -> None:
         """Start the launcher again if it is dead, and every slot that is.
@@ -179,14 +210,17 @@ class JailExecutor:
             await self._launcher.aclose()
             self._launcher = Launcher(self._plan)
             await self._launcher.wait_until_ready()
-        slots = [(number, preload) for number in range(self._num_slots) for preload in self.preloads]
-        dead = [slot for slot in slots if not self._is_alive(*slot)]
+        dead = self._dead_slots()
         at_once = len(self.preloads) * len(os.sched_getaffinity(0))
         for start in range(0, len(dead), at_once):
             opening = (self._open_slot(*slot) for slot in dead[start : start + at_once])
             results = await asyncio.gather(*opening, return_exceptions=True)  # none goes on after this repair
             for error in filter(None, results):
                 raise error
+
+    def _dead_slots(self) -> list[tuple[int, str]]:
+        slots = [(number, preload) for number in range(self._num_slots) for preload in self.preloads]
+        return [slot for slot in slots if not self._is_alive(*slot)]
 
     def _is_alive(self, number: int, preload: str) -> bool:
         slot = self._slots.get((number, preload))
@@ -199,7 +233,9 @@ class JailExecutor:
             cgroups = self._plan.cgroups
             meter = TreeMeter(pid) if cgroups is None else CgroupMeter(str(cgroups.cpu_file(number)))
             self._num_rebuilt_slots += (number, preload) in self._slots
-            self._slots[number, preload] = Slot(end, pid=pid, meter=meter, watch=self._watch)
+            self._slots[number, preload] = Slot(
+                end, pid=pid, meter=meter, watch=self._watch, on_death=self._repair_soon
+            )
         except OSError as error:
             end.close()
             raise JailDiedError(f"slot {number} ({preload}) died at once: {error}") from error

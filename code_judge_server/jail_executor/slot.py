@@ -24,15 +24,19 @@ class Slot:
         pid: Its process id, as this process sees it.
         meter: Counts what its jobs use; closed with the slot.
         watch: Looks after its jobs.
+        on_death: Called once when it has died.
     """
 
-    def __init__(self, end: socket.socket, *, pid: int, meter: Meter, watch: Watch) -> None:
+    def __init__(
+        self, end: socket.socket, *, pid: int, meter: Meter, watch: Watch, on_death: Callable[[], None]
+    ) -> None:
         end.setblocking(False)
         self.alive = True
         self._end = end
         self._pidfd = os.pidfd_open(pid)
         self._meter = meter
         self._watch = watch
+        self._on_death = on_death
         self._running: RunningJob | None = None
         self._on_idle: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -81,6 +85,7 @@ class Slot:
         if self._running is not None:
             self._running.fail(JailDiedError(reason))
             self._become_idle()
+        self._on_death()
 
     def _send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
         protocol.send(self._end, message, descriptors)

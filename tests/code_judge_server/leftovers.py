@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 _TEMPORARY_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/dev/mqueue")
-_ATTACKS_FILES = re.compile(r"left-by|^\.?left|attack")
-_OTHER_JUDGES = re.compile(r"/code-judge-(\d+)-")
+_ATTACKS_FILES = re.compile(r"left-by|^\.?left|attack\.")
+_JUDGES_CGROUP = re.compile(r"/code-judge-(\d+)-")
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
@@ -35,6 +35,7 @@ class Holdings:
     mounts: Counter[str]
     """In every mount namespace of those, and of this process."""
     cgroups: Counter[str]
+    """Of the judge, and those that its users made."""
     files: Counter[str]
     """Temporary files of the judge's users or with names that attacks give, and all in its folder."""
     ipc: Counter[str]
@@ -64,7 +65,7 @@ def look(server_pid: int | None, *, folder: Path, users: Collection[int]) -> Hol
     return Holdings(
         processes=processes_of(server_pid),
         mounts=_mounts([process.pid for process in family]),
-        cgroups=_cgroups(server_pid),
+        cgroups=_cgroups(server_pid, users),
         files=_files(folder, users),
         ipc=_ipc(users),
         descriptors=_descriptors(family),
@@ -141,12 +142,13 @@ def _mounts(pids: Sequence[int]) -> Counter[str]:
     return found
 
 
-def _cgroups(server_pid: int | None) -> Counter[str]:
+def _cgroups(server_pid: int | None, users: Collection[int]) -> Counter[str]:
     found: Counter[str] = Counter()
     for folder, _, _ in os.walk("/sys/fs/cgroup"):
-        judge = _OTHER_JUDGES.search(folder)
-        if judge is None or int(judge[1]) == server_pid:
-            found[folder] += 1
+        with suppress(FileNotFoundError):  # somebody else's, just removed
+            judge = _JUDGES_CGROUP.search(folder)
+            if (judge is not None and int(judge[1]) == server_pid) or os.stat(folder).st_uid in users:
+                found[folder] += 1
     return found
 
 

@@ -250,6 +250,18 @@ async def test_a_job_over_which_two_slots_die_is_a_failure_of_the_executor(execu
     assert (await executor.execute(python("print(1)"))).stdout == b"1\n"
 
 
+async def test_slots_that_died_are_started_again_before_a_job_meets_them(executor: JailExecutor) -> None:
+    num_slots = len(slots())
+    for pid in slots():
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while executor.load().num_rebuilt_slots < num_slots:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    assert (await executor.execute(python("print(1)"))).stdout == b"1\n"
+    assert executor.load().num_rebuilt_slots == num_slots
+
+
 async def test_a_slot_that_stands_still_is_replaced(executor: JailExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_job, "ANSWER_TIMEOUT_S", 0.3)
     for pid in slots():

@@ -120,6 +120,9 @@ def test_a_killed_zygote_is_replaced(started: Jail):
     assert slot.end.recv(1) == b""
     started.forget_slots()
     assert started.run_python("print('again')").text == "again"
+    os.kill(started.slot().pid, signal.SIGKILL)
+    started.slot().end.settimeout(5)
+    assert started.slot().end.recv(1) == b"", "another process holds the socket of a slot that is dead"
 
 
 @pytest.mark.parametrize("tier", NAMESPACE_TIERS)

@@ -244,7 +244,7 @@ async def judged_by_a_false_slot(messages: list[tuple[bytes, int]]) -> object:
     ours, theirs = protocol.socket_pair()
     sleeper = subprocess.Popen(["/bin/sleep", "60"])  # noqa: ASYNC220  it starts in a millisecond, and nothing else runs here
     watch, idle = Watch(loop), asyncio.Event()
-    slot = Slot(ours, pid=sleeper.pid, meter=TreeMeter(sleeper.pid), watch=watch)
+    slot = Slot(ours, pid=sleeper.pid, meter=TreeMeter(sleeper.pid), watch=watch, on_death=lambda: None)
     try:
         limits = JobLimits(**LIMITS, wall_time_s=5.0, output_bytes=100)  # type: ignore[arg-type]
         running = slot.begin(Job(argv=("x",), limits=limits), interpret=False, on_idle=idle.set)

@@ -70,7 +70,7 @@ async def watch() -> AsyncIterator[Watch]:
 async def ends(watch: Watch) -> AsyncIterator[tuple[Slot, OtherEnd]]:
     ours, theirs = protocol.socket_pair()
     process = start("sleep", "600")
-    slot = Slot(ours, pid=process.pid, meter=TreeMeter(process.pid), watch=watch)
+    slot = Slot(ours, pid=process.pid, meter=TreeMeter(process.pid), watch=watch, on_death=lambda: None)
     yield slot, OtherEnd(theirs, process)
     slot.die("the test is over")
     theirs.close()

@@ -70,12 +70,20 @@ class AttackedJudge:
 
     def learn_what_is_normal(self) -> None:
         """Run the honest program undisturbed, in both slots."""
+        self.use_every_slot()
         submissions = [self.honest(name) | {"expected_output": None} for name in ("first", "second")]
         first, second = self.server.judge_batch(submissions)
         assert first["status"] == "accepted", first
         assert first["stdout"] == second["stdout"]
         self.honest_output = first["stdout"]
         self.processes = processes_of(self.server.process.pid)
+
+    def use_every_slot(self) -> None:
+        """Run programs with and without numpy in both slots, after which every part that died has been built again."""
+        for modules in ("time", "time, numpy"):
+            programs = [{"id": secrets.token_hex(8), "code": f"import {modules}\ntime.sleep(0.1)"} for _ in range(2)]
+            verdicts = self.server.judge_batch(programs)
+            assert [verdict["status"] for verdict in verdicts] == ["accepted"] * 2, verdicts
 
     def undergo(self, attack: Attack) -> dict[str, Any]:
         """Run an attack with an honest program beside it, then honest ones in both slots; return the verdict on the attack."""
@@ -135,7 +143,7 @@ def judge_under_attack(starter: str, folder: Path) -> Iterator[AttackedJudge]:
             server_pid = judge.server.process.pid
             before_attacks = look(server_pid, folder=folder, users=users)
             yield judge
-            judge.server.http.get("/ping")  # there is a connection again, if the last one was idle for too long
+            judge.use_every_slot()
             assert_nothing_is_left(before_attacks, lambda: look(server_pid, folder=folder, users=users))
             judge.server.process.terminate()
             judge.server.process.wait(timeout=30)

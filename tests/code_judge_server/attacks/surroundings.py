@@ -57,7 +57,7 @@ class Surroundings:
 @contextmanager
 def surroundings(folder: Path, *, ordinary_user: bool) -> Iterator[Surroundings]:
     """Set up everything, with files in `folder`; take it away at the end."""
-    canary, name = new_canary(), f"attack-{secrets.token_hex(4)}"
+    canary, name = new_canary(), f"target-{secrets.token_hex(4)}"
     canary_file = folder / "canary.txt"
     canary_file.write_text(canary)
     with ExitStack() as stack:

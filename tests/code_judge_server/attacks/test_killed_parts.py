@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import threading
+import uuid
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,9 +39,7 @@ def verdicts_while(attacked: AttackedJudge, number: int, signal_number: int) -> 
     verdicts: list[dict] = []
 
     def send() -> None:
-        submissions = [
-            {"id": f"{number}-{index}", "code": f"{SLEEPER} # {number} {signal_number}"} for index in range(2)
-        ]
+        submissions = [{"id": uuid.uuid4().hex, "code": SLEEPER} for _ in range(2)]
         verdicts.extend(attacked.server.judge_batch(submissions))
 
     thread = threading.Thread(target=send)
@@ -54,6 +54,7 @@ def verdicts_while(attacked: AttackedJudge, number: int, signal_number: int) -> 
 def assert_all_is_built_again(attacked: AttackedJudge, after: str) -> None:
     honest = attacked.server.judge_batch([attacked.honest("one"), attacked.honest("other")])
     assert [verdict["status"] for verdict in honest] == ["accepted"] * 2, (after, honest)
+    attacked.use_every_slot()
     wait_until(lambda: processes_of(attacked.server.process.pid) == attacked.processes, timeout_s=5)
 
 

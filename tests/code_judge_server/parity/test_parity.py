@@ -15,6 +15,7 @@ import pytest
 from jail_driver import PYTHON, Jail, jail
 from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
 
+from code_judge_server.jail.canaries import find_tier
 from code_judge_server.jail.preload import choose
 from code_judge_server.schemas import IsolationTier
 
@@ -51,6 +52,8 @@ def test_a_program_cannot_tell_that_its_interpreter_was_warm():
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("tier", EVERY_TIER)
 def test_no_program_of_the_corpus_can(tier: IsolationTier):
+    if find_tier(tier).tier is not tier:
+        pytest.skip(f"this machine does not give tier {tier}")
     with parity_jail(tier) as started:
         assert differences(started, PROGRAMS) == ""
 

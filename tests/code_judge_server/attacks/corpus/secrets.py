@@ -57,7 +57,7 @@ for pid in pids():
         code=_SCAN
         + _SCAN_MEMORY
         + """
-for pid in pids():
+for pid in sorted(pids(), key=lambda pid: pid != str(TARGET["server_pid"])):
     if int(pid) != os.getpid():
         attempt_here(f"memory of {pid if pid != str(TARGET['server_pid']) else 'server'}", canaries_in_memory, pid)
 """,

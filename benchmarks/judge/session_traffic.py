@@ -1,0 +1,108 @@
+"""Sessions under the soak: counters that are raised, broken and rolled back, whose value is always known."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from benchmarks.judge.traffic import Gate, Tally
+
+_MAX_CELLS = 12
+_GONE = 404
+_BUSY = (429, 503)
+_BUSY_PAUSE_S = 0.2
+
+
+class SessionError(Exception):
+    """A session gave what is not its state."""
+
+
+class SessionGoneError(Exception):
+    """The session is no more: a part of the judge that held it was killed."""
+
+
+@dataclass(slots=True)
+class _Counter:
+    """A session that counts; `states` holds its value by snapshot."""
+
+    http: aiohttp.ClientSession
+    path: str
+    value: int
+    snapshot: int
+    states: dict[int, int]
+
+    async def step(self, rng: random.Random) -> None:
+        """Do one thing, and check what came of it."""
+        action = rng.choice(["raise", "raise", "raise", "break", "roll back", "branch"])
+        if action == "roll back":
+            self.snapshot = rng.choice([*self.states])
+            self.value = self.states[self.snapshot]
+            await _post(self.http, f"{self.path}/rollback", {"snapshot": self.snapshot})
+            return
+        if action == "break":
+            broken = await self._run({"code": "counter = 'lost'\n1 / 0"})
+            self._check(broken, status="runtime_error", snapshot=self.snapshot)
+            return
+        start = rng.choice([*self.states]) if action == "branch" else self.snapshot
+        value = self.states[start] + 1
+        raised = await self._run({"code": "counter += 1\ncounter", "from_snapshot": start})
+        self._check(raised, status="accepted", display=[{"text/plain": str(value)}])
+        self.snapshot, self.value = raised["snapshot"], value
+        self.states[self.snapshot] = value
+
+    async def _run(self, cell: dict[str, Any]) -> dict[str, Any]:
+        result = await _post(self.http, f"{self.path}/cells", cell)
+        if result["session_closed"] or result["status"] == "internal_error":
+            raise SessionGoneError(result["stderr"])
+        return result
+
+    def _check(self, result: dict[str, Any], **expected: Any) -> None:
+        if any(result[name] != value for name, value in expected.items()):
+            raise SessionError(f"{self.path}: expected {expected} at {self.states}, got {result}")
+
+
+async def drive_sessions(url: str, name: str, gate: Gate, tally: Tally) -> None:
+    """Open, use and close one session after the other until cancelled, or for good if the judge holds none.
+
+    Raises:
+        SessionError: a session gave a wrong value.
+        ClientError: the server did not answer.
+    """
+    rng = random.Random(name)
+    async with aiohttp.ClientSession(url, headers={"Judge-Client": name, "Connection": "close"}) as http:
+        while True:
+            async with gate:
+                try:
+                    state = await _post(http, "/v1/sessions", {})
+                except SessionGoneError:
+                    return
+                except aiohttp.ClientResponseError as error:
+                    tally.errors[f"{error.status} for a new session"] += 1
+                    continue
+                tally.num_sessions += 1
+                path = f"/v1/sessions/{state['session_id']}"
+                try:
+                    first = await _post(http, f"{path}/cells", {"code": "counter = 0"})
+                    if first["status"] != "accepted":
+                        raise SessionGoneError(first["stderr"])
+                    counter = _Counter(http, path, 0, first["snapshot"], {first["snapshot"]: 0})
+                    for _ in range(rng.randrange(_MAX_CELLS)):
+                        await counter.step(rng)
+                        tally.num_cells += 1
+                except SessionGoneError:
+                    tally.num_sessions_lost += 1
+                async with http.delete(path):
+                    pass
+
+
+async def _post(http: aiohttp.ClientSession, path: str, content: dict[str, Any]) -> dict[str, Any]:
+    while True:
+        async with http.post(path, json=content) as reply:
+            if reply.status == _GONE:
+                raise SessionGoneError(await reply.text())
+            if reply.status not in _BUSY:
+                reply.raise_for_status()
+                return await reply.json()
+        await asyncio.sleep(_BUSY_PAUSE_S)

@@ -1,0 +1,53 @@
+"""Which warm interpreter a program is given, and what the interpreters of this version let be hidden."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from code_judge_server.jail.preload import choose
+
+SETS = {"bare": (), "sci": ("numpy", "sympy"), "frames": ("numpy", "pandas")}
+
+
+@pytest.mark.parametrize(
+    ("source", "chosen"),
+    [
+        (b"", "bare"),
+        (b"print('import numpy')", "bare"),
+        (b"import numpy as np", "sci"),
+        (b"import os, sympy.abc as abc # both", "sci"),
+        (b"def f():\n\tfrom numpy.linalg import (\n\t\tnorm)", "sci"),
+        (b"import pandas\nimport numpy", "frames"),
+        (b"import numpyro\nfrom sympy_tools import x\nfrom . import numpy", "bare"),
+        (b"\xff\xfe\x00import numpy", "bare"),
+        (b"x = 1\r\nimport sympy\r\n", "sci"),
+    ],
+)
+def test_the_imports_choose_the_set(source: bytes, chosen: str):
+    assert choose(source, SETS) == chosen
+
+
+def test_without_sets_there_is_no_choice():
+    assert choose(b"import numpy", {}) is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [b" ", b"import a,", b"from a", b"from ", b"import a\n", b"\n", b"import .", b"from a.", b"import\t", b"\\\n"],
+)
+def test_a_hostile_program_costs_no_time(source: bytes):
+    started_at = time.monotonic()
+    choose(source * (20_000_000 // len(source)), SETS)
+    assert time.monotonic() - started_at < 1
+
+
+def test_the_frames_below_a_program_can_be_hidden_here():
+    # Where they could not, nothing would fail but parity: `measure` must know this version of CPython.
+    code = "from code_judge_server.jail.hidden_frames import measure; print(type(measure()).__name__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert found.stdout == "Stack\n"
