@@ -1,4 +1,4 @@
-"""HTTP/1.1 by httptools, with bounds on what a peer may send before it is known who it is."""
+"""HTTP/1.1 by httptools, with bounds on what a peer may send before it is known who it is, and replies in one piece."""
 
 import asyncio
 from typing import Any
@@ -7,6 +7,40 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _MAX_HEAD_BYTES = 64 * 1024
 _HEAD_TIMEOUT_S = 30.0
+
+
+class HeadWithBody(asyncio.Transport):
+    """Writes the head of a reply with the first piece of its body: one system call less, and the client wakes up once.
+
+    Args:
+        transport: What it writes to.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self._held: bytes | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep the head, which comes first; write the rest."""
+        if self._held is None:
+            self._held = bytes(data)
+        elif self._held:
+            self._transport.write(self._held + data)
+            self._held = b""
+        else:
+            self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Tell whether the connection is about to be closed."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Write what was kept, and close the connection."""
+        if self._held:
+            self._transport.write(self._held)
+            self._held = b""
+        self._transport.close()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -33,6 +67,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Expect no head any more."""
         self._forget_head()
         super().on_headers_complete()
+        if self.scope["method"] != "HEAD" and not self.expect_100_continue:  # what is written first is a head then
+            self.cycle.transport = HeadWithBody(self.cycle.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""

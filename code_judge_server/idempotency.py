@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from code_judge_server.queued_run import QueuedRun
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 
+_SUBMISSION = TypeAdapter(Submission)
 _VERDICT = TypeAdapter(Verdict)
 _ENTRY_BYTES = 300
 """What an entry takes besides its JSON: the key, the table, the objects' heads."""
@@ -22,8 +23,8 @@ _NOT_KEPT = {VerdictStatus.INTERNAL_ERROR, VerdictStatus.QUEUE_TIMEOUT, VerdictS
 
 def content_key(client: str, submission: Submission) -> bytes:
     """Return what the same submission of the same client has in common with it."""
-    content = f"{len(client)}:{client}{submission.model_dump_json(exclude={'deadline_s'})}"
-    return hashlib.blake2b(content.encode(), digest_size=20).digest()
+    content = _SUBMISSION.dump_json(submission)  # without the deadline of a `SubmissionRequest`
+    return hashlib.blake2b(f"{len(client)}:{client}".encode() + content, digest_size=20).digest()
 
 
 class Idempotency:

@@ -135,7 +135,7 @@ class Judge:
     ) -> Verdict:
         assert runs.decisive is not None  # there is one test case at least
         return Verdict(
-            **dict(runs.decisive)
+            **vars(runs.decisive)
             | {
                 "cpu_time_s": runs.cpu_time_s,
                 "wall_time_s": runs.wall_time_s,
@@ -154,7 +154,7 @@ class Judge:
     def _compile_error(self, submission: Submission, error: CompileError, *, queue_time_s: float) -> Verdict:
         said = run_result(error.outcome, VerdictStatus.COMPILE_ERROR, max_chars=self._max_reply_chars)
         return Verdict(
-            **dict(said) | {"cpu_time_s": 0.0, "wall_time_s": 0.0, "stderr": said.stderr or str(error)},
+            **vars(said) | {"cpu_time_s": 0.0, "wall_time_s": 0.0, "stderr": said.stderr or str(error)},
             id=submission.id,
             queue_time_s=queue_time_s,
             compile_time_s=error.outcome.wall_time_s,

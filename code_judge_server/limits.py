@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import PurePosixPath
+from functools import lru_cache
+from typing import Any
 
 from code_judge_server.sandbox import JobLimits
 from code_judge_server.schemas import Limits
 
 _PAGE_BYTES = 4096
+_NUM_REMEMBERED = 64
+"""Most submissions of a time ask for the same few limits."""
 _JOB_LIMITS = [limit.name for limit in fields(JobLimits)]
 
 
@@ -22,17 +25,23 @@ class LimitPolicy:
 
     def effective(self, asked: Limits) -> JobLimits:
         """Return the limits that hold for a submission that asks for these."""
-        wanted = self.defaults.model_dump() | asked.model_dump(exclude_none=True)
-        return JobLimits(**{name: min(wanted[name], getattr(self.maxima, name)) for name in _JOB_LIMITS})
+        return JobLimits(**{name: self._effective(asked, name) for name in _JOB_LIMITS})
+
+    def _effective(self, asked: Limits, name: str) -> Any:
+        wanted = getattr(asked, name)
+        return min(getattr(self.defaults, name) if wanted is None else wanted, getattr(self.maxima, name))
 
 
 def with_room_for(limits: JobLimits, files: Mapping[str, bytes]) -> JobLimits:
     """Return limits whose disk holds these files beside what the program may write itself."""
-    num_folders = len({folder for path in files for folder in PurePosixPath(path).parents})
-    num_pages = num_folders + sum(max(1, -(-len(content) // _PAGE_BYTES)) for content in files.values())
+    folders = {path[:end] for path in files for end, char in enumerate(path) if char == "/"}
+    num_pages = (1 + len(folders) if files else 0) + sum(
+        max(1, -(-len(content) // _PAGE_BYTES)) for content in files.values()
+    )
     return replace(limits, disk_bytes=limits.disk_bytes + num_pages * _PAGE_BYTES)
 
 
+@lru_cache(maxsize=_NUM_REMEMBERED)
 def as_limits(limits: JobLimits) -> Limits:
     """Return the limits of a job in the words of the native format."""
     return Limits(**{name: getattr(limits, name) for name in _JOB_LIMITS})

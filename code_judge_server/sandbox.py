@@ -47,7 +47,7 @@ class Job:
     """Relative path (parents are made) to content; all are written executable."""
     stdin: bytes = b""
     preload: str | None = None
-    """Name of the warm interpreter that may stand in for `argv[0]`, where the executor has one; `argv[1]` is then the script."""
+    """Warm interpreter that may stand in for `argv[0]`, where the executor has one; `argv[1]` is then the script."""
     collect: tuple[str, ...] = ()
     """Relative paths to bring back, where they are regular files after the job; no link is followed."""
     collect_bytes: int = 0

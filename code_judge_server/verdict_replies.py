@@ -59,8 +59,8 @@ class VerdictReply(Response):
         self._statuses[verdict.status] += 1
         return _json_of(verdict)
 
-    def _start(self) -> Message:
-        return {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+    def _start(self, *headers: tuple[bytes, bytes]) -> Message:
+        return {"type": "http.response.start", "status": 200, "headers": [*self.raw_headers, *headers]}
 
     def _log(self, scope: Scope, time_s: float) -> None:
         num_verdicts = self._statuses.total()
@@ -83,8 +83,9 @@ class SingleReply(VerdictReply):
 
     async def _write(self, send: Send) -> None:
         verdict = (await self._batch.all())[0]
-        await send(self._start())
-        await send(_body(self._json(verdict)))
+        content = self._json(verdict)
+        await send(self._start((b"content-length", str(len(content)).encode())))
+        await send(_body(content))
 
 
 class BatchReply(VerdictReply):

@@ -26,7 +26,7 @@ import array
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 MAX_MESSAGE_BYTES = 256 * 1024
@@ -34,6 +34,9 @@ MAX_MESSAGE_BYTES = 256 * 1024
 MAX_DESCRIPTORS = 8
 
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+_NO_SIGNAL = int(socket.MSG_NOSIGNAL)  # plain numbers: to combine flags of an enum takes as long as a system call
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 _buffer = bytearray(MAX_MESSAGE_BYTES)
@@ -61,29 +64,41 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
         OSError: the other end is closed, or the socket does not block and is full (BlockingIOError).
         ProtocolError: the message is too long.
     """
-    data = _encode(message).encode()
+    send_encoded(end, _encode(message).encode(), descriptors)
+
+
+def send_encoded(end: socket.socket, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
+    """Send a message that is JSON already; see `send`."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"message of {len(data)} bytes: the longest is {MAX_MESSAGE_BYTES}")
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-    end.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+    end.sendmsg([data], ancillary, _NO_SIGNAL)
 
 
-def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
+def _decode_bytes(data: bytes) -> Any:
+    return _decode(data.decode())
+
+
+def receive(end: socket.socket, decode: Callable[[bytes], Any] = _decode_bytes) -> tuple[Message, list[int]] | None:
     """Receive one message and its descriptors (close-on-exec), or nothing if the other end is closed.
+
+    Args:
+        end: This side's end.
+        decode: Reads JSON, or raises ValueError.
 
     Raises:
         OSError: the connection broke, or the socket does not block and holds no message (BlockingIOError).
         ProtocolError: it is cut off, no JSON object, or without a `kind`; its descriptors are closed.
     """
-    length, ancillary, flags, _ = end.recvmsg_into([_buffer], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+    length, ancillary, flags, _ = end.recvmsg_into([_buffer], _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
     data = bytes(_buffer[:length])
     descriptors = _descriptors(ancillary)
     if not data and not descriptors:
         return None
     try:
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & _CUT_OFF:
             raise ProtocolError(f"message of more than {MAX_MESSAGE_BYTES} bytes or {MAX_DESCRIPTORS} descriptors")
-        message = _decode(data.decode())
+        message = decode(data)
         if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
             raise ProtocolError(f"message without a kind: {data[:100]!r}")
     except (ProtocolError, ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@
 
 `executor` has the slots, and rebuilds what dies; `launcher` and `slot` are the other ends of the sockets; `running_job` is
 one job from its start to its outcome, `sealed_files` what goes into it, `output_stream` what comes out, `meters` what the
-kernel says it uses, `watch` the one timer that all of them share, `messages` what may arrive here; `private_slot` is for
+kernel says it uses, `watch` the one clock that all of them share, `messages` what may arrive here; `private_slot` is for
 sessions.
 
 Nothing that a job prints or does decides its outcome: that is the wait status, the kernel's counters, the bytes read from pipes

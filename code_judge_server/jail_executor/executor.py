@@ -1,6 +1,7 @@
 """Tiers A, B and C: jobs run in slots of the jail, from interpreters that are warm."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,10 @@ from code_judge_server.ending import Ending
 from code_judge_server.jail.plan import Plan
 from code_judge_server.jail_executor.launcher import Launcher
 from code_judge_server.jail_executor.messages import JailDiedError
-from code_judge_server.jail_executor.meters import CgroupMeter, TreeMeter
+from code_judge_server.jail_executor.meters import CgroupMeter, Meter, TreeMeter
 from code_judge_server.jail_executor.private_slot import PrivateSlot, kernel_counters
+from code_judge_server.jail_executor.running_job import RunningJob
+from code_judge_server.jail_executor.sealed_files import SealedInput, seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.preload_sets import BARE
@@ -87,19 +90,18 @@ class JailExecutor:
         Raises:
             ExecutorError: slots died over it twice, or it cannot be handed over.
         """
-        interpret = job.preload in self.preloads
-        preload = job.preload if interpret and job.preload is not None else BARE  # a plain command runs there too
+        preload = BARE  # a plain command runs there too
+        if job.preload is not None and job.preload in self.preloads:
+            preload = job.preload
         for attempt in range(_ATTEMPTS):
             if attempt > 0:
                 await asyncio.sleep(_PAUSE_BEFORE_LAST_ATTEMPT_S)
-            number = await self._free.get()
-            give_back = partial(self._free.put_nowait, number)
+            sealed = await seal_input(job)
             try:
-                slot = await self._living_slot(number, preload)
-            except BaseException:
-                give_back()
-                raise
-            running = slot.begin(job, interpret=interpret, on_idle=give_back)
+                number = await self._free.get()
+                running = await self._begin(job, sealed, number, preload)
+            finally:
+                sealed.close()
             try:
                 return await running.outcome
             except asyncio.CancelledError:
@@ -110,6 +112,21 @@ class JailExecutor:
                     logger.warning("slot %d (%s): %s", number, preload, error)
         raise ExecutorError(f"jail executor: {_ATTEMPTS} slots ({preload}) failed over one job; the log says how")
 
+    async def _begin(self, job: Job, sealed: SealedInput, number: int, preload: str) -> RunningJob:
+        """Start a job in a slot that was free, and is free again when the job has ended or was not started.
+
+        Raises:
+            ExecutorError: the slot cannot be started, or the job cannot be handed over.
+        """
+        give_back = partial(self._free.put_nowait, number)
+        try:
+            slot = await self._living_slot(number, preload)
+        except BaseException:
+            give_back()
+            raise
+        interpret = job.preload == preload
+        return slot.begin(job, sealed, interpret=interpret, on_idle=give_back)  # no `await`: it might die meanwhile
+
     async def open_private_slot(self, index: int, preload: str) -> PrivateSlot:
         """Start one of the `num_private_slots`; the one that had its index before must be gone.
 
@@ -117,15 +134,28 @@ class JailExecutor:
             ExecutorError: it cannot be started.
         """
         number = self._num_slots + index
-        cgroups = self._plan.cgroups
-        try:
-            end, pid = await self._launcher.open_slot(number, preload)
-            meter = TreeMeter(pid) if cgroups is None else CgroupMeter(str(cgroups.cpu_file(number)))
+        failure: Exception | None = None
+        for attempt in range(_ATTEMPTS):
+            if attempt > 0:
+                await asyncio.sleep(_PAUSE_BEFORE_LAST_ATTEMPT_S)
+            if not self._launcher.alive:
+                await self._share_repair()
+            try:
+                return await self._open_private_slot(number, preload)
+            except (JailDiedError, OSError) as error:
+                failure = error
+        raise ExecutorError(f"jail executor: no slot for a session: {failure}") from failure
+
+    async def _open_private_slot(self, number: int, preload: str) -> PrivateSlot:
+        end, pid = await self._launcher.open_slot(number, preload)
+        with contextlib.ExitStack() as undo:
+            undo.callback(end.close)
+            meter = self._meter(number, pid)
+            undo.callback(meter.close)
             pidfd = os.pidfd_open(pid)
-        except (JailDiedError, OSError) as error:
-            raise ExecutorError(f"jail executor: no slot for a session: {error}") from error
+            undo.pop_all()
         end.setblocking(False)
-        oom_kills, peak_memory_bytes = kernel_counters(cgroups, number)
+        oom_kills, peak_memory_bytes = kernel_counters(self._plan.cgroups, number)
         return PrivateSlot(end=end, pidfd=pidfd, meter=meter, oom_kills=oom_kills, peak_memory_bytes=peak_memory_bytes)
 
     async def aclose(self) -> None:
@@ -230,12 +260,17 @@ class JailExecutor:
         assert self._watch is not None, "started"
         end, pid = await self._launcher.open_slot(number, preload)
         try:
-            cgroups = self._plan.cgroups
-            meter = TreeMeter(pid) if cgroups is None else CgroupMeter(str(cgroups.cpu_file(number)))
+            with contextlib.ExitStack() as undo:
+                undo.callback(end.close)
+                meter = self._meter(number, pid)
+                undo.callback(meter.close)
+                slot = Slot(end, pid=pid, meter=meter, watch=self._watch, on_death=self._repair_soon)
+                undo.pop_all()
             self._num_rebuilt_slots += (number, preload) in self._slots
-            self._slots[number, preload] = Slot(
-                end, pid=pid, meter=meter, watch=self._watch, on_death=self._repair_soon
-            )
+            self._slots[number, preload] = slot
         except OSError as error:
-            end.close()
             raise JailDiedError(f"slot {number} ({preload}) died at once: {error}") from error
+
+    def _meter(self, number: int, pid: int) -> Meter:
+        cgroups = self._plan.cgroups
+        return TreeMeter(pid) if cgroups is None else CgroupMeter(str(cgroups.cpu_file(number)))

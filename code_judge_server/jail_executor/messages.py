@@ -1,9 +1,13 @@
 """What launcher and slots may say to the server, checked strictly: what is anything else ends the trust in who said it."""
 
+import math
 import socket
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter, ValidationError
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from code_judge_server.jail import protocol
 
@@ -12,30 +16,26 @@ class JailDiedError(Exception):
     """The launcher or a slot ended, said what it must not, or did not answer; nothing is known about the job in it."""
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Ended(_Message):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
     """Nothing of the job is left."""
 
-    kind: Literal["ended"]
     exit_code: int | None
     signal: int | None
-    cpu_time_s: Seconds
-    max_rss_bytes: Count
-    oom_kills: Count | None
-    peak_memory_bytes: Count | None
-    tasks_refused: Count | None = None
+    cpu_time_s: float
+    max_rss_bytes: int
+    oom_kills: int | None
+    peak_memory_bytes: int | None
+    tasks_refused: int | None
     """How often the kernel refused a new process or thread."""
-    collected: list[Annotated[tuple[str, Count], Strict(False)]]
+    collected: list[tuple[str, int]]
     """Path and size of the collected files, in the order of their contents."""
     error: str | None
     """The job could not be set up."""
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Ready(_Message):
@@ -62,12 +62,25 @@ class SlotStarted(_Message):
     """Why there is none."""
 
 
-FROM_SLOT = TypeAdapter(Ended)
 FROM_LAUNCHER: TypeAdapter[Ready | Failed | SlotStarted] = TypeAdapter(
     Annotated[Ready | Failed | SlotStarted, Field(discriminator="kind")]
 )
 
 MessageT = TypeVar("MessageT")
+
+
+def send(end: socket.socket, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message; the descriptors stay open on this side.
+
+    Raises:
+        OSError: the other end is closed, or the socket is full (BlockingIOError).
+        ProtocolError: the message is too long, or no JSON can be made of it.
+    """
+    try:
+        data = orjson.dumps(message)
+    except orjson.JSONEncodeError as error:
+        raise protocol.ProtocolError(f"no JSON can be made of a message: {error}") from error
+    protocol.send_encoded(end, data, descriptors)
 
 
 def receive(end: socket.socket, schema: TypeAdapter[MessageT]) -> MessageT | None:
@@ -76,16 +89,72 @@ def receive(end: socket.socket, schema: TypeAdapter[MessageT]) -> MessageT | Non
     Raises:
         JailDiedError: the other end is closed, or sent what is no message of `schema`.
     """
+    message = _receive(end)
     try:
-        received = protocol.receive(end)
-        if received is None:
-            raise JailDiedError("it closed its socket")
-        message, descriptors = received
-        protocol.close_all(descriptors)
-        return schema.validate_python(message)
+        return None if message is None else schema.validate_python(message)
+    except ValidationError as error:
+        raise JailDiedError(f"it sent what it must not: {error}") from error
+
+
+def receive_ended(end: socket.socket) -> Ended | None:
+    """Return what a slot says, as `receive` does; this comes with every job, so it is checked by hand.
+
+    Raises:
+        JailDiedError: the slot is dead, or said anything else.
+    """
+    message = _receive(end)
+    if message is None:
+        return None
+    message.setdefault("tasks_refused", None)
+    wrong = [name for name, is_right in _RIGHT_IN_ENDED.items() if name not in message or not is_right(message[name])]
+    if wrong or len(message) != len(_RIGHT_IN_ENDED):
+        raise JailDiedError(f"it sent what it must not: wrong {wrong or 'number of keys'}: {str(message)[:200]}")
+    del message["kind"]
+    return Ended(**message)
+
+
+def _is_whole(value: Any) -> bool:
+    return value is None or type(value) is int
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_count_or_none(value: Any) -> bool:
+    return value is None or _is_count(value)
+
+
+def _is_file(value: Any) -> bool:
+    return type(value) is list and len(value) == 2 and type(value[0]) is str and _is_count(value[1])
+
+
+_RIGHT_IN_ENDED: Mapping[str, Callable[[Any], bool]] = {
+    "kind": lambda value: value == "ended",
+    "exit_code": _is_whole,
+    "signal": _is_whole,
+    "cpu_time_s": lambda value: type(value) in (int, float) and 0 <= value < math.inf,
+    "max_rss_bytes": _is_count,
+    "oom_kills": _is_count_or_none,
+    "peak_memory_bytes": _is_count_or_none,
+    "tasks_refused": _is_count_or_none,
+    "collected": lambda value: type(value) is list and all(map(_is_file, value)),
+    "error": lambda value: value is None or type(value) is str,
+}
+"""By the keys of the message, of which `tasks_refused` may be absent."""
+
+
+def _receive(end: socket.socket) -> protocol.Message | None:
+    try:
+        received = protocol.receive(end, orjson.loads)
     except BlockingIOError:
         return None
     except OSError as error:
         raise JailDiedError(f"its socket broke: {error}") from error
-    except (protocol.ProtocolError, ValidationError) as error:
+    except protocol.ProtocolError as error:
         raise JailDiedError(f"it sent what it must not: {error}") from error
+    if received is None:
+        raise JailDiedError("it closed its socket")
+    message, descriptors = received
+    protocol.close_all(descriptors)
+    return message

@@ -10,7 +10,7 @@ from code_judge_server.jail.protocol import Message
 from code_judge_server.jail_executor.messages import Ended, JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.output_stream import OutputStream
-from code_judge_server.jail_executor.sealed_files import seal
+from code_judge_server.jail_executor.sealed_files import SealedInput
 from code_judge_server.sandbox import Job, Outcome
 
 FIRST_LOOK_S = 0.02
@@ -68,45 +68,55 @@ class RunningJob:
         """Whether it has used hardly any CPU for a while."""
         return self._num_idle_samples >= ASLEEP_AFTER_SAMPLES
 
-    def send(self, send: Callable[[Message, tuple[int, ...]], None], *, interpret: bool) -> None:
+    def send(self, send: Callable[[Message, tuple[int, ...]], None], sealed: SealedInput, *, interpret: bool) -> None:
         """Hand the job over.
 
         Args:
             send: Sends one message with descriptors.
+            sealed: The job's files and stdin, which stay open on this side.
             interpret: The slot's own interpreter runs the script `argv[1]`.
 
         Raises:
-            OSError: no memory or no descriptors are left, or the slot is gone.
+            OSError: no descriptors are left, or the slot is gone.
             ProtocolError: the names of the files are too long for one message.
         """
         job = self._job
-        given: list[int] = []
+        given = [sealed.files, sealed.stdin]
+        pipe_ends: list[int] = []
         try:
-            given.append(seal("files", job.files.values()))
-            given.append(seal("stdin", [job.stdin]))
             for _ in range(2):
                 read, write = os.pipe()
-                given.append(write)
+                pipe_ends.append(write)
                 self._streams += (OutputStream(read, job.limits.output_bytes),)
+                os.fchmod(write, 0o666)  # its user is another one, and may open /dev/stdout as any program may
+            given += pipe_ends
             if job.collect:
                 self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
                 given.append(self._collected)
             self._meter.restart()
             send(self._message(interpret), tuple(given))
         finally:
-            for fd in given:
-                if fd != self._collected:
-                    os.close(fd)
+            for fd in pipe_ends:
+                os.close(fd)
 
     def kill(self, reason: Ending) -> None:
-        """Have the job ended, whose outcome is then `reason`; only the first reason counts."""
-        if self._ending is None:
+        """Have the job ended, whose outcome is then `reason`; only the first reason counts.
+
+        Nothing happens once it has ended: its slot may have the next job by now, which a kill would meet.
+        """
+        if self._ending is None and self._streams:
             self._ending = reason
             self.look_at = time.monotonic() + ANSWER_TIMEOUT_S
             self._tell_slot_to_kill()
 
     def look(self, now: float) -> None:
         """Sample the job, and see whether it or its slot is late."""
+        try:
+            self._look(now)
+        except OSError as error:  # such as no descriptor left for `/proc`: nobody would hold its limits
+            self._give_up(f"a job cannot be watched: {error}")
+
+    def _look(self, now: float) -> None:
         if self._ending is not None or now >= self._deadline:
             self._catch_up()  # it is not late if it was we who did not listen
             if not self._streams:

@@ -12,6 +12,7 @@ from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.running_job import RunningJob
+from code_judge_server.jail_executor.sealed_files import SealedInput
 from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.sandbox import ExecutorError, Job
 
@@ -42,11 +43,12 @@ class Slot:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end, self._take_messages)
 
-    def begin(self, job: Job, *, interpret: bool, on_idle: Callable[[], None]) -> RunningJob:
+    def begin(self, job: Job, sealed: SealedInput, *, interpret: bool, on_idle: Callable[[], None]) -> RunningJob:
         """Start a job; the slot must be alive and idle.
 
         Args:
             job: What to run.
+            sealed: Its files and stdin, which stay open on this side.
             interpret: The slot's own interpreter runs the script `argv[1]`.
             on_idle: Called once when nothing of the job is left in this slot.
 
@@ -58,7 +60,7 @@ class Slot:
         )
         self._running, self._on_idle = running, on_idle
         try:
-            running.send(self._send, interpret=interpret)
+            running.send(self._send, sealed, interpret=interpret)
         except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
             self.die(f"it does not take a job: {error}")
         except (OSError, protocol.ProtocolError) as error:
@@ -88,7 +90,7 @@ class Slot:
         self._on_death()
 
     def _send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
-        protocol.send(self._end, message, descriptors)
+        messages.send(self._end, message, descriptors)
 
     def _kill_job(self) -> None:
         try:
@@ -99,13 +101,15 @@ class Slot:
     def _take_messages(self) -> None:
         """Take all that has arrived."""
         try:
-            while self.alive and (message := messages.receive(self._end, messages.FROM_SLOT)) is not None:
+            while self.alive and (message := messages.receive_ended(self._end)) is not None:
                 if self._running is None:
                     raise JailDiedError("it ended a job that it never got")
                 self._running.finish(message)
                 self._become_idle()
         except JailDiedError as error:
             self.die(str(error))
+        except OSError as error:
+            self.die(f"what a job left cannot be read: {error}")
 
     def _become_idle(self) -> None:
         if self._running is not None:

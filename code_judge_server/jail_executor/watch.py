@@ -1,18 +1,17 @@
-"""One timer for all running jobs: most end before anybody has to look at them."""
+"""One clock for all running jobs: most end before anybody has to look at them."""
 
 import asyncio
 import time
 from typing import Protocol
 
-_CLOCK_STEP_S = 0.001
-"""Event loops may round to this, and call a little early."""
+_TICK_S = 0.02
 
 
 class Watched(Protocol):
     """Something that wants to be looked at from time to time."""
 
     look_at: float
-    """When next, by `time.monotonic`; event loops count from the same start, though some only in milliseconds."""
+    """When next, by `time.monotonic`: at the first tick after it."""
 
     @property
     def is_asleep(self) -> bool:
@@ -25,10 +24,9 @@ class Watched(Protocol):
 
 
 class Watch:
-    """Calls `look` on everything that it watches, each when it is due.
+    """Calls `look` on everything that it watches, each when it is due, within a tick.
 
-    A timer per job would have to be made and cancelled for each of many jobs that last milliseconds; this one is left alone
-    when a job ends, and finds nothing to do.
+    A timer per job would have to be made and cancelled for each of many jobs that last milliseconds.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -36,13 +34,13 @@ class Watch:
         """How many of what it watches are asleep."""
         self._loop = loop
         self._watched: set[Watched] = set()
-        self._timer: asyncio.Handle | None = None
-        self._fires_at = 0.0
+        self._tick: asyncio.Handle | None = None
 
     def add(self, watched: Watched) -> None:
         """Look at it when it is due, until it is removed."""
         self._watched.add(watched)
-        self._arm(watched.look_at)
+        if self._tick is None:
+            self._tick = self._loop.call_later(_TICK_S, self._look_around)
 
     def remove(self, watched: Watched) -> None:
         """Look at it no more."""
@@ -51,24 +49,15 @@ class Watch:
             self.num_asleep -= watched.is_asleep
 
     def close(self) -> None:
-        """Stop the timer."""
+        """Stop the clock."""
         self._watched.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._tick is not None:
+            self._tick.cancel()
 
-    def _arm(self, when: float) -> None:
-        if self._timer is not None:
-            if self._fires_at <= when:
-                return
-            self._timer.cancel()
-        self._fires_at = when
-        self._timer = self._loop.call_at(when, self._fire)
-
-    def _fire(self) -> None:
-        self._timer = None
+    def _look_around(self) -> None:
+        # First of all, so that nothing that goes wrong below stops the clock: no other job would ever be late then.
+        self._tick = self._loop.call_later(_TICK_S, self._look_around) if self._watched else None
         now = time.monotonic()
-        for watched in [watched for watched in self._watched if watched.look_at <= now + _CLOCK_STEP_S]:
+        for watched in [watched for watched in self._watched if watched.look_at <= now]:
             watched.look(now)
         self.num_asleep = sum(watched.is_asleep for watched in self._watched)
-        if self._watched:
-            self._arm(min(watched.look_at for watched in self._watched))

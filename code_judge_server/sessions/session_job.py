@@ -159,7 +159,7 @@ class SessionJob:
     def _hear_end(self) -> None:
         """Take what the slot says, which is that the job has ended."""
         with contextlib.suppress(JailDiedError):
-            messages.receive(self._slot.end, messages.FROM_SLOT)
+            messages.receive_ended(self._slot.end)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -1,6 +1,7 @@
 """What is refused before anything is parsed or anybody is known."""
 
 import contextlib
+import json
 import socket
 import time
 
@@ -80,3 +81,43 @@ def test_what_is_inside_strings_is_not_counted() -> None:
     refuse_costly_json(b'{"id": "a", "code": "' + rb"{[,\"\\" * 3_000_000 + b'"}')
     with pytest.raises(RejectedError):
         refuse_costly_json(b'{"id": "a", "code": ["\\\\"' + b",{}" * 3_000_000 + b"]}")
+
+
+def _reply(judge: JudgeProcess, request: bytes) -> list[bytes]:
+    """Return the pieces in which a reply comes, whose connection the server closes then."""
+    pieces: list[bytes] = []
+    with connection(judge) as client:
+        client.sendall(request)
+        while piece := client.recv(65536):
+            pieces.append(piece)
+    return pieces
+
+
+def _submission(*headers: bytes) -> bytes:
+    body = b'{"id": "a", "code": "print(1)"}'
+    length = b"content-length: %d" % len(body)
+    lines = [b"POST /v1/submissions HTTP/1.1", b"host: localhost", b"connection: close", length, *headers]
+    return b"\r\n".join([*lines, b"content-type: application/json", b"", body])
+
+
+def test_a_single_verdict_comes_in_one_piece_with_its_length(judge: JudgeProcess) -> None:
+    (reply,) = _reply(judge, _submission())
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert b"content-length: %d" % len(body) in head
+    assert b"transfer-encoding" not in head
+    assert json.loads(body)["status"] == "accepted"
+
+
+def test_a_client_that_expects_100_continue_gets_it_before_the_verdict(judge: JudgeProcess) -> None:
+    head, _, body = _submission(b"expect: 100-continue").partition(b"\r\n\r\n")
+    with connection(judge) as client:
+        client.sendall(head + b"\r\n\r\n")
+        assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(body)
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_the_answer_to_head_is_not_held_back(judge: JudgeProcess) -> None:
+    reply = b"".join(_reply(judge, b"HEAD /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
+    assert reply.startswith(b"HTTP/1.1 ")
+    assert reply.endswith(b"\r\n\r\n")

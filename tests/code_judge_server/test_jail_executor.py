@@ -282,6 +282,20 @@ async def test_jobs_survive_the_death_of_the_launcher(executor: JailExecutor, ge
     assert launchers() != [launcher]
 
 
+@pytest.mark.parametrize("generation", [0, 2])
+async def test_a_private_slot_opens_although_launcher_or_zygote_just_died(tier: IsolationTier, generation: int) -> None:
+    plan = make_plan(tier, num_slots=2, preloads={"bare": ()})
+    executor = JailExecutor(plan, canaries=(), num_private_slots=1)
+    await executor.start()
+    try:
+        (launcher,) = launchers()
+        os.kill(below(launcher, generation)[0], signal.SIGKILL)
+        slot = await executor.open_private_slot(0, "bare")
+        slot.close()
+    finally:
+        await executor.aclose()
+
+
 def slots() -> list[int]:
     """Return the slots: what the zygotes below the launchers have started."""
     return [pid for launcher in launchers() for pid in below(launcher, 3)]

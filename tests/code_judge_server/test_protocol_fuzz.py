@@ -17,6 +17,7 @@ from code_judge_server.jail import protocol
 from code_judge_server.jail.plan import Plan, job_environment, make_plan
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import TreeMeter
+from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.sandbox import Job, JobLimits, Outcome
@@ -247,7 +248,10 @@ async def judged_by_a_false_slot(messages: list[tuple[bytes, int]]) -> object:
     slot = Slot(ours, pid=sleeper.pid, meter=TreeMeter(sleeper.pid), watch=watch, on_death=lambda: None)
     try:
         limits = JobLimits(**LIMITS, wall_time_s=5.0, output_bytes=100)  # type: ignore[arg-type]
-        running = slot.begin(Job(argv=("x",), limits=limits), interpret=False, on_idle=idle.set)
+        job = Job(argv=("x",), limits=limits)
+        sealed = await seal_input(job)
+        running = slot.begin(job, sealed, interpret=False, on_idle=idle.set)
+        sealed.close()
         with theirs:
             for data, num_descriptors in messages:
                 with suppress(OSError):  # it has been given up already, or takes no more

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import os
 import socket
 import subprocess
@@ -17,8 +18,9 @@ from code_judge_server.ending import Ending
 from code_judge_server.jail import protocol
 from code_judge_server.jail_executor import running_job
 from code_judge_server.jail_executor.messages import JailDiedError
-from code_judge_server.jail_executor.meters import TreeMeter
+from code_judge_server.jail_executor.meters import TreeMeter, Usage
 from code_judge_server.jail_executor.running_job import RunningJob
+from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.sandbox import ExecutorError, Job, JobLimits
@@ -77,11 +79,15 @@ async def ends(watch: Watch) -> AsyncIterator[tuple[Slot, OtherEnd]]:
     process.wait()
 
 
-def begin(slot: Slot, other: OtherEnd, job: Job = JOB) -> RunningJob:
+async def begin(slot: Slot, other: OtherEnd, job: Job = JOB) -> RunningJob:
     def count() -> None:
         other.idle_count += 1
 
-    return slot.begin(job, interpret=False, on_idle=count)
+    sealed = await seal_input(job)
+    try:
+        return slot.begin(job, sealed, interpret=False, on_idle=count)
+    finally:
+        sealed.close()
 
 
 def start(*command: str) -> "subprocess.Popen[bytes]":
@@ -95,7 +101,7 @@ def open_descriptors() -> int:
 async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(ends: tuple[Slot, OtherEnd]) -> None:
     slot, other = ends
     before = open_descriptors()
-    running = begin(slot, other)
+    running = await begin(slot, other)
     message, (files, stdin, stdout, stderr, collected) = other.take_job()
     assert message["files"] == [["a/b", 2], ["c", 3]]
     assert (os.read(files, 100), os.read(stdin, 100)) == (b"12345", b"in")
@@ -133,7 +139,7 @@ async def test_the_counters_at_the_end_decide(
     ends: tuple[Slot, OtherEnd], told: dict[str, Any], ending: Ending
 ) -> None:
     slot, other = ends
-    running = begin(slot, other)
+    running = await begin(slot, other)
     protocol.close_all(other.take_job()[1])
     protocol.send(other.end, ENDED | told)
     assert (await running.outcome).ending is ending
@@ -141,7 +147,7 @@ async def test_the_counters_at_the_end_decide(
 
 async def test_output_past_the_limit_kills(ends: tuple[Slot, OtherEnd]) -> None:
     slot, other = ends
-    running = begin(slot, other)
+    running = await begin(slot, other)
     _, (*rest, stdout, _, _) = other.take_job()
     os.write(stdout, b"x" * 1001)
     assert await asyncio.to_thread(protocol.receive, other.end) == ({"kind": "kill"}, [])
@@ -153,7 +159,7 @@ async def test_output_past_the_limit_kills(ends: tuple[Slot, OtherEnd]) -> None:
 
 async def test_the_wall_clock_kills(ends: tuple[Slot, OtherEnd]) -> None:
     slot, other = ends
-    running = begin(slot, other, Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.08)))
+    running = await begin(slot, other, Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.08)))
     protocol.close_all(other.take_job()[1])
     assert await asyncio.to_thread(protocol.receive, other.end) == ({"kind": "kill"}, [])
     protocol.send(other.end, ENDED)
@@ -164,7 +170,7 @@ async def test_the_wall_clock_kills(ends: tuple[Slot, OtherEnd]) -> None:
 
 async def test_a_server_that_was_late_itself_fails_no_job_that_was_not(ends: tuple[Slot, OtherEnd]) -> None:
     slot, other = ends
-    running = begin(slot, other, Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.05)))
+    running = await begin(slot, other, Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.05)))
     protocol.close_all(other.take_job()[1])
     protocol.send(other.end, ENDED)
     block_the_event_loop()
@@ -183,7 +189,7 @@ async def test_a_slot_that_does_not_end_its_job_is_killed(
 ) -> None:
     monkeypatch.setattr(running_job, "ANSWER_TIMEOUT_S", 0.1)
     slot, other = ends
-    running = begin(slot, other)
+    running = await begin(slot, other)
     running.kill(Ending.CANCELLED)
     with pytest.raises(JailDiedError, match="did not end"):
         await running.outcome
@@ -228,7 +234,7 @@ async def test_a_slot_that_misbehaves_is_dead_and_its_job_may_run_again(
 ) -> None:
     slot, other = ends
     before = open_descriptors()
-    running = begin(slot, other)
+    running = await begin(slot, other)
     protocol.close_all(other.take_job()[1])
     misbehave(other.end)
     with pytest.raises(JailDiedError):
@@ -240,7 +246,7 @@ async def test_a_slot_that_misbehaves_is_dead_and_its_job_may_run_again(
 
 async def test_a_job_that_could_not_be_set_up_fails_without_its_slot(ends: tuple[Slot, OtherEnd]) -> None:
     slot, other = ends
-    running = begin(slot, other)
+    running = await begin(slot, other)
     protocol.close_all(other.take_job()[1])
     protocol.send(other.end, ENDED | {"exit_code": None, "error": "no space"})
     with pytest.raises(JailDiedError, match="no space"):
@@ -260,9 +266,9 @@ async def test_names_too_long_for_a_message_are_refused_and_the_slot_lives(ends:
     before = open_descriptors()
     files = {f"{'x' * 1000}{number}": b"" for number in range(2000)}
     with pytest.raises(ExecutorError, match="2000 files"):
-        begin(slot, other, Job(argv=("true",), limits=LIMITS, files=files))
+        await begin(slot, other, Job(argv=("true",), limits=LIMITS, files=files))
     assert (slot.alive, other.idle_count, open_descriptors()) == (True, 1, before)
-    running = begin(slot, other)
+    running = await begin(slot, other)
     protocol.close_all(other.take_job()[1])
     protocol.send(other.end, ENDED)
     assert (await running.outcome).ending is Ending.EXITED
@@ -272,7 +278,7 @@ async def test_nobody_waits_for_a_cancelled_job_but_its_slot_is_busy_until_it_an
     ends: tuple[Slot, OtherEnd],
 ) -> None:
     slot, other = ends
-    running = begin(slot, other)
+    running = await begin(slot, other)
     protocol.close_all(other.take_job()[1])
     waiter = asyncio.ensure_future(running.outcome)
     waiter.cancel()
@@ -284,3 +290,76 @@ async def test_nobody_waits_for_a_cancelled_job_but_its_slot_is_busy_until_it_an
     protocol.send(other.end, ENDED)
     await asyncio.sleep(0.05)
     assert (slot.alive, other.idle_count) == (True, 1)
+
+
+async def test_a_kill_that_crosses_with_the_end_of_its_job_does_not_meet_the_next_one(
+    ends: tuple[Slot, OtherEnd],
+) -> None:
+    slot, other = ends
+    first = await begin(slot, other)
+    protocol.close_all(other.take_job()[1])
+    protocol.send(other.end, ENDED)
+    await first.outcome
+    second = await begin(slot, other)
+    protocol.close_all(other.take_job()[1])
+    first.kill(Ending.CANCELLED)  # its waiter was cancelled before it could take the outcome
+    other.end.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        protocol.receive(other.end)
+    protocol.send(other.end, ENDED)
+    assert (await second.outcome).ending is Ending.EXITED
+
+
+class FailingMeter(TreeMeter):
+    def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+
+async def test_a_job_whose_use_cannot_be_read_fails_and_the_others_are_still_watched(watch: Watch) -> None:
+    sockets, processes = [protocol.socket_pair() for _ in range(2)], [start("sleep", "600") for _ in range(2)]
+    meters = [FailingMeter(processes[0].pid), TreeMeter(processes[1].pid)]
+    slots = [
+        Slot(ours, pid=process.pid, meter=meter, watch=watch, on_death=lambda: None)
+        for (ours, _), process, meter in zip(sockets, processes, meters, strict=True)
+    ]
+    others = [OtherEnd(theirs, process) for (_, theirs), process in zip(sockets, processes, strict=True)]
+    hurried = Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.3))
+    failing, watched = [await begin(slot, other, hurried) for slot, other in zip(slots, others, strict=True)]
+    with pytest.raises(JailDiedError, match="cannot be watched"):
+        await failing.outcome
+    protocol.close_all(others[1].take_job()[1])
+    assert await asyncio.to_thread(protocol.receive, others[1].end) == ({"kind": "kill"}, [])
+    protocol.send(others[1].end, ENDED)
+    assert (await watched.outcome).ending is Ending.WALL_TIME
+    for slot, other in zip(slots, others, strict=True):
+        slot.die("the test is over")
+        other.end.close()
+        other.process.wait()
+
+
+async def test_large_files_are_sealed_without_stalling_the_event_loop() -> None:
+    job = Job(argv=("true",), limits=LIMITS, files={"a": b"1" * 2**25, "b": b"2"}, stdin=b"in")
+    sealing = asyncio.ensure_future(seal_input(job))
+    num_turns = 0
+    while not sealing.done():
+        num_turns += 1
+        await asyncio.sleep(0)
+    sealed = sealing.result()
+    assert num_turns > 1
+    assert os.pread(sealed.files, 3, 2**25 - 1) == b"12"
+    with pytest.raises(PermissionError):
+        os.pwrite(sealed.files, b"x", 0)
+    sealed.close()
+
+
+async def test_a_job_cancelled_while_its_files_are_sealed_leaves_no_descriptor() -> None:
+    before = open_descriptors()
+    sealing = asyncio.ensure_future(seal_input(Job(argv=("true",), limits=LIMITS, files={"a": bytes(2**25)})))
+    while open_descriptors() == before:  # noqa: ASYNC110 (a thread does it)
+        await asyncio.sleep(0)
+    sealing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sealing
+    async with asyncio.timeout(10):
+        while open_descriptors() > before:  # noqa: ASYNC110 (a thread does it)
+            await asyncio.sleep(0.01)

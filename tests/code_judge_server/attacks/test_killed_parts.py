@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import uuid
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
