@@ -13,8 +13,9 @@ import time
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import CliApp
+from pydantic_settings import CliApp, SettingsError
 
+from code_judge_server import __version__
 from code_judge_server.app import create_app
 from code_judge_server.logs import configure_logging
 from code_judge_server.sandbox import Executor
@@ -41,7 +42,7 @@ def main() -> int:
         configure_logging(settings.log_format, settings.log_level)
         listener = _listen(settings.host, settings.port)
         executor = choose_executor(settings)
-    except (ValidationError, AddressRefusedError, IsolationRefusedError) as error:
+    except (ValidationError, SettingsError, AddressRefusedError, IsolationRefusedError) as error:
         sys.stderr.write(f"code judge: {_one_line(error)}\n")
         return _EXIT_REFUSED
     address = listener.getsockname()
@@ -75,8 +76,12 @@ def _announce(settings: Settings, executor: Executor, address: tuple[Any, ...]) 
             "isolation tier D: programs run with this server's rights, limited in time, memory and output only"
         )
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    sys.stdout.write(start_page(settings, executor, f"http://{host}:{address[1]}"))
+    url = f"http://{host}:{address[1]}"
+    sys.stdout.write(start_page(settings, executor, url))
     sys.stdout.flush()
+    tier = str(executor.tier)
+    extra = {"address": url, "isolation": tier, "num_slots": settings.slot_count, "version": __version__}
+    logger.info("started: %s, isolation tier %s, %d slots", url, tier, settings.slot_count, extra=extra)
 
 
 def _stop_at_end_of_stdin(server: JudgeServer) -> None:
@@ -91,8 +96,11 @@ def _stop_at_end_of_stdin(server: JudgeServer) -> None:
 def _one_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return "; ".join(
-            ": ".join(filter(None, [".".join(map(str, item["loc"])), item["msg"]])) for item in error.errors()
+            ": ".join(filter(None, [".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, ")]))
+            for item in error.errors()
         )
+    if isinstance(error, SettingsError):
+        return f"{str(error).removeprefix('error parsing CLI: ')}. --help names every setting"
     return str(error)
 
 

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from code_judge_server import __version__
+from code_judge_server.body_limit import LimitBody
 from code_judge_server.code_judge_api import code_judge_router
 from code_judge_server.http_errors import install_error_handlers
-from code_judge_server.http_guards import CountRequests, LimitBody, RequireLocalHost, RequireToken
+from code_judge_server.http_guards import CountRequests, RequireLocalHost, RequireToken
 from code_judge_server.judging import Judge, create_judge
 from code_judge_server.language_probe import unseen_programs
 from code_judge_server.languages import LanguageRules, offered_languages

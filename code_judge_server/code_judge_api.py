@@ -6,8 +6,10 @@ the others answer `queue_timeout` for what did not start in time.
 
 import uuid
 from collections.abc import Collection
+from typing import Annotated
 
 from fastapi import APIRouter, Request
+from pydantic import FailFast, Field, create_model
 
 from code_judge_server.client_name import client_of
 from code_judge_server.code_judge_schemas import (
@@ -20,7 +22,7 @@ from code_judge_server.code_judge_schemas import (
     CodeJudgeStatus,
     CodeJudgeSubmission,
 )
-from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError
+from code_judge_server.http_errors import DOCUMENTED_REFUSALS
 from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
 from code_judge_server.queue import SubmissionQueue
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
@@ -48,11 +50,6 @@ class _CodeJudge:
         self, submissions: list[CodeJudgeSubmission], request: Request, *, patient: bool
     ) -> list[CodeJudgeResult]:
         """Return one result per submission, in order; `patient` ones never time out in the queue."""
-        if len(submissions) > self._settings.max_batch_items:
-            raise RejectedError(
-                f"`submissions`: {len(submissions)} items, at most {self._settings.max_batch_items} in one request",
-                status_code=413,
-            )
         judged = {index: item for index, item in enumerate(submissions) if item.type in self._languages}
         work = self._queue.judge_all(
             [_as_submission(item) for item in judged.values()],
@@ -67,6 +64,7 @@ def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Col
     """Return the routes; their formats are documented in `code_judge_schemas`."""
     router = APIRouter(route_class=StrictJsonRoute, responses=_REFUSALS)
     judge = _CodeJudge(settings, queue, languages)
+    batch_model = _bounded_batch(settings.max_batch_items)
 
     @router.get("/ping")
     async def ping() -> str:
@@ -85,26 +83,32 @@ def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Col
         return (await judge.results([submission], request, patient=False))[0]
 
     @router.post("/run/batch")
-    async def run_batch(batch: CodeJudgeBatch, request: Request) -> CodeJudgeResultBatch:
+    async def run_batch(batch: batch_model, request: Request) -> CodeJudgeResultBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
         results = await judge.results(batch.submissions, request, patient=False)
         return CodeJudgeResultBatch(sub_id=batch.sub_id or _new_id(), results=results)
 
     @router.post("/judge/batch")
-    async def judge_batch(batch: CodeJudgeBatch, request: Request) -> CodeJudgeJudgementBatch:
+    async def judge_batch(batch: batch_model, request: Request) -> CodeJudgeJudgementBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
         results = await judge.results(batch.submissions, request, patient=False)
         return CodeJudgeJudgementBatch(sub_id=batch.sub_id or _new_id(), results=list(results))
 
     @router.post("/run/long-batch")
-    async def run_long_batch(batch: CodeJudgeBatch, request: Request) -> CodeJudgeResultBatch:
+    async def run_long_batch(batch: batch_model, request: Request) -> CodeJudgeResultBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
         results = await judge.results(batch.submissions, request, patient=True)
         return CodeJudgeResultBatch(sub_id=batch.sub_id or _new_id(), results=results)
 
     @router.post("/judge/long-batch")
-    async def judge_long_batch(batch: CodeJudgeBatch, request: Request) -> CodeJudgeJudgementBatch:
+    async def judge_long_batch(batch: batch_model, request: Request) -> CodeJudgeJudgementBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
         results = await judge.results(batch.submissions, request, patient=True)
         return CodeJudgeJudgementBatch(sub_id=batch.sub_id or _new_id(), results=list(results))
 
     return router
+
+
+def _bounded_batch(max_items: int) -> type[CodeJudgeBatch]:
+    """Return the batch of this server, of which no more is validated than it takes, nor anything after a wrong item."""
+    submissions = Annotated[list[CodeJudgeSubmission], FailFast(), Field(min_length=1, max_length=max_items)]
+    return create_model(CodeJudgeBatch.__name__, __base__=CodeJudgeBatch, submissions=(submissions, ...))
 
 
 def _new_id() -> str:

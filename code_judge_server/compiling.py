@@ -40,6 +40,10 @@ class CompileError(Exception):
         self.outcome = outcome
 
 
+class CompilerHeldUpError(Exception):
+    """The wall clock ended the compiler before its CPU time did: that tells of the machine, not of the source."""
+
+
 class Compiler:
     """Makes programs of sources.
 
@@ -80,6 +84,7 @@ class Compiler:
 
         Raises:
             CompileError: the compiler made none.
+            CompilerHeldUpError: it was not let finish.
             ExecutorError: as `Executor.execute`.
         """
         source = {rules.source: code.encode()}
@@ -97,6 +102,10 @@ class Compiler:
         header = rules.precompiled_header
         compilation = await self._cache.get(_key(job), lambda: self._compile(job, source[rules.source], header))
         outcome = compilation.outcome
+        if outcome.ending is Ending.WALL_TIME and outcome.cpu_time_s < job.limits.cpu_time_s:
+            raise CompilerHeldUpError(
+                f"compiler: {rules.compile[0]} had {outcome.cpu_time_s:.2f} s of CPU time in {outcome.wall_time_s:.2f} s"
+            )
         if compilation.artifact is None:
             raise CompileError(f"{rules.compile[0]} made no `{rules.artifact}`: it {end_of(outcome)}", outcome=outcome)
         files = {**files, rules.artifact: compilation.artifact}

@@ -1,12 +1,13 @@
 """Refusals as HTTP replies: every reply that is not a 200 has a `Rejection` as its body."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -17,6 +18,7 @@ from code_judge_server.schemas import FieldError, Rejection
 logger = logging.getLogger(__name__)
 
 _MAX_ERRORS_SHOWN = 20
+_MAX_ERRORS_LISTED = 2**14
 _MAX_DETAIL_CHARS = 2000
 
 DOCUMENTED_REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -45,17 +47,26 @@ def rejection(error: RejectedError, headers: Mapping[str, str] | None = None) ->
     return JSONResponse(body.model_dump(), status_code=error.status_code, headers=headers)
 
 
+def wrong_fields_error(error: ValidationError) -> RejectedError:
+    """Return the refusal of a body that is not what an endpoint takes, in little time however much of it is wrong."""
+    if error.error_count() > _MAX_ERRORS_LISTED:  # to list them takes seconds
+        return RejectedError(f"wrong fields: {error.error_count()}, too many to name. See /openapi.json")
+    return _wrong_fields(error.errors(include_url=False, include_context=False, include_input=False))
+
+
+def _wrong_fields(wrong: Sequence[Any]) -> RejectedError:
+    errors = [FieldError(field=_path(item["loc"]), message=item["msg"]) for item in wrong[:_MAX_ERRORS_SHOWN]]
+    summary = "; ".join(f"`{item.field}`: {item.message}" for item in errors[:3])
+    is_too_large = any(item["type"] == "too_long" and item["loc"][-1:] == ("submissions",) for item in wrong)
+    return RejectedError(f"wrong fields: {summary}", status_code=413 if is_too_large else 400, errors=errors)
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Answer what the endpoints raise."""
 
     @app.exception_handler(RequestValidationError)
     async def wrong_fields(_: Request, error: RequestValidationError) -> JSONResponse:
-        wrong = error.errors()
-        errors = [FieldError(field=_path(item["loc"]), message=item["msg"]) for item in wrong[:_MAX_ERRORS_SHOWN]]
-        summary = "; ".join(f"`{item.field}`: {item.message}" for item in errors[:3])
-        is_too_large = any(item["type"] == "too_long" and item["loc"][-1:] == ("submissions",) for item in wrong)
-        status_code = 413 if is_too_large else 400
-        return rejection(RejectedError(f"wrong fields: {summary}", status_code=status_code, errors=errors))
+        return rejection(_wrong_fields(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:

@@ -1,27 +1,30 @@
-"""What stands before the endpoints: counts, the token, the size of a body, its JSON, and the client that has gone away."""
+"""What stands before the endpoints: counts, the token, the JSON of a body, and the client that has gone away."""
 
 import asyncio
 import hmac
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from typing import Any, TypeVar
 
-import orjson
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from code_judge_server.client_name import client_of
-from code_judge_server.http_errors import RejectedError, rejection
-from code_judge_server.json_bounds import refuse_costly_json
+from code_judge_server.http_errors import RejectedError, rejection, wrong_fields_error
+from code_judge_server.json_bounds import MANY_SUBMISSIONS, ONE_SUBMISSION, refuse_costly_json
 from code_judge_server.metrics import Metrics
 from code_judge_server.settings import is_loopback
-from code_judge_server.shared_capacity import SharedCapacity
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+_LARGE_BODY_BYTES = 1024 * 1024
+"""What is larger is looked through in a thread."""
 
 OPEN_PATHS = frozenset({"/ping", "/v1/ping", "/v1/ready"})
 """For probes, which have no token; they tell nothing but that the server is there."""
@@ -103,86 +106,37 @@ def _is_local(host: str) -> bool:
     return is_loopback(host.rpartition("]")[0].removeprefix("[") or host.partition(":")[0])
 
 
-class LimitBody:
-    """ASGI middleware that bounds the bytes of one body, and of all bodies whose requests are being answered.
+class _TypedRequest(Request):
+    """Request whose JSON is an instance of the model that its endpoint takes, which FastAPI passes on as it is."""
 
-    A body over `max_bytes` is a 413, whether its length was announced or not. One that finds no room among the others is a 429
-    where the native format is spoken; elsewhere, where clients do not know that answer, it is not read until there is room.
-    """
+    def __init__(self, scope: Scope, receive: Receive, *, model: type[BaseModel]) -> None:
+        super().__init__(scope, receive)
+        self._model = model
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, memory: SharedCapacity) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-        self._memory = memory
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, counting its body, or answer it."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        client = client_of(scope)
-        is_patient = not scope["path"].startswith("/v1/")
-        announced = _announced_bytes(scope)
-        if announced > self._max_bytes:
-            return await rejection(self._too_large(), headers={"Connection": "close"})(scope, receive, send)
-        if is_patient:
-            await self._memory.until_fits(client, announced)
-        elif not self._memory.fits(client, announced):
-            error = self._no_memory()
-            return await rejection(error, headers=error.headers)(scope, receive, send)
-        held = 0
-
-        async def receive_counted() -> Message:
-            nonlocal held
-            message = await receive()
-            if size := len(message.get("body", b"")):
-                if held + size > self._max_bytes:
-                    raise self._too_large()
-                if not is_patient and not self._memory.fits(client, size):
-                    raise self._no_memory()
-                self._memory.take(client, size)
-                held += size
-            return message
-
-        try:
-            return await self._app(scope, receive_counted, send)
-        finally:
-            self._memory.give_back(client, held)
-
-    def _too_large(self) -> RejectedError:
-        return RejectedError(f"body: more than {self._max_bytes} bytes (max_body_bytes)", status_code=413)
-
-    def _no_memory(self) -> RejectedError:
-        error = RejectedError(
-            f"body: {self._memory.used} of {self._memory.capacity} bytes for requests (request_memory_mb) are taken",
-            status_code=429,
-        )
-        error.headers = {"Retry-After": "1"}
-        return error
-
-
-def _announced_bytes(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            return int(value)
-    return 0
-
-
-class _StrictRequest(Request):
-    async def json(self) -> Any:
-        body = await self.body()
-        refuse_costly_json(body)
-        return orjson.loads(body)
+    async def json(self) -> BaseModel:
+        return await _validated(self._model, await self.body())
 
 
 class StrictJsonRoute(APIRoute):
-    """Route whose body is read by orjson, which refuses lone surrogates and deep nesting where `json` takes them."""
+    """Route whose body is validated straight from its bytes; what it judged is one line in the log.
+
+    That refuses lone surrogates and deep nesting, which `json` takes.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler, given a stricter request."""
         handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+        model = _model_of(self)
 
         async def handle_strictly(request: Request) -> Response:
-            return await handle(_StrictRequest(request.scope, request.receive))
+            started_at = time.perf_counter()
+            response = await handle(_TypedRequest(request.scope, request.receive, model=model))
+            time_s = time.perf_counter() - started_at
+            extra = {"client": client_of(request.scope), "time_s": round(time_s, 4), "status": response.status_code}
+            logger.info("%s: %d in %.3f s", request.scope["path"], response.status_code, time_s, extra=extra)
+            return response
 
         return handle_strictly
 
@@ -190,16 +144,13 @@ class StrictJsonRoute(APIRoute):
 class DirectJsonRoute(APIRoute):
     """Route whose endpoint is called as `endpoint(body, request)` and returns a `Response`.
 
-    The body is validated straight from its bytes: that takes a sixth of the time of FastAPI's way through dictionaries, and
-    refuses lone surrogates and deep nesting as well. The page of the API is made from the signature as ever.
+    That takes a sixth of the time of FastAPI's way through its dependencies. The body is validated as by `StrictJsonRoute`, and
+    the page of the API is made from the signature as ever.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler."""
-        assert self.body_field is not None, "made for endpoints that take a body"
-        model = self.body_field.field_info.annotation
-        assert isinstance(model, type), "a class"
-        assert issubclass(model, BaseModel), "of pydantic's"
+        model = _model_of(self)
         endpoint = self.endpoint
 
         async def handle(request: Request) -> Response:
@@ -207,16 +158,34 @@ class DirectJsonRoute(APIRoute):
             if content_type != "application/json":  # a page in a browser can send any other without asking
                 raise RejectedError(f"content-type: `{content_type}` is not `application/json`", status_code=415)
             content = b"".join([chunk async for chunk in request.stream()])  # `body` would keep it to the end
-            refuse_costly_json(content)
-            try:
-                body = model.model_validate_json(content)
-            except ValidationError as error:
-                raise RequestValidationError(
-                    error.errors(include_url=False, include_context=False, include_input=False)
-                ) from error
-            return await endpoint(body, request)
+            return await endpoint(await _validated(model, content), request)
 
         return handle
+
+
+def _model_of(route: APIRoute) -> type[BaseModel]:
+    assert route.body_field is not None, "made for endpoints that take a body"
+    model = route.body_field.field_info.annotation
+    assert isinstance(model, type), "a class"
+    assert issubclass(model, BaseModel), "of pydantic's"
+    return model
+
+
+async def _validated(model: type[BaseModel], content: bytes) -> BaseModel:
+    """Return the body as the model that an endpoint takes.
+
+    Raises:
+        RejectedError: it is none.
+    """
+    bounds = MANY_SUBMISSIONS if "submissions" in model.model_fields else ONE_SUBMISSION
+    if len(content) > _LARGE_BODY_BYTES:
+        await asyncio.to_thread(refuse_costly_json, content, bounds)
+    else:
+        refuse_costly_json(content, bounds)
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise wrong_fields_error(error) from error
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from code_judge_server.checkers import output_matches
 from code_judge_server.compile_cache import CompileCache
-from code_judge_server.compiling import CompileError, Compiler, Program
+from code_judge_server.compiling import CompileError, Compiler, CompilerHeldUpError, Program
 from code_judge_server.languages import LanguageRules
-from code_judge_server.limits import LimitPolicy, as_limits, with_room_for
+from code_judge_server.limits import LimitPolicy, with_room_for
 from code_judge_server.program_checker import CheckerFailedError, ProgramChecker
 from code_judge_server.run_results import run_result, status_of
 from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome
@@ -21,7 +21,7 @@ from code_judge_server.settings import Settings
 logger = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
-_COMPILE_PATIENCE = 2
+_COMPILE_PATIENCE = 4
 """Wall clock of a compilation for its CPU time, so that a busy machine fails no honest source."""
 _COMPILER_OUTPUT_BYTES = 1 * _MIB
 _COMPILER_DISK_BYTES = 256 * _MIB
@@ -71,22 +71,40 @@ class Judge:
             runs = await self._run_tests(submission, program, limits, checker)
         except CompileError as error:
             return self._compile_error(submission, error, queue_time_s=queue_time_s)
-        except (ExecutorError, CheckerFailedError) as error:
+        except CheckerFailedError as error:
+            logger.warning("submission %s: %s", submission.id, error)
+            return self._checker_failure(submission, error, queue_time_s=queue_time_s)
+        except (ExecutorError, CompilerHeldUpError) as error:
             logger.warning("submission %s: %s", submission.id, error)
             return self.unjudged(
                 submission, VerdictStatus.INTERNAL_ERROR, queue_time_s=queue_time_s, explanation=str(error)
             )
-        return self._verdict(submission, program, runs, limits, queue_time_s=queue_time_s)
+        return self._verdict(submission, program, runs, queue_time_s=queue_time_s)
 
     def unjudged(
         self, submission: Submission, status: VerdictStatus, *, queue_time_s: float, explanation: str = ""
     ) -> Verdict:
-        """Return the verdict on a submission that did not run to an outcome."""
+        """Return the verdict on a submission that did not run to an outcome; a cancelled one did run."""
         return Verdict(
             id=submission.id,
             status=status,
             stderr=explanation,
             queue_time_s=queue_time_s,
+            limits=self._limits.told(submission.limits) if status is VerdictStatus.CANCELLED else None,
+            isolation=self._executor.tier,
+            memory_enforcement=self._executor.memory_enforcement,
+        )
+
+    def _checker_failure(self, submission: Submission, error: CheckerFailedError, *, queue_time_s: float) -> Verdict:
+        said = run_result(error.outcome, VerdictStatus.INTERNAL_ERROR, max_chars=self._max_reply_chars)
+        return Verdict(
+            id=submission.id,
+            status=VerdictStatus.INTERNAL_ERROR,
+            stderr=f"{error}. It wrote: {said.stderr}",
+            stderr_truncated=said.stderr_truncated,
+            stderr_invalid_utf8=said.stderr_invalid_utf8,
+            queue_time_s=queue_time_s,
+            limits=self._limits.told(submission.limits) if error.program_ran else None,
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
         )
@@ -98,8 +116,7 @@ class Judge:
         try:
             program = await self._compiler.program(self._languages[checker.language], checker.code, {})
         except CompileError as error:
-            said = error.outcome.stderr.decode(errors="replace")[: self._max_reply_chars]
-            raise CheckerFailedError(f"checker: {error}. It wrote: {said}") from error
+            raise CheckerFailedError(f"checker: {error}", outcome=error.outcome, program_ran=False) from error
         return ProgramChecker(self._executor, program, limits=self._limits.effective(Limits()))
 
     async def _run_tests(
@@ -130,9 +147,7 @@ class Judge:
                 break
         return runs
 
-    def _verdict(
-        self, submission: Submission, program: Program, runs: "_Runs", limits: JobLimits, *, queue_time_s: float
-    ) -> Verdict:
+    def _verdict(self, submission: Submission, program: Program, runs: "_Runs", *, queue_time_s: float) -> Verdict:
         assert runs.decisive is not None  # there is one test case at least
         return Verdict(
             **vars(runs.decisive)
@@ -146,7 +161,7 @@ class Judge:
             compile_time_s=program.compile_time_s,
             tests=runs.of_tests,
             files=dict(runs.files),
-            limits=as_limits(limits),
+            limits=self._limits.told(submission.limits),
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
         )

@@ -27,6 +27,10 @@ class LimitPolicy:
         """Return the limits that hold for a submission that asks for these."""
         return JobLimits(**{name: self._effective(asked, name) for name in _JOB_LIMITS})
 
+    def told(self, asked: Limits) -> Limits:
+        """Return the limits that hold for a submission that asks for these, that of its compiler included."""
+        return as_limits(self.effective(asked), compile_time_s=self._effective(asked, "compile_time_s"))
+
     def _effective(self, asked: Limits, name: str) -> Any:
         wanted = getattr(asked, name)
         return min(getattr(self.defaults, name) if wanted is None else wanted, getattr(self.maxima, name))
@@ -42,6 +46,6 @@ def with_room_for(limits: JobLimits, files: Mapping[str, bytes]) -> JobLimits:
 
 
 @lru_cache(maxsize=_NUM_REMEMBERED)
-def as_limits(limits: JobLimits) -> Limits:
-    """Return the limits of a job in the words of the native format."""
-    return Limits(**{name: getattr(limits, name) for name in _JOB_LIMITS})
+def as_limits(limits: JobLimits, *, compile_time_s: float | None = None) -> Limits:
+    """Return the limits of a job in the words of the native format; a session has no compiler."""
+    return Limits(**{name: getattr(limits, name) for name in _JOB_LIMITS}, compile_time_s=compile_time_s)

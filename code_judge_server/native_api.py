@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, create_model
+from pydantic import FailFast, Field, create_model
 
 from code_judge_server.client_name import client_of
 from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError
@@ -108,8 +108,8 @@ def state_router(queue: SubmissionQueue, health_of: Callable[[str], Health], met
 
 
 def _bounded_batch(max_items: int) -> type[SubmissionBatch]:
-    """Return the batch of this server, which has an end; what is longer is not even parsed to it."""
-    submissions = Annotated[list[Submission], Field(min_length=1, max_length=max_items)]
+    """Return the batch of this server, of which no more is validated than it takes, nor anything after a wrong item."""
+    submissions = Annotated[list[Submission], FailFast(), Field(min_length=1, max_length=max_items)]
     return create_model(SubmissionBatch.__name__, __base__=SubmissionBatch, submissions=(submissions, ...))
 
 

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 _REFUSALS = {
     "400": "Wrong fields, by name",
     "401": "The bearer token is missing or wrong",
+    "408": "The body did not arrive in time",
     "413": "Too many submissions, or too large a body",
     "500": "A bug of the judge",
     "503": "The server is stopping; the header `Retry-After` says when to ask again",

@@ -44,7 +44,8 @@ class PrecompiledHeader:
 
     def apply_to(self, job: Job, source: bytes) -> Job:
         """Return the compilation `job` with the header at hand, if there is one yet and `source` begins with it."""
-        if self._max_bytes == 0 or self._first_include.match(source) is None:
+        is_in_the_way = any(path.split("/")[0] == _FOLDER for path in job.files)
+        if self._max_bytes == 0 or is_in_the_way or self._first_include.match(source) is None:
             return job
         if self._making is None:
             self._making = asyncio.create_task(self._make())

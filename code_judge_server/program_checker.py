@@ -4,14 +4,19 @@ from code_judge_server.compiling import Program
 from code_judge_server.ending import Ending
 from code_judge_server.limits import with_room_for
 from code_judge_server.run_results import end_of
-from code_judge_server.sandbox import Executor, Job, JobLimits
+from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
 _FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
 _ACCEPTS, _REFUSES = 0, 1
 
 
 class CheckerFailedError(Exception):
-    """The checker neither accepted nor refused."""
+    """The checker neither accepted nor refused; `outcome` has what it wrote, which may tell what was expected."""
+
+    def __init__(self, message: str, *, outcome: Outcome, program_ran: bool) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.program_ran = program_ran
 
 
 class ProgramChecker:
@@ -47,5 +52,5 @@ class ProgramChecker:
         )
         if outcome.ending is Ending.EXITED and outcome.exit_code in (_ACCEPTS, _REFUSES):
             return outcome.exit_code == _ACCEPTS
-        said = outcome.stderr.decode(errors="replace")
-        raise CheckerFailedError(f"checker: it {end_of(outcome)}; exit code 0 accepts and 1 refuses. It wrote: {said}")
+        told = f"checker: it {end_of(outcome)}; exit code 0 accepts and 1 refuses"
+        raise CheckerFailedError(told, outcome=outcome, program_ran=True)

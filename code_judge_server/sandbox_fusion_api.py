@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import TypeAdapter, ValidationError
 
 from code_judge_server import notebook_driver
 from code_judge_server.client_name import client_of
@@ -22,11 +21,11 @@ from code_judge_server.sandbox_fusion_results import (
     compile_result,
     encoded_files,
     failed_compile_result,
+    read_cell_results,
     run_result,
     run_status,
 )
 from code_judge_server.sandbox_fusion_schemas import (
-    CellRunResult,
     RunCodeRequest,
     RunCodeResponse,
     RunJupyterRequest,
@@ -42,7 +41,6 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     **{status: answer for status, answer in DOCUMENTED_REFUSALS.items() if status != 429},
     504: {"model": Rejection, "description": "No slot was free in time"},
 }
-_CELL_RESULTS = TypeAdapter(list[CellRunResult])
 
 
 class _SandboxFusion:
@@ -83,9 +81,9 @@ class _SandboxFusion:
         if status is RunStatus.SANDBOX_ERROR:
             return RunJupyterResponse(status=status, message=verdict.stderr or verdict.status)
         driver = run_result(verdict)
-        try:
-            cells = _CELL_RESULTS.validate_json(verdict.files.get(notebook_driver.RESULT_FILE, b""))
-        except ValidationError:  # no such file, or one that a cell has written instead
+        told = verdict.files.get(notebook_driver.RESULT_FILE, b"")
+        cells = read_cell_results(told, num_cells=len(body.cells), max_chars=self._settings.max_reply_chars)
+        if cells is None:
             return RunJupyterResponse(status=RunStatus.FAILED, driver=driver)
         files = encoded_files(body.fetch_files, verdict.files)
         return RunJupyterResponse(status=status, driver=driver, cells=cells, files=files)

@@ -2,11 +2,29 @@
 
 import base64
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from code_judge_server.sandbox_fusion_schemas import CommandRunResult, CommandRunStatus, RunStatus, as_file_path
+from pydantic import FailFast, TypeAdapter, ValidationError
+
+from code_judge_server.json_bounds import has_more_than
+from code_judge_server.sandbox_fusion_schemas import (
+    CellRunResult,
+    CommandRunResult,
+    CommandRunStatus,
+    RunStatus,
+    as_file_path,
+)
 from code_judge_server.schemas import Verdict, VerdictStatus
 
 _SIGKILL = 9
+_CELL_RESULTS = TypeAdapter(Annotated[list[CellRunResult], FailFast()])
+_TEXTS_OF_A_CELL = 6
+_BYTES_OF_A_CHAR = 6
+"""At most, as JSON in UTF-8."""
+_BYTES_BESIDES = 4096
+_CONTAINERS_BESIDES = 2**12
+_VALUES_BESIDES = 2**14
+"""So much one cell may display, or a traceback have in lines; 64 more for each cell."""
 
 
 def run_status(verdict: Verdict) -> RunStatus:
@@ -56,6 +74,26 @@ def failed_compile_result(verdict: Verdict, *, time_limit_s: float) -> CommandRu
 def encoded_files(names: Sequence[str], files: Mapping[str, bytes]) -> dict[str, str]:
     """Return the files that are there, in base64, under the names by which they were asked for."""
     return {name: base64.b64encode(files[path]).decode() for name in names if (path := as_file_path(name)) in files}
+
+
+def read_cell_results(content: bytes, *, num_cells: int, max_chars: int) -> list[CellRunResult] | None:
+    """Return what the driver of a notebook wrote; nothing if that is not it, for a cell can write anything in its place.
+
+    Args:
+        content: Of the file that it wrote.
+        num_cells: Cells of the notebook.
+        max_chars: Of stdout, and of stderr, of each; what it displays and raises may take four times as much.
+    """
+    most = num_cells * (_TEXTS_OF_A_CELL * max_chars * _BYTES_OF_A_CHAR + _BYTES_BESIDES)
+    if len(content) > most or has_more_than(
+        content, containers=_CONTAINERS_BESIDES + 64 * num_cells, values=_VALUES_BESIDES + 64 * num_cells
+    ):
+        return None
+    try:
+        cells = _CELL_RESULTS.validate_json(content)
+    except ValidationError:
+        return None
+    return cells if len(cells) == num_cells else None
 
 
 def _return_code(verdict: Verdict) -> int:

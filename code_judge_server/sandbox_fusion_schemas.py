@@ -6,7 +6,16 @@ import posixpath
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    FailFast,
+    Field,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
 from code_judge_server.notebook_driver import CELL_FOLDER
 from code_judge_server.schemas import FilePath, SourceText, check_folders
@@ -66,7 +75,7 @@ class RunStatus(StrEnum):
 class _RunRequest(BaseModel):
     """What both kinds of request may name; unknown fields are ignored, as there."""
 
-    memory_limit_MB: int = -1
+    memory_limit_MB: int = Field(default=-1, ge=-(2**31), lt=2**31)
     """Less than one is the server's default."""
     files: dict[_Path, _Content | None] = Field(default={}, max_length=512)
     """Files that are there before the program starts, in base64; those without content are left out."""
@@ -163,9 +172,9 @@ class CellRunResult(BaseModel):
 
     stdout: str
     stderr: str
-    display: list[dict[str, Any]]
+    display: Annotated[list[dict[str, Any]], FailFast()]
     """By type of content; there is always `text/plain`."""
-    error: list[dict[str, Any]]
+    error: Annotated[list[dict[str, Any]], FailFast()]
     """`ename`, `evalue` and the lines of the `traceback`; empty if it raised nothing."""
 
 

@@ -52,7 +52,7 @@ class VerdictStatus(StrEnum):
     RUNTIME_ERROR = "runtime_error"
     """Another exit code, a signal, or too many processes."""
     COMPILE_ERROR = "compile_error"
-    """The compiler made no program, for the source's fault or at a limit."""
+    """The compiler made no program, for the source's fault or at its limit of CPU time or memory."""
     INTERNAL_ERROR = "internal_error"
     """The judge failed; nothing is known about the program, and it may be sent again."""
     QUEUE_TIMEOUT = "queue_timeout"

@@ -37,6 +37,7 @@ class Settings(BaseSettings):
         env_prefix="CODE_JUDGE_",
         cli_kebab_case=True,
         cli_implicit_flags=True,
+        cli_exit_on_error=False,
         cli_prog_name="python -m code_judge_server",
         use_attribute_docstrings=True,
         extra="forbid",

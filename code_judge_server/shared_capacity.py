@@ -1,4 +1,4 @@
-"""Room that clients share: for submissions in the queue, for the bytes of requests and of replies."""
+"""Room that clients share: for submissions in the queue, for the bytes of requests and of replies, for sessions."""
 
 import asyncio
 from collections import Counter

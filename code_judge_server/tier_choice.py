@@ -2,7 +2,7 @@
 
 from code_judge_server.jail.canaries import find_tier
 from code_judge_server.jail.cgroups import NoCgroupsError
-from code_judge_server.jail.plan import make_plan
+from code_judge_server.jail.plan import HiddenPathError, make_plan
 from code_judge_server.jail.seccomp_filter import SeccompError
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.process_executor import ProcessExecutor
@@ -49,6 +49,8 @@ def choose_executor(settings: Settings) -> Executor:
             preloads=settings.preload_sets,
             read_only=[str(path) for path in settings.read_only_paths],
         )
+    except HiddenPathError as error:
+        raise IsolationRefusedError(str(error)) from error
     except (NoCgroupsError, SeccompError, OSError) as error:
         raise IsolationRefusedError(
             f"isolation: tier {tier} worked when it was tried, and then not: {error}"

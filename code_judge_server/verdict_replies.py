@@ -64,8 +64,7 @@ class VerdictReply(Response):
 
     def _log(self, scope: Scope, time_s: float) -> None:
         num_verdicts = self._statuses.total()
-        logger.log(
-            logging.INFO if num_verdicts != 1 else logging.DEBUG,
+        logger.info(
             "%s: %d verdicts in %.3f s",
             scope["path"],
             num_verdicts,

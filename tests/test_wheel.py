@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from code_judge_server.jail.canaries import find_tier
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -124,7 +126,10 @@ def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, tmp_path: Path):
         request = urllib.request.Request(f"{address}/run", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as reply:
             result = json.loads(reply.read())
+        with urllib.request.urlopen(f"{address}/v1/health", timeout=60) as reply:
+            isolation = json.loads(reply.read())["isolation"]
         server.communicate(timeout=10)
+    assert isolation == find_tier().tier
     assert result["run_success"], result
     assert result["stdout"].strip() == "3 2*sqrt(2)"
 

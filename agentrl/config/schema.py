@@ -187,7 +187,9 @@ class JudgeSection:
     num_slots: int = 0
     """Programs judged at once by a judge that the run starts; 0 takes one per core."""
     max_wall_time_s: float = 10.0
-    """Wall clock of one judged program, for a judge that the run starts."""
+    """Wall clock of one judged program, for a judge that the run starts; half of it is its CPU time, so that a crowded machine
+    fails no honest one.
+    """
     max_memory_mb: int = 512
     """Memory of one judged program, for a judge that the run starts."""
     min_isolation: Literal["A", "B", "C", "D"] = "B"

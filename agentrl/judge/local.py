@@ -112,7 +112,7 @@ class LocalJudge:
             "--max-wall-time-s",
             f"{limits.max_wall_time_s:g}",
             "--max-cpu-time-s",
-            f"{limits.max_wall_time_s:g}",
+            f"{limits.max_wall_time_s / 2:g}",
         ]
         return [*command, "--max-memory-mb", str(limits.max_memory_mb)]
 

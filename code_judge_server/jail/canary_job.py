@@ -7,7 +7,7 @@ import sys
 
 from code_judge_server.jail import protocol
 from code_judge_server.jail.cgroups import NoCgroupsError
-from code_judge_server.jail.plan import Plan, job_environment, make_plan
+from code_judge_server.jail.plan import HiddenPathError, Plan, job_environment, make_plan
 from code_judge_server.jail.seccomp_filter import SeccompError
 from code_judge_server.schemas import IsolationTier
 
@@ -26,7 +26,7 @@ def run(tier: IsolationTier) -> str | None:
     """Run a job in `tier`; returns why it failed, nothing if it ran."""
     try:
         plan = make_plan(tier, num_slots=1, preloads={_PRELOAD: ()})
-    except (NoCgroupsError, SeccompError, OSError) as error:
+    except (HiddenPathError, NoCgroupsError, SeccompError, OSError) as error:
         return str(error)
     try:
         return _run(plan)
@@ -87,7 +87,7 @@ def _judge(slot: socket.socket) -> str | None:
             "interpret": False,
             "limits": _LIMITS,
             "files": [],
-            "collect": [],
+            "collect": 0,
             "collect_bytes": 0,
         }
         protocol.send(slot, message, (nothing, nothing, reading_end[1], reading_end[1]))

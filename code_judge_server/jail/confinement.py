@@ -10,6 +10,11 @@ from collections.abc import Callable
 from code_judge_server.jail import syscalls
 
 _OPEN_FILES = 1024
+_OPEN_FILES_UNCOUNTED = 256
+"""Where no group counts what the buffers of pipes and sockets hold."""
+_PENDING_SIGNALS = 256
+_LOCKED_BYTES = 64 * 1024
+"""These two are counted for an ordinary user's jobs together as well: one job must not use up what all have."""
 _STACK_BYTES = 64 * 1024 * 1024
 _THREAD_STACK_BYTES = 8 * 1024 * 1024
 _TASKS_OF_SLOT = 8
@@ -46,6 +51,8 @@ class Confinement:
             resource.RLIMIT_NOFILE,
             resource.RLIMIT_DATA,
             resource.RLIMIT_NPROC,
+            resource.RLIMIT_SIGPENDING,
+            resource.RLIMIT_MEMLOCK,
         )
         self._most = {limit: resource.getrlimit(limit)[1] for limit in wanted}
 
@@ -76,7 +83,9 @@ class Confinement:
         self._set_limit(resource.RLIMIT_CPU, math.ceil(limits["cpu_time_s"]) + 1)
         self._set_limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
         # Not of the slot: the kernel holds whoever passes descriptors on to it, counting those of all of this user's.
-        self._set_limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+        self._set_limit(resource.RLIMIT_NOFILE, _OPEN_FILES_UNCOUNTED if self._limits_memory else _OPEN_FILES)
+        self._set_limit(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS)
+        self._set_limit(resource.RLIMIT_MEMLOCK, _LOCKED_BYTES)
         if self._limits_memory:
             # Both are rough: the server samples what is really used.
             self._set_limit(

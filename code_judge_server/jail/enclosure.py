@@ -19,8 +19,13 @@ class EnclosureError(Exception):
 class Enclosure(Protocol):
     """The place of one job after the other, each fresh."""
 
-    def open(self, disk_bytes: int) -> None:
+    def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """Make the place; what is forked from here on is of the job.
+
+        Args:
+            disk_bytes: Quota of its files.
+            proc_is_writable: Whether it may say how early the kernel kills it for want of memory, and so whether
+                before its slot; without namespaces it always may.
 
         Raises:
             EnclosureError: it cannot be made.
@@ -54,10 +59,10 @@ class NamespaceEnclosure:
         self._helper = helper
         self._init = self._init_fd = -1
 
-    def open(self, disk_bytes: int) -> None:
+    def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """See `Enclosure`."""
         try:
-            self._init, self._init_fd = self._helper.start(disk_bytes)
+            self._init, self._init_fd = self._helper.start(disk_bytes, proc_is_writable=proc_is_writable)
         except inits.InitError as error:
             raise EnclosureError(str(error)) from error
         try:

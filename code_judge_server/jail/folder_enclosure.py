@@ -22,7 +22,7 @@ class FolderEnclosure:
         self._uid = uid
         orphans.adopt()
 
-    def open(self, disk_bytes: int) -> None:
+    def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """See `Enclosure`."""
         try:
             work_folder.make(self._folder, {})

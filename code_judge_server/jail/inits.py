@@ -11,8 +11,9 @@ from typing import NoReturn
 
 from code_judge_server.jail import python_init, syscalls
 
-REQUEST = struct.Struct("=QQIII4x")
-"""Bytes and inodes of the disk quota, user and group of the job's folders, namespaces: `struct request`."""
+REQUEST = struct.Struct("=QQIIII")
+"""Bytes and inodes of the disk quota, user and group of the job's folders, namespaces, flags of the mount of `/proc`:
+`struct request`."""
 REPLY = struct.Struct("=iii")
 """Process id, step that failed, error: `struct reply`."""
 
@@ -20,6 +21,8 @@ _NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWI
 _STEPS = ("", "mount /proc", "mount the quota", "make folders", "bind /tmp", "bind /dev/shm", "bind /sandbox")
 _INODE_BYTES = 4096
 _MIN_INODES, _MAX_INODES = 1024, 65536
+_OWN_INODES = 4
+"""The root and the three folders."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -30,38 +33,45 @@ class InitError(Exception):
 class Inits:
     """Makes inits, each pid 1 of fresh namespaces with a work folder, `/tmp` and `/dev/shm` under one quota."""
 
-    def __init__(self, binary: int | None, *, uid: int) -> None:
+    def __init__(self, binary: int | None, *, uid: int, shown_in_tmp: list[str]) -> None:
         """Start the helper.
 
         Args:
             binary: descriptor of the compiled one; absent: a fork of this process does it.
             uid: owner of the jobs' folders.
+            shown_in_tmp: folders below /tmp that every job sees in its own /tmp.
 
         Raises:
             OSError: it cannot be started.
         """
         self._uid = uid
+        self._own_inodes = _OWN_INODES + sum(path.count("/") for path in shown_in_tmp)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
-            _be_helper(binary, theirs)
+            _be_helper(binary, theirs, shown_in_tmp)
         theirs.close()
 
     def fileno(self) -> int:
         """Return the descriptor that hangs up when the helper dies."""
         return self._socket.fileno()
 
-    def start(self, disk_bytes: int) -> tuple[int, int]:
+    def start(self, disk_bytes: int, *, proc_is_writable: bool) -> tuple[int, int]:
         """Make the namespaces of a job; returns the init's process id (as this process sees it) and pidfd.
 
         The init is a child of this process: killing it ends all in its namespaces, and once it is reaped nothing is
         left.
 
+        Args:
+            disk_bytes: Quota of the job's files.
+            proc_is_writable: See `Enclosure.open`.
+
         Raises:
             InitError: they could not be made.
             OSError: the helper is gone, and with it the use of this slot.
         """
-        inodes = min(max(disk_bytes // _INODE_BYTES, _MIN_INODES), _MAX_INODES)
-        request = REQUEST.pack(disk_bytes, inodes, self._uid, self._uid, _NAMESPACES)
+        inodes = min(max(disk_bytes // _INODE_BYTES, _MIN_INODES), _MAX_INODES) + self._own_inodes
+        proc_flags = 0 if proc_is_writable else syscalls.MS_RDONLY
+        request = REQUEST.pack(disk_bytes, inodes, self._uid, self._uid, _NAMESPACES, proc_flags)
         self._socket.send(request)
         pid, pidfd, failure = self._receive()
         if pidfd is None:  # the init was faster than the helper
@@ -116,12 +126,12 @@ def end(pid: int, pidfd: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _be_helper(binary: int | None, slot: socket.socket) -> NoReturn:
+def _be_helper(binary: int | None, slot: socket.socket, shown_in_tmp: list[str]) -> NoReturn:
     try:
         if binary is None:
-            python_init.serve(slot, REQUEST, REPLY)
+            python_init.serve(slot, REQUEST, REPLY, shown_in_tmp)
         syscalls.keep_capabilities_over_exec()
         slot.set_inheritable(True)
-        os.execve(binary, ["init", str(slot.fileno())], {})
+        os.execve(binary, ["init", str(slot.fileno()), *shown_in_tmp], {})
     finally:
         os._exit(1)

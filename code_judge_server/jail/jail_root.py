@@ -43,7 +43,7 @@ def enter(read_only: list[str], *, uids: list[int], own_user_namespace: bool, me
     os.umask(0o022)
     _make_folders(base)
     _make_etc(base, uids)
-    for path in _outermost([*SYSTEM, *read_only]):
+    for path in outermost([*SYSTEM, *read_only]):
         _show(path, base)
     _make_devices(base, own_user_namespace=own_user_namespace, memory_group=memory_group)
     # Where user namespaces mount a fresh proc for each job, the kernel wants to see a whole one first.
@@ -83,7 +83,7 @@ def _write(path: str, content: bytes) -> None:
         target.write(content)
 
 
-def _outermost(paths: list[str]) -> list[str]:
+def outermost(paths: list[str]) -> list[str]:
     """Leave out what is not there, and what lies below another of them."""
     there = sorted({path for path in paths if os.path.lexists(path)})
     return [path for path in there if not any(path.startswith(f"{other}/") for other in there)]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from code_judge_server.jail import jail_root, orphans, protocol, syscalls
+from code_judge_server.jail.abandoned_groups import AbandonedGroups
 from code_judge_server.jail.machine import Machine
 from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namespace
 from code_judge_server.jail.zygote import zygote_main
@@ -39,6 +40,7 @@ def main(descriptor: int) -> NoReturn:
         os._exit(0)
     message, descriptors = received
     try:
+        groups = AbandonedGroups(message["cgroups"])
         machine = _enter(message, descriptors)
     except (OSError, KeyError, ValueError) as error:
         protocol.send(server, {"kind": "failed", "why": f"launcher: {error}"})
@@ -47,9 +49,14 @@ def main(descriptor: int) -> NoReturn:
         _end_orphans_with_parent()
     pid = os.fork()
     if pid == 0:
+        groups.close()
         _be_first_process(server, machine, message)
     server.close()
+    if machine.cgroup_version is not None:
+        _end_child_with_parent(pid)
     os.waitpid(pid, 0)
+    if machine.cgroup_version is not None:
+        groups.remove_if_server_died()
     if machine.work_folder is not None:
         orphans.end_all()
     os._exit(0)
@@ -76,6 +83,7 @@ def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
         has_own_user_namespace=os.geteuid() != 0 and message["work_folder"] is None,
         work_folder=message["work_folder"],
         readable=[*jail_root.SYSTEM, *jail_root.COPIED, jail_root.ALTERNATIVES, *_PUBLIC, *message["read_only"]],
+        shown_in_tmp=[path for path in jail_root.outermost(message["read_only"]) if path.startswith("/tmp/")],
     )
     if machine.work_folder is not None:
         return machine
@@ -93,6 +101,17 @@ def _end_orphans_with_parent() -> None:
     """Tier C: in place of a plain death with the parent, which would leave behind what jobs started."""
     orphans.adopt()
     signal.signal(signal.SIGTERM, orphans.end_all_and_exit)
+    syscalls.die_with_parent(signal.SIGTERM)
+
+
+def _end_child_with_parent(pid: int) -> None:
+    """In place of a plain death with the parent, which would leave the server's control groups behind."""
+
+    def end(*_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, end)
     syscalls.die_with_parent(signal.SIGTERM)
 
 

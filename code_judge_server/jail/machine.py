@@ -20,6 +20,7 @@ class Machine:
         has_own_user_namespace: bool,
         work_folder: str | None,
         readable: list[str],
+        shown_in_tmp: list[str],
     ) -> None:
         """Keep what was found.
 
@@ -33,6 +34,7 @@ class Machine:
             has_own_user_namespace: whether all of this is root of a user namespace only.
             work_folder: tier C: where the jobs' folders are made; absent: there are namespaces.
             readable: tier C: what jobs may read.
+            shown_in_tmp: folders below /tmp that every job sees in its own /tmp.
         """
         self.host_proc = host_proc
         self.seccomp = seccomp
@@ -43,6 +45,7 @@ class Machine:
         self.has_own_user_namespace = has_own_user_namespace
         self.work_folder = work_folder
         self.readable = readable
+        self.shown_in_tmp = shown_in_tmp
 
     def pid_as_server_sees_it(self) -> int:
         """Return this process's id in the pid namespace of the server."""

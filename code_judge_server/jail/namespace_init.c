@@ -23,10 +23,11 @@
 #include <unistd.h>
 
 static int slot;  // the socket
+static char **shown;  // folders below /tmp that every job sees in its own /tmp, then a null
 
 struct request {
     uint64_t disk_bytes, inodes;
-    uint32_t uid, gid, namespaces, padding;
+    uint32_t uid, gid, namespaces, proc_flags;  // the last of mount(2)
 };
 
 struct reply {
@@ -54,16 +55,31 @@ static int folder(const char *path, mode_t mode, const struct request *job) {
     return mkdir(path, 0700) || chown(path, job->uid, job->gid) || chmod(path, mode);
 }
 
+// Shows a folder of the jail root's /tmp in the job's, which is to be mounted over it.
+static int show(const char *path) {
+    char target[4096];
+    int length = snprintf(target, sizeof target, "/sandbox%s", path);
+    if (length >= (int)sizeof target) return errno = ENAMETOOLONG, -1;
+    for (char *slash = target + sizeof "/sandbox/tmp/" - 1; (slash = strchr(slash, '/')); *slash++ = '/') {
+        *slash = 0;
+        if (mkdir(target, 0755) && errno != EEXIST) return -1;
+    }
+    if (mkdir(target, 0755) && errno != EEXIST) return -1;
+    return mount(path, target, NULL, MS_BIND | MS_REC, NULL);
+}
+
 // One tmpfs holds the work folder, /tmp and /dev/shm, so that they share the quota; its root is hidden below the work folder.
 static int make_mounts(const struct request *job) {
     char options[128];
     const unsigned long flags = MS_NOSUID | MS_NODEV;
     snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=0755", (unsigned long long)job->disk_bytes,
              (unsigned long long)job->inodes);
-    if (mount("proc", "/proc", "proc", flags | MS_NOEXEC, "subset=pid")) return 1;
+    if (mount("proc", "/proc", "proc", flags | MS_NOEXEC | job->proc_flags, "subset=pid")) return 1;
     if (mount("tmpfs", "/sandbox", "tmpfs", flags, options)) return 2;
     if (folder("/sandbox/tmp", 01777, job) || folder("/sandbox/shm", 01777, job) || folder("/sandbox/work", 0755, job)) return 3;
-    if (mount("/sandbox/tmp", "/tmp", NULL, MS_BIND, NULL)) return 4;
+    for (char **path = shown; *path; path++)
+        if (show(*path)) return 4;
+    if (mount("/sandbox/tmp", "/tmp", NULL, MS_BIND | MS_REC, NULL)) return 4;
     if (mount("/sandbox/shm", "/dev/shm", NULL, MS_BIND, NULL)) return 5;
     if (mount("/sandbox/work", "/sandbox", NULL, MS_BIND, NULL)) return 6;
     return 0;
@@ -92,8 +108,9 @@ static void be_init(const struct request *job) {
 
 int main(int argc, char **argv) {
     struct request job;
-    if (argc != 2) return 1;
+    if (argc < 2) return 1;
     slot = atoi(argv[1]);
+    shown = argv + 2;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_DUMPABLE, 0);
     while (recv(slot, &job, sizeof job, 0) == sizeof job) {

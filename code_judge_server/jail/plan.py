@@ -21,6 +21,12 @@ _COMMAND = (
     "import sys; sys.path[0] = sys.argv[1]; from code_judge_server.jail.launcher import main; del sys.path[0];"
     " main(int(sys.argv[2]))"
 )
+_OWN_FOLDERS = ("/dev/shm", "/sandbox")
+"""Each job has its own of these, but in tier C. It has its own /tmp too, in which folders of the machine's can be shown."""
+
+
+class HiddenPathError(Exception):
+    """What jobs must see lies where each has a folder of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +105,12 @@ def make_plan(
         compiled_init: False: as on a machine without a C compiler.
 
     Raises:
+        HiddenPathError: the interpreter or one of `read_only` lies below a folder that each job has its own of.
         NoCgroupsError: tier A, and this process cannot make control groups.
         SeccompError: the filter cannot be made.
     """
+    if tier is not IsolationTier.C:
+        _refuse_hidden(read_only)
     groups = None
     if tier is IsolationTier.A:
         groups = make_cgroups()
@@ -142,6 +151,20 @@ def _make_work_folder() -> str:
     folder = tempfile.mkdtemp(prefix="code-judge-")
     os.chmod(folder, 0o711)  # each job's user goes through it to the folder of its own
     return folder
+
+
+def _refuse_hidden(read_only: Sequence[str]) -> None:
+    for path in (*_interpreter_paths(), *read_only):
+        below = next((folder for folder in _OWN_FOLDERS if path == folder or path.startswith(f"{folder}/")), None)
+        if below is not None and path in read_only:
+            raise HiddenPathError(
+                f"read_only_paths: `{path}` lies below {below}, of which each program has its own. Move it elsewhere"
+            )
+        if below is not None:
+            raise HiddenPathError(
+                f"interpreter: `{path}` lies below {below}, of which each program has its own, so that none could be run. "
+                "Make the environment elsewhere"
+            )
 
 
 def _interpreter_paths() -> list[str]:

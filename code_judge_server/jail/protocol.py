@@ -1,8 +1,8 @@
 """What the server, the launcher and the slots say to each other: JSON datagrams with descriptors over
 `SOCK_SEQPACKET` pairs.
 
-No code, input or output of a program is ever in a message, only descriptors of it: what a zygote or slot remembers,
-every job can read.
+No code, input, output or file name of a program is ever in a message, only descriptors of it: what a zygote or slot
+remembers, every job can read.
 
 Server to launcher:
     `plan.Plan.start_message`, answered by `{"kind": "ready"}` or `{"kind": "failed", "why": text}`;
@@ -11,14 +11,15 @@ Server to launcher:
     `{"kind": "slot", "number": k, "preload": name, "error": text}`.
 Server to slot:
     `{"kind": "job", "argv": [..], "interpret": bool, "limits": {"cpu_time_s", "memory_bytes", "max_tasks",
-    "disk_bytes"}, "files": [[path, size], ..], "collect": [path, ..], "collect_bytes": n}` + [files, stdin, stdout,
-    stderr] (+ [collected] iff `collect`): memfds of the files one after the other and of stdin, two pipes, and a
+    "disk_bytes"}, "files": [size, ..], "collect": number of files, "collect_bytes": n}` + [files, stdin, stdout,
+    stderr] (+ [collected] iff `collect`): memfds of the files one after the other, behind them a JSON list of their
+    paths and then of those to collect (it is not read where there are none of either), and of stdin, two pipes, and a
     memfd to copy collected files to; with `"oom_score_adj": n` too, the kernel kills it later than other jobs;
     `{"kind": "kill"}`: end the job now; ignored where none runs.
 Slot to server:
     `{"kind": "ended", "exit_code", "signal", "cpu_time_s", "max_rss_bytes", "oom_kills", "peak_memory_bytes",
-    "tasks_refused", "collected": [[path, size], ..], "error": text or null}`: nothing of the job is left. `error`:
-    the job could not be set up.
+    "tasks_refused", "collected": [[index among those to collect, size], ..], "error": text or null}`: nothing of
+    the job is left. `error`: the job could not be set up.
 An end that sees the other's socket closed stops: the launcher and all below it, or the slot and its job.
 """
 

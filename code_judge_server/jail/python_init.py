@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from code_judge_server.jail import syscalls
@@ -18,32 +19,32 @@ _REAPED_AT_ONCE = 64
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
 
 
-def serve(slot: socket.socket, request: struct.Struct, reply: struct.Struct) -> NoReturn:
+def serve(slot: socket.socket, request: struct.Struct, reply: struct.Struct, shown_in_tmp: list[str]) -> NoReturn:
     """Answer requests as the compiled helper does, until the slot is gone."""
     syscalls.die_with_parent()
     while True:
         data = slot.recv(request.size)
         if len(data) != request.size:
             os._exit(0)
-        disk_bytes, inodes, uid, gid, namespaces = request.unpack(data)
+        disk_bytes, inodes, uid, gid, namespaces, proc_flags = request.unpack(data)
         try:
             pid, pidfd = syscalls.clone(namespaces | syscalls.CLONE_PARENT)
         except OSError as error:
             slot.send(reply.pack(-1, -1, error.errno))
             continue
         if pid == 0:
-            _be_init(slot, reply, disk_bytes, inodes, uid, gid)
+            _be_init(slot, reply, lambda: _make_mounts(disk_bytes, inodes, uid, gid, proc_flags, shown_in_tmp))  # noqa: B023
         fds = array.array("i", [pidfd])
         slot.sendmsg([reply.pack(pid, 0, 0)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         os.close(pidfd)
 
 
-def _be_init(slot: socket.socket, reply: struct.Struct, disk_bytes: int, inodes: int, uid: int, gid: int) -> NoReturn:
+def _be_init(slot: socket.socket, reply: struct.Struct, make_mounts: Callable[[], tuple[int, int]]) -> NoReturn:
     try:
         signals = signal.valid_signals()
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         syscalls.die_with_parent()
-        slot.send(reply.pack(0, *_make_mounts(disk_bytes, inodes, uid, gid)))
+        slot.send(reply.pack(0, *make_mounts()))
         os.closerange(0, 1024)
         while True:
             reaped = _reap(os.WNOHANG, at_most=_REAPED_AT_ONCE)
@@ -57,7 +58,9 @@ def _be_init(slot: socket.socket, reply: struct.Struct, disk_bytes: int, inodes:
         os._exit(1)
 
 
-def _make_mounts(disk_bytes: int, inodes: int, uid: int, gid: int) -> tuple[int, int]:
+def _make_mounts(
+    disk_bytes: int, inodes: int, uid: int, gid: int, proc_flags: int, shown_in_tmp: list[str]
+) -> tuple[int, int]:
     """Return the step that failed, as `namespace_init.c` counts them, and its error; zeros if none did."""
     quota = f"size={disk_bytes},nr_inodes={inodes},mode=0755"
 
@@ -67,11 +70,17 @@ def _make_mounts(disk_bytes: int, inodes: int, uid: int, gid: int) -> tuple[int,
             os.chown(f"/sandbox/{name}", uid, gid)
             os.chmod(f"/sandbox/{name}", mode)
 
+    def tmp() -> None:
+        for path in shown_in_tmp:
+            os.makedirs(f"/sandbox{path}", exist_ok=True)
+            syscalls.mount(path, f"/sandbox{path}", None, syscalls.MS_BIND | syscalls.MS_REC)
+        syscalls.mount("/sandbox/tmp", "/tmp", None, syscalls.MS_BIND | syscalls.MS_REC)
+
     steps = (
-        lambda: syscalls.mount("proc", "/proc", "proc", _FLAGS | syscalls.MS_NOEXEC, "subset=pid"),
+        lambda: syscalls.mount("proc", "/proc", "proc", _FLAGS | syscalls.MS_NOEXEC | proc_flags, "subset=pid"),
         lambda: syscalls.mount("tmpfs", "/sandbox", "tmpfs", _FLAGS, quota),
         folders,
-        lambda: syscalls.mount("/sandbox/tmp", "/tmp", None, syscalls.MS_BIND),
+        tmp,
         lambda: syscalls.mount("/sandbox/shm", "/dev/shm", None, syscalls.MS_BIND),
         lambda: syscalls.mount("/sandbox/work", "/sandbox", None, syscalls.MS_BIND),
     )

@@ -17,12 +17,12 @@ _ALLOWED = """
 accept accept4 access alarm arch_prctl bind brk capget capset chdir chmod chown clock_getres clock_gettime clock_nanosleep close
 close_range connect copy_file_range creat dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_ctl_old
 epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old eventfd eventfd2 execve execveat exit exit_group faccessat
-faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr
+faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr
 flock fork fremovexattr fsetxattr fstat fstatfs fsync ftruncate futex futex_requeue futex_wait futex_waitv
 futex_wake futimesat get_mempolicy get_robust_list getcpu getcwd getdents getdents64 getegid geteuid getgid
 getgroups getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit
-getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr inotify_add_watch inotify_init
-inotify_init1 inotify_rm_watch ioctl ioprio_get ioprio_set kill lchown lgetxattr link linkat listen listxattr
+getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr
+ioctl ioprio_get ioprio_set kill lchown lgetxattr link linkat listen listxattr
 llistxattr lremovexattr lseek lsetxattr lstat madvise map_shadow_stack mbind membarrier mincore mkdir
 mkdirat mknod mknodat mlock mlock2 mlockall mprotect mremap mseal msync munlock munlockall munmap nanosleep
 newfstatat open openat openat2 pause pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll
@@ -32,10 +32,10 @@ rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigti
 sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
 sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield select sendfile
 sendmmsg sendmsg sendto set_mempolicy set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setitimer
-setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid setsockopt setuid setxattr shutdown
-sigaltstack signalfd signalfd4 splice stat statfs statx symlink symlinkat sync sync_file_range syncfs sysinfo tee
+setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid setuid setxattr shutdown
+sigaltstack signalfd signalfd4 stat statfs statx symlink symlinkat sync_file_range sysinfo
 tgkill time timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime
-timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid
+timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork wait4 waitid
 write writev
 """
 _FOR_THE_SLOT = "landlock_add_rule landlock_create_ruleset landlock_restrict_self setns"
@@ -43,9 +43,12 @@ _FOR_THE_SLOT = "landlock_add_rule landlock_create_ruleset landlock_restrict_sel
 away.
 """
 _WITH_MEMORY_GROUP = (
-    "memfd_create mmap msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget"
+    "memfd_create mmap msgctl msgget msgrcv msgsnd semctl semget semop semtimedop setsockopt shmat shmctl shmdt shmget"
+    " splice tee vmsplice"
 )
 """Allowed where a control group counts memory: elsewhere nothing counts what no process has mapped, but these keep."""
+_WITHOUT_EFFECT = "sync syncfs"
+"""What they wait for is the whole machine's; a job's own files are in memory."""
 _NOT_PERMITTED = """
 acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig
 fsmount fsopen fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load
@@ -58,6 +61,18 @@ umount2 unshare userfaultfd vhangup
 _NAMESPACE_FLAGS = 0x7E020000
 _MAP_SHARED, _MAP_PRIVATE, _MAP_DROPPABLE, _MAP_TYPE, _MAP_ANONYMOUS = 0x01, 0x02, 0x08, 0x0F, 0x20
 _AF_UNIX = 1
+_LOW_HALF = 0xFFFFFFFF
+"""The kernel looks at no more of a command or an option, so neither may a rule."""
+_FCNTL_COMMANDS = (*range(17), 36, 37, 38, 1025, 1027, 1028, 1030, 1032, 1033, 1034, *range(1035, 1039))
+"""Of descriptors, their owners and signals, locks, pipes and seals. Not F_SETLEASE and F_NOTIFY, by which a job would
+hold up or watch others that open the same file.
+"""
+_F_REFUSED = (1024, 1026)
+_F_SETPIPE_SZ = 1031
+_SOL_SOCKET = 1
+_SOCKET_OPTIONS = (1, 2, 6, 9, 10, 12, 13, 15, 16, 18, 20, 21, 29, 34, 35, 42, 63, 64, 65, 66, 67)
+_BUFFER_SIZES = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF and the two that need a capability."""
 _QUERY_PERSONALITY = 0xFFFFFFFF
 _BINARY_TREE = 2
 
@@ -91,9 +106,13 @@ def open_filter(*, own_network: bool, memory_group: bool) -> int:
             rules.add_rule(libseccomp.ALLOW, name)
         for name in filter(known, _NOT_PERMITTED.split()):
             rules.add_rule(libseccomp.ERRNO(errno.EPERM), name)
+        for name in filter(known, _WITHOUT_EFFECT.split()):
+            rules.add_rule(libseccomp.ERRNO(0), name)
         _add_conditional_rules(rules, libseccomp, own_network=own_network)
+        _add_rules_of_fcntl(rules, libseccomp, memory_group=memory_group)
         if not memory_group:
             _add_rules_of_mmap(rules, libseccomp)
+            _add_rules_of_socket_options(rules, libseccomp)
         with os.fdopen(os.memfd_create("seccomp"), "wb", closefd=False) as file:
             rules.export_bpf(file)
             return file.fileno()
@@ -127,3 +146,23 @@ def _add_rules_of_mmap(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType)
         rules.add_rule(libseccomp.ALLOW, "mmap", libseccomp.Arg(flags, libseccomp.MASKED_EQ, mask, value))
     shared = libseccomp.Arg(flags, libseccomp.MASKED_EQ, _MAP_TYPE | _MAP_ANONYMOUS, _MAP_SHARED | _MAP_ANONYMOUS)
     rules.add_rule(libseccomp.ERRNO(errno.EPERM), "mmap", shared)
+
+
+def _add_rules_of_fcntl(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType, *, memory_group: bool) -> None:
+    """Allow the known commands; a larger pipe is memory that no process has mapped."""
+    command = 1
+    for value in (*_FCNTL_COMMANDS, _F_SETPIPE_SZ) if memory_group else _FCNTL_COMMANDS:
+        rules.add_rule(libseccomp.ALLOW, "fcntl", libseccomp.Arg(command, libseccomp.MASKED_EQ, _LOW_HALF, value))
+    for value in _F_REFUSED if memory_group else (*_F_REFUSED, _F_SETPIPE_SZ):
+        refused = libseccomp.Arg(command, libseccomp.MASKED_EQ, _LOW_HALF, value)
+        rules.add_rule(libseccomp.ERRNO(errno.EPERM), "fcntl", refused)
+
+
+def _add_rules_of_socket_options(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
+    """Have buffers keep the size that the meter of jobs charges them with: a wish for another has no effect, as one
+    beyond the machine's limit has none.
+    """
+    level = libseccomp.Arg(1, libseccomp.MASKED_EQ, _LOW_HALF, _SOL_SOCKET)
+    for option in (*_SOCKET_OPTIONS, *_BUFFER_SIZES):
+        action = libseccomp.ERRNO(0) if option in _BUFFER_SIZES else libseccomp.ALLOW
+        rules.add_rule(action, "setsockopt", level, libseccomp.Arg(2, libseccomp.MASKED_EQ, _LOW_HALF, option))

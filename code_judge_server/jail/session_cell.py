@@ -17,6 +17,8 @@ _RICH_FORMS = {
     "image/svg+xml": "_repr_svg_",
 }
 _NAME = "Cell In[{number}]"
+MAX_SHOWN = 1000
+"""Values of one cell that are displayed."""
 
 
 class Notebook:
@@ -29,8 +31,8 @@ class Notebook:
         self._room = 0
         self._shown: list[dict[str, str]] = []
 
-    def run(self, cell: str, *, number: int, max_chars: int) -> dict[str, object]:
-        """Run a cell; return what it showed, and what it raised if it did.
+    def run(self, cell: str, *, number: int, max_chars: int) -> tuple[dict[str, object], int]:
+        """Run a cell; return what it showed and what it raised if it did, and the exit code of a program that ends so.
 
         Args:
             cell: Python, in which `await` may stand at the top.
@@ -44,8 +46,8 @@ class Notebook:
         try:
             self._execute(cell, name)
         except BaseException as raised:  # noqa: BLE001 - whatever a cell raises, `SystemExit` too, is its result
-            return {"display": self._shown, "error": self._described(raised)}
-        return {"display": self._shown, "error": None}
+            return {"display": self._shown, "error": self._described(raised)}, _exit_code(raised)
+        return {"display": self._shown, "error": None}, 0
 
     def _execute(self, cell: str, name: str) -> None:
         tree = compile(cell, name, "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
@@ -71,6 +73,8 @@ class Notebook:
 
     def _show(self, *values: object) -> None:
         for value in values:
+            if self._room <= 0 or len(self._shown) == MAX_SHOWN:
+                return
             forms = {"text/plain": repr(value)[: self._room]}
             self._room -= len(forms["text/plain"])
             for kind, method in _RICH_FORMS.items():
@@ -78,8 +82,7 @@ class Notebook:
                 if make is not None and isinstance(form := make(value), str) and len(form) <= self._room:
                     forms[kind] = form  # half a picture is none
                     self._room -= len(form)
-            if self._room > 0:
-                self._shown.append(forms)
+            self._shown.append(forms)
 
     def _described(self, error: BaseException) -> dict[str, str]:
         report = traceback.TracebackException.from_exception(error)
@@ -90,3 +93,9 @@ class Notebook:
             value = f"<no text: {type(failure).__name__}>"
         texts = {"name": type(error).__name__, "value": value, "traceback": "".join(report.format())}
         return {name: text[: self._max_chars] for name, text in texts.items()}
+
+
+def _exit_code(error: BaseException) -> int:
+    """Return that of an exception, which is never 0: what raises leaves no snapshot, even a clean `SystemExit`."""
+    code = error.code if isinstance(error, SystemExit) else None
+    return code & 0xFF or 1 if isinstance(code, int) else 1

@@ -5,12 +5,12 @@
 A cell runs in a fork of the snapshot that it starts from. One that succeeds is parked as a new snapshot; one that raises, or
 is killed, leaves nothing, and the snapshot that it started from is as it was. What a cell started, processes and threads, ends
 with it; files stay. All of this belongs to the author of the cells: the server trusts nothing of it, and kills the whole job if
-it does not answer.
+it does not answer, or uses anything while no cell runs. Still no cell has the socket to the server.
 
 Server to supervisor: `{"kind": "cell", "start": id, "snapshot": id, "number": n, "max_chars": n}` + [code, stdin, stdout,
 stderr, result]; `{"kind": "kill"}`; `{"kind": "drop", "snapshot": id}`.
-Supervisor to server: `{"kind": "ready"}`; for each cell `{"kind": "ended", "state": "kept" | "failed" | "died" | "gone",
-"exit_code", "signal"}`: kept as a snapshot, raised something, died or was killed, or had no snapshot to start from.
+Supervisor to server: `{"kind": "ready"}`; for each cell `{"kind": "ended", "number": n, "state": "kept" | "failed" | "died" |
+"gone", "exit_code", "signal"}`: kept as a snapshot, raised something, died or was killed, or had no snapshot to start from.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ _MAX_MESSAGE_BYTES = 65536
 _MAX_DESCRIPTORS = 8
 _INIT = 1
 _DEATH_POLL_S = 0.0005
+_PR_SET_DUMPABLE = 4
 _OF_A_CELL = "1000"
 """A cell goes before the snapshots and the supervisor, which the server starts with less."""
 
@@ -50,7 +51,10 @@ class Supervisor:
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
-        self._snapshots: dict[int, Snapshot] = {0: _park_first()}
+        self._snapshots: dict[int, Snapshot] = {0: _park_first(server)}
+        ctypes.pythonapi.prctl(
+            _PR_SET_DUMPABLE, 0, 0, 0, 0
+        )  # cells, of the same user, are not to read or write this process
 
     def serve(self) -> None:
         """Do as the server says until it closes its socket."""
@@ -58,7 +62,8 @@ class Supervisor:
         while (received := _receive(self._server)) is not None:
             message, descriptors = received
             if message["kind"] == "cell":
-                _send(self._server, {"kind": "ended", **self._run(message, descriptors)})
+                ended = self._run(message, descriptors)
+                _send(self._server, {"kind": "ended", "number": message["number"], **ended})
             elif message["kind"] == "drop":
                 self._drop(message["snapshot"])
 
@@ -87,8 +92,9 @@ class Supervisor:
         _send(origin.channel, {"kind": "reap"})
         reaped = _receive(origin.channel)
         status = reaped[0]["status"] if reaped is not None else None
-        state = "died" if result is None else "kept" if result["ok"] else "failed"
-        return {"state": state, **_described(status if state == "died" else None)}
+        if result is None:
+            return {"state": "died", **_described(status)}
+        return {"state": "kept" if result["ok"] else "failed", "exit_code": result["exit_code"], "signal": None}
 
     def _wait(self, pid: int, channel: socket.socket) -> Message | None:
         """Return what a cell says at its end; nothing if it died, or the server has it killed."""
@@ -142,10 +148,11 @@ def _remove_own_files() -> None:
     os.removedirs(os.path.relpath(folder))
 
 
-def _park_first() -> Snapshot:
+def _park_first(server: socket.socket) -> Snapshot:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = _fork()
     if pid == 0:
+        server.close()
         ours.close()
         _park(theirs, Notebook())
     theirs.close()
@@ -180,7 +187,7 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
     source = os.pread(code, os.fstat(code).st_size, 0).decode("utf-8", "surrogatepass")
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), "utf-8", "surrogateescape")  # noqa: SIM115
     pid = os.getpid()
-    outcome = notebook.run(source, number=message["number"], max_chars=message["max_chars"])
+    outcome, exit_code = notebook.run(source, number=message["number"], max_chars=message["max_chars"])
     _flush()
     if os.getpid() != pid:
         os._exit(0)  # a fork that the cell made has come to its end
@@ -190,11 +197,11 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
     supervisor = socket.socket(fileno=channel)
     ok = outcome["error"] is None
     left = _leave_threads_behind() if ok and len(os.listdir("/proc/self/task")) > 1 else None
-    _send(supervisor, {"ok": ok, "pid": os.getpid()})
+    _send(supervisor, {"ok": ok, "pid": os.getpid(), "exit_code": exit_code})
     if left is not None:
         os.close(left)
     if not ok:
-        os._exit(1)
+        os._exit(exit_code)
     _swap_oom_score_adj(oom_score_adj)
     null = os.open(os.devnull, os.O_RDWR)
     for target in range(3):

@@ -1,7 +1,7 @@
 """A slot: forks one job at a time into a place of its own, and says how it ended.
 
-A slot is a zygote's child. Whatever it holds in memory, every job can read; so code, input and output of programs
-pass it as descriptors only.
+A slot is a zygote's child. Whatever it holds in memory, every job can read; so code, input and output of programs, and
+the names of their files, pass it as descriptors only.
 """
 
 import errno
@@ -88,20 +88,22 @@ class Slot:
         if self._cgroup is not None:
             self._cgroup.start_job(limits["memory_bytes"], limits["max_tasks"])
         try:
-            self._enclosure.open(limits["disk_bytes"])
+            self._enclosure.open(limits["disk_bytes"], proc_is_writable="oom_score_adj" in job)
             pid = self._fork_job(job, descriptors)
         except EnclosureError as error:
             protocol.close_all(descriptors)
-            protocol.send(self._server, {**_NO_END, "error": str(error)})
+            totals = {} if self._cgroup is None else self._cgroup.end_job()
+            protocol.send(self._server, {**_NO_END, **totals, "error": str(error)})
             return
-        protocol.close_all(descriptors[:4])
+        protocol.close_all(descriptors[1:4])
         status, usage, killed = self._wait(pid)
         collected = []
         error = self._read_report()
         if job["collect"]:
             if not killed and error is None:
-                collected = self._collect(job, descriptors[4])
+                collected = self._collect(job, descriptors[0], descriptors[4])
             os.close(descriptors[4])
+        os.close(descriptors[0])
         orphans_cpu_time_s = self._enclosure.close()
         ended = {
             **_NO_END,
@@ -175,24 +177,25 @@ class Slot:
         os.write(score, str(oom_score_adj).encode())
         self._enclosure.enter()
 
-    def _collect(self, job: protocol.Message, target: int) -> list[list]:
+    def _collect(self, job: protocol.Message, contents: int, target: int) -> list[list[int]]:
         """Have a process with the job's rights copy its files; whatever else of the job still ran is killed before."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
-            self._be_collector(job, target, writing)
+            self._be_collector(job, contents, target, writing)
         os.close(writing)
         _, _, killed = self._wait(pid)
         with open(reading, "rb") as report:
             text = report.read()
         return json.loads(text) if text and not killed else []
 
-    def _be_collector(self, job: protocol.Message, target: int, writing: int) -> NoReturn:
+    def _be_collector(self, job: protocol.Message, contents: int, target: int, writing: int) -> NoReturn:
         try:
             self._enclosure.clear_out()
             self._enter(_OOM_SCORE_ADJ)
             self._confinement.become_user()
-            collected = work_files.collect_files(job["collect"], job["collect_bytes"], target)
+            names = work_files.read_names(contents, job["files"])[len(job["files"]) :]
+            collected = work_files.collect_files(names, job["collect_bytes"], target)
             with open(writing, "wb") as report:
                 report.write(json.dumps(collected).encode())
         finally:

@@ -13,6 +13,8 @@ from code_judge_server.jail.slot import Slot
 from code_judge_server.jail.slot_cgroup import SlotCgroup
 from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namespace
 
+_OOM_SCORE_ADJ = "-900"
+
 
 def open_slot(server: socket.socket, machine: Machine, number: int, preload: str) -> Slot:
     """Make this process the slot `number` of a preload set, with `server` as the socket that jobs come on.
@@ -30,13 +32,21 @@ def open_slot(server: socket.socket, machine: Machine, number: int, preload: str
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
-    helper = Inits(machine.init, uid=USER_INSIDE if uid is None else uid)
+    if cgroup is not None:
+        _outlive_jobs()
+    helper = Inits(machine.init, uid=USER_INSIDE if uid is None else uid, shown_in_tmp=machine.shown_in_tmp)
     syscalls.drop_bounding_set()  # after the helper, whose capabilities come through it
     ruleset = landlock.scopes()
     confinement = Confinement(uid=uid, ruleset=lambda: ruleset, limits_memory=cgroup is None, tasks_besides=lambda: 0)
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()  # last: a change of user or group clears it
     return Slot(server, NamespaceEnclosure(helper), confinement, cgroup, helper=helper.fileno())
+
+
+def _outlive_jobs() -> None:
+    """Have the kernel kill anything of a job before this process and its helper, when their group runs out of memory."""
+    with contextlib.suppress(PermissionError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write(_OOM_SCORE_ADJ)  # needs CAP_SYS_RESOURCE, which a container may lack
 
 
 def _open_without_namespaces(server: socket.socket, machine: Machine, name: str, uid: int | None) -> Slot:

@@ -3,21 +3,35 @@ own rights.
 """
 
 import contextlib
+import json
 import os
 import stat
 
 from code_judge_server.jail import syscalls
 
 
-def write_files(contents: int, files: list[list]) -> None:
-    """Write the `[path, size]` of `files` below the current folder, executable; `contents` holds them one after the
-    other.
+def read_names(contents: int, sizes: list[int]) -> list[str]:
+    """Return the names that follow the files of these sizes in `contents`: theirs, then those of what to collect.
+
+    Raises:
+        OSError, ValueError: `contents` is something else.
+    """
+    start = sum(sizes)
+    return json.loads(os.pread(contents, os.fstat(contents).st_size - start, start))
+
+
+def write_files(contents: int, sizes: list[int]) -> None:
+    """Write the files that `contents` holds, one after the other with their names behind, below the current folder,
+    executable.
 
     Raises:
         OSError: the disk quota is used up, or a path is a folder.
+        IndexError, ValueError: `contents` is something else.
     """
     offset = 0
-    for path, size in files:
+    names = read_names(contents, sizes) if sizes else []
+    for number, size in enumerate(sizes):
+        path = names[number]
         if "/" in path:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
@@ -30,19 +44,19 @@ def write_files(contents: int, files: list[list]) -> None:
         os.close(target)
 
 
-def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list]:
+def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list[int]]:
     """Copy regular files below the current folder to `target`, one after the other, as long as `max_bytes` hold them.
 
     What is not there, or a link, device, socket or pipe, or lies behind a link, is left out: nothing is followed,
     and nothing blocks.
 
     Returns:
-        `[path, size]` of what was copied.
+        `[index, size]` of what was copied, the first its place in `paths`.
     """
-    collected: list[list] = []
+    collected: list[list[int]] = []
     folder = os.open(".", os.O_DIRECTORY | os.O_PATH | os.O_CLOEXEC)
     free = max_bytes
-    for path in paths:
+    for index, path in enumerate(paths):
         with contextlib.suppress(OSError):
             source = syscalls.open_beneath(folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             try:
@@ -50,7 +64,7 @@ def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list]:
                 if stat.S_ISREG(found.st_mode) and found.st_size <= free:
                     size = _copy(source, target, found.st_size)
                     free -= size
-                    collected.append([path, size])
+                    collected.append([index, size])
             finally:
                 os.close(source)
     os.close(folder)

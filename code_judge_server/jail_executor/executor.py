@@ -13,6 +13,7 @@ from code_judge_server.jail.plan import Plan
 from code_judge_server.jail_executor.launcher import Launcher
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import CgroupMeter, Meter, TreeMeter
+from code_judge_server.jail_executor.oom_kills import OomKills
 from code_judge_server.jail_executor.private_slot import PrivateSlot, kernel_counters
 from code_judge_server.jail_executor.running_job import RunningJob
 from code_judge_server.jail_executor.sealed_files import SealedInput, seal_input
@@ -55,6 +56,7 @@ class JailExecutor:
         self._num_slots = plan.num_slots - num_private_slots
         self._launcher = Launcher(plan)  # works while the server goes on importing
         self._slots: dict[tuple[int, str], Slot] = {}
+        self._oom_kills = [OomKills(kernel_counters(plan.cgroups, number)[0]) for number in range(self._num_slots)]
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # the last one used is the warmest
         self._watch: Watch | None = None
         self._repairing: asyncio.Task[None] | None = None
@@ -155,8 +157,8 @@ class JailExecutor:
             pidfd = os.pidfd_open(pid)
             undo.pop_all()
         end.setblocking(False)
-        oom_kills, peak_memory_bytes = kernel_counters(self._plan.cgroups, number)
-        return PrivateSlot(end=end, pidfd=pidfd, meter=meter, oom_kills=oom_kills, peak_memory_bytes=peak_memory_bytes)
+        oom_kills, peak = kernel_counters(self._plan.cgroups, number)
+        return PrivateSlot(end=end, pidfd=pidfd, meter=meter, oom_kills=oom_kills, peak=peak)
 
     async def aclose(self) -> None:
         """Kill what runs, and leave no process, mount, cgroup or file behind."""
@@ -264,7 +266,14 @@ class JailExecutor:
                 undo.callback(end.close)
                 meter = self._meter(number, pid)
                 undo.callback(meter.close)
-                slot = Slot(end, pid=pid, meter=meter, watch=self._watch, on_death=self._repair_soon)
+                slot = Slot(
+                    end,
+                    pid=pid,
+                    meter=meter,
+                    watch=self._watch,
+                    oom_kills=self._oom_kills[number],
+                    on_death=self._repair_soon,
+                )
                 undo.pop_all()
             self._num_rebuilt_slots += (number, preload) in self._slots
             self._slots[number, preload] = slot
@@ -273,4 +282,6 @@ class JailExecutor:
 
     def _meter(self, number: int, pid: int) -> Meter:
         cgroups = self._plan.cgroups
-        return TreeMeter(pid) if cgroups is None else CgroupMeter(str(cgroups.cpu_file(number)))
+        if cgroups is None:
+            return TreeMeter(pid, own_network=self.tier is not IsolationTier.C)
+        return CgroupMeter(str(cgroups.cpu_file(number)))

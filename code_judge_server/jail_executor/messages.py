@@ -28,8 +28,8 @@ class Ended:
     peak_memory_bytes: int | None
     tasks_refused: int | None
     """How often the kernel refused a new process or thread."""
-    collected: list[tuple[str, int]]
-    """Path and size of the collected files, in the order of their contents."""
+    collected: list[tuple[int, int]]
+    """Index among those to collect and size of the files, in the order of their contents."""
     error: str | None
     """The job could not be set up."""
 
@@ -126,7 +126,7 @@ def _is_count_or_none(value: Any) -> bool:
 
 
 def _is_file(value: Any) -> bool:
-    return type(value) is list and len(value) == 2 and type(value[0]) is str and _is_count(value[1])
+    return type(value) is list and len(value) == 2 and all(map(_is_count, value))
 
 
 _RIGHT_IN_ENDED: Mapping[str, Callable[[Any], bool]] = {

@@ -4,12 +4,18 @@ import os
 from dataclasses import dataclass
 from typing import Protocol
 
+from code_judge_server.jail_executor.memory_shares import MemoryShares
+from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
 from code_judge_server.slot import process_tree
 
 _SLOT_CPU_TIME_S = 0.01
 """What a slot itself needs for a job at most, in the same cgroup."""
 _SLOT_TASKS = 2
 """The helper of a slot, and the init of a job."""
+_BUFFER_BYTES_PER_SOCKET = 256 * 1024
+"""What a socket has sent and nobody has read: jobs cannot change the buffers' size, which is 208 KiB unless the machine has
+another, and the last message may go beyond.
+"""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -62,6 +68,7 @@ class CgroupMeter:
     def close(self) -> None:
         """Close the counter."""
         os.close(self._fd)
+        self._fd = -1  # a late `read` raises, and reads nothing else that has the number by then
 
     def _total_s(self) -> float:
         text = os.pread(self._fd, 256, 0)
@@ -75,44 +82,69 @@ class TreeMeter:
 
     Args:
         slot_pid: The slot, below which at most one job runs.
+        own_network: The slot has a network namespace of its own, all of whose sockets are the job's.
     """
 
-    def __init__(self, slot_pid: int) -> None:
+    def __init__(self, slot_pid: int, *, own_network: bool = False) -> None:
         self._slot_pid = slot_pid
         self._stat = os.open(f"/proc/{slot_pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        self._reaped_before_s = 0.0
+        self._sockets: int | None = None
+        self._sockets_of_slot = 0
+        if own_network:
+            try:
+                self._sockets = os.open(f"/proc/{slot_pid}/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
+                self._sockets_of_slot = self._num_sockets()
+            except BaseException:
+                self.close()
+                raise
+        self._shares = MemoryShares()
+        self._unwaited = UnwaitedCpu()
+        self._reaped_before = 0
 
     def restart(self) -> None:
         """Count from here: the next job starts."""
-        self._reaped_before_s = self._reaped_s()
+        self._reaped_before = self._reaped()
+        self._shares = MemoryShares()
+        self._unwaited = UnwaitedCpu()
 
     def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
-        """Return what is below the slot, or was and has been waited for.
+        """Return what is below the slot, or was.
 
         Memory is the sum of the resident sizes, and only where that is beyond `memory_bytes` and several processes may share
-        it, the sum of their shares, which takes longer to read.
+        it, the sum of their shares as last counted, which happens beside this and may take a while. What sockets may hold is
+        added.
         """
-        reaped_s = self._reaped_s() - self._reaped_before_s
+        reaped = self._reaped() - self._reaped_before
         pids = process_tree.descendants(self._slot_pid, at_most=max_tasks + _SLOT_TASKS + 1)
         usage = process_tree.usage(pids)
+        unwaited = self._unwaited.update(usage.ticks, reaped=reaped)
+        socket_bytes = max(0, self._num_sockets() - self._sockets_of_slot) * _BUFFER_BYTES_PER_SOCKET
         used_bytes = usage.memory_bytes
-        if used_bytes > memory_bytes and len(pids) > 1:
-            used_bytes = process_tree.proportional_memory_bytes(pids)
+        if used_bytes + socket_bytes > memory_bytes and len(pids) > 1:
+            used_bytes = self._shares.latest(pids, enough=memory_bytes)
         return Usage(
-            cpu_time_s=reaped_s + usage.cpu_time_s,
-            memory_bytes=used_bytes,
+            cpu_time_s=(reaped + unwaited) / _TICKS_PER_S + usage.cpu_time_s,
+            memory_bytes=used_bytes + socket_bytes,
             num_tasks=max(0, usage.num_tasks - _SLOT_TASKS),
         )
 
     def close(self) -> None:
-        """Close the slot's entry in `/proc`."""
+        """Close the slot's entries in `/proc`."""
         os.close(self._stat)
+        if self._sockets is not None:
+            os.close(self._sockets)
 
-    def _reaped_s(self) -> float:
-        """CPU time of the children that the slot has waited for, in its whole life."""
+    def _num_sockets(self) -> int:
+        """Count the sockets of the namespace, closed ones with unread messages too."""
+        if self._sockets is None:
+            return 0
+        return int(os.pread(self._sockets, 64, 0).split(maxsplit=3)[2])  # "sockets: used 12"
+
+    def _reaped(self) -> int:
+        """CPU time in ticks of the children that the slot has waited for, in its whole life."""
         try:
             # proc_pid_stat(5), counted from field 3: the second one, the name, may hold spaces and brackets.
             fields = os.pread(self._stat, 1024, 0).rpartition(b") ")[2].split()
         except ProcessLookupError:
-            return self._reaped_before_s  # the slot died: its socket tells soon
-        return (int(fields[13]) + int(fields[14])) / _TICKS_PER_S
+            return self._reaped_before  # the slot died: its socket tells soon
+        return int(fields[13]) + int(fields[14])

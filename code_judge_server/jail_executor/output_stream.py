@@ -3,7 +3,7 @@
 import os
 
 _READ_BYTES = 65536
-"""What a pipe holds, so that one read empties it, unless its writer has widened it."""
+"""What a pipe holds, so that one read mostly empties it."""
 
 
 class OutputStream:
@@ -20,20 +20,24 @@ class OutputStream:
         self._max_bytes = max_bytes
 
     def read(self) -> bool:
-        """Take what is in the pipe; return whether there may be more, now or later."""
+        """Take some of what is in the pipe; return whether there may be more, now or later."""
+        return self._take() != 0
+
+    def drain(self) -> None:
+        """Take what is left in the pipe, to which nobody writes any more."""
+        while (
+            not self.cut and self._take()
+        ):  # a read may be short and not the last: a job can have put it in packet mode
+            pass
+
+    def _take(self) -> int | None:
+        """Return the number of bytes taken, 0 if no writer is left, None if there is nothing now."""
         try:
             chunk = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:
-            return True
+            return None
         self.data += chunk
         if len(self.data) > self._max_bytes:
             del self.data[self._max_bytes :]
             self.cut = True
-        return bool(chunk)
-
-    def drain(self) -> None:
-        """Take what is left in the pipe, to which nobody writes any more."""
-        before = -_READ_BYTES
-        while len(self.data) - before >= _READ_BYTES and not self.cut:  # a job can have widened its pipe
-            before = len(self.data)
-            self.read()
+        return len(chunk)

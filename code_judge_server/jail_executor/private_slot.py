@@ -1,6 +1,5 @@
 """A slot that is not in the pool: for one long job, whose owner speaks to it itself."""
 
-import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from code_judge_server.jail.cgroups import Cgroups
 from code_judge_server.jail_executor.meters import Meter
+from code_judge_server.jail_executor.peak_memory import PeakMemory
 
 _FILES = {
     1: ("memory", "memory.oom_control", "memory.max_usage_in_bytes"),
@@ -27,31 +27,26 @@ class PrivateSlot:
     meter: Meter
     oom_kills: Callable[[], int]
     """Counts what the kernel has killed in it for want of memory; always 0 where memory is sampled."""
-    peak_memory_bytes: Callable[[], int]
-    """Tells the most memory that it has had; always 0 where memory is sampled."""
+    peak: PeakMemory
+    """Of memory; always 0 where memory is sampled."""
 
     def close(self) -> None:
         """Let go of it: the slot kills its job, and ends."""
         self.end.close()
         self.meter.close()
+        self.peak.close()
         os.close(self.pidfd)
 
 
-def kernel_counters(cgroups: Cgroups | None, number: int) -> tuple[Callable[[], int], Callable[[], int]]:
+def kernel_counters(cgroups: Cgroups | None, number: int) -> tuple[Callable[[], int], PeakMemory]:
     """Return the two counters of a `PrivateSlot`."""
     if cgroups is None:
-        return (lambda: 0), (lambda: 0)
+        return (lambda: 0), PeakMemory(None)
     controller, kills, peak = _FILES[cgroups.version]
     folder = cgroups.slot_folders(number)[controller]
-    return (lambda: _counter(folder / kills)), (lambda: _number(folder / peak))
+    return (lambda: _counter(folder / kills)), PeakMemory(folder / peak)
 
 
 def _counter(file: Path) -> int:
     words = file.read_text().split()
     return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
-
-
-def _number(file: Path) -> int:
-    with contextlib.suppress(OSError):  # not there before Linux 5.19 (version 2)
-        return int(file.read_text())
-    return 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -141,7 +142,7 @@ class RunningJob:
             JailDiedError: the message contradicts the job.
         """
         wall_time_s = time.monotonic() - self._started_at
-        if ended.error is not None and self._ending is None:
+        if ended.error is not None and self._ending is None and not ended.oom_kills:
             self._settle(JailDiedError(f"a job could not be set up: {ended.error}"))
             return
         for stream in self._streams:
@@ -162,6 +163,22 @@ class RunningJob:
             files=self._collected_files(ended),
         )
         self._settle(outcome)
+
+    def finish_for_memory(self) -> None:
+        """Set the outcome of a job over whose memory the kernel killed the slot too; nothing else is known of its end."""
+        limit = self._job.limits.memory_bytes
+        ended = Ended(
+            exit_code=None,
+            signal=signal.SIGKILL,
+            cpu_time_s=0.0,
+            max_rss_bytes=limit,
+            oom_kills=1,
+            peak_memory_bytes=limit,
+            tasks_refused=None,
+            collected=[],
+            error=None,
+        )
+        self.finish(ended)
 
     def fail(self, error: JailDiedError) -> None:
         """Set the failure of the slot as the outcome."""
@@ -184,8 +201,8 @@ class RunningJob:
                 "max_tasks": limits.max_tasks,
                 "disk_bytes": limits.disk_bytes,
             },
-            "files": [(path, len(content)) for path, content in job.files.items()],
-            "collect": job.collect,
+            "files": [len(content) for content in job.files.values()],
+            "collect": len(job.collect),
             "collect_bytes": job.collect_bytes,
         }
 
@@ -211,6 +228,8 @@ class RunningJob:
 
     def _judged(self, ended: Ended, cpu_time_s: float) -> Ending:
         ending = self._ending or self._judged_by_totals(ended, cpu_time_s)
+        if ended.oom_kills and ending in (Ending.CPU_TIME, Ending.WALL_TIME):
+            return Ending.MEMORY  # what the kernel killed was waited for in vain
         failed = ending is Ending.EXITED and ended.exit_code != 0
         if ended.tasks_refused and (failed or ending in (Ending.CPU_TIME, Ending.WALL_TIME)):
             return Ending.TASKS  # it did not get over that
@@ -243,10 +262,10 @@ class RunningJob:
     def _collected_files(self, ended: Ended) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
         offset = 0
-        for path, size in ended.collected:
-            if self._collected is None or path not in self._job.collect or offset + size > self._job.collect_bytes:
-                raise JailDiedError(f"it brought back `{path[:100]}` of {size} bytes, which nobody asked for")
-            files[path] = os.pread(self._collected, size, offset)
+        for index, size in ended.collected:
+            if self._collected is None or index >= len(self._job.collect) or offset + size > self._job.collect_bytes:
+                raise JailDiedError(f"it brought back file {index} of {size} bytes, which nobody asked for")
+            files[self._job.collect[index]] = os.pread(self._collected, size, offset)
             offset += size
         return files
 

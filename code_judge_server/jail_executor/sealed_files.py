@@ -3,8 +3,10 @@
 import asyncio
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import orjson
 
 from code_judge_server.sandbox import ExecutorError, Job
 
@@ -20,7 +22,7 @@ class SealedInput:
     """What goes into one job, as descriptors at offset 0; whoever has it must `close` it."""
 
     files: int
-    """The contents of the files one after the other."""
+    """The contents of the files one after the other, then the names."""
     stdin: int
 
     def close(self) -> None:
@@ -53,13 +55,18 @@ def _close_unwanted(sealing: asyncio.Future[SealedInput]) -> None:
 def _seal_input(job: Job) -> SealedInput:
     fds: list[int] = []
     try:
-        fds.append(seal("files", job.files.values()))
+        fds.append(seal("files", with_names(job.files, job.collect)))
         fds.append(seal("stdin", [job.stdin]))
     except OSError as error:
         for fd in fds:
             os.close(fd)
         raise ExecutorError(f"jail executor: {len(job.files)} files of a job cannot be sealed: {error}") from error
     return SealedInput(*fds)
+
+
+def with_names(files: Mapping[str, bytes], collect: Sequence[str] = ()) -> list[bytes]:
+    """Return what a slot gets of files: their contents, then their names and those of what to collect as JSON."""
+    return [*files.values(), orjson.dumps([*files, *collect])]
 
 
 def seal(name: str, chunks: Iterable[bytes]) -> int:

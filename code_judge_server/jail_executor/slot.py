@@ -11,6 +11,7 @@ from code_judge_server.jail import protocol
 from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import Meter
+from code_judge_server.jail_executor.oom_kills import OomKills
 from code_judge_server.jail_executor.running_job import RunningJob
 from code_judge_server.jail_executor.sealed_files import SealedInput
 from code_judge_server.jail_executor.watch import Watch
@@ -25,11 +26,19 @@ class Slot:
         pid: Its process id, as this process sees it.
         meter: Counts what its jobs use; closed with the slot.
         watch: Looks after its jobs.
+        oom_kills: Of its control group.
         on_death: Called once when it has died.
     """
 
     def __init__(
-        self, end: socket.socket, *, pid: int, meter: Meter, watch: Watch, on_death: Callable[[], None]
+        self,
+        end: socket.socket,
+        *,
+        pid: int,
+        meter: Meter,
+        watch: Watch,
+        oom_kills: OomKills,
+        on_death: Callable[[], None],
     ) -> None:
         end.setblocking(False)
         self.alive = True
@@ -37,6 +46,7 @@ class Slot:
         self._pidfd = os.pidfd_open(pid)
         self._meter = meter
         self._watch = watch
+        self._oom_kills = oom_kills
         self._on_death = on_death
         self._running: RunningJob | None = None
         self._on_idle: Callable[[], None] | None = None
@@ -83,11 +93,20 @@ class Slot:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         os.close(self._pidfd)
-        self._meter.close()
         if self._running is not None:
-            self._running.fail(JailDiedError(reason))
+            self._fail(self._running, reason)
             self._become_idle()
+        self._meter.close()
         self._on_death()
+
+    def _fail(self, running: RunningJob, reason: str) -> None:
+        try:
+            if self._oom_kills.take_new():
+                running.finish_for_memory()  # it would kill the next slot too
+                return
+        except OSError as error:
+            reason = f"{reason}, and its control group cannot be read: {error}"
+        running.fail(JailDiedError(reason))
 
     def _send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
         messages.send(self._end, message, descriptors)
@@ -104,6 +123,8 @@ class Slot:
             while self.alive and (message := messages.receive_ended(self._end)) is not None:
                 if self._running is None:
                     raise JailDiedError("it ended a job that it never got")
+                if message.oom_kills:
+                    self._oom_kills.take_new()
                 self._running.finish(message)
                 self._become_idle()
         except JailDiedError as error:

@@ -43,7 +43,11 @@ def session_router(sessions: SessionManager) -> APIRouter:
     @router.post("")
     async def open_session(body: SessionRequest, request: Request) -> SessionState:
         """Open a session."""
-        return await unless_disconnected(request, sessions.open(body))
+        state = await unless_disconnected(request, sessions.open(body, client=client_of(request.scope)))
+        if await request.is_disconnected():
+            sessions.close(state.session_id)
+            raise RejectedError("connection: closed by the client", status_code=499)
+        return state
 
     @router.get("/{session_id}")
     async def session_state(session_id: str) -> SessionState:

@@ -16,6 +16,7 @@ from code_judge_server.sessions.schemas import CellRequest, CellResult, SessionR
 from code_judge_server.sessions.session import Session
 from code_judge_server.sessions.turn import Turn
 from code_judge_server.settings import Settings
+from code_judge_server.shared_capacity import SharedCapacity
 
 
 class NoSessionsError(Exception):
@@ -49,14 +50,20 @@ class SessionManager:
         self._settings = settings
         self._sessions: dict[str, Session] = {}
         self._expiries: dict[str, asyncio.TimerHandle] = {}
+        self._openings: set[asyncio.Task[Session]] = set()
         self._free: list[int] = list(range(executor.num_private_slots)) if isinstance(executor, JailExecutor) else []
+        self._places = SharedCapacity(len(self._free))
 
-    async def open(self, request: SessionRequest) -> SessionState:
-        """Open a session.
+    async def open(self, request: SessionRequest, *, client: str) -> SessionState:
+        """Open a session; cancelling the call closes it.
+
+        Args:
+            request: What session.
+            client: Who may not have so many that none is left for others.
 
         Raises:
             NoSessionsError: this server holds none.
-            TooManySessionsError: there are as many as it holds.
+            TooManySessionsError: there are as many as it holds, or too many of this client.
             NoSuchPreloadError: there is no such set of modules.
             ExecutorError: it does not start.
         """
@@ -65,32 +72,59 @@ class SessionManager:
             raise NoSessionsError(
                 "sessions: this server holds none: they need isolation tier A or B, and max_sessions > 0"
             )
-        if not self._free:
-            raise TooManySessionsError(f"sessions: {executor.num_private_slots} (max_sessions) are open")
+        if not self._places.fits(client, 1):
+            raise TooManySessionsError(
+                f"sessions: {self._places.used} of {self._places.capacity} (max_sessions) are open, and one more is too "
+                "many, or too many for one client"
+            )
         self._queue.refuse_if_draining()
         preload = self._preload(executor, request.preload)
-        index = self._free.pop()
+        limits = self._settings.limit_policy.effective(request.limits)
+        self._places.take(client, 1)
+        opening = asyncio.create_task(self._open(executor, self._free.pop(), preload, limits, client=client))
+        self._openings.add(opening)
+        opening.add_done_callback(self._openings.discard)
+        try:
+            session = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
+        self._touch(session)
+        return self._state(session)
+
+    async def _open(
+        self, executor: JailExecutor, index: int, preload: str, limits: JobLimits, *, client: str
+    ) -> Session:
+        """Open a session in a free place, whoever waits for it: a slot that is half open cannot be given back."""
+
+        def free_place() -> None:
+            self._free.append(index)
+            self._places.give_back(client, 1)
+
         try:
             slot = await executor.open_private_slot(index, preload)
         except BaseException:
-            self._free.append(index)
+            free_place()
             raise
         session = Session(
             secrets.token_urlsafe(16),
-            limits=self._settings.limit_policy.effective(request.limits),
+            limits=limits,
             max_snapshots=self._settings.max_snapshots,
             max_chars=self._settings.max_reply_chars,
         )
 
         def forget(dead: Session) -> None:
-            self._free.append(index)
+            free_place()
             self._sessions.pop(dead.id, None)
 
         sampled = executor.memory_enforcement == "sampled"
-        await session.start(slot, python=sys.executable, memory_is_sampled=sampled, on_death=forget)
+        try:
+            await session.start(slot, python=sys.executable, memory_is_sampled=sampled, on_death=forget)
+        except BaseException:
+            session.close()
+            raise
         self._sessions[session.id] = session
-        self._touch(session)
-        return self._state(session)
+        return session
 
     def state(self, session_id: str) -> SessionState:
         """Return the state of a session.
@@ -192,3 +226,9 @@ class SessionManager:
             limits=as_limits(session.limits),
             idle_timeout_s=self._settings.session_idle_s,
         )
+
+
+def _close_unwanted(opening: "asyncio.Task[Session]") -> None:
+    """Close the session that was opened for a client that has gone."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -6,27 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.output_stream import OutputStream
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.jail_executor.sealed_files import seal
 from code_judge_server.sandbox import JobLimits, Outcome
-from code_judge_server.sessions.schemas import CellError
+from code_judge_server.sessions.cell_report import CellReport, read_report
 
 SAMPLE_INTERVAL_S = 0.05
-_MAX_RESULT_BYTES = 8 * 1024 * 1024
-
-
-class CellReport(BaseModel):
-    """What the session's own process says of a cell."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    display: list[dict[str, str]] = []
-    error: CellError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +31,16 @@ class RunningCell:
     Args:
         slot: Where its session runs.
         limits: What this cell may use.
+        max_chars: Length of all that it displays, and of each text about what it raised.
         kill: Tells the session to kill it; the session still answers.
     """
 
-    def __init__(self, slot: PrivateSlot, limits: JobLimits, *, kill: Callable[[], None]) -> None:
+    def __init__(self, slot: PrivateSlot, limits: JobLimits, *, max_chars: int, kill: Callable[[], None]) -> None:
         self.ending: Ending | None = None
         """Why it was told to end, if it was."""
         self._slot = slot
         self._limits = limits
+        self._max_chars = max_chars
         self._kill = kill
         self._loop = asyncio.get_running_loop()
         self._streams: list[OutputStream] = []
@@ -58,8 +48,8 @@ class RunningCell:
         self._timer: asyncio.TimerHandle | None = None
         self._started_at = time.monotonic()
         self._peak_memory_bytes = 0
-        self._usage_before = self._usage()
-        self._oom_kills_before = slot.oom_kills()
+        self._usage_before = Usage(cpu_time_s=0.0)
+        self._oom_kills_before = 0
 
     def send(self, send: Callable[[tuple[int, ...]], None], code: str, stdin: str) -> None:
         """Hand the cell over.
@@ -67,6 +57,9 @@ class RunningCell:
         Raises:
             OSError: no memory or no descriptors are left, or the session is gone.
         """
+        self._usage_before = self._usage()
+        self._oom_kills_before = self._slot.oom_kills()
+        self._slot.peak.restart()
         self._result = os.memfd_create("result", os.MFD_CLOEXEC)
         given: list[int] = []
         try:
@@ -113,9 +106,9 @@ class RunningCell:
             stderr_cut=stderr.cut,
             cpu_time_s=cpu_time_s,
             wall_time_s=wall_time_s,
-            peak_memory_bytes=max(self._peak_memory_bytes, self._slot.peak_memory_bytes()),
+            peak_memory_bytes=max(self._peak_memory_bytes, self._slot.peak.bytes()),
         )
-        return CellEnd(outcome=outcome, report=self._report())
+        return CellEnd(outcome=outcome, report=read_report(self._result, max_chars=self._max_chars))
 
     def close(self) -> None:
         """Close what it reads from."""
@@ -156,10 +149,3 @@ class RunningCell:
 
     def _cpu_time_s(self, usage: Usage) -> float:
         return max(0.0, usage.cpu_time_s - self._usage_before.cpu_time_s)
-
-    def _report(self) -> CellReport:
-        """Return what the session says of the cell; nothing, if that makes no sense."""
-        try:
-            return CellReport.model_validate_json(os.pread(self._result, _MAX_RESULT_BYTES, 0))
-        except ValidationError:
-            return CellReport()

@@ -8,12 +8,15 @@ from dataclasses import replace
 from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.sandbox import ExecutorError, JobLimits
+from code_judge_server.sessions.idle_watch import IdleWatch
 from code_judge_server.sessions.running_cell import CellEnd, RunningCell
 from code_judge_server.sessions.session_job import CellEnded, Ready, SessionJob
 
 _START_TIMEOUT_S = 20.0
 _ANSWER_TIMEOUT_S = 10.0
 """Within which a session must have ended a cell that it was told to kill; else all of it is killed."""
+
+_Reply = asyncio.Future[CellEnded | Ready]
 
 
 class NoSnapshotError(Exception):
@@ -50,7 +53,11 @@ class Session:
         self._num_cells = 0
         self._job: SessionJob | None = None
         self._slot: PrivateSlot | None = None
-        self._reply: asyncio.Future[CellEnded | Ready] | None = None
+        self._idle: IdleWatch | None = None
+        self._cell_runs = asyncio.Lock()
+        """Held until nothing is left of a cell, which is later than `turn` where whoever asked for it has gone."""
+        self._replies: dict[int, _Reply] = {}
+        """What the session is to say yet, by the number of the cell; 0: that it has started."""
 
     @property
     def alive(self) -> bool:
@@ -72,7 +79,8 @@ class Session:
             ExecutorError: they do not come up.
         """
         self._slot = slot
-        ready = self._reply = asyncio.get_running_loop().create_future()
+        self._idle = IdleWatch(slot, self.limits, end=self.close)
+        ready = self._expect(0)
 
         def forget() -> None:
             self._answer(None)
@@ -89,6 +97,7 @@ class Session:
             )
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await ready
+            self._idle.start()
         except (OSError, TimeoutError, SessionDiedError) as error:
             self.close()
             raise ExecutorError(f"session: it does not start: {error}") from error
@@ -100,21 +109,31 @@ class Session:
             NoSnapshotError: there is no snapshot `start`.
             SessionDiedError: the session is gone, before or by this cell.
         """
+        async with self._cell_runs:
+            if self._idle is not None:
+                self._idle.stop()
+            try:
+                return await self._run(code, stdin=stdin, start=start, limits=limits)
+            finally:
+                if self._idle is not None and self.alive:
+                    self._idle.start()
+
+    async def _run(self, code: str, *, stdin: str, start: int, limits: JobLimits) -> CellEnd:
         if start not in self.snapshots:
             raise NoSnapshotError(f"snapshot: {start} is not among {self.snapshots} of session `{self.id}`")
         if self._job is None or self._slot is None or not self._job.alive:
             raise SessionDiedError(f"session `{self.id}`: it is closed")
         job = self._job
-        cell = RunningCell(self._slot, limits, kill=lambda: self._kill_cell(job))
         self._num_cells += 1
+        reply = self._expect(self._num_cells)
+        cell = RunningCell(self._slot, limits, max_chars=self._max_chars, kill=lambda: self._kill_cell(job, reply))
         message = {
             "kind": "cell",
             "start": start,
-            "snapshot": self._num_cells,
+            "snapshot": self._num_cells,  # each cell's has its number
             "number": self._num_cells,
             "max_chars": self._max_chars,
         }
-        reply = self._reply = asyncio.get_running_loop().create_future()
         try:
             cell.send(lambda descriptors: job.send(message, descriptors), code, stdin)
             ended = await self._ended(cell, reply)
@@ -126,6 +145,7 @@ class Session:
             error.ending = cell.ending or error.ending
             raise
         finally:
+            self._replies.pop(message["number"], None)
             cell.close()
         return self._settle(start, ended, end)
 
@@ -141,37 +161,43 @@ class Session:
 
     def close(self) -> None:
         """End it with everything in it."""
+        if self._idle is not None:
+            self._idle.stop()
         if self._job is not None:
             self._job.close()
 
-    async def _ended(self, cell: RunningCell, reply: "asyncio.Future[CellEnded | Ready]") -> CellEnded:
+    def _expect(self, number: int) -> "_Reply":
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        return reply
+
+    async def _ended(self, cell: RunningCell, reply: "_Reply") -> CellEnded:
         try:
             ended = await asyncio.shield(reply)
         except asyncio.CancelledError:
-            if reply.done():
-                raise
-            cell.kill(Ending.CANCELLED)
-            with contextlib.suppress(SessionDiedError):
-                late = await reply
-                if isinstance(late, CellEnded) and late.state == "kept":
-                    self._drop(self._num_cells)
+            if not reply.done():
+                cell.kill(Ending.CANCELLED)
+            while not reply.done():  # however often the call is cancelled: the next cell must find nothing of this one
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([reply])
+            late = reply.result() if reply.exception() is None else None
+            if isinstance(late, CellEnded) and late.state == "kept":
+                self._drop(late.number)
             raise
         if not isinstance(ended, CellEnded):
             self.close()
             raise SessionDiedError(f"session `{self.id}`: it says what makes no sense")
         return ended
 
-    def _kill_cell(self, job: SessionJob) -> None:
+    def _kill_cell(self, job: SessionJob, reply: "_Reply") -> None:
         try:
             job.send({"kind": "kill"})
         except OSError:
             self.close()
             return
-        reply = self._reply
         asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT_S, lambda: self._close_unless(reply))
 
-    def _close_unless(self, reply: "asyncio.Future[CellEnded | Ready] | None") -> None:
-        if reply is not None and not reply.done():
+    def _close_unless(self, reply: "_Reply") -> None:
+        if not reply.done():
             self.close()
 
     def _settle(self, start: int, ended: CellEnded, end: CellEnd) -> CellEnd:
@@ -186,7 +212,7 @@ class Session:
             return replace(end, outcome=replace(end.outcome, exit_code=0))
         if ended.state == "kept":
             self._drop(self._num_cells)
-        exit_code = 1 if ended.state == "failed" and ended.signal is None else ended.exit_code
+        exit_code = ended.exit_code or 1 if ended.state == "failed" else ended.exit_code
         return replace(end, outcome=replace(end.outcome, exit_code=exit_code))
 
     def _drop_oldest(self) -> None:
@@ -202,10 +228,14 @@ class Session:
 
     def _answer(self, message: CellEnded | Ready | None) -> None:
         """Take what the session says; None: it is gone."""
-        reply = self._reply
-        if reply is None or reply.done():
-            return
         if message is None:
-            reply.set_exception(SessionDiedError(f"session `{self.id}`: its processes have ended"))
-        else:
+            while self._replies:
+                _, reply = self._replies.popitem()
+                if not reply.done():
+                    reply.set_exception(SessionDiedError(f"session `{self.id}`: its processes have ended"))
+            return
+        reply = self._replies.pop(message.number if isinstance(message, CellEnded) else 0, None)
+        if reply is None:
+            self.close()  # nobody asked: a cell speaks for the session
+        elif not reply.done():
             reply.set_result(message)

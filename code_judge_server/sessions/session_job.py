@@ -13,7 +13,7 @@ from code_judge_server.jail import protocol, session_cell, session_main
 from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.jail_executor.sealed_files import seal
+from code_judge_server.jail_executor.sealed_files import seal, with_names
 from code_judge_server.sandbox import JobLimits
 
 _CPU_TIME_S = 86400.0
@@ -24,6 +24,8 @@ _OOM_SCORE_ADJ = 800
 """Less than that of a cell, of which the kernel is to kill something first, and more than that of the slot."""
 _END_TIMEOUT_S = 10.0
 """Within which a slot must have killed its job; else the slot is left, which kills both."""
+_MESSAGES_AT_ONCE = 8
+"""An honest session says one thing at a time."""
 _SCRIPT = "main.py"
 _START = b"from code_judge_server.jail.session_main import main\nmain()\n"
 _MODULES = {
@@ -45,6 +47,8 @@ class CellEnded(_Message):
     """Nothing of a cell is left but perhaps a snapshot."""
 
     kind: Literal["ended"]
+    number: int
+    """As the server counts cells."""
     state: Literal["kept", "failed", "died", "gone"]
     exit_code: int | None
     signal: int | None
@@ -84,9 +88,14 @@ class SessionJob:
         self._on_message = on_message
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
-        self._end, theirs = protocol.socket_pair()
+        with contextlib.ExitStack() as undo:
+            undo.callback(on_death)
+            undo.callback(slot.close)
+            self._pidfd = os.dup(slot.pidfd)
+            undo.callback(os.close, self._pidfd)
+            self._end, theirs = protocol.socket_pair()
+            undo.pop_all()
         self._end.setblocking(False)
-        self._pidfd = os.dup(slot.pidfd)
         self._loop.add_reader(self._pidfd, self._forget)
         try:
             with theirs:
@@ -137,11 +146,11 @@ class SessionJob:
                 "max_tasks": limits.max_tasks,
                 "disk_bytes": limits.disk_bytes,
             },
-            "files": [(path, len(content)) for path, content in files.items()],
-            "collect": [],
+            "files": [len(content) for content in files.values()],
+            "collect": 0,
             "collect_bytes": 0,
         }
-        contents = seal("files", files.values())
+        contents = seal("files", with_names(files))
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
             protocol.send(self._slot.end, message, (contents, control, null, null))
@@ -151,7 +160,9 @@ class SessionJob:
 
     def _take_messages(self) -> None:
         try:
-            while self.alive and (message := messages.receive(self._end, _FROM_SESSION)) is not None:
+            for _ in range(_MESSAGES_AT_ONCE):
+                if not self.alive or (message := messages.receive(self._end, _FROM_SESSION)) is None:
+                    return
                 self._on_message(message)
         except JailDiedError:
             self.close()

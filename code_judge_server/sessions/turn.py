@@ -5,7 +5,7 @@ from code_judge_server.limits import as_limits
 from code_judge_server.run_results import run_result, status_of
 from code_judge_server.sandbox import Executor, JobLimits, Outcome
 from code_judge_server.schemas import RunResult, Verdict
-from code_judge_server.sessions.running_cell import CellReport
+from code_judge_server.sessions.cell_report import CellReport
 from code_judge_server.sessions.schemas import CellRequest, CellResult
 from code_judge_server.sessions.session import NoSnapshotError, Session, SessionDiedError
 

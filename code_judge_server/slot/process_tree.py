@@ -93,11 +93,14 @@ class TreeUsage:
     """Sum of the resident sizes: what processes share is counted in each."""
     num_tasks: int
     """Processes and threads."""
+    ticks: dict[tuple[int, int], tuple[int, int]]
+    """CPU time by process, named by its id and when it started: its own, and that of the children it has waited for."""
 
 
 def usage(pids: list[int]) -> TreeUsage:
     """Read what `pids` use; those that are gone count nothing."""
-    ticks = pages = tasks = 0
+    pages = tasks = 0
+    ticks: dict[tuple[int, int], tuple[int, int]] = {}
     for pid in pids:
         try:
             with open(f"/proc/{pid}/stat") as stat:
@@ -105,14 +108,17 @@ def usage(pids: list[int]) -> TreeUsage:
                 fields = stat.read().rpartition(") ")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        ticks += sum(map(int, fields[11:15]))
+        user, system, children_user, children_system = map(int, fields[11:15])
+        ticks[pid, int(fields[19])] = user + system, children_user + children_system
         tasks += int(fields[17])
         pages += int(fields[21])
-    return TreeUsage(cpu_time_s=ticks / _TICKS_PER_S, memory_bytes=pages * _PAGE_BYTES, num_tasks=tasks)
+    cpu_time_s = sum(map(sum, ticks.values())) / _TICKS_PER_S
+    return TreeUsage(cpu_time_s=cpu_time_s, memory_bytes=pages * _PAGE_BYTES, num_tasks=tasks, ticks=ticks)
 
 
-def proportional_memory_bytes(pids: list[int]) -> int:
-    """Return the memory of `pids` with every shared page counted once (PSS); takes milliseconds for a large process.
+def proportional_memory_bytes(pids: list[int], *, enough: int) -> int:
+    """Return the memory of `pids` with every shared page counted once (PSS), or of the first of them that have more than
+    `enough`; takes milliseconds for a large process.
 
     A process that made itself unreadable counts with its whole resident size.
     """
@@ -125,6 +131,8 @@ def proportional_memory_bytes(pids: list[int]) -> int:
             continue
         except PermissionError:
             total += usage([pid]).memory_bytes
+        if total > enough:
+            break
     return total
 
 

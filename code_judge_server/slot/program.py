@@ -172,7 +172,7 @@ class _Watch:
         usage = process_tree.usage(pids)
         memory_bytes = usage.memory_bytes
         if memory_bytes > self._limits.memory_bytes and len(pids) > 1:
-            memory_bytes = process_tree.proportional_memory_bytes(pids)
+            memory_bytes = process_tree.proportional_memory_bytes(pids, enough=self._limits.memory_bytes)
         self._peak_memory_bytes = max(self._peak_memory_bytes, memory_bytes)
         if usage.num_tasks > self._limits.max_tasks:
             return Ending.TASKS

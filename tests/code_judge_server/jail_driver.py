@@ -16,6 +16,7 @@ from typing import Any
 
 from code_judge_server.jail import protocol
 from code_judge_server.jail.plan import Plan, job_environment, make_plan
+from code_judge_server.jail_executor.sealed_files import with_names
 from code_judge_server.schemas import IsolationTier
 
 MIB = 1024 * 1024
@@ -58,15 +59,15 @@ class SlotEnd:
     ) -> Ran:
         """Run one job to its end."""
         outputs = [os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)]
-        sent = [_memfd(b"".join(files.values())), _memfd(stdin), outputs[0][1], outputs[1][1]]
+        sent = [_memfd(b"".join(with_names(files, collect))), _memfd(stdin), outputs[0][1], outputs[1][1]]
         collected = os.memfd_create("collected") if collect else None
         message = {
             "kind": "job",
             "argv": list(argv),
             "interpret": interpret,
             "limits": {**LIMITS, **limits},
-            "files": [[path, len(content)] for path, content in files.items()],
-            "collect": list(collect),
+            "files": [len(content) for content in files.values()],
+            "collect": len(collect),
             "collect_bytes": collect_bytes if collect else 0,
         }
         protocol.send(self.end, message, tuple(sent) + (() if collected is None else (collected,)))
@@ -87,7 +88,7 @@ class SlotEnd:
         ended = self._await_end()
         for reader in readers:
             reader.join()
-        files_back = _split(collected, ended["collected"])
+        files_back = _split(collected, list(collect), ended["collected"])
         return Ran(stdout=texts[0], stderr=texts[1], ended=ended, files=files_back)
 
     def _await_end(self) -> dict[str, Any]:
@@ -180,9 +181,9 @@ def _memfd(content: bytes) -> int:
     return descriptor
 
 
-def _split(collected: int | None, files: list[list[Any]]) -> dict[str, bytes]:
+def _split(collected: int | None, paths: list[str], files: list[tuple[int, int]]) -> dict[str, bytes]:
     if collected is None:
         return {}
     with open(collected, "rb") as content:
         content.seek(0)
-        return {path: content.read(size) for path, size in files}
+        return {paths[index]: content.read(size) for index, size in files}

@@ -9,7 +9,7 @@ import pytest
 from judge_process import JudgeProcess
 
 from code_judge_server.http_errors import RejectedError
-from code_judge_server.json_bounds import refuse_costly_json
+from code_judge_server.json_bounds import has_more_than, refuse_costly_json
 
 
 def connection(judge: JudgeProcess) -> socket.socket:
@@ -81,6 +81,60 @@ def test_what_is_inside_strings_is_not_counted() -> None:
     refuse_costly_json(b'{"id": "a", "code": "' + rb"{[,\"\\" * 3_000_000 + b'"}')
     with pytest.raises(RejectedError):
         refuse_costly_json(b'{"id": "a", "code": ["\\\\"' + b",{}" * 3_000_000 + b"]}")
+
+
+@pytest.mark.parametrize("start", [b"", b"{" * 100_000 + b'"', b'"a",' * 100_000, b"\\"])
+@pytest.mark.parametrize("unit", [rb"\"", b'"', b"\\", b"{", b'"a",', rb"a\\\"" + b"\n"], ids=repr)
+def test_a_large_body_is_looked_through_in_little_time(start: bytes, unit: bytes) -> None:
+    body = start + unit * (64 * 2**20 // len(unit))
+    started_at = time.process_time()
+    with contextlib.suppress(RejectedError):
+        refuse_costly_json(body)
+    assert time.process_time() - started_at < 2
+
+
+@pytest.mark.parametrize("offset", range(-3, 4))
+@pytest.mark.parametrize("text", ["\\", '"', '\\"', '"\\\\', "{[,", '"{[,"'])
+def test_strings_are_told_apart_wherever_pieces_end(text: str, offset: int) -> None:
+    body = json.dumps({"a": "x" * (256 * 1024 + offset - 8) + text + "{[,", "b": [1, 2, text]}).encode()
+    assert not has_more_than(body, containers=2, values=3)
+    assert has_more_than(body, containers=1, values=3)
+    assert has_more_than(body, containers=2, values=2)
+
+
+MANY = 200_000
+MEMBERS = ",".join(f'"k{i}":1' for i in range(MANY))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/submissions", '{"id":"a","code":"",' + MEMBERS + "}", 413),
+        ("/v1/submissions", '{"id":"a","code":"","files":{' + MEMBERS + "}}", 413),
+        ("/v1/submissions", '{"id":"a","code":"","collect":[' + "1," * MANY + "1]}", 413),
+        ("/run_code", '{"code":"","language":"python","files":{' + MEMBERS + "}}", 413),
+        ("/run_jupyter", '{"cells":[' + "1," * MANY + "1]}", 413),
+        ("/run", '{"type":"python","solution":"","options":{' + MEMBERS + "}}", 413),
+        ("/run/batch", '{"type":"batch","submissions":[' + "{}," * MANY + "{}]}", 413),
+        ("/run/batch", '{"type":"batch","submissions":[' + "{}," * 100_000 + "{}]}", 400),
+        ("/v1/submissions/batch", '{"submissions":[' + "{}," * 4000 + "{}]}", 400),
+        ("/v1/submissions/batch", '{"submissions":[{' + MEMBERS + "}]}", 400),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_body_of_many_wrong_fields_is_refused_soon(judge: JudgeProcess, path: str, body: str, status: int) -> None:
+    started_at = time.monotonic()
+    reply = judge.http.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == status
+    assert time.monotonic() - started_at < 3
+    assert len(reply.content) < 10_000
+
+
+def test_a_batch_of_code_judge_over_the_bound_is_a_413(judge: JudgeProcess) -> None:
+    item = {"type": "python", "solution": "print(1)"}
+    reply = judge.http.post("/run/batch", json={"type": "batch", "submissions": [item] * 4097})
+    assert reply.status_code == 413
+    assert "4096" in reply.json()["detail"]
 
 
 def _reply(judge: JudgeProcess, request: bytes) -> list[bytes]:

@@ -84,7 +84,10 @@ def test_a_taken_port_is_refused_in_one_line(judge: JudgeProcess) -> None:
 
 def test_a_wrong_setting_is_refused_by_name() -> None:
     assert "max_memory_mb" in start_and_fail(environment={"CODE_JUDGE_MAX_MEMORY_MB": "many"}).stderr
-    assert "--max-memory" in start_and_fail("--max-memory", "1").stderr
+    assert start_and_fail("--max-memory", "1").stderr == (
+        "code judge: unrecognized arguments: --max-memory 1. --help names every setting\n"
+    )
+    assert start_and_fail("--host", "0.0.0.0").stderr.startswith("code judge: host: `0.0.0.0`")
 
 
 def test_help_names_every_setting_with_its_meaning() -> None:

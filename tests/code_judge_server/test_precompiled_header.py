@@ -1,6 +1,7 @@
 """A header that is compiled once, and for whom."""
 
 import asyncio
+import dataclasses
 import shutil
 from typing import Any
 
@@ -128,3 +129,12 @@ async def test_what_the_executor_failed_at_is_tried_again(fresh_judge: JudgeInPr
     header = PrecompiledHeader(rules(), executor, limits=LIMITS, max_bytes=256 * MIB)
     await with_header(header)
     assert executor.num_failures == 1
+
+
+async def test_files_where_the_header_would_be_are_left_alone(fresh_judge: JudgeInProcess) -> None:
+    header = PrecompiledHeader(rules(), fresh_judge, limits=LIMITS, max_bytes=64 * MIB)
+    await with_header(header)
+    job = compilation()
+    for path in (".precompiled", ".precompiled/vector.gch"):
+        theirs = dataclasses.replace(job, files={**job.files, path: b"theirs"})
+        assert header.apply_to(theirs, SOURCE) == theirs

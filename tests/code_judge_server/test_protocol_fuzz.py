@@ -17,6 +17,7 @@ from code_judge_server.jail import protocol
 from code_judge_server.jail.plan import Plan, job_environment, make_plan
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import TreeMeter
+from code_judge_server.jail_executor.oom_kills import OomKills
 from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
@@ -30,8 +31,8 @@ JOB = {
     "argv": ["/bin/echo", "it ran"],
     "interpret": False,
     "limits": LIMITS,
-    "files": [["a", 1]],
-    "collect": [],
+    "files": [1],
+    "collect": 0,
     "collect_bytes": 0,
 }
 ENDED = {
@@ -77,9 +78,10 @@ MONSTERS = [
     b"\x00",
     json.dumps(JOB | {"argv": []}).encode(),
     json.dumps(JOB | {"argv": ["/no/such/program"] * 3000, "files": []}).encode(),
-    json.dumps(JOB | {"files": [["../../escape", 1]]}).encode(),
-    json.dumps(JOB | {"files": [["/etc/escape", 1]]}).encode(),
-    json.dumps(JOB | {"files": [["a", 1 << 62]]}).encode(),
+    json.dumps(JOB | {"files": [["a", 1]]}).encode(),
+    json.dumps(JOB | {"files": [-1]}).encode(),
+    json.dumps(JOB | {"files": [1 << 62]}).encode(),
+    json.dumps(JOB | {"files": [0] * 50_000}).encode(),
     json.dumps(JOB | {"limits": LIMITS | {"cpu_time_s": -1}}).encode(),
     json.dumps(JOB | {"limits": LIMITS | {"memory_bytes": 1 << 70}}).encode(),
 ]
@@ -165,7 +167,7 @@ def run_job(slot: socket.socket) -> bytes:
         given = [os.memfd_create("files"), os.memfd_create("stdin"), write, os.dup(write)]
         for descriptor in given:
             stack.callback(os.close, descriptor)
-        os.write(given[0], b"x")
+        os.write(given[0], b'x["a"]')
         with suppress(BrokenPipeError, ConnectionResetError):
             protocol.send(slot, JOB, tuple(given))
         stack.close()
@@ -245,7 +247,14 @@ async def judged_by_a_false_slot(messages: list[tuple[bytes, int]]) -> object:
     ours, theirs = protocol.socket_pair()
     sleeper = subprocess.Popen(["/bin/sleep", "60"])  # noqa: ASYNC220  it starts in a millisecond, and nothing else runs here
     watch, idle = Watch(loop), asyncio.Event()
-    slot = Slot(ours, pid=sleeper.pid, meter=TreeMeter(sleeper.pid), watch=watch, on_death=lambda: None)
+    slot = Slot(
+        ours,
+        pid=sleeper.pid,
+        meter=TreeMeter(sleeper.pid),
+        watch=watch,
+        oom_kills=OomKills(lambda: 0),
+        on_death=lambda: None,
+    )
     try:
         limits = JobLimits(**LIMITS, wall_time_s=5.0, output_bytes=100)  # type: ignore[arg-type]
         job = Job(argv=("x",), limits=limits)
@@ -278,7 +287,7 @@ def test_whatever_a_false_slot_says_fails_its_job_only(messages: list[tuple[byte
 
 
 @pytest.mark.parametrize(
-    "data", [*MONSTERS, b"", json.dumps(ENDED | {"collected": [["a", 1]]}).encode()], ids=lambda data: repr(data[:20])
+    "data", [*MONSTERS, b"", json.dumps(ENDED | {"collected": [[0, 1]]}).encode()], ids=lambda data: repr(data[:20])
 )
 def test_a_slot_that_says_what_it_must_not_counts_as_dead(data: bytes) -> None:
     outcome = asyncio.run(judged_by_a_false_slot([(data, 0)]))

@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -177,6 +179,21 @@ def test_results_that_a_cell_forges_harm_nobody(judge: JudgeProcess) -> None:
     forge = "import os\nopen('.cells/results.json', 'w').write('[{\"stdout\": 5}]')\nos._exit(0)"
     response = run_jupyter(judge, forge)
     assert (response.status, response.cells) == (RunStatus.Failed, [])
+
+
+@pytest.mark.parametrize("item", ["{}", "1", '[{"stdout":"","stderr":"","display":[],"error":[]}]'])
+def test_many_results_that_a_cell_forges_hold_up_nobody(judge: JudgeProcess, item: str) -> None:
+    write = f"open('.cells/results.json', 'w').write('[' + '{item},' * (6 * 2**20 // {len(item)}) + '1]')"
+    forge = f"{write}\nimport os; os._exit(0)"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_jupyter, judge, forge)
+        waits_s: list[float] = []
+        while not running.done():
+            started_at = time.monotonic()
+            assert judge.http.get("/v1/ready").status_code == 200
+            waits_s.append(time.monotonic() - started_at)
+    assert (running.result().status, running.result().cells) == (RunStatus.Failed, [])
+    assert max(waits_s) < 1
 
 
 async def test_the_asynchronous_client_runs_notebooks_too(judge: JudgeProcess) -> None:

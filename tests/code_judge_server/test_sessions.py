@@ -5,45 +5,15 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from judge_process import JudgeProcess, running_judge, wait_until
+from session_client import Session
 
 LIMITS = ["--num-slots", "2", "--max-cpu-time-s", "2", "--max-wall-time-s", "4", "--max-memory-mb", "256"]
 MAX_SESSIONS = 3
 MAX_SNAPSHOTS = 4
-
-
-class Session:
-    """An open session, as a client sees it."""
-
-    def __init__(self, judge: JudgeProcess, **request: Any) -> None:
-        self.http = judge.http
-        replies: list[httpx.Response] = []
-        # Closing the session of the test before takes some milliseconds.
-        wait_until(
-            lambda: replies.append(self.http.post("/v1/sessions", json=request)) or replies[-1].status_code != 429
-        )
-        assert replies[-1].status_code == 200, replies[-1].text
-        self.path = f"/v1/sessions/{replies[-1].json()['session_id']}"
-
-    def cell(self, code: str, **options: Any) -> dict[str, Any]:
-        reply = self.try_cell(code, **options)
-        assert reply.status_code == 200, reply.text
-        return reply.json()
-
-    def try_cell(self, code: str, **options: Any) -> httpx.Response:
-        return self.http.post(f"{self.path}/cells", json={"code": code, **options})
-
-    def value(self, expression: str, **options: Any) -> str:
-        result = self.cell(expression, **options)
-        assert result["status"] == "accepted", result
-        return result["display"][-1]["text/plain"]
-
-    def close(self) -> None:
-        self.http.delete(self.path)
 
 
 @pytest.fixture(scope="module", params=["A", "B as an ordinary user"] if os.geteuid() == 0 else ["B"])

@@ -19,6 +19,7 @@ from code_judge_server.jail import protocol
 from code_judge_server.jail_executor import running_job
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import TreeMeter, Usage
+from code_judge_server.jail_executor.oom_kills import OomKills
 from code_judge_server.jail_executor.running_job import RunningJob
 from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
@@ -72,7 +73,14 @@ async def watch() -> AsyncIterator[Watch]:
 async def ends(watch: Watch) -> AsyncIterator[tuple[Slot, OtherEnd]]:
     ours, theirs = protocol.socket_pair()
     process = start("sleep", "600")
-    slot = Slot(ours, pid=process.pid, meter=TreeMeter(process.pid), watch=watch, on_death=lambda: None)
+    slot = Slot(
+        ours,
+        pid=process.pid,
+        meter=TreeMeter(process.pid),
+        watch=watch,
+        oom_kills=OomKills(lambda: 0),
+        on_death=lambda: None,
+    )
     yield slot, OtherEnd(theirs, process)
     slot.die("the test is over")
     theirs.close()
@@ -103,8 +111,8 @@ async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(en
     before = open_descriptors()
     running = await begin(slot, other)
     message, (files, stdin, stdout, stderr, collected) = other.take_job()
-    assert message["files"] == [["a/b", 2], ["c", 3]]
-    assert (os.read(files, 100), os.read(stdin, 100)) == (b"12345", b"in")
+    assert (message["files"], message["collect"]) == ([2, 3], 1)
+    assert (os.read(files, 100), os.read(stdin, 100)) == (b'12345["a/b","c","out"]', b"in")
     with pytest.raises(PermissionError):
         os.pwrite(files, b"x", 0)
     os.write(stdout, b"x" * 1000)
@@ -112,7 +120,7 @@ async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(en
     os.write(collected, b"content")
     for fd in (files, stdin, stdout, stderr, collected):
         os.close(fd)
-    protocol.send(other.end, ENDED | {"exit_code": None, "signal": 6, "collected": [["out", 7]]})
+    protocol.send(other.end, ENDED | {"exit_code": None, "signal": 6, "collected": [[0, 7]]})
     outcome = await running.outcome
     assert (outcome.ending, outcome.exit_code, outcome.signal) == (Ending.OUTPUT, None, 6)
     assert (outcome.stdout, outcome.stdout_cut) == (b"x" * 1000, False)
@@ -222,9 +230,9 @@ def _sends(message: Any, descriptors: int = 0) -> Callable[[socket.socket], None
         _sends(ENDED | {"cpu_time_s": "1"}),
         _sends(ENDED | {"oom_kills": True}),
         _sends(ENDED | {"more": 1}),
-        _sends(ENDED | {"collected": [["out", 10]]}),
-        _sends(ENDED | {"collected": [["main.py", 1]]}),
-        _sends(ENDED | {"collected": [["out", 5], ["out", 5]]}),
+        _sends(ENDED | {"collected": [[0, 10]]}),
+        _sends(ENDED | {"collected": [[1, 1]]}),
+        _sends(ENDED | {"collected": [[0, 5], [0, 5]]}),
         _sends({"kind": "surprise"}, descriptors=8),
         _sends({"kind": "surprise"}, descriptors=20),
     ],
@@ -261,12 +269,11 @@ async def test_an_end_without_a_job_is_the_end_of_the_slot(ends: tuple[Slot, Oth
     assert not slot.alive
 
 
-async def test_names_too_long_for_a_message_are_refused_and_the_slot_lives(ends: tuple[Slot, OtherEnd]) -> None:
+async def test_a_command_too_long_for_a_message_is_refused_and_the_slot_lives(ends: tuple[Slot, OtherEnd]) -> None:
     slot, other = ends
     before = open_descriptors()
-    files = {f"{'x' * 1000}{number}": b"" for number in range(2000)}
-    with pytest.raises(ExecutorError, match="2000 files"):
-        await begin(slot, other, Job(argv=("true",), limits=LIMITS, files=files))
+    with pytest.raises(ExecutorError, match="message of 300"):
+        await begin(slot, other, Job(argv=("true", "x" * 300_000), limits=LIMITS))
     assert (slot.alive, other.idle_count, open_descriptors()) == (True, 1, before)
     running = await begin(slot, other)
     protocol.close_all(other.take_job()[1])
@@ -319,7 +326,7 @@ async def test_a_job_whose_use_cannot_be_read_fails_and_the_others_are_still_wat
     sockets, processes = [protocol.socket_pair() for _ in range(2)], [start("sleep", "600") for _ in range(2)]
     meters = [FailingMeter(processes[0].pid), TreeMeter(processes[1].pid)]
     slots = [
-        Slot(ours, pid=process.pid, meter=meter, watch=watch, on_death=lambda: None)
+        Slot(ours, pid=process.pid, meter=meter, watch=watch, oom_kills=OomKills(lambda: 0), on_death=lambda: None)
         for (ours, _), process, meter in zip(sockets, processes, meters, strict=True)
     ]
     others = [OtherEnd(theirs, process) for (_, theirs), process in zip(sockets, processes, strict=True)]
@@ -346,7 +353,7 @@ async def test_large_files_are_sealed_without_stalling_the_event_loop() -> None:
         await asyncio.sleep(0)
     sealed = sealing.result()
     assert num_turns > 1
-    assert os.pread(sealed.files, 3, 2**25 - 1) == b"12"
+    assert os.pread(sealed.files, 100, 2**25 - 1) == b'12["a","b"]'
     with pytest.raises(PermissionError):
         os.pwrite(sealed.files, b"x", 0)
     sealed.close()

@@ -1,6 +1,9 @@
 """Which tier a server takes, which it refuses, and what it says about it when it is ready."""
 
+import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +56,26 @@ def test_the_best_tier_is_used_although_the_weakest_is_permitted() -> None:
         assert f"{'passed' if canary.passed else 'FAILED'}  {canary.name}" in page
     for word in ("slots", "preloads", "limits", "cpu 10 s", "memory 512 MiB"):
         assert word in page
+
+
+def test_a_path_below_a_folder_that_each_program_has_its_own_of_is_refused_by_its_name() -> None:
+    if find_tier(IsolationTier.B).tier is not IsolationTier.B:
+        pytest.skip("this machine does not give tier B")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        said = refusal("--use-isolation", "B", "--read-only-paths", f'["{folder}"]')
+    assert f"read_only_paths: `{folder}` lies below /dev/shm" in said
+    assert "Move it elsewhere" in said
+
+
+def test_an_interpreter_that_programs_could_not_see_is_named_with_the_way_out() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", f"{folder}/env"], check=True)
+        program = "from code_judge_server.jail import canary_job, plan; print(canary_job.run(plan.IsolationTier.B))"
+        search_path = os.pathsep.join(filter(None, sys.path))
+        command = [f"{folder}/env/bin/python", "-c", program]
+        done = subprocess.run(command, env={"PYTHONPATH": search_path}, capture_output=True, text=True, check=True)
+    assert f"interpreter: `{folder}/env" in done.stdout
+    assert "Make the environment elsewhere" in done.stdout
 
 
 @pytest.mark.parametrize("tier", ["B", "C", "D"])

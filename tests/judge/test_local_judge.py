@@ -34,7 +34,7 @@ async def test_a_local_judge_takes_the_limits_of_the_run() -> None:
         await client.start()
         (health,) = await client.check(timeout_s=5.0)
         assert health.num_slots == 3
-        assert health.max_limits.wall_time_s == 1.0
+        assert (health.max_limits.wall_time_s, health.max_limits.cpu_time_s) == (1.0, 0.5)
         assert health.max_limits.memory_bytes == 256 * 1024**2
         verdict = await client.run("import time; time.sleep(30)", deadline=Deadline.after(20.0))
         assert verdict.status is VerdictStatus.TIME_LIMIT_EXCEEDED

@@ -78,6 +78,10 @@ def test_a_killed_launcher_loses_nothing(attacked: AttackedJudge) -> None:
     assert_all_is_built_again(attacked, "launcher")
 
 
+def groups_of(pid: int) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").rglob(f"code-judge-{pid}-*"))
+
+
 @pytest.mark.parametrize("isolation", ["A", "B"])
 def test_a_killed_server_takes_everything_with_it(tmp_path: Path, isolation: str) -> None:
     daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(60)"
@@ -96,3 +100,4 @@ def test_a_killed_server_takes_everything_with_it(tmp_path: Path, isolation: str
         server.process.wait()
         _, alive = psutil.wait_procs(family, timeout=5)
         assert [left for left in alive if left.status() != psutil.STATUS_ZOMBIE] == []
+        wait_until(lambda: not groups_of(process.pid), timeout_s=3)

@@ -125,7 +125,10 @@ say('done')
 for descriptor in (1, 2):
     fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND | os.O_ASYNC)
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(descriptor, 1031, 1 << 16)  # F_SETPIPE_SZ
+    try:
+        fcntl.fcntl(descriptor, 1031, 1 << 16)  # F_SETPIPE_SZ
+    except PermissionError:
+        pass  # where nothing counts what pipes hold
 os.write(os.open('/proc/self/fd/1', os.O_WRONLY), b'')
 os.close(1)
 os.dup2(0, 1)

@@ -1,0 +1,142 @@
+"""What is sampled where no control group counts: memory in buffers of sockets, CPU time of children that nobody waits for, and
+large trees that may not hold up the server.
+"""
+
+import asyncio
+import dataclasses
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from code_judge_server.ending import Ending
+from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.plan import make_plan
+from code_judge_server.jail_executor.executor import JailExecutor
+from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
+from code_judge_server.sandbox import Job, JobLimits
+from code_judge_server.schemas import IsolationTier
+
+MIB = 1024 * 1024
+LIMITS = JobLimits(
+    cpu_time_s=5.0, wall_time_s=10, memory_bytes=96 * MIB, output_bytes=100_000, max_tasks=64, disk_bytes=4 * MIB
+)
+
+
+@pytest.fixture
+async def executor() -> AsyncIterator[JailExecutor]:
+    if find_tier(IsolationTier.B).tier is not IsolationTier.B:
+        pytest.skip("this machine does not give tier B")
+    executor = JailExecutor(make_plan(IsolationTier.B, num_slots=1, preloads={"bare": ()}), canaries=())
+    await executor.start()
+    yield executor
+    await executor.aclose()
+
+
+def python(code: str, limits: JobLimits = LIMITS) -> Job:
+    return Job(argv=(sys.executable, "main.py"), files={"main.py": code.encode()}, limits=limits, preload="bare")
+
+
+async def test_what_sockets_hold_counts_as_memory(executor: JailExecutor) -> None:
+    code = """
+import os, socket, time
+kept = []
+for child in range(8):
+    if os.fork() == 0:
+        for _ in range(100):
+            pair = socket.socketpair()
+            for end in pair:
+                end.setblocking(False)
+                try:
+                    while True:
+                        end.send(bytes(65536))
+                except BlockingIOError:
+                    pass
+            kept.append(pair)
+        time.sleep(100)
+time.sleep(100)
+"""
+    outcome = await executor.execute(python(code, dataclasses.replace(LIMITS, memory_bytes=128 * MIB)))
+    assert outcome.ending is Ending.MEMORY
+    assert outcome.wall_time_s < 5
+
+
+async def test_a_few_sockets_are_no_offence(executor: JailExecutor) -> None:
+    code = "import socket, time\nkept = [socket.socketpair() for _ in range(20)]\ntime.sleep(0.3)"
+    assert (await executor.execute(python(code))).ending is Ending.EXITED
+
+
+async def test_cpu_time_of_children_that_nobody_waits_for_counts(executor: JailExecutor) -> None:
+    code = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+reading, writing = os.pipe()
+while True:
+    if os.fork() == 0:
+        end = time.process_time() + 0.25
+        while time.process_time() < end:
+            pass
+        os.write(writing, b'x')
+        os._exit(0)
+    os.read(reading, 1)
+"""
+    outcome = await executor.execute(python(code, dataclasses.replace(LIMITS, cpu_time_s=0.5)))
+    assert outcome.ending is Ending.CPU_TIME
+    assert outcome.wall_time_s < 4
+
+
+async def test_cpu_time_of_children_that_are_waited_for_counts_once(executor: JailExecutor) -> None:
+    code = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        end = time.process_time() + 0.06
+        while time.process_time() < end:
+            pass
+        os._exit(0)
+    os.wait()
+"""
+    outcome = await executor.execute(python(code))
+    assert 1.1 < outcome.cpu_time_s < 1.5
+
+
+async def test_a_large_tree_does_not_hold_up_the_event_loop(executor: JailExecutor) -> None:
+    code = """
+import os, time
+memory = bytearray(60 << 20)
+for _ in range(40):
+    if os.fork() == 0:
+        time.sleep(100)
+time.sleep(2)
+"""
+    running = asyncio.ensure_future(executor.execute(python(code)))
+    longest_s, last = 0.0, time.monotonic()
+    while not running.done():
+        await asyncio.sleep(0.005)
+        now = time.monotonic()
+        longest_s, last = max(longest_s, now - last), now
+    outcome = running.result()
+    assert outcome.ending is Ending.EXITED, "what is shared counts once"
+    assert outcome.peak_memory_bytes > 55 * MIB
+    assert longest_s < 0.15
+
+
+def test_what_is_gone_is_lost_only_at_the_second_look_and_only_if_nobody_was_charged() -> None:
+    account = UnwaitedCpu()
+    parent, child = (1, 10), (2, 20)
+    assert account.update({parent: (1, 0), child: (5, 0)}, reaped=0) == 0
+    assert account.update({parent: (1, 0)}, reaped=0) == 0
+    assert account.update({parent: (1, 0)}, reaped=0) == 5
+    waiting = UnwaitedCpu()
+    waiting.update({parent: (1, 0), child: (5, 0)}, reaped=0)
+    waiting.update({parent: (1, 0)}, reaped=0)  # the parent was read just before it waited
+    assert waiting.update({parent: (1, 6)}, reaped=0) == 0
+    overlooked = UnwaitedCpu()
+    overlooked.update({parent: (1, 0), child: (5, 0)}, reaped=0)
+    overlooked.update({parent: (1, 0)}, reaped=0)
+    assert overlooked.update({parent: (1, 0), child: (6, 0)}, reaped=0) == 0
+    above = UnwaitedCpu()
+    above.update({parent: (1, 0), child: (5, 0)}, reaped=0)
+    above.update({}, reaped=6)
+    assert above.update({}, reaped=6) == 0

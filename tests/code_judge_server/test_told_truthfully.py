@@ -1,0 +1,73 @@
+"""What a verdict tells beside the program's own end: of checkers and compilers that fail, and of the limits that held."""
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from judge_in_process import JudgeInProcess, judge_in_process
+from scripted_executor import ScriptedExecutor, queue_on
+
+from code_judge_server.schemas import Submission, VerdictStatus
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TALKATIVE_CHECKER = {
+    "kind": "program",
+    "code": "import sys\nsys.stderr.write(open(sys.argv[3]).read() + 'z' * 500_000)\nsys.exit(2)",
+}
+
+
+async def test_what_a_checker_says_is_cut_like_the_output_of_a_program(tmp_path: Path) -> None:
+    async with judge_in_process(tmp_path, max_reply_chars=1000) as judge:
+        verdict = await judge.verdict(code="print(2)", expected_output="x", checker=TALKATIVE_CHECKER)
+    assert verdict.status is VerdictStatus.INTERNAL_ERROR
+    assert verdict.stderr_truncated
+    assert len(verdict.stderr) < 1100
+
+
+async def test_the_log_has_no_expected_output(fresh_judge: JudgeInProcess, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        verdict = await fresh_judge.verdict(code="print(2)", expected_output="secret-5f1d", checker=TALKATIVE_CHECKER)
+    assert "secret-5f1d" in verdict.stderr
+    assert "exit code 2" in caplog.text
+    assert "secret-5f1d" not in caplog.text
+
+
+async def test_limits_are_told_although_the_checker_failed(fresh_judge: JudgeInProcess) -> None:
+    verdict = await fresh_judge.verdict(code="print(2)", checker=TALKATIVE_CHECKER, limits={"cpu_time_s": 0.75})
+    assert verdict.limits is not None
+    assert verdict.limits.cpu_time_s == 0.75
+
+
+async def test_the_limit_of_the_compiler_is_told_too(tmp_path: Path) -> None:
+    async with judge_in_process(tmp_path, compile_time_s=7) as judge:
+        told = [(await judge.verdict(code="", limits=limits)).limits for limits in ({}, {"compile_time_s": 5})]
+    assert [limits and limits.compile_time_s for limits in told] == [7, 5]
+
+
+async def test_limits_of_a_program_that_was_cancelled_are_told() -> None:
+    executor = ScriptedExecutor()
+    queue = queue_on(executor)
+    batch = queue.take_in([Submission(id="a", code="hold it")], client="c", deadline_s=0.1)
+    (verdict,) = await asyncio.wait_for(batch.all(), 10)
+    assert verdict.status is VerdictStatus.CANCELLED
+    assert verdict.limits is not None
+
+
+async def test_a_compiler_that_was_kept_waiting_blames_no_source(tmp_path: Path) -> None:
+    sleepy = {"source": "a", "compile": [shutil.which("sleep"), "60"], "artifact": "b", "run": ["./b"]}
+    async with judge_in_process(tmp_path, languages={"sleepy": sleepy}, compile_time_s=0.2) as judge:
+        verdict = await judge.verdict(code="", language="sleepy")
+    assert verdict.status is VerdictStatus.INTERNAL_ERROR
+    assert "CPU time" in verdict.stderr
+
+
+async def test_as_many_and_as_long_paths_as_are_allowed_go_through(fresh_judge: JudgeInProcess) -> None:
+    files = {"/".join((f"{number:04}", *(letter * 200 for letter in "abcd"))): "" for number in range(1023)}
+    collect = ["x" * 200 + f"/{number:04}" + "y" * 200 for number in range(63)]
+    code = f"import os\nprint(len(os.listdir()))\nos.mkdir('{'x' * 200}'); open({collect[7]!r}, 'w').write('it')"
+    verdict = await fresh_judge.verdict(code=code, files=files, collect=collect)
+    assert (verdict.status, verdict.stdout) == ("accepted", "1024\n"), verdict.stderr
+    assert verdict.files == {collect[7]: b"it"}
