@@ -173,6 +173,8 @@ class Launcher:
 
     def _request(self, message: protocol.Message, descriptors: list[int]) -> None:
         name = message["preload"]
+        if name in self._zygotes and self._zygotes[name].has_ended():  # seen before its end's turn in `serve` has come
+            self._forget(self._zygotes[name])
         if name not in self._zygotes:
             self._start_zygote(name, in_hand=descriptors)
         zygote = self._zygotes[name]
@@ -225,6 +227,12 @@ class _Zygote:
         self.pid = pid
         self.end = end
         self.pending: list[int] = []
+
+    def has_ended(self) -> bool:
+        """Whether its end of the socket is closed, which comes before the death of its slots."""
+        poll = select.poll()
+        poll.register(self.end, 0)
+        return bool(poll.poll(0))
 
 
 def _reap() -> None:
