@@ -195,7 +195,7 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
         RejectedError: it did (499, which nobody reads).
     """
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_disconnected(request.receive))
+    watch = asyncio.ensure_future(disconnected(request.receive))
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -207,6 +207,7 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
         await asyncio.gather(task, watch, return_exceptions=True)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client has closed its connection; a request's body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 
 from fastapi import Response
@@ -10,6 +11,7 @@ from pydantic import TypeAdapter
 from starlette.types import Message, Receive, Scope, Send
 
 from code_judge_server.client_name import client_of
+from code_judge_server.http_guards import disconnected
 from code_judge_server.pending_batch import PendingBatch
 from code_judge_server.schemas import Verdict, VerdictStatus
 
@@ -22,7 +24,7 @@ _CHUNK_BYTES = 256 * 1024
 _json_of = TypeAdapter(Verdict).dump_json
 
 
-class VerdictReply(Response):
+class VerdictReply(Response, ABC):
     """Sends the verdicts of a batch, which it closes whatever happens; a client that goes away gives up the rest.
 
     Subclasses write the body.
@@ -40,7 +42,7 @@ class VerdictReply(Response):
         """Send the reply as the verdicts come in."""
         started_at = time.perf_counter()
         writing = asyncio.ensure_future(self._write(send))
-        watch = asyncio.ensure_future(_disconnected(receive))
+        watch = asyncio.ensure_future(disconnected(receive))
         try:
             await asyncio.wait({writing, watch}, return_when=asyncio.FIRST_COMPLETED)
             if writing.done():
@@ -52,8 +54,9 @@ class VerdictReply(Response):
             await asyncio.gather(writing, watch, return_exceptions=True)
             self._log(scope, time.perf_counter() - started_at)
 
+    @abstractmethod
     async def _write(self, send: Send) -> None:
-        raise NotImplementedError
+        """Send the start of the reply and its body."""
 
     def _json(self, verdict: Verdict) -> bytes:
         self._statuses[verdict.status] += 1
@@ -119,8 +122,3 @@ class StreamReply(VerdictReply):
 
 def _body(content: bytes, *, more: bool = False) -> Message:
     return {"type": "http.response.body", "body": content, "more_body": more}
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -63,11 +63,6 @@ _libc.syscall.restype = ctypes.c_long
 _machine = platform.machine()
 
 
-def supported_machine() -> bool:
-    """Whether the numbers here are those of this processor."""
-    return _machine in _SYS_CLONE
-
-
 def _checked(result: int, what: str) -> int:
     if result < 0:
         errno = ctypes.get_errno()
