@@ -53,17 +53,18 @@ class Holdings:
         return differences
 
 
-def look(server_pid: int | None, *, folder: Path, users: Collection[int]) -> Holdings:
+def look(server_pid: int | None, *, folder: Path, users: Collection[int], others: Collection[int] = ()) -> Holdings:
     """Return what is held now.
 
     Args:
         server_pid: The judge, which may have ended; None before it starts.
         folder: Its work folder.
         users: User ids of the judge and its jobs, other than root's.
+        others: Children of this process that were there before, as another test's Ray; nothing below them counts.
     """
-    family = _family(server_pid)
+    family = _family(server_pid, others)
     return Holdings(
-        processes=processes_of(server_pid),
+        processes=_by_name(family),
         mounts=_mounts([process.pid for process in family]),
         cgroups=_cgroups(server_pid, users),
         files=_files(folder, users),
@@ -86,8 +87,12 @@ def assert_nothing_is_left(before: Holdings, look_again: Callable[[], Holdings],
 
 def processes_of(server_pid: int | None) -> Counter[str]:
     """Return the processes of a judge, by name; see `look`."""
+    return _by_name(_family(server_pid, others=()))
+
+
+def _by_name(family: Sequence[psutil.Process]) -> Counter[str]:
     found: Counter[str] = Counter()
-    for process in _family(server_pid):
+    for process in family:
         with suppress(psutil.NoSuchProcess):  # it has just ended
             is_zombie = process.status() == psutil.STATUS_ZOMBIE
             found[f"{process.name()} (zombie)" if is_zombie else process.name()] += 1
@@ -95,28 +100,34 @@ def processes_of(server_pid: int | None) -> Counter[str]:
 
 
 @contextmanager
-def adopting_orphans() -> Iterator[None]:
-    """Be the process to which orphans are handed, so that no process of a judge is lost from sight."""
+def adopting_orphans() -> Iterator[frozenset[int]]:
+    """Be the process to which orphans are handed, so that no process of a judge is lost from sight.
+
+    Gives the children that this process has already. At the end none of those that came is left as a zombie.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
-    children = {process.pid for process in psutil.Process().children()}
+    others = frozenset(process.pid for process in psutil.Process().children())
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        yield
+        yield others
     finally:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
-        for process in psutil.Process().children():
-            if process.pid not in children and process.status() == psutil.STATUS_ZOMBIE:
-                process.wait()
+        psutil.wait_procs([process for process in psutil.Process().children() if process.pid not in others], timeout=5)
 
 
-def _family(server_pid: int | None) -> list[psutil.Process]:
-    """The server and all below it; without it, what is below this process."""
+def _family(server_pid: int | None, others: Collection[int]) -> list[psutil.Process]:
+    """The server and all below it; without it, what is below this process, but for the `others`."""
     if server_pid is not None and psutil.pid_exists(server_pid):
         server = psutil.Process(server_pid)
         return [server, *server.children(recursive=True)]
-    return [process for process in psutil.Process().children(recursive=True) if not _has_ended(process)]
+    found = []
+    for child in psutil.Process().children():
+        if child.pid not in others:
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                found += [child, *child.children(recursive=True)]
+    return [process for process in found if not _has_ended(process)]
 
 
 def _has_ended(process: psutil.Process) -> bool:

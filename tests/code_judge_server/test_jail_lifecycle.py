@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from jail_driver import Jail, jail
 from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
@@ -38,7 +39,15 @@ def descendants(pid: int) -> set[int]:
 
 
 def alive(pids: set[int]) -> set[int]:
-    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
+    """Return those that are there; a zombie is over, and whether the machine's first process reaps it is not the jail's."""
+    return {pid for pid in pids if not has_ended(pid)}
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_until_gone(pids: set[int]) -> None:

@@ -31,8 +31,14 @@ def soon() -> Deadline:
 
 
 def worker_processes() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "math_process" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if is_worker(child)]
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return "math_process" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # a zombie has no command line any more
+        return False
 
 
 async def test_equal_answers_are_equal_and_others_are_not(pool: EquivalencePool) -> None:

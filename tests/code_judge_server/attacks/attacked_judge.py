@@ -136,8 +136,8 @@ def judge_under_attack(starter: str, folder: Path) -> Iterator[AttackedJudge]:
     if os.getuid() != 0 and not is_ordinary:
         pytest.skip("the tests do not run as root")
     users = [user_id()] if is_ordinary else SLOT_USERS
-    with adopting_orphans():
-        before_start = look(None, folder=folder, users=users)
+    with adopting_orphans() as others:
+        before_start = look(None, folder=folder, users=users, others=others)
         with attacked_judge(folder, isolation="B" if is_ordinary else "A", ordinary_user=is_ordinary) as judge:
             judge.learn_what_is_normal()
             server_pid = judge.server.process.pid
@@ -147,4 +147,4 @@ def judge_under_attack(starter: str, folder: Path) -> Iterator[AttackedJudge]:
             assert_nothing_is_left(before_attacks, lambda: look(server_pid, folder=folder, users=users))
             judge.server.process.terminate()
             judge.server.process.wait(timeout=30)
-        assert_nothing_is_left(before_start, lambda: look(server_pid, folder=folder, users=users))
+        assert_nothing_is_left(before_start, lambda: look(server_pid, folder=folder, users=users, others=others))
