@@ -17,6 +17,7 @@ from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
 from code_judge_server.jail import protocol
 from code_judge_server.jail.canaries import find_tier
 from code_judge_server.schemas import IsolationTier
+from tests.processes import still_running
 
 
 @pytest.fixture(params=EVERY_TIER)
@@ -25,41 +26,13 @@ def started(request: pytest.FixtureRequest) -> Iterator[Jail]:
         yield running
 
 
-def descendants(pid: int) -> set[int]:
-    found: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(") ")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if parent == pid:
-                found |= {int(entry.name), *descendants(int(entry.name))}
-    return found
-
-
-def alive(pids: set[int]) -> set[int]:
-    """Return those that are there; a zombie is over, and whether the machine's first process reaps it is not the jail's."""
-    return {pid for pid in pids if not has_ended(pid)}
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def wait_until_gone(pids: set[int]) -> None:
-    deadline = time.monotonic() + 5
-    while alive(pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not alive(pids)
+def descendants(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
 
 
 def test_pids_are_those_that_the_server_sees(started: Jail):
     slot = started.slot()
-    assert slot.pid in descendants(started.process.pid)
+    assert slot.pid in {process.pid for process in descendants(started.process.pid)}
 
 
 @pytest.mark.parametrize("how", ["closed socket", "killed launcher"])
@@ -76,7 +49,7 @@ def test_everything_ends_with_the_launcher(started: Jail, how: str):
         started.end.close()
     else:
         started.process.kill()
-    wait_until_gone(below)
+    assert not still_running(below)
 
 
 def test_no_process_group_or_folder_is_left():
@@ -88,7 +61,7 @@ def test_no_process_group_or_folder_is_left():
             folders = [] if groups is None else list(groups.folders.values())
             folders += [Path(running.plan.work_folder)] if running.plan.work_folder else []
             assert all(folder.exists() for folder in folders)
-        wait_until_gone(below)
+        assert not still_running(below)
         assert not any(folder.exists() for folder in folders)
 
 
@@ -114,9 +87,10 @@ def test_the_groups_of_a_dead_server_are_removed_at_the_next_start():
 
 def test_a_killed_slot_leaves_nothing_and_can_be_replaced(started: Jail):
     slot = started.slot()
-    os.kill(slot.pid, signal.SIGKILL)
+    process = psutil.Process(slot.pid)
+    process.kill()
     assert slot.end.recv(1) == b""
-    wait_until_gone({slot.pid})
+    assert not still_running([process])
     started.forget_slots()
     assert started.run_python("print('again')").text == "again"
 
@@ -140,7 +114,7 @@ def test_a_slot_ends_with_its_helper(tier: IsolationTier):
         slot = running.slot()
         running.run_python("pass")
         (helper,) = descendants(slot.pid)
-        os.kill(helper, signal.SIGKILL)
+        helper.kill()
         assert slot.end.recv(1) == b""
         running.forget_slots()
         assert running.run_python("print('again')").text == "again"
@@ -255,9 +229,10 @@ def test_an_init_that_is_killed_at_any_moment_holds_up_nothing():
 
         def kill_inits() -> None:
             while time.monotonic() < stop:
-                for pid in descendants(slot.pid) - {helper}:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                for process in descendants(slot.pid):
+                    if process != helper:
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            process.kill()
 
         killer = threading.Thread(target=kill_inits)
         killer.start()

@@ -14,6 +14,7 @@ import pytest
 from agentrl.errors import RolloutError
 from agentrl.rewards.math_equivalence import EquivalencePool
 from agentrl.types import Deadline
+from tests.processes import still_running
 
 HANGS = "9^{9^{9^{9}}}"
 
@@ -127,8 +128,7 @@ async def test_closing_leaves_no_process() -> None:
     processes = worker_processes()
     assert len(processes) == 2
     await pool.aclose()
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    assert not alive
+    assert not still_running(processes)
 
 
 def test_nothing_is_left_behind_when_the_worker_is_killed() -> None:
@@ -154,5 +154,4 @@ def test_nothing_is_left_behind_when_the_worker_is_killed() -> None:
         children = psutil.Process(worker.pid).children(recursive=True)
         assert len(children) >= 2
         worker.send_signal(signal.SIGKILL)
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert not alive
+    assert not still_running(children)

@@ -15,6 +15,8 @@ from attacks.attacked_judge import AttackedJudge, judge_under_attack
 from judge_process import running_judge, wait_until
 from leftovers import processes_of
 
+from tests.processes import still_running
+
 SLEEPER = "import time\ntime.sleep(0.5)\nprint('awake')"
 pytestmark = [
     pytest.mark.slow,
@@ -98,6 +100,5 @@ def test_a_killed_server_takes_everything_with_it(tmp_path: Path, isolation: str
         family = process.children(recursive=True)
         server.process.kill()
         server.process.wait()
-        _, alive = psutil.wait_procs(family, timeout=5)
-        assert [left for left in alive if left.status() != psutil.STATUS_ZOMBIE] == []
+        assert not still_running(family)
         wait_until(lambda: not groups_of(process.pid), timeout_s=3)

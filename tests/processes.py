@@ -1,0 +1,24 @@
+"""Whether processes have ended.
+
+A zombie has: when an orphan is reaped is up to the machine's first process, which in a container may take its time.
+"""
+
+import time
+from collections.abc import Sequence
+
+import psutil
+
+
+def still_running(processes: Sequence[psutil.Process], *, within_s: float = 5.0) -> list[psutil.Process]:
+    """Wait until all `processes` have ended, and return those that have not."""
+    deadline = time.monotonic() + within_s
+    while (running := [process for process in processes if not _has_ended(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return running
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
