@@ -7,24 +7,24 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from code_judge_server import __version__
-from code_judge_server.body_limit import LimitBody
-from code_judge_server.code_judge_api import code_judge_router
-from code_judge_server.http_errors import install_error_handlers
-from code_judge_server.http_guards import CountRequests, RequireLocalHost, RequireToken
-from code_judge_server.judging import Judge, create_judge
-from code_judge_server.language_probe import unseen_programs
+from code_judge_server.api.body_limit import LimitBody
+from code_judge_server.api.http_errors import install_error_handlers
+from code_judge_server.api.http_guards import CountRequests, RequireLocalHost, RequireToken
+from code_judge_server.api.native_api import state_router, submission_router
+from code_judge_server.api.openapi_page import document_refusals
+from code_judge_server.compatible.code_judge_api import code_judge_router
+from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_router
+from code_judge_server.judging.judge import Judge, create_judge
+from code_judge_server.judging.language_probe import unseen_programs
 from code_judge_server.languages import LanguageRules, offered_languages
 from code_judge_server.metrics import Metrics
-from code_judge_server.native_api import state_router, submission_router
-from code_judge_server.openapi_page import document_refusals
-from code_judge_server.queue import SubmissionQueue
+from code_judge_server.queueing.queue import SubmissionQueue
+from code_judge_server.queueing.shared_capacity import SharedCapacity
 from code_judge_server.sandbox import Executor, ExecutorError
-from code_judge_server.sandbox_fusion_api import sandbox_fusion_router
 from code_judge_server.schemas import Health, Submission, VerdictStatus
 from code_judge_server.sessions.api import install_session_errors, session_router
 from code_judge_server.sessions.manager import SessionManager
 from code_judge_server.settings import Settings
-from code_judge_server.shared_capacity import SharedCapacity
 
 logger = logging.getLogger(__name__)
 

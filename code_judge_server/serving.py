@@ -11,9 +11,10 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from code_judge_server.http_protocol import BoundedHttpProtocol
-from code_judge_server.queue import SubmissionQueue
+from code_judge_server.api.http_protocol import BoundedHttpProtocol
+from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.settings import Settings
+from code_judge_server.short_slices import ask_for_short_slices
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class JudgeServer(uvicorn.Server):
         """Start, and say so."""
         self._loop = asyncio.get_running_loop()
         _allow_many_descriptors()
+        ask_for_short_slices()  # programs want every core, and whole slots wait for this thread
         await super().startup(sockets)
         if self.started:
             gc.collect()

@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     """For tests and comparisons: this tier and no other; absent: the best that this machine gives."""
 
     num_slots: int = Field(default=0, ge=0)
-    """Programs that compute at once; 0 takes one per core. (MAX_WORKERS)"""
+    """Programs that compute at once; 0 takes one per core and one more. (MAX_WORKERS)"""
     spare_slots: int | None = Field(default=None, ge=0)
     """Slots more, used only while programs in others sleep; absent: two per slot."""
 
@@ -209,8 +209,8 @@ class Settings(BaseSettings):
 
     @property
     def slot_count(self) -> int:
-        """Programs that compute at once."""
-        return self.num_slots or len(os.sched_getaffinity(0))
+        """Programs that compute at once: one more than cores, so that none waits for a slot that is between two programs."""
+        return self.num_slots or len(os.sched_getaffinity(0)) + 1
 
     @property
     def spare_slot_count(self) -> int:

@@ -5,7 +5,7 @@ from code_judge_server.jail.cgroups import NoCgroupsError
 from code_judge_server.jail.plan import HiddenPathError, make_plan
 from code_judge_server.jail.seccomp_filter import SeccompError
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.process_executor import ProcessExecutor
+from code_judge_server.process_executor.executor import ProcessExecutor
 from code_judge_server.sandbox import Executor
 from code_judge_server.schemas import Canary, IsolationTier
 from code_judge_server.settings import Settings

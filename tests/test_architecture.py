@@ -34,6 +34,23 @@ LAYERS: list[set[str]] = [
 ]
 """From top to bottom: a room imports rooms below its own line only. The same list as in docs/architecture.md."""
 
+JUDGE_LAYERS: list[set[str]] = [
+    {"__main__"},
+    {"serving", "app"},
+    {"compatible"},
+    {"sessions"},
+    {"api"},
+    {"queueing"},
+    {"judging", "start_page", "settings_table", "tier_choice"},
+    {"settings", "metrics", "logs"},
+    {"limits", "languages"},
+    {"jail_executor", "process_executor"},
+    {"jail"},
+    {"sandbox"},
+    {"schemas", "ending", "preload_sets", "process_tree", "short_slices", "work_folder"},
+]
+"""The same of the judge; `__init__` has its version."""
+
 ISLANDS = {
     "ray": ("agentrl/cluster/",),
     "torch": ("agentrl/algorithms/", "agentrl/training/", "agentrl/weight_sync/", "agentrl/engine/"),
@@ -63,6 +80,10 @@ def layer_of(room: str) -> int:
     return next(index for index, rooms in enumerate(LAYERS) if room in rooms)
 
 
+def judge_layer_of(room: str) -> int:
+    return next(index for index, rooms in enumerate(JUDGE_LAYERS) if room in rooms)
+
+
 def room_of(module: str) -> str:
     return module.split(".")[1]
 
@@ -83,6 +104,15 @@ def test_imports_point_down_the_layers(file: Path):
             assert layer_of(room_of(module)) > layer_of(parts[1]), (
                 f"{name_of(file)} imports {module}, which is not below"
             )
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "code_judge_server").glob("**/*.py")), ids=name_of)
+def test_imports_of_the_judge_point_down_its_layers(file: Path):
+    room = file.relative_to(ROOT).with_suffix("").parts[1]
+    for module in imported_modules(file):
+        if module.startswith("code_judge_server.") and room_of(module) != room:
+            below = set().union(*JUDGE_LAYERS[judge_layer_of(room) + 1 :])
+            assert room_of(module) in below, f"{name_of(file)} imports {module}, which is not below"
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=name_of)

@@ -185,7 +185,7 @@ class JudgeSection:
     placement: Literal["driver", "per_node"] = "driver"
     """Where the run starts its own: one on the machine of the runner, or one on every Ray node."""
     num_slots: int = 0
-    """Programs judged at once by a judge that the run starts; 0 takes one per core."""
+    """Programs judged at once by a judge that the run starts; 0 takes one per core and one more."""
     max_wall_time_s: float = 10.0
     """Wall clock of one judged program, for a judge that the run starts; half of it is its CPU time, so that a crowded machine
     fails no honest one.

@@ -80,8 +80,8 @@ def _judges(judge: JudgeSection) -> tuple[str, str]:
         return "0", f"remote, {', '.join(urls)}"
     isolation = f"isolation {judge.min_isolation} or better"
     if judge.placement == "per_node":
-        return "1 per Ray node", f"slots: {judge.num_slots or 'one per core'}, {isolation}"
-    return "1", f"{judge.num_slots or num_cores()} slots, {isolation}"
+        return "1 per Ray node", f"slots: {judge.num_slots or 'one per core and one'}, {isolation}"
+    return "1", f"{judge.num_slots or num_cores() + 1} slots, {isolation}"
 
 
 def _concurrency(config: RunConfig) -> Table:

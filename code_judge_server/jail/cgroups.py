@@ -2,15 +2,18 @@
 
 On version 1 the hierarchies `memory`, `pids` and `cpuacct` each get a folder, on version 2 one holds all. Runs in
 the server; what a slot does with its group is in `slot_cgroup`.
+
+A server keeps its groups locked, for its process id says nothing to a server in another pid namespace.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
-import re
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 CONTROLLERS_V1 = ("memory", "pids", "cpuacct")
@@ -27,12 +30,14 @@ class NoCgroupsError(Exception):
 class Cgroups:
     """The groups of one server.
 
-    Example: `Cgroups(version=1, folders={"memory": Path("/sys/fs/cgroup/memory/x/code-judge-7-1234-5f0c"), ...})`.
+    Example: `Cgroups(version=1, folders={"memory": Path("/sys/fs/cgroup/memory/x/code-judge-7-5f0c"), ...}, locks=[...])`.
     """
 
     version: int
     folders: dict[str, Path]
     """By controller; on version 2 the only one is `""`."""
+    locks: list[int] = field(default_factory=list)
+    """Descriptors of the folders; while they are open no other server takes the groups for a dead one's."""
 
     def slot_folders(self, number: int) -> dict[str, Path]:
         """Return the folders of one slot, by controller."""
@@ -59,6 +64,8 @@ class Cgroups:
         for folder in self.folders.values():
             while not _remove(folder) and time.monotonic() < deadline:
                 time.sleep(0.01)
+        while self.locks:
+            os.close(self.locks.pop())
 
 
 def make_cgroups() -> Cgroups:
@@ -70,24 +77,25 @@ def make_cgroups() -> Cgroups:
     own = _own_groups()
     version = 1 if all(controller in own for controller in CONTROLLERS_V1) else 2
     parents = {controller: own[controller] for controller in CONTROLLERS_V1} if version == 1 else {"": own.get("")}
-    made: dict[str, Path] = {}
-    name = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(4)}"
+    made = Cgroups(version=version, folders={})
+    name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     try:
         for controller, parent in parents.items():
             if parent is None:
                 raise NoCgroupsError("cgroups: no hierarchy with the controllers memory, pids and cpuacct is mounted")
-            _remove_stale(parent)
             if version == 2:
                 _enable_controllers(parent)
-            made[controller] = parent / name
-            made[controller].mkdir()
+            with _locked(parent):
+                _remove_stale(parent)
+                made.folders[controller] = parent / name
+                made.folders[controller].mkdir()
+                made.locks.append(_lock(made.folders[controller], fcntl.LOCK_EX))
             if version == 2:
-                (made[controller] / "cgroup.subtree_control").write_text(_enabling())
+                (made.folders[controller] / "cgroup.subtree_control").write_text(_enabling())
     except OSError as error:
-        for folder in made.values():
-            _remove(folder)
+        made.remove()
         raise NoCgroupsError(f"cgroups: {error}") from error
-    return Cgroups(version=version, folders=made)
+    return made
 
 
 def _own_groups() -> dict[str, Path]:
@@ -142,19 +150,33 @@ def _enable_controllers(own: Path) -> None:
 
 def _remove_stale(parent: Path) -> None:
     """Remove the groups of servers that are no more."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        name = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", folder.name)
-        if name is not None and _start_time(int(name[1])) != int(name[2]):
-            _remove(folder)
+    for folder in parent.glob(f"{_PREFIX}*-*"):
+        try:
+            lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # its server lives, it is gone already, or it is not ours
+            continue
+        _remove(folder)
+        os.close(lock)
 
 
-def _start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot: with its id it is its name for good."""
+def _lock(folder: Path, how: int) -> int:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # proc_pid_stat(5), counted from field 3: the second one, the name, may hold spaces and brackets.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+        fcntl.flock(descriptor, how)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other servers from looking at what lies in a folder."""
+    lock = _lock(folder, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _remove(folder: Path) -> bool:

@@ -4,9 +4,9 @@ leaves behind.
 
 import os
 
+from code_judge_server import work_folder
 from code_judge_server.jail import orphans
 from code_judge_server.jail.enclosure import EnclosureError
-from code_judge_server.slot import work_folder
 
 
 class FolderEnclosure:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from code_judge_server import work_folder
 from code_judge_server.jail import init_binary, seccomp_filter
 from code_judge_server.jail.cgroups import Cgroups, make_cgroups
 from code_judge_server.jail.protocol import Message
 from code_judge_server.schemas import IsolationTier
-from code_judge_server.slot import work_folder
 
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 _COMMAND = (
@@ -155,14 +155,15 @@ def _make_work_folder() -> str:
 
 def _refuse_hidden(read_only: Sequence[str]) -> None:
     for path in (*_interpreter_paths(), *read_only):
-        below = next((folder for folder in _OWN_FOLDERS if path == folder or path.startswith(f"{folder}/")), None)
+        below = "/tmp" if path == "/tmp" else None  # what lies below /tmp is shown
+        below = next((folder for folder in _OWN_FOLDERS if path == folder or path.startswith(f"{folder}/")), below)
         if below is not None and path in read_only:
             raise HiddenPathError(
-                f"read_only_paths: `{path}` lies below {below}, of which each program has its own. Move it elsewhere"
+                f"read_only_paths: `{path}` is in {below}, of which each program has its own. Move it elsewhere"
             )
         if below is not None:
             raise HiddenPathError(
-                f"interpreter: `{path}` lies below {below}, of which each program has its own, so that none could be run. "
+                f"interpreter: `{path}` is in {below}, of which each program has its own, so that none could be run. "
                 "Make the environment elsewhere"
             )
 

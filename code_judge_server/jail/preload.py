@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from code_judge_server.jail import python_main
+from code_judge_server.jail import private_text, python_main
 
 ALWAYS = (
     "bisect",
@@ -47,7 +47,6 @@ _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)[ \t]+import\b|import[ \t]+([A-Za-z_][^\n#;]*))", re.MULTILINE
 )
 _MADV_COLLAPSE = 25
-_HUGE_PAGE_BYTES = 2 * 1024 * 1024
 _TWISTER_BYTES = 624 * 4
 """The key of `mt19937_state`, numpy's legacy generator; a position follows."""
 
@@ -101,7 +100,8 @@ def load(modules: Sequence[str]) -> None:
     _tidy_path()
     python_main.prepare(refresh)
     python_main.freeze()
-    _collapse_heap()
+    private_text.make_text_private()
+    _use_huge_pages()
 
 
 def _warm_numpy() -> Callable[[], object]:
@@ -147,8 +147,8 @@ def _tidy_path() -> None:
     sys.path_importer_cache.clear()
 
 
-def _collapse_heap() -> None:
-    """Ask for huge pages under the heap: a fork then copies fewer page tables. Best effort: old kernels know nothing of it."""
+def _use_huge_pages() -> None:
+    """Ask for huge pages under heap and text: a fork then copies fewer page tables. Best effort: old kernels have none."""
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     try:
@@ -157,9 +157,7 @@ def _collapse_heap() -> None:
     except OSError:
         return
     for area in areas:
-        is_heap = area[1] == "rw-p" and (len(area) == 5 or area[5] == "[heap]")
-        start, end = (int(address, 16) for address in area[0].split("-"))
-        start = -(-start // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
-        end = end // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
-        if is_heap and end > start:
+        is_anonymous = area[1] in ("rw-p", "r-xp") and (len(area) == 5 or area[5] == "[heap]")
+        start, end = private_text.huge_part(*(int(address, 16) for address in area[0].split("-")))
+        if is_anonymous and end > start:
             libc.madvise(start, end - start, _MADV_COLLAPSE)

@@ -10,6 +10,7 @@ import os
 import resource
 import select
 import socket
+import time
 from typing import NoReturn
 
 from code_judge_server.jail import protocol, python_main, work_files
@@ -26,6 +27,7 @@ _NO_END: protocol.Message = {
     "exit_code": None,
     "signal": None,
     "cpu_time_s": 0.0,
+    "wall_time_s": 0.0,
     "max_rss_bytes": 0,
     "oom_kills": None,
     "peak_memory_bytes": None,
@@ -89,6 +91,7 @@ class Slot:
             self._cgroup.start_job(limits["memory_bytes"], limits["max_tasks"])
         try:
             self._enclosure.open(limits["disk_bytes"], proc_is_writable="oom_score_adj" in job)
+            started_at = time.monotonic()
             pid = self._fork_job(job, descriptors)
         except EnclosureError as error:
             protocol.close_all(descriptors)
@@ -97,6 +100,7 @@ class Slot:
             return
         protocol.close_all(descriptors[1:4])
         status, usage, killed = self._wait(pid)
+        wall_time_s = time.monotonic() - started_at
         collected = []
         error = self._read_report()
         if job["collect"]:
@@ -110,6 +114,7 @@ class Slot:
             "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "cpu_time_s": usage.ru_utime + usage.ru_stime + orphans_cpu_time_s,
+            "wall_time_s": wall_time_s,
             "max_rss_bytes": usage.ru_maxrss * 1024,
             "collected": collected,
             "error": error,

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from code_judge_server.slot import process_tree
+from code_judge_server import process_tree
 
 _PAUSE = 4
 """After a count, so many times as long as it took: a job keeps the server busy for a fifth of one core at most."""

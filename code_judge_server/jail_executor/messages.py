@@ -23,6 +23,8 @@ class Ended:
     exit_code: int | None
     signal: int | None
     cpu_time_s: float
+    wall_time_s: float
+    """From its fork to its end: without what was made for it and cleaned up after it."""
     max_rss_bytes: int
     oom_kills: int | None
     peak_memory_bytes: int | None
@@ -121,6 +123,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
 def _is_count_or_none(value: Any) -> bool:
     return value is None or _is_count(value)
 
@@ -133,7 +139,8 @@ _RIGHT_IN_ENDED: Mapping[str, Callable[[Any], bool]] = {
     "kind": lambda value: value == "ended",
     "exit_code": _is_whole,
     "signal": _is_whole,
-    "cpu_time_s": lambda value: type(value) in (int, float) and 0 <= value < math.inf,
+    "cpu_time_s": _is_time,
+    "wall_time_s": _is_time,
     "max_rss_bytes": _is_count,
     "oom_kills": _is_count_or_none,
     "peak_memory_bytes": _is_count_or_none,

@@ -4,9 +4,9 @@ import os
 from dataclasses import dataclass
 from typing import Protocol
 
+from code_judge_server import process_tree
 from code_judge_server.jail_executor.memory_shares import MemoryShares
 from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
-from code_judge_server.slot import process_tree
 
 _SLOT_CPU_TIME_S = 0.01
 """What a slot itself needs for a job at most, in the same cgroup."""

@@ -141,7 +141,6 @@ class RunningJob:
         Raises:
             JailDiedError: the message contradicts the job.
         """
-        wall_time_s = time.monotonic() - self._started_at
         if ended.error is not None and self._ending is None and not ended.oom_kills:
             self._settle(JailDiedError(f"a job could not be set up: {ended.error}"))
             return
@@ -158,7 +157,7 @@ class RunningJob:
             stdout_cut=stdout.cut,
             stderr_cut=stderr.cut,
             cpu_time_s=cpu_time_s,
-            wall_time_s=wall_time_s,
+            wall_time_s=self._wall_time_s(ended),
             peak_memory_bytes=self._peak(ended),
             files=self._collected_files(ended),
         )
@@ -171,6 +170,7 @@ class RunningJob:
             exit_code=None,
             signal=signal.SIGKILL,
             cpu_time_s=0.0,
+            wall_time_s=0.0,
             max_rss_bytes=limit,
             oom_kills=1,
             peak_memory_bytes=limit,
@@ -253,6 +253,12 @@ class RunningJob:
         limits = self._job.limits
         usage = self._meter.read(memory_bytes=limits.memory_bytes, max_tasks=limits.max_tasks)
         return max(ended.cpu_time_s, self._sampled_cpu_time_s, usage.cpu_time_s)
+
+    def _wall_time_s(self, ended: Ended) -> float:
+        """Return the program's own wall clock, or that by which it was killed, or which is all that is left of a dead slot."""
+        if self._ending is None and not ended.oom_kills:
+            return ended.wall_time_s
+        return time.monotonic() - self._started_at
 
     def _peak(self, ended: Ended) -> int:
         if ended.peak_memory_bytes is not None:

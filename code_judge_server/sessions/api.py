@@ -5,9 +5,9 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from code_judge_server.client_name import client_of
-from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError, rejection
-from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.api.client_name import client_of
+from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError, rejection
+from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
 from code_judge_server.schemas import Rejection
 from code_judge_server.sessions.manager import (
     NoSessionsError,

@@ -4,8 +4,8 @@ import os
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from code_judge_server.api.json_bounds import has_more_than
 from code_judge_server.jail.session_cell import MAX_SHOWN
-from code_judge_server.json_bounds import has_more_than
 from code_judge_server.sessions.schemas import CellError
 
 _TEXTS = 4

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.limits import as_limits
-from code_judge_server.queue import SubmissionQueue
+from code_judge_server.queueing.queue import SubmissionQueue
+from code_judge_server.queueing.shared_capacity import SharedCapacity
 from code_judge_server.sandbox import Executor, JobLimits
 from code_judge_server.schemas import Submission
 from code_judge_server.sessions.schemas import CellRequest, CellResult, SessionRequest, SessionState
 from code_judge_server.sessions.session import Session
 from code_judge_server.sessions.turn import Turn
 from code_judge_server.settings import Settings
-from code_judge_server.shared_capacity import SharedCapacity
 
 
 class NoSessionsError(Exception):

@@ -1,8 +1,8 @@
 """One cell's turn among the programs: it runs, and its end is named as that of a program is."""
 
 from code_judge_server.ending import Ending
+from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.limits import as_limits
-from code_judge_server.run_results import run_result, status_of
 from code_judge_server.sandbox import Executor, JobLimits, Outcome
 from code_judge_server.schemas import RunResult, Verdict
 from code_judge_server.sessions.cell_report import CellReport

@@ -134,6 +134,10 @@ class Jail:
         files = {"main.py": code.encode(), **options.pop("files", {})}
         return self.slot(slot, preload).run([PYTHON, "main.py"], files=files, interpret=True, **options)
 
+    def shown_in_tmp(self) -> list[str]:
+        """Return what a job finds in its own /tmp: where the interpreter lies below that, the way to it."""
+        return sorted({path.split("/")[2] for path in self.plan.read_only if path.startswith("/tmp/")})
+
     def close(self) -> None:
         """End the launcher and wait for it."""
         self.end.close()

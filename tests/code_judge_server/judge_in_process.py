@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from code_judge_server.judging import create_judge
+from code_judge_server.judging.judge import create_judge
 from code_judge_server.languages import offered_languages
 from code_judge_server.sandbox import Executor, Job, Outcome
 from code_judge_server.schemas import IsolationTier, Submission, Verdict

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from code_judge_server.body_limit import LimitBody
-from code_judge_server.http_errors import RejectedError
-from code_judge_server.shared_capacity import SharedCapacity
+from code_judge_server.api.body_limit import LimitBody
+from code_judge_server.api.http_errors import RejectedError
+from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 
 class Endpoint:

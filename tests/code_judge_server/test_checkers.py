@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from code_judge_server.checkers import output_matches
+from code_judge_server.judging.checkers import output_matches
 from code_judge_server.schemas import Checker, CheckerKind
 
 

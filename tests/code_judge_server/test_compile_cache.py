@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from code_judge_server.compile_cache import Compilation, CompileCache
 from code_judge_server.ending import Ending
+from code_judge_server.judging.compile_cache import Compilation, CompileCache
 from code_judge_server.sandbox import ExecutorError, Outcome
 
 

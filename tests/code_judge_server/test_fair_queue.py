@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from code_judge_server.fair_queue import FairQueue
-from code_judge_server.queued_run import QueuedRun
-from code_judge_server.run_times import RunTimes
+from code_judge_server.queueing.fair_queue import FairQueue
+from code_judge_server.queueing.queued_run import QueuedRun
+from code_judge_server.queueing.run_times import RunTimes
 from code_judge_server.schemas import Submission
 
 

@@ -3,9 +3,9 @@
 import pytest
 from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 
-from code_judge_server.idempotency import Idempotency, content_key
-from code_judge_server.queue import SubmissionQueue
-from code_judge_server.queued_run import QueuedRun
+from code_judge_server.queueing.idempotency import Idempotency, content_key
+from code_judge_server.queueing.queue import SubmissionQueue
+from code_judge_server.queueing.queued_run import QueuedRun
 from code_judge_server.schemas import IsolationTier, Submission, SubmissionRequest, Verdict, VerdictStatus
 
 

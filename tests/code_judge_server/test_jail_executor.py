@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from judge_process import wait_until
 
+from code_judge_server import process_tree
 from code_judge_server.ending import Ending
 from code_judge_server.jail.canaries import find_tier
 from code_judge_server.jail.plan import make_plan
@@ -22,7 +23,6 @@ from code_judge_server.jail_executor import running_job
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.sandbox import ExecutorError, Job, JobLimits, Outcome
 from code_judge_server.schemas import IsolationTier
-from code_judge_server.slot import process_tree
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(

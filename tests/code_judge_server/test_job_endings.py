@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from jail_tiers import NAMESPACE_TIERS
 
+from code_judge_server import process_tree
 from code_judge_server.ending import Ending
 from code_judge_server.jail.canaries import find_tier
 from code_judge_server.jail.plan import make_plan
@@ -20,7 +21,6 @@ from code_judge_server.jail_executor import executor as executor_module
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.sandbox import Job, JobLimits
 from code_judge_server.schemas import IsolationTier
-from code_judge_server.slot import process_tree
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(

@@ -10,7 +10,7 @@ import pytest
 from judge_in_process import judge_in_process
 from judge_process import running_judge
 
-from code_judge_server.language_probe import unseen_programs
+from code_judge_server.judging.language_probe import unseen_programs
 from code_judge_server.languages import LanguageRules, offered_languages
 from code_judge_server.settings import Settings
 

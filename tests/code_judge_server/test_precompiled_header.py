@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from judge_in_process import JudgeInProcess
 
+from code_judge_server.judging.precompiled_header import PrecompiledHeader
 from code_judge_server.languages import PrecompiledHeaderRules
-from code_judge_server.precompiled_header import PrecompiledHeader
 from code_judge_server.sandbox import ExecutorError, Job, JobLimits, Outcome
 
 pytestmark = [

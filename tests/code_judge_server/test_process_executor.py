@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from code_judge_server.ending import Ending
-from code_judge_server.process_executor import ProcessExecutor
+from code_judge_server.process_executor.executor import ProcessExecutor
 from code_judge_server.sandbox import Job, JobLimits
 
 MIB = 1024 * 1024

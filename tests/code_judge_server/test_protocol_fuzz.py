@@ -40,6 +40,7 @@ ENDED = {
     "exit_code": 0,
     "signal": None,
     "cpu_time_s": 0.0,
+    "wall_time_s": 0.25,
     "max_rss_bytes": 0,
     "oom_kills": None,
     "peak_memory_bytes": None,

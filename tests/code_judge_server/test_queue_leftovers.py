@@ -7,9 +7,9 @@ import random
 import pytest
 from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 
-from code_judge_server.pending_batch import PendingBatch
-from code_judge_server.queue import SubmissionQueue
-from code_judge_server.queue_errors import QueueFullError
+from code_judge_server.queueing.pending_batch import PendingBatch
+from code_judge_server.queueing.queue import SubmissionQueue
+from code_judge_server.queueing.queue_errors import QueueFullError
 
 
 def held(queue: SubmissionQueue) -> list[object]:

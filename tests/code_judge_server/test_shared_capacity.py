@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from code_judge_server.shared_capacity import SharedCapacity
+from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 
 def fill(room: SharedCapacity, client: str) -> int:

@@ -1,6 +1,8 @@
 """What a slot writes to and reads from its control group; here plain files stand in for those of the kernel's version 2."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +80,16 @@ def test_made_groups_are_there_until_they_are_removed():
     assert all(folder.is_dir() for folder in folders)
     groups.remove()
     assert not any(folder.exists() for folder in folders)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a pid namespace")
+def test_a_server_in_another_container_leaves_the_groups_of_this_one_alone():
+    try:
+        groups = make_cgroups()
+    except NoCgroupsError as error:
+        pytest.skip(str(error))
+    groups.make_slots(1)
+    program = "from code_judge_server.jail.cgroups import make_cgroups; make_cgroups().remove()"
+    subprocess.run(["unshare", "--pid", "--fork", sys.executable, "-c", program], check=True)
+    assert all(folder.is_dir() for folder in (*groups.folders.values(), *groups.slot_folders(0).values()))
+    groups.remove()

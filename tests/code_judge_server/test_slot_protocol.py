@@ -35,6 +35,7 @@ ENDED: dict[str, Any] = {
     "exit_code": 0,
     "signal": None,
     "cpu_time_s": 0.5,
+    "wall_time_s": 0.25,
     "max_rss_bytes": 1000,
     "oom_kills": 0,
     "peak_memory_bytes": 2000,
@@ -125,7 +126,8 @@ async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(en
     assert (outcome.ending, outcome.exit_code, outcome.signal) == (Ending.OUTPUT, None, 6)
     assert (outcome.stdout, outcome.stdout_cut) == (b"x" * 1000, False)
     assert (outcome.stderr, outcome.stderr_cut) == (b"y" * 1000, True)
-    assert (outcome.cpu_time_s, outcome.peak_memory_bytes, outcome.files) == (0.5, 2000, {"out": b"content"})
+    assert (outcome.cpu_time_s, outcome.wall_time_s) == (0.5, 0.25)
+    assert (outcome.peak_memory_bytes, outcome.files) == (2000, {"out": b"content"})
     assert (slot.alive, other.idle_count, open_descriptors()) == (True, 1, before)
 
 
@@ -228,6 +230,7 @@ def _sends(message: Any, descriptors: int = 0) -> Callable[[socket.socket], None
         _sends({"kind": "ended"}),
         _sends(ENDED | {"cpu_time_s": -1.0}),
         _sends(ENDED | {"cpu_time_s": "1"}),
+        _sends(ENDED | {"wall_time_s": None}),
         _sends(ENDED | {"oom_kills": True}),
         _sends(ENDED | {"more": 1}),
         _sends(ENDED | {"collected": [[0, 10]]}),

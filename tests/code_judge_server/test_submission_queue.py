@@ -6,8 +6,8 @@ import time
 import pytest
 from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 
-from code_judge_server.queue_errors import DrainingError, QueueFullError
-from code_judge_server.scheduler import JudgeFailedError
+from code_judge_server.queueing.queue_errors import DrainingError, QueueFullError
+from code_judge_server.queueing.scheduler import JudgeFailedError
 
 
 @pytest.fixture

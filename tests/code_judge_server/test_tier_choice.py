@@ -63,8 +63,10 @@ def test_a_path_below_a_folder_that_each_program_has_its_own_of_is_refused_by_it
         pytest.skip("this machine does not give tier B")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         said = refusal("--use-isolation", "B", "--read-only-paths", f'["{folder}"]')
-    assert f"read_only_paths: `{folder}` lies below /dev/shm" in said
+    assert f"read_only_paths: `{folder}` is in /dev/shm" in said
     assert "Move it elsewhere" in said
+    said = refusal("--use-isolation", "B", "--read-only-paths", '["/tmp"]')
+    assert "read_only_paths: `/tmp` is in /tmp, of which each program has its own" in said
 
 
 def test_an_interpreter_that_programs_could_not_see_is_named_with_the_way_out() -> None:

@@ -5,8 +5,8 @@ from attacks.attack import ACCEPTED, CRASHED, FLOODED, WRONG, Attack
 _MESSAGES = """
 import json
 messages = [
-    json.dumps({"kind": "ended", "exit_code": 0, "signal": None, "cpu_time_s": 0, "max_rss_bytes": 0, "oom_kills": 0,
-                "peak_memory_bytes": 0, "collected": [], "error": None}).encode(),
+    json.dumps({"kind": "ended", "exit_code": 0, "signal": None, "cpu_time_s": 0, "wall_time_s": 0, "max_rss_bytes": 0,
+                "oom_kills": 0, "peak_memory_bytes": 0, "collected": [], "error": None}).encode(),
     json.dumps({"kind": "outcome", "ending": "exited", "exit_code": 0}).encode(),
     struct.pack("!II", 2, 0) + b"{}",
     struct.pack("=i", 0) * 4,

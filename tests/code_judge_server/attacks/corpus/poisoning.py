@@ -18,6 +18,8 @@ for place in {place for place in places if place and place != os.getcwd()}:
         if path.startswith((os.path.expanduser("~"), os.getcwd())):
             os.makedirs(place, exist_ok=True)  # its own, and gone with it
             open(path, "w").write(LINE)
+        elif place.startswith("/tmp/") and not place.startswith((sys.prefix, sys.base_prefix)):
+            pass  # its own too, on the way to an environment below /tmp
         else:
             attempt_here(f"write {path}", lambda: open(path, "w").write(LINE))
 """,

@@ -137,7 +137,8 @@ for folder, folders, files in os.walk("/"):
         name="what_a_neighbour_or_a_predecessor_left",
         code="""
 own = os.path.basename(sys.argv[0])
-for folder, allowed in (("/tmp", ()), ("/dev/shm", ()), ("/var/tmp", ()), (os.getcwd(), (own,))):
+shown = [path.split("/")[2] for path in (sys.prefix, sys.base_prefix) if path.startswith("/tmp/")]
+for folder, allowed in (("/tmp", shown), ("/dev/shm", ()), ("/var/tmp", ()), (os.getcwd(), (own,))):
     try:
         names = [name for name in os.listdir(folder) if name not in allowed]
     except OSError as error:

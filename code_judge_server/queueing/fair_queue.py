@@ -5,8 +5,8 @@ import itertools
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
-from code_judge_server.queued_run import QueuedRun
-from code_judge_server.run_times import RunTimes
+from code_judge_server.queueing.queued_run import QueuedRun
+from code_judge_server.queueing.run_times import RunTimes
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

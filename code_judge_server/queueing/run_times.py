@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 
-from code_judge_server.queued_run import QueuedRun
+from code_judge_server.queueing.queued_run import QueuedRun
 
 _FIRST_GUESS_S = 0.02
 _SMOOTHING = 0.05

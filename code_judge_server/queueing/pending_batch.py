@@ -5,10 +5,10 @@ from collections.abc import Callable
 from operator import itemgetter
 
 from code_judge_server.metrics import Metrics
-from code_judge_server.queued_run import QueuedRun
+from code_judge_server.queueing.queued_run import QueuedRun
+from code_judge_server.queueing.shared_capacity import SharedCapacity
+from code_judge_server.queueing.verdict_size import held_bytes, without_outputs
 from code_judge_server.schemas import Verdict
-from code_judge_server.shared_capacity import SharedCapacity
-from code_judge_server.verdict_size import held_bytes, without_outputs
 
 Finished = tuple[int, Verdict]
 """Index of a submission in its request, and its verdict."""

@@ -11,8 +11,10 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import FailFast, Field, create_model
 
-from code_judge_server.client_name import client_of
-from code_judge_server.code_judge_schemas import (
+from code_judge_server.api.client_name import client_of
+from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
+from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.compatible.code_judge_schemas import (
     CodeJudgeBatch,
     CodeJudgeJudgement,
     CodeJudgeJudgementBatch,
@@ -22,9 +24,7 @@ from code_judge_server.code_judge_schemas import (
     CodeJudgeStatus,
     CodeJudgeSubmission,
 )
-from code_judge_server.http_errors import DOCUMENTED_REFUSALS
-from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
-from code_judge_server.queue import SubmissionQueue
+from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
 

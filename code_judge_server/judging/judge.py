@@ -7,13 +7,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from code_judge_server.checkers import output_matches
-from code_judge_server.compile_cache import CompileCache
-from code_judge_server.compiling import CompileError, Compiler, CompilerHeldUpError, Program
+from code_judge_server.judging.checkers import output_matches
+from code_judge_server.judging.compile_cache import CompileCache
+from code_judge_server.judging.compiling import CompileError, Compiler, CompilerHeldUpError, Program
+from code_judge_server.judging.program_checker import CheckerFailedError, ProgramChecker
+from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.languages import LanguageRules
 from code_judge_server.limits import LimitPolicy, with_room_for
-from code_judge_server.program_checker import CheckerFailedError, ProgramChecker
-from code_judge_server.run_results import run_result, status_of
 from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome
 from code_judge_server.schemas import Checker, Limits, RunResult, Submission, TestCase, Verdict, VerdictStatus
 from code_judge_server.settings import Settings

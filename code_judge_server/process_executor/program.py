@@ -16,9 +16,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from code_judge_server import process_tree
 from code_judge_server.ending import Ending
-from code_judge_server.slot import frames, process_tree
-from code_judge_server.slot.spawn import CommandLimits, spawn
+from code_judge_server.process_executor import frames
+from code_judge_server.process_executor.spawn import CommandLimits, spawn
 
 SAMPLE_INTERVAL_S = 0.02
 _READ_BYTES = 65536

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from code_judge_server.client_name import client_of
-from code_judge_server.http_errors import RejectedError, rejection
-from code_judge_server.shared_capacity import SharedCapacity
+from code_judge_server.api.client_name import client_of
+from code_judge_server.api.http_errors import RejectedError, rejection
+from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 _ARRIVAL_TIMEOUT_S = 120.0
 """The largest body takes this long at half a megabyte a second; room is held for it all the while."""

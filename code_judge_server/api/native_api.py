@@ -6,12 +6,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import FailFast, Field, create_model
 
-from code_judge_server.client_name import client_of
-from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError
-from code_judge_server.http_guards import DirectJsonRoute
+from code_judge_server.api.client_name import client_of
+from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
+from code_judge_server.api.http_guards import DirectJsonRoute
+from code_judge_server.api.verdict_replies import NDJSON, BatchReply, SingleReply, StreamReply
 from code_judge_server.languages import LanguageRules, wrong_fields
 from code_judge_server.metrics import Metrics
-from code_judge_server.queue import SubmissionQueue
+from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.schemas import (
     FieldError,
     Health,
@@ -22,7 +23,6 @@ from code_judge_server.schemas import (
     VerdictBatch,
 )
 from code_judge_server.settings import Settings
-from code_judge_server.verdict_replies import NDJSON, BatchReply, SingleReply, StreamReply
 
 _CLIENT_HEADER: dict[str, Any] = {
     "parameters": [

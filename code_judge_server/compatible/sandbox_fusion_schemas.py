@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from code_judge_server.notebook_driver import CELL_FOLDER
+from code_judge_server.compatible.notebook_driver import CELL_FOLDER
 from code_judge_server.schemas import FilePath, SourceText, check_folders
 
 _FILE_PATH = TypeAdapter(FilePath)

@@ -5,17 +5,17 @@ import math
 import time
 from collections.abc import Sequence
 
-from code_judge_server.idempotency import Idempotency, content_key
-from code_judge_server.judging import Judge
+from code_judge_server.judging.judge import Judge
 from code_judge_server.metrics import Metrics
-from code_judge_server.pending_batch import PendingBatch
-from code_judge_server.queue_errors import DrainingError, QueueFullError
-from code_judge_server.queued_run import QueuedRun, Work
+from code_judge_server.queueing.idempotency import Idempotency, content_key
+from code_judge_server.queueing.pending_batch import PendingBatch
+from code_judge_server.queueing.queue_errors import DrainingError, QueueFullError
+from code_judge_server.queueing.queued_run import QueuedRun, Work
+from code_judge_server.queueing.scheduler import Scheduler
+from code_judge_server.queueing.shared_capacity import SharedCapacity
 from code_judge_server.sandbox import Executor
-from code_judge_server.scheduler import Scheduler
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
-from code_judge_server.shared_capacity import SharedCapacity
 
 _MAX_RETRY_AFTER_S = 60
 _MAX_DEADLINE_S = 366 * 86400.0

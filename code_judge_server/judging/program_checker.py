@@ -1,9 +1,9 @@
 """A checker of the user's: a program that reads input, output and expected output from files, and accepts or not."""
 
-from code_judge_server.compiling import Program
 from code_judge_server.ending import Ending
+from code_judge_server.judging.compiling import Program
+from code_judge_server.judging.run_results import end_of
 from code_judge_server.limits import with_room_for
-from code_judge_server.run_results import end_of
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
 _FILE_NAMES = ("input.txt", "output.txt", "expected.txt")

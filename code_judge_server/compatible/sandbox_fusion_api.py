@@ -11,13 +11,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from code_judge_server import notebook_driver
-from code_judge_server.client_name import client_of
-from code_judge_server.http_errors import DOCUMENTED_REFUSALS, RejectedError
-from code_judge_server.http_guards import StrictJsonRoute, unless_disconnected
-from code_judge_server.languages import LanguageRules, wrong_fields
-from code_judge_server.queue import SubmissionQueue
-from code_judge_server.sandbox_fusion_results import (
+from code_judge_server.api.client_name import client_of
+from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
+from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.compatible import notebook_driver
+from code_judge_server.compatible.sandbox_fusion_results import (
     compile_result,
     encoded_files,
     failed_compile_result,
@@ -25,13 +23,15 @@ from code_judge_server.sandbox_fusion_results import (
     run_result,
     run_status,
 )
-from code_judge_server.sandbox_fusion_schemas import (
+from code_judge_server.compatible.sandbox_fusion_schemas import (
     RunCodeRequest,
     RunCodeResponse,
     RunJupyterRequest,
     RunJupyterResponse,
     RunStatus,
 )
+from code_judge_server.languages import LanguageRules, wrong_fields
+from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.schemas import Limits, Rejection, Submission, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
 

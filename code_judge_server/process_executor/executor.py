@@ -3,7 +3,7 @@
 It bounds time, memory, output, processes and file sizes, and leaves nothing running. It does NOT isolate: a program can
 read and write the files of the server's user, use the network, and signal the server.
 
-    server ── socket pair ──> slot (one per concurrent program, `code_judge_server.slot`) ──> program ──> its children
+    server ── socket pair ──> slot (one per concurrent program, `main`) ──> program ──> its children
 
 The server never forks a program itself. A slot that dies is replaced and its program run once more; a server that dies
 closes the sockets, upon which each slot kills its program, removes its files and ends.
@@ -23,10 +23,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from code_judge_server import process_tree, work_folder
 from code_judge_server.ending import Ending
+from code_judge_server.process_executor import frames
 from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome
 from code_judge_server.schemas import Canary, IsolationTier
-from code_judge_server.slot import frames, process_tree, work_folder
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +39,10 @@ ORPHAN_KILL_ROUNDS = 100
 ORPHAN_KILL_PAUSE_S = 0.001
 
 _SLOT_COMMAND = (
-    "import sys; sys.path.append(sys.argv[1]); from code_judge_server.slot.main import serve; "
+    "import sys; sys.path.append(sys.argv[1]); from code_judge_server.process_executor.main import serve; "
     "serve(int(sys.argv[2]), sys.argv[3])"
 )
-_PACKAGE_PARENT = str(Path(__file__).resolve().parents[1])
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 class SlotDiedError(Exception):

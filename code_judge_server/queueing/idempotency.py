@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from pydantic import TypeAdapter
 
-from code_judge_server.queued_run import QueuedRun
+from code_judge_server.queueing.queued_run import QueuedRun
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 
 _SUBMISSION = TypeAdapter(Submission)

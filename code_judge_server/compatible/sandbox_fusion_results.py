@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import FailFast, TypeAdapter, ValidationError
 
-from code_judge_server.json_bounds import has_more_than
-from code_judge_server.sandbox_fusion_schemas import (
+from code_judge_server.api.json_bounds import has_more_than
+from code_judge_server.compatible.sandbox_fusion_schemas import (
     CellRunResult,
     CommandRunResult,
     CommandRunStatus,

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from code_judge_server.fair_queue import FairQueue
-from code_judge_server.judging import Judge
-from code_judge_server.queued_run import QueuedRun
-from code_judge_server.run_times import RunTimes
+from code_judge_server.judging.judge import Judge
+from code_judge_server.queueing.fair_queue import FairQueue
+from code_judge_server.queueing.queued_run import QueuedRun
+from code_judge_server.queueing.run_times import RunTimes
+from code_judge_server.queueing.shared_capacity import SharedCapacity
 from code_judge_server.sandbox import Executor
 from code_judge_server.schemas import Verdict
-from code_judge_server.shared_capacity import SharedCapacity
 
 logger = logging.getLogger(__name__)
 

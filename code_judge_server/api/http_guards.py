@@ -13,9 +13,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from code_judge_server.client_name import client_of
-from code_judge_server.http_errors import RejectedError, rejection, wrong_fields_error
-from code_judge_server.json_bounds import MANY_SUBMISSIONS, ONE_SUBMISSION, refuse_costly_json
+from code_judge_server.api.client_name import client_of
+from code_judge_server.api.http_errors import RejectedError, rejection, wrong_fields_error
+from code_judge_server.api.json_bounds import MANY_SUBMISSIONS, ONE_SUBMISSION, refuse_costly_json
 from code_judge_server.metrics import Metrics
 from code_judge_server.settings import is_loopback
 

@@ -7,9 +7,10 @@ import socket
 from dataclasses import asdict
 from itertools import count
 
-from code_judge_server.slot import frames, process_tree, work_folder
-from code_judge_server.slot.program import CommandOutcome, run_command
-from code_judge_server.slot.spawn import CommandLimits
+from code_judge_server import process_tree, work_folder
+from code_judge_server.process_executor import frames
+from code_judge_server.process_executor.program import CommandOutcome, run_command
+from code_judge_server.process_executor.spawn import CommandLimits
 
 SHOWN_FOLDER = b"/sandbox"
 """What a program's output shows in place of its folder, whose name differs from run to run."""

@@ -6,7 +6,7 @@ A parser needs up to fifty times the bytes of `[{},{},...]`: 60 MiB of tiny subm
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from code_judge_server.http_errors import RejectedError
+from code_judge_server.api.http_errors import RejectedError
 
 _PIECE_BYTES = 256 * 1024
 """So much is looked through in one go: a thread holds the others up for no longer than that takes."""

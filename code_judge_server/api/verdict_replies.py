@@ -10,9 +10,9 @@ from fastapi import Response
 from pydantic import TypeAdapter
 from starlette.types import Message, Receive, Scope, Send
 
-from code_judge_server.client_name import client_of
-from code_judge_server.http_guards import disconnected
-from code_judge_server.pending_batch import PendingBatch
+from code_judge_server.api.client_name import client_of
+from code_judge_server.api.http_guards import disconnected
+from code_judge_server.queueing.pending_batch import PendingBatch
 from code_judge_server.schemas import Verdict, VerdictStatus
 
 logger = logging.getLogger(__name__)

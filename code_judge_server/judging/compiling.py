@@ -5,12 +5,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from code_judge_server.compile_cache import Compilation, CompileCache
 from code_judge_server.ending import Ending
 from code_judge_server.jail.preload import choose
+from code_judge_server.judging.compile_cache import Compilation, CompileCache
+from code_judge_server.judging.precompiled_header import PrecompiledHeader
+from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules
-from code_judge_server.precompiled_header import PrecompiledHeader
-from code_judge_server.run_results import end_of
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
 _CHANCE_ENDINGS = {Ending.WALL_TIME, Ending.CANCELLED}
