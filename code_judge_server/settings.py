@@ -131,8 +131,8 @@ class Settings(BaseSettings):
     exit_with_stdin: bool = False
     """Stop at once when standard input ends, so that a server dies with the process that holds the other end."""
     preloads: dict[str, list[str]] = {}
-    """Sets of modules that warm interpreters hold besides `bare` (none) and `sci` (numpy, sympy), as JSON:
-    {"frames": ["numpy", "pandas"]}. The imports of a program choose the set; more sets take more memory."""
+    """Sets of modules that warm interpreters hold besides `bare` (none), `sympy` and `sci` (numpy, sympy), as
+    JSON: {"frames": ["numpy", "pandas"]}. The imports of a program choose the set; more sets take more memory."""
     work_dir: Path | None = None
     """Folder for the files of running programs; absent: the system's folder for temporary files."""
     log_format: Literal["text", "json"] = "text"

@@ -58,7 +58,10 @@ def choose(source: bytes, available: Mapping[str, Sequence[str]]) -> str | None:
         source: The program, whatever it is; only its beginning is looked at.
         available: Name of each set, and its modules.
     """
-    wanted = _imported(source[:_SCANNED_BYTES])
+    source = source[:_SCANNED_BYTES]
+    wanted = _imported(source)
+    if b"lambdify" in source:
+        wanted.add("numpy")  # which sympy imports then
 
     def rank(name: str) -> tuple[int, int]:
         modules = {module.partition(".")[0] for module in available[name]}

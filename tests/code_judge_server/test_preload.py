@@ -9,7 +9,7 @@ import pytest
 
 from code_judge_server.jail.preload import choose
 
-SETS = {"bare": (), "sci": ("numpy", "sympy"), "frames": ("numpy", "pandas")}
+SETS = {"bare": (), "sympy": ("sympy",), "sci": ("numpy", "sympy"), "frames": ("numpy", "pandas")}
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,13 @@ SETS = {"bare": (), "sci": ("numpy", "sympy"), "frames": ("numpy", "pandas")}
         (b"", "bare"),
         (b"print('import numpy')", "bare"),
         (b"import numpy as np", "sci"),
-        (b"import os, sympy.abc as abc # both", "sci"),
+        (b"import os, sympy.abc as abc # both", "sympy"),
+        (b"from sympy import *\nf = lambdify(x, sin(x))", "sci"),
         (b"def f():\n\tfrom numpy.linalg import (\n\t\tnorm)", "sci"),
         (b"import pandas\nimport numpy", "frames"),
         (b"import numpyro\nfrom sympy_tools import x\nfrom . import numpy", "bare"),
         (b"\xff\xfe\x00import numpy", "bare"),
-        (b"x = 1\r\nimport sympy\r\n", "sci"),
+        (b"x = 1\r\nimport sympy\r\n", "sympy"),
     ],
 )
 def test_the_imports_choose_the_set(source: bytes, chosen: str):

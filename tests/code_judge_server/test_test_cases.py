@@ -174,7 +174,7 @@ async def test_a_signal_is_told(fresh_judge: JudgeInProcess, code: str, status: 
 
 @pytest.mark.parametrize(
     ("code", "module", "preload"),
-    [("print(1)", "", "bare"), ("import numpy", "", "sci"), ("import helper", "from sympy import *", "sci")],
+    [("print(1)", "", "bare"), ("import numpy", "", "sci"), ("import helper", "from sympy import *", "sympy")],
 )
 async def test_the_imports_of_a_program_and_its_modules_choose_the_interpreter(
     fresh_judge: JudgeInProcess, code: str, module: str, preload: str

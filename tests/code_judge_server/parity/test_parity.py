@@ -17,10 +17,11 @@ from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
 
 from code_judge_server.jail.canaries import find_tier
 from code_judge_server.jail.preload import choose
+from code_judge_server.preload_sets import preload_sets
 from code_judge_server.schemas import IsolationTier
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
-PRELOADS = {"bare": (), "sci": ("numpy", "sympy")}
+PRELOADS = preload_sets({})
 LIMITS = {"memory_bytes": 1 << 30, "max_tasks": 128}
 QUICK = ("main_", "frames_", "excepthook_", "exit_")
 SHOW_WHAT_IS_LOADED = {"lib_tracemalloc_faulthandler", "warnings_filters"}
