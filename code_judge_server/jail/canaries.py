@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from code_judge_server.jail import canary_job, init_binary, seccomp_filter
+from code_judge_server.jail import canary_job, compiled, seccomp_filter
 from code_judge_server.jail.cgroups import NoCgroupsError, make_cgroups
 from code_judge_server.jail.plan import PACKAGE_PARENT
 from code_judge_server.schemas import Canary, IsolationTier
@@ -80,10 +80,10 @@ def _probe_seccomp() -> Canary:
 
 def _probe_init() -> Canary:
     try:
-        descriptor = init_binary.open_init_binary()
-    except init_binary.NoInitBinaryError as error:
+        for descriptor in (compiled.open_init(), compiled.open_job_start()):
+            os.close(descriptor)
+    except compiled.NotCompiledError as error:
         return Canary(name="compiled init", passed=False, detail=f"{error}; a slower one in Python stands in for it")
-    os.close(descriptor)
     return Canary(name="compiled init", passed=True, detail="")
 
 

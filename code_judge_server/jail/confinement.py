@@ -41,8 +41,8 @@ class Confinement:
             limits_memory: whether RLIMIT_DATA and RLIMIT_NPROC stand in for a control group.
             tasks_besides: counts what RLIMIT_NPROC counts besides the job.
         """
-        self._uid = uid
-        self._ruleset = ruleset
+        self.uid = uid
+        self.ruleset = ruleset
         self._limits_memory = limits_memory
         self._tasks_besides = tasks_besides
         wanted = (
@@ -78,39 +78,41 @@ class Confinement:
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         syscalls.put_on_filter(seccomp)
 
-    def set_limits(self, limits: dict) -> None:
-        """Set the hard limits of this process, a job to be."""
-        self._set_limit(resource.RLIMIT_CPU, math.ceil(limits["cpu_time_s"]) + 1)
-        self._set_limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
-        # Not of the slot: the kernel holds whoever passes descriptors on to it, counting those of all of this user's.
-        self._set_limit(resource.RLIMIT_NOFILE, _OPEN_FILES_UNCOUNTED if self._limits_memory else _OPEN_FILES)
-        self._set_limit(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS)
-        self._set_limit(resource.RLIMIT_MEMLOCK, _LOCKED_BYTES)
+    def rlimits(self, limits: dict) -> dict[int, int]:
+        """Return the hard limits of a job, by their kind."""
+        wanted = {
+            resource.RLIMIT_CPU: math.ceil(limits["cpu_time_s"]) + 1,
+            resource.RLIMIT_FSIZE: limits["disk_bytes"],
+            # Not of the slot: the kernel holds whoever passes descriptors on to it, counting those of all of this user's.
+            resource.RLIMIT_NOFILE: _OPEN_FILES_UNCOUNTED if self._limits_memory else _OPEN_FILES,
+            resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
+            resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
+        }
         if self._limits_memory:
             # Both are rough: the server samples what is really used.
-            self._set_limit(
-                resource.RLIMIT_DATA, 2 * limits["memory_bytes"] + limits["max_tasks"] * _THREAD_STACK_BYTES
-            )
-            self._set_limit(resource.RLIMIT_NPROC, self._tasks_besides() + limits["max_tasks"] + _TASKS_OF_SLOT)
+            wanted[resource.RLIMIT_DATA] = 2 * limits["memory_bytes"] + limits["max_tasks"] * _THREAD_STACK_BYTES
+            wanted[resource.RLIMIT_NPROC] = self._tasks_besides() + limits["max_tasks"] + _TASKS_OF_SLOT
+        return {kind: _at_most(value, self._most[kind]) for kind, value in wanted.items()}
+
+    def set_limits(self, limits: dict) -> None:
+        """Set the hard limits of this process, a job to be."""
+        for kind, value in self.rlimits(limits).items():
+            resource.setrlimit(kind, (value, value))
 
     def become_user(self) -> None:
         """Become the job's user, and give up every capability for good: the slot's bounding set is empty."""
-        if self._uid is None:
+        if self.uid is None:
             syscalls.drop_capabilities()
         else:
-            os.setresuid(self._uid, self._uid, self._uid)
+            os.setresuid(self.uid, self.uid, self.uid)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own /proc/self/fd is closed to it
 
     def lock_in(self) -> None:
         """Put on Landlock, and keep the standard descriptors only."""
-        ruleset = self._ruleset()
+        ruleset = self.ruleset()
         if ruleset is not None:
             syscalls.landlock_restrict(ruleset)
         os.closerange(3, _LAST_DESCRIPTOR)
-
-    def _set_limit(self, limit: int, value: int) -> None:
-        value = _at_most(value, self._most[limit])
-        resource.setrlimit(limit, (value, value))
 
 
 def _at_most(value: int, most: int) -> int:

@@ -57,29 +57,35 @@ class NamespaceEnclosure:
     def __init__(self, helper: Inits) -> None:
         """Use the inits of this helper."""
         self._helper = helper
-        self._init = self._init_fd = -1
+        self._init = -1
+        self.init_fd = -1
+        """Pidfd of the first process of the open place."""
 
     def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """See `Enclosure`."""
         try:
-            self._init, self._init_fd = self._helper.start(disk_bytes, proc_is_writable=proc_is_writable)
+            self._init, self.init_fd = self._helper.start(disk_bytes, proc_is_writable=proc_is_writable)
         except inits.InitError as error:
             raise EnclosureError(str(error)) from error
         try:
-            syscalls.setns(self._init_fd, syscalls.CLONE_NEWPID)
+            syscalls.setns(self.init_fd, syscalls.CLONE_NEWPID)
         except ProcessLookupError as error:
             self.close()
             raise EnclosureError("init: it was killed") from error
 
     def enter(self) -> None:
         """See `Enclosure`."""
-        self._helper.forget()
-        syscalls.setns(self._init_fd, _JOINED)
+        self.forget()
+        syscalls.setns(self.init_fd, _JOINED)
         os.chdir(WORK_FOLDER)
+
+    def forget(self) -> None:
+        """Have this object, in a fork of the slot, hold no descriptor of the slot's any more."""
+        self._helper.forget()
 
     def kill(self) -> None:
         """See `Enclosure`."""
-        inits.kill(self._init_fd)
+        inits.kill(self.init_fd)
 
     def clear_out(self) -> None:
         """See `Enclosure`: in this pid namespace there is nothing else, and the init is spared."""
@@ -88,4 +94,4 @@ class NamespaceEnclosure:
 
     def close(self) -> float:
         """See `Enclosure`."""
-        return inits.end(self._init, self._init_fd)
+        return inits.end(self._init, self.init_fd)

@@ -77,6 +77,7 @@ def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
         host_proc=os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
         seccomp=_read_all(descriptors[0]),
         init=descriptors[1] if len(descriptors) > 1 else None,
+        job_start=descriptors[2] if len(descriptors) > 1 else None,
         uids=message["uids"],
         cgroup_version=message["cgroup_version"],
         cgroups=folders,

@@ -14,6 +14,7 @@ class Machine:
         host_proc: int,
         seccomp: bytes,
         init: int | None,
+        job_start: int | None,
         uids: list[int] | None,
         cgroup_version: int | None,
         cgroups: list[dict[str, int]],
@@ -28,6 +29,7 @@ class Machine:
             host_proc: the machine's /proc, where a process finds the id that the server knows it by.
             seccomp: BPF instructions.
             init: the compiled init, if there is one.
+            job_start: the compiled start of jobs, if there is one.
             uids: user of each slot's jobs; absent: the user that all of this runs as.
             cgroup_version: 1 or 2; absent: there are no groups.
             cgroups: open folders by controller, of each slot.
@@ -39,6 +41,7 @@ class Machine:
         self.host_proc = host_proc
         self.seccomp = seccomp
         self.init = init
+        self.job_start = job_start
         self.uids = uids
         self.cgroup_version = cgroup_version
         self.cgroups = cgroups
@@ -54,5 +57,6 @@ class Machine:
     def close(self) -> None:
         """Close the descriptors in a slot, which has entered its group and needs them no more."""
         opened = [self.host_proc, *(folder for group in self.cgroups for folder in group.values())]
-        for descriptor in opened if self.init is None else [*opened, self.init]:
-            os.close(descriptor)
+        for descriptor in (*opened, self.init, self.job_start):
+            if descriptor is not None:
+                os.close(descriptor)

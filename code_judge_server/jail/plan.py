@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from code_judge_server import work_folder
-from code_judge_server.jail import init_binary, seccomp_filter
+from code_judge_server.jail import compiled, seccomp_filter
 from code_judge_server.jail.cgroups import Cgroups, make_cgroups
 from code_judge_server.jail.protocol import Message
 from code_judge_server.schemas import IsolationTier
@@ -51,6 +51,8 @@ class Plan:
     """Tier C: below it is the folder of each job."""
     init: int | None
     """Descriptor of the compiled init; absent: `python_init` stands in for it."""
+    job_start: int | None
+    """Descriptor of the compiled start of jobs; there is one if there is a compiled init."""
 
     def command(self, descriptor: int) -> list[str]:
         """Return the command that starts a launcher on its socket; no `-I` or `-S`: its zygotes stand in for plain
@@ -72,7 +74,8 @@ class Plan:
             "cgroup_version": None if groups is None else groups.version,
             "cgroups": [{name: str(folder) for name, folder in folders.items()} for folders in slots],
         }
-        return message, (self.seccomp,) if self.init is None else (self.seccomp, self.init)
+        compiled_parts = () if self.init is None or self.job_start is None else (self.init, self.job_start)
+        return message, (self.seccomp, *compiled_parts)
 
     def close(self) -> None:
         """Remove the groups and folders and close the descriptors; no launcher of this plan runs any more."""
@@ -80,7 +83,7 @@ class Plan:
             self.cgroups.remove()
         if self.work_folder is not None:
             work_folder.remove(self.work_folder)
-        for descriptor in (self.seccomp, self.init):
+        for descriptor in (self.seccomp, self.init, self.job_start):
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -115,10 +118,11 @@ def make_plan(
     if tier is IsolationTier.A:
         groups = make_cgroups()
         groups.make_slots(num_slots)
-    init = None
+    init = job_start = None
     if compiled_init:
-        with contextlib.suppress(init_binary.NoInitBinaryError):  # the canaries tell
-            init = init_binary.open_init_binary()
+        with contextlib.suppress(compiled.NotCompiledError):  # the canaries tell
+            job_start = compiled.open_job_start()
+            init = compiled.open_init()
     return Plan(
         tier=tier,
         num_slots=num_slots,
@@ -129,6 +133,7 @@ def make_plan(
         work_folder=_make_work_folder() if tier is IsolationTier.C else None,
         seccomp=seccomp_filter.open_filter(own_network=tier is not IsolationTier.C, memory_group=groups is not None),
         init=init,
+        job_start=job_start,
     )
 
 

@@ -12,8 +12,8 @@ Server to launcher:
 Server to slot:
     `{"kind": "job", "argv": [..], "interpret": bool, "limits": {"cpu_time_s", "memory_bytes", "max_tasks",
     "disk_bytes"}, "files": [size, ..], "collect": number of files, "collect_bytes": n}` + [files, stdin, stdout,
-    stderr] (+ [collected] iff `collect`): memfds of the files one after the other, behind them a JSON list of their
-    paths and then of those to collect (it is not read where there are none of either), and of stdin, two pipes, and a
+    stderr] (+ [collected] iff `collect`): memfds of the files one after the other, behind them their
+    paths and then those to collect, a null behind each (they are not read where there are none), and of stdin, two pipes, and a
     memfd to copy collected files to; with `"oom_score_adj": n` too, the kernel kills it later than other jobs;
     `{"kind": "kill"}`: end the job now; ignored where none runs.
 Slot to server:

@@ -11,6 +11,7 @@ import resource
 import select
 import socket
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from code_judge_server.jail import protocol, python_main, work_files
@@ -19,6 +20,10 @@ from code_judge_server.jail.enclosure import Enclosure, EnclosureError
 from code_judge_server.jail.execution import execute
 from code_judge_server.jail.slot_cgroup import SlotCgroup
 
+ForkJob = Callable[[protocol.Message, list[int], int, int], int]
+"""Takes a job, its descriptors, where to report why it could not be made, and how early the kernel shall kill it for want of
+memory; returns as `fork` does.
+"""
 _REPORT_BYTES = 4096
 _OOM_SCORE_ADJ = 1000
 """Of the whole group, a job goes before its slot."""
@@ -48,9 +53,17 @@ class Slot:
         cgroup: SlotCgroup | None,
         *,
         helper: int | None,
+        fork: ForkJob | None,
     ) -> None:
-        """Take over the parts; `server` is the socket that jobs come on, `helper` the descriptor that hangs up when the
-        enclosure's helper dies.
+        """Take over the parts.
+
+        Args:
+            server: The socket that jobs come on.
+            enclosure: Where a job runs.
+            confinement: What it may not do.
+            cgroup: This process's, if it has one of its own.
+            helper: The descriptor that hangs up when the enclosure's helper dies.
+            fork: Forks a job and puts it in its place; absent: this class does.
         """
         self._server = server
         self._enclosure = enclosure
@@ -61,6 +74,7 @@ class Slot:
         self._poll.register(server, select.POLLIN)
         self._idle_poll = select.poll()
         self._idle_poll.register(server, select.POLLIN)
+        self._fork = fork
         self._helper = helper
         if helper is not None:
             self._idle_poll.register(helper, 0)  # which still tells of its end
@@ -124,7 +138,10 @@ class Slot:
         protocol.send(self._server, ended)
 
     def _fork_job(self, job: protocol.Message, descriptors: list[int]) -> int:
-        pid = python_main.fork()
+        if self._fork is not None:
+            pid = self._fork(job, descriptors, self._reporting, job.get("oom_score_adj", _OOM_SCORE_ADJ))
+        else:
+            pid = python_main.fork()
         if pid == 0:
             self._be_job(job, descriptors)
         if pid < 0:
@@ -159,8 +176,17 @@ class Slot:
 
     def _be_job(self, job: protocol.Message, descriptors: list[int]) -> NoReturn:
         """Turn this fork into the job: nothing here returns to the slot's code."""
+        self._server.detach()  # so that the object, should the job's end finalize it, closes no descriptor of the job's
+        if self._fork is None:
+            self._take_place(job, descriptors)
+        argv = job["argv"]
+        if job["interpret"]:
+            python_main.run(argv[1], argv)
+        execute(argv)
+
+    def _take_place(self, job: protocol.Message, descriptors: list[int]) -> None:
+        """Be in the enclosure, confined, with files and standard descriptors."""
         try:
-            self._server.detach()  # so that the object, should the job's end finalize it, closes no descriptor of the job's
             self._enter(job.get("oom_score_adj", _OOM_SCORE_ADJ))
             self._confinement.set_limits(job["limits"])
             self._confinement.become_user()
@@ -172,10 +198,6 @@ class Slot:
         except BaseException as error:  # noqa: BLE001 - the server is told; raising would run the slot's code in the job
             os.write(self._reporting, f"job: {type(error).__name__}: {error}".encode()[:_REPORT_BYTES])
             os._exit(1)
-        argv = job["argv"]
-        if job["interpret"]:
-            python_main.run(argv[1], argv)
-        execute(argv)
 
     def _enter(self, oom_score_adj: int) -> None:
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)

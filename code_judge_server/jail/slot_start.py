@@ -3,11 +3,13 @@
 import contextlib
 import os
 import socket
+from functools import partial
 
-from code_judge_server.jail import folder_enclosure, landlock, syscalls
+from code_judge_server.jail import folder_enclosure, landlock, protocol, syscalls
 from code_judge_server.jail.confinement import Confinement
 from code_judge_server.jail.enclosure import NamespaceEnclosure
 from code_judge_server.jail.inits import Inits
+from code_judge_server.jail.job_start import JobStart
 from code_judge_server.jail.machine import Machine
 from code_judge_server.jail.slot import Slot
 from code_judge_server.jail.slot_cgroup import SlotCgroup
@@ -16,7 +18,7 @@ from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namesp
 _OOM_SCORE_ADJ = "-900"
 
 
-def open_slot(server: socket.socket, machine: Machine, number: int, preload: str) -> Slot:
+def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | None, number: int, preload: str) -> Slot:
     """Make this process the slot `number` of a preload set, with `server` as the socket that jobs come on.
 
     Raises:
@@ -40,7 +42,34 @@ def open_slot(server: socket.socket, machine: Machine, number: int, preload: str
     confinement = Confinement(uid=uid, ruleset=lambda: ruleset, limits_memory=cgroup is None, tasks_besides=lambda: 0)
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()  # last: a change of user or group clears it
-    return Slot(server, NamespaceEnclosure(helper), confinement, cgroup, helper=helper.fileno())
+    enclosure = NamespaceEnclosure(helper)
+    fork = None if job_start is None else partial(_fork_job, job_start, enclosure, confinement)
+    return Slot(server, enclosure, confinement, cgroup, helper=helper.fileno(), fork=fork)
+
+
+def _fork_job(
+    job_start: JobStart,
+    enclosure: NamespaceEnclosure,
+    confinement: Confinement,
+    job: protocol.Message,
+    descriptors: list[int],
+    report: int,
+    oom_score_adj: int,
+) -> int:
+    """Be a `slot.ForkJob`."""
+    pid = job_start.fork(
+        init=enclosure.init_fd,
+        ruleset=confinement.ruleset(),
+        uid=confinement.uid,
+        oom_score_adj=oom_score_adj,
+        descriptors=descriptors,
+        report=report,
+        sizes=job["files"],
+        limits=confinement.rlimits(job["limits"]),
+    )
+    if pid == 0:
+        enclosure.forget()
+    return pid
 
 
 def _outlive_jobs() -> None:
@@ -65,4 +94,4 @@ def _open_without_namespaces(server: socket.socket, machine: Machine, name: str,
     )
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()
-    return Slot(server, enclosure, confinement, None, helper=None)
+    return Slot(server, enclosure, confinement, None, helper=None, fork=None)

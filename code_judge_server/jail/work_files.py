@@ -3,7 +3,6 @@ own rights.
 """
 
 import contextlib
-import json
 import os
 import stat
 
@@ -14,10 +13,11 @@ def read_names(contents: int, sizes: list[int]) -> list[str]:
     """Return the names that follow the files of these sizes in `contents`: theirs, then those of what to collect.
 
     Raises:
-        OSError, ValueError: `contents` is something else.
+        OSError: `contents` is something else.
     """
     start = sum(sizes)
-    return json.loads(os.pread(contents, os.fstat(contents).st_size - start, start))
+    names = os.pread(contents, os.fstat(contents).st_size - start, start)
+    return [name.decode() for name in names.split(b"\0")[:-1]]
 
 
 def write_files(contents: int, sizes: list[int]) -> None:
@@ -26,7 +26,7 @@ def write_files(contents: int, sizes: list[int]) -> None:
 
     Raises:
         OSError: the disk quota is used up, or a path is a folder.
-        IndexError, ValueError: `contents` is something else.
+        IndexError: `contents` is something else.
     """
     offset = 0
     names = read_names(contents, sizes) if sizes else []

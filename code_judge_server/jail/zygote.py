@@ -10,6 +10,7 @@ import traceback
 from typing import NoReturn
 
 from code_judge_server.jail import orphans, preload, protocol, syscalls
+from code_judge_server.jail.job_start import JobStart
 from code_judge_server.jail.machine import Machine
 from code_judge_server.jail.slot_start import open_slot
 
@@ -20,6 +21,8 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     syscalls.die_with_parent()
     if machine.work_folder is not None:
         orphans.adopt()
+    has_namespaces = machine.work_folder is None
+    job_start = JobStart(machine.job_start) if has_namespaces and machine.job_start is not None else None
     try:
         preload.load(modules)
     except ImportError as error:
@@ -45,7 +48,7 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
             if pid == 0:
                 for pidfd in slots:
                     os.close(pidfd)
-                _slot_main(launcher, machine, message, descriptors)
+                _slot_main(launcher, machine, job_start, message, descriptors)
             protocol.close_all(descriptors)
             pidfd = os.pidfd_open(pid)
             slots[pidfd] = pid
@@ -53,11 +56,16 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
 
 
 def _slot_main(
-    launcher: socket.socket, machine: Machine, message: protocol.Message, descriptors: list[int]
+    launcher: socket.socket,
+    machine: Machine,
+    job_start: JobStart | None,
+    message: protocol.Message,
+    descriptors: list[int],
 ) -> NoReturn:
     answer = {"kind": "slot", "number": message["number"], "preload": message["preload"]}
     try:
-        slot = open_slot(socket.socket(fileno=descriptors[0]), machine, message["number"], message["preload"])
+        server = socket.socket(fileno=descriptors[0])
+        slot = open_slot(server, machine, job_start, message["number"], message["preload"])
     except OSError as error:
         protocol.send(launcher, {**answer, "error": f"slot {message['number']}: {error}"})
         os._exit(1)

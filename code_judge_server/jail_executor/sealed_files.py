@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import orjson
-
 from code_judge_server.sandbox import ExecutorError, Job
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -65,8 +63,8 @@ def _seal_input(job: Job) -> SealedInput:
 
 
 def with_names(files: Mapping[str, bytes], collect: Sequence[str] = ()) -> list[bytes]:
-    """Return what a slot gets of files: their contents, then their names and those of what to collect as JSON."""
-    return [*files.values(), orjson.dumps([*files, *collect])]
+    """Return what a slot gets of files: their contents, then their names and those of what to collect, a null behind each."""
+    return [*files.values(), b"".join(name.encode() + b"\0" for name in (*files, *collect))]
 
 
 def seal(name: str, chunks: Iterable[bytes]) -> int:

@@ -113,7 +113,7 @@ async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(en
     running = await begin(slot, other)
     message, (files, stdin, stdout, stderr, collected) = other.take_job()
     assert (message["files"], message["collect"]) == ([2, 3], 1)
-    assert (os.read(files, 100), os.read(stdin, 100)) == (b'12345["a/b","c","out"]', b"in")
+    assert (os.read(files, 100), os.read(stdin, 100)) == (b"12345a/b\0c\0out\0", b"in")
     with pytest.raises(PermissionError):
         os.pwrite(files, b"x", 0)
     os.write(stdout, b"x" * 1000)
@@ -356,7 +356,7 @@ async def test_large_files_are_sealed_without_stalling_the_event_loop() -> None:
         await asyncio.sleep(0)
     sealed = sealing.result()
     assert num_turns > 1
-    assert os.pread(sealed.files, 100, 2**25 - 1) == b'12["a","b"]'
+    assert os.pread(sealed.files, 100, 2**25 - 1) == b"12a\0b\0"
     with pytest.raises(PermissionError):
         os.pwrite(sealed.files, b"x", 0)
     sealed.close()

@@ -1,0 +1,74 @@
+"""A job is made by compiled code where there is a compiler, and by Python elsewhere: both do the same."""
+
+from collections.abc import Iterator
+
+import pytest
+from jail_driver import MIB, Jail, jail
+from jail_tiers import NAMESPACE_TIERS
+
+pytestmark = pytest.mark.skipif(not NAMESPACE_TIERS, reason="this machine gives no namespaces")
+
+LOOK = """
+import json, os, resource, sys
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+names = ["Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "SigBlk", "SigIgn", "NSpid"]
+limits = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+files = {}
+for folder, _, found in os.walk("."):
+    files |= {os.path.join(folder, name): os.stat(os.path.join(folder, name)).st_mode for name in found}
+    files[folder] = os.stat(folder).st_mode
+print(json.dumps({
+    "status": {name: status[name].split() for name in names},
+    "limits": {name: resource.getrlimit(getattr(resource, name)) for name in limits},
+    "files": files,
+    "cwd": os.getcwd(),
+    "umask": os.umask(0),
+    "descriptors": sorted(os.listdir("/proc/self/fd")),
+    "oom": open("/proc/self/oom_score_adj").read(),
+    "namespaces": sorted(os.listdir("/proc/self/ns")),
+    "session": os.getsid(0) == os.getpid(),
+    "stdin": sys.stdin.read(),
+}))
+"""
+FILES = {"a/b/c.txt": b"x" * 100_000, "empty": b"", "ü/é.txt": b"1"}
+
+
+@pytest.fixture(params=NAMESPACE_TIERS)
+def both(request: pytest.FixtureRequest) -> Iterator[list[Jail]]:
+    with jail(request.param) as compiled, jail(request.param, compiled_init=False) as python:
+        assert compiled.plan.job_start is not None, "the tests need a C compiler"
+        assert python.plan.job_start is None
+        yield [compiled, python]
+
+
+def test_a_job_is_the_same_whoever_makes_it(both: list[Jail]):
+    seen = [started.run_python(LOOK, files=FILES, stdin=b"in") for started in both]
+    assert seen[0].ended["exit_code"] == 0, seen[0].stderr
+    assert seen[0].text == seen[1].text
+
+
+def test_files_arrive_whole(both: list[Jail]):
+    paths = [*FILES, "main.py"]
+    for started in both:
+        ran = started.run_python("", files=FILES, collect=paths)
+        assert ran.files == {**FILES, "main.py": b""}
+
+
+@pytest.mark.parametrize(
+    ("files", "reasons"),
+    [
+        ({"a": b"x" * 4 * MIB}, ["No space left on device"]),
+        ({"a": b"", "a/b": b""}, ["File exists", "Not a directory"]),
+        ({"x" * 300: b""}, ["File name too long"]),
+    ],
+    ids=["no room", "a file in the way", "a long name"],
+)
+def test_what_cannot_be_made_is_told_and_the_slot_goes_on(
+    both: list[Jail], files: dict[str, bytes], reasons: list[str]
+):
+    for started in both:
+        ended = started.run_python("print(1)", files=files, limits={"disk_bytes": MIB}).ended
+        assert ended["exit_code"] == 1
+        assert ended["error"].startswith("job: ")
+        assert any(reason in ended["error"] for reason in reasons)
+        assert started.run_python("print('again')").text == "again"
