@@ -2,9 +2,10 @@
 
 `POST /v1/submissions` takes a `SubmissionRequest` and gives a `Verdict`; `/v1/submissions/batch` takes a `SubmissionBatch`
 and gives a `VerdictBatch` in the order of the submissions; `/v1/submissions/stream` takes the same and gives one `Verdict` a
-line (NDJSON) in the order of completion. 200 whatever the verdicts; every other answer is a `Rejection`: 400 names the wrong
-fields, 401 a missing token, 413 a batch or body that is too large, 429 with `Retry-After` a full queue, 503 a server that
-is stopping.
+line (NDJSON) in the order of completion. 200 whatever the verdicts; every refusal by an endpoint is a
+`Rejection`: 400 names the wrong fields, 401 a missing token, 404 what is not there, 408 a body that took too long to arrive,
+413 a batch or body that is too large, 415 what is no JSON, 429 with `Retry-After` a full queue, 503 a server that is
+stopping.
 """
 
 import base64
@@ -275,6 +276,10 @@ class RunResult(_NativeModel):
     wall_time_s: float = 0.0
     """From the start of the program to its end, without compiling and checking."""
     peak_memory_bytes: int = 0
+    """Of the program and everything it started. Tier A: the most that its control group held at once, files that it wrote
+    included, less what the slot held before. Elsewhere: the largest resident size of one process, or of all together where they
+    were sampled. The limit itself where the kernel killed the slot with the program.
+    """
 
 
 class Verdict(RunResult):
@@ -327,13 +332,13 @@ class Health(_NativeModel):
     preloads: list[str]
     """Sets of modules that warm interpreters hold."""
     num_slots: int
-    """Programs that run at once at most."""
+    """Programs that compute at once; more run while some of them sleep."""
     num_running: int
     queue_length: int
     """Submissions that wait for a slot."""
     queue_capacity: int
     estimated_wait_s: float
-    """How long a submission that came now would wait for a slot."""
+    """How long a submission of the client that asks would wait for a slot if it came now."""
     languages: list[str]
     max_batch_items: int
     default_limits: Limits
@@ -350,7 +355,7 @@ class FieldError(_NativeModel):
 
 
 class Rejection(_NativeModel):
-    """Body of every 4xx reply."""
+    """Body of every refusal."""
 
     detail: str
     errors: list[FieldError] = []

@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     """Files that a program writes, in MiB."""
 
     compile_time_s: float = Field(default=30.0, gt=0)
-    """CPU time of one compilation; its wall clock is twice that."""
+    """CPU time of one compilation; its wall clock is four times that."""
     compile_memory_mb: int = Field(default=1024, ge=32)
     """Memory of one compilation, in MiB."""
     compile_cache_mb: int = Field(default=256, ge=0)
@@ -134,7 +134,8 @@ class Settings(BaseSettings):
     """Sets of modules that warm interpreters hold besides `bare` (none), `sympy` and `sci` (numpy, sympy), as
     JSON: {"frames": ["numpy", "pandas"]}. The imports of a program choose the set; more sets take more memory."""
     work_dir: Path | None = None
-    """Folder for the files of running programs; absent: the system's folder for temporary files."""
+    """Tier D: folder for the files of running programs; absent: the system's folder for temporary files. The other tiers keep
+    them in memory or below the latter."""
     log_format: Literal["text", "json"] = "text"
     """Lines on stderr as text, or as one JSON object each."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -16,10 +16,11 @@ def ask_for_short_slices() -> None:
     """Have the calling thread run soon after it wakes up; what it forks is not favoured.
 
     Since Linux 6.12 a thread that asks for short slices of time (which takes no privilege, and gives it no larger share)
-    has an earlier deadline than those that run for long. Elsewhere this changes nothing.
+    has an earlier deadline than those that run for long. Before, it changes nothing, and a server that an operator has given
+    another scheduling policy keeps that.
     """
     number = _SCHED_SETATTR.get(os.uname().machine)
-    if number is None:
+    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     attributes = _ATTRIBUTES.pack(
         _ATTRIBUTES.size,

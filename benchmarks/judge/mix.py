@@ -113,6 +113,7 @@ async def compare_sleepers(server: Server, num_calls: int, *, seed: int) -> list
                 started_at = perf_counter()
                 answers = await client.judge_all(calls)
                 total_s = perf_counter() - started_at
+            refuse_wrong(answers)
             waits = [answer.verdict["queue_time_s"] for answer in answers if answer.call.is_honest]
             rows.append(
                 {

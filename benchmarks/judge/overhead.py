@@ -107,18 +107,23 @@ async def run_round(server: Server, num_calls: int, rate: float, samples: Sample
 
 async def singles_per_s(server: Server, num_calls: int, prefix: str) -> float:
     """Return the throughput of calls in requests of their own, so many in flight that the judge is never idle."""
-    bodies = [orjson.dumps(call.submission) for call in repeated(TRIVIAL, num_calls, prefix=prefix)]
+    calls = repeated(TRIVIAL, num_calls, prefix=prefix)
+    bodies = [orjson.dumps(call.submission) for call in calls]
     room = asyncio.Semaphore(_SINGLES_IN_FLIGHT)
     client = LeanClient(server.url)
 
-    async def judge(body: bytes) -> None:
+    async def judge(body: bytes) -> bytes:
         async with room:
-            await client.post(_PATH, body)
+            return await client.post(_PATH, body)
 
     started_at = perf_counter()
-    await asyncio.gather(*map(judge, bodies))
+    answers = await asyncio.gather(*map(judge, bodies))
     wall_s = perf_counter() - started_at
     client.close()
+    verdicts = map(orjson.loads, answers)
+    refuse_wrong(
+        [Answer(call=call, verdict=verdict, latency_s=wall_s) for call, verdict in zip(calls, verdicts, strict=True)]
+    )
     return num_calls / wall_s
 
 

@@ -1,4 +1,4 @@
-"""Refusals as HTTP replies: every reply that is not a 200 has a `Rejection` as its body."""
+"""Refusals as HTTP replies: every refusal by an endpoint has a `Rejection` as its body."""
 
 import logging
 from collections.abc import Mapping, Sequence

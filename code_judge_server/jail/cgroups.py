@@ -20,6 +20,7 @@ CONTROLLERS_V1 = ("memory", "pids", "cpuacct")
 _CONTROLLERS_V2 = ("memory", "pids")
 _PREFIX = "code-judge-"
 _REMOVAL_TIMEOUT_S = 2.0
+_LOCK_TIMEOUT_S = 1.0
 
 
 class NoCgroupsError(Exception):
@@ -89,7 +90,7 @@ def make_cgroups() -> Cgroups:
                 _remove_stale(parent)
                 made.folders[controller] = parent / name
                 made.folders[controller].mkdir()
-                made.locks.append(_lock(made.folders[controller], fcntl.LOCK_EX))
+                made.locks.append(_lock(made.folders[controller], fcntl.LOCK_SH))
             if version == 2:
                 (made.folders[controller] / "cgroup.subtree_control").write_text(_enabling())
     except OSError as error:
@@ -152,7 +153,7 @@ def _remove_stale(parent: Path) -> None:
     """Remove the groups of servers that are no more."""
     for folder in parent.glob(f"{_PREFIX}*-*"):
         try:
-            lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = _lock(folder, fcntl.LOCK_EX)
         except OSError:  # its server lives, it is gone already, or it is not ours
             continue
         _remove(folder)
@@ -162,7 +163,7 @@ def _remove_stale(parent: Path) -> None:
 def _lock(folder: Path, how: int) -> int:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, how)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
         raise
@@ -171,12 +172,19 @@ def _lock(folder: Path, how: int) -> int:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other servers from looking at what lies in a folder."""
-    lock = _lock(folder, fcntl.LOCK_EX)
+    """Keep other servers from looking at what lies in a folder, or go on without after a while: anybody may hold that lock."""
+    lock = None
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    while lock is None and time.monotonic() < deadline:
+        with contextlib.suppress(BlockingIOError):
+            lock = _lock(folder, fcntl.LOCK_EX)
+        if lock is None:
+            time.sleep(0.01)
     try:
         yield
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 def _remove(folder: Path) -> bool:

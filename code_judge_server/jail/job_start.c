@@ -1,4 +1,4 @@
-// Forks a slot into a job and makes the fork one: a library that slots call, as `confinement` and `enclosure` do the same in Python.
+// Forks a slot into a job and makes the fork one: a library that slots call. `slot` does the same in Python.
 //
 // Every page that a fork writes to is copied. What makes a job of a fork took half of the page faults of a small program, and half
 // of its time, as long as the interpreter did it; here it touches hardly a page.
@@ -20,6 +20,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef SYS_close_range  // headers of before Linux 5.9; the numbers are those of every architecture
+#define SYS_close_range 436
+#endif
+#ifndef SYS_landlock_restrict_self
+#define SYS_landlock_restrict_self 446
+#endif
 #define FIRST_UNNEEDED_DESCRIPTOR 3
 
 struct limit {
@@ -28,9 +34,9 @@ struct limit {
 
 // The same as `job_start.Start`.
 struct start {
+    int64_t uid;           // -1: the job stays the user that this process is, without capabilities
     int32_t init;          // pidfd of the first process of the job's namespaces
     int32_t ruleset;       // of Landlock; -1: none
-    int32_t uid;           // -1: the job stays the user that this process is, without capabilities
     int32_t oom_score_adj;
     int32_t contents;      // memfd: the files one after the other, then their names, each with a null behind it
     int32_t standard[3];   // stdin, stdout, stderr
@@ -49,8 +55,8 @@ static int put_oom_score(int adjustment) {
     return close(file);
 }
 
-static int become_user(int uid) {
-    if (uid >= 0) return syscall(SYS_setresuid, uid, uid, uid);
+static int become_user(int64_t uid) {
+    if (uid != -1) return syscall(SYS_setresuid, uid, uid, uid);
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
     return syscall(SYS_capset, &header, none);
@@ -83,13 +89,16 @@ static int write_files(const struct start *job) {
     if (job->num_files == 0) return 0;
     for (uint32_t number = 0; number < job->num_files; number++) names_at += job->sizes[number];
     if (fstat(job->contents, &status)) return -1;
+    if (status.st_size < names_at) return errno = EIO, -1;
     size_t length = status.st_size - names_at;
     char *names = malloc(length + 1);
     if (names == NULL || pread(job->contents, names, length, names_at) != (ssize_t)length) return -1;
     names[length] = 0;
     char *name = names;
-    for (uint32_t number = 0; number < job->num_files; number++, name += strlen(name) + 1)
-        if (name >= names + length || write_file(name, job->contents, &offset, job->sizes[number])) return -1;
+    for (uint32_t number = 0; number < job->num_files; number++, name += strlen(name) + 1) {
+        if (name >= names + length) return errno = EIO, -1;
+        if (write_file(name, job->contents, &offset, job->sizes[number])) return -1;
+    }
     free(names);
     return 0;
 }

@@ -1,4 +1,4 @@
-"""A slot's way to fork a job by `job_start.c`, where that is compiled; `slot` and `confinement` do the same without."""
+"""A slot's way to fork a job by `job_start.c`, where that is compiled; elsewhere `slot` does the same."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ class Start(ctypes.Structure):
     """`struct start`."""
 
     _fields_ = (
+        ("uid", ctypes.c_int64),
         ("init", ctypes.c_int32),
         ("ruleset", ctypes.c_int32),
-        ("uid", ctypes.c_int32),
         ("oom_score_adj", ctypes.c_int32),
         ("contents", ctypes.c_int32),
         ("standard", ctypes.c_int32 * 3),

@@ -73,11 +73,12 @@ def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
         {name: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for name, path in group.items()}
         for group in message["cgroups"]
     ]
+    compiled = dict(zip(message["compiled"], descriptors[1:], strict=True))
     machine = Machine(
         host_proc=os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
         seccomp=_read_all(descriptors[0]),
-        init=descriptors[1] if len(descriptors) > 1 else None,
-        job_start=descriptors[2] if len(descriptors) > 1 else None,
+        init=compiled.get("init"),
+        job_start=compiled.get("job_start"),
         uids=message["uids"],
         cgroup_version=message["cgroup_version"],
         cgroups=folders,

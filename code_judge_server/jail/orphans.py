@@ -1,7 +1,7 @@
 """Tier C: what jobs leave behind when their slot, zygote or launcher is killed, where no pid namespace ends it.
 
 A process that loses its parent falls to the nearest subreaper above, which ends it here: below subreapers no
-`setsid`, double fork or ignored signal leads out. Unlike `slot.process_tree` this is in every zygote, so that it
+`setsid`, double fork or ignored signal leads out. Unlike `code_judge_server.process_tree` this is in every zygote, so that it
 imports next to nothing.
 """
 

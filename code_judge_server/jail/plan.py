@@ -52,7 +52,7 @@ class Plan:
     init: int | None
     """Descriptor of the compiled init; absent: `python_init` stands in for it."""
     job_start: int | None
-    """Descriptor of the compiled start of jobs; there is one if there is a compiled init."""
+    """Descriptor of the compiled start of jobs; absent: `slot` stands in for it."""
 
     def command(self, descriptor: int) -> list[str]:
         """Return the command that starts a launcher on its socket; no `-I` or `-S`: its zygotes stand in for plain
@@ -64,18 +64,19 @@ class Plan:
         """Return the first message to a launcher and its descriptors."""
         groups = self.cgroups
         slots = [groups.slot_folders(number) for number in range(self.num_slots)] if groups is not None else []
+        parts = {"init": self.init, "job_start": self.job_start}
+        parts = {name: descriptor for name, descriptor in parts.items() if descriptor is not None}
         message = {
             "kind": "start",
-            "tier": self.tier.value,
             "preloads": {name: list(modules) for name, modules in self.preloads.items()},
             "read_only": list(self.read_only),
             "uids": None if self.first_uid is None else list(range(self.first_uid, self.first_uid + self.num_slots)),
             "work_folder": self.work_folder,
+            "compiled": list(parts),
             "cgroup_version": None if groups is None else groups.version,
             "cgroups": [{name: str(folder) for name, folder in folders.items()} for folders in slots],
         }
-        compiled_parts = () if self.init is None or self.job_start is None else (self.init, self.job_start)
-        return message, (self.seccomp, *compiled_parts)
+        return message, (self.seccomp, *parts.values())
 
     def close(self) -> None:
         """Remove the groups and folders and close the descriptors; no launcher of this plan runs any more."""
@@ -121,8 +122,9 @@ def make_plan(
     init = job_start = None
     if compiled_init:
         with contextlib.suppress(compiled.NotCompiledError):  # the canaries tell
-            job_start = compiled.open_job_start()
             init = compiled.open_init()
+        with contextlib.suppress(compiled.NotCompiledError):
+            job_start = compiled.open_job_start()
     return Plan(
         tier=tier,
         num_slots=num_slots,

@@ -1,7 +1,7 @@
 """Program text in memory of this process's own: what is mapped from files costs every fork more.
 
-A fork copies no page table entries of a file's mapping, so that each child faults its text in anew: ninety faults of the five
-hundred of a small program. Anonymous memory it copies, and a huge page of it by a single entry.
+A fork copies no page table entries of a file's mapping, so that each child faults its text in anew: ninety faults of the four
+hundred and thirty of a small program. Anonymous memory it copies, and a huge page of it by a single entry.
 """
 
 import ctypes
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
+_MAX_BYTES = 16 * 1024 * 1024
+"""Enough for an interpreter. Of a larger library a program touches little, but all would count in the size of every job."""
 _PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
 _MAP_PRIVATE_ANONYMOUS = 0x02 | 0x20
 _MREMAP_MAYMOVE_FIXED = 1 | 2
@@ -24,7 +26,7 @@ def huge_part(start: int, end: int) -> tuple[int, int]:
 def make_text_private() -> None:
     """Replace the read-only mappings of those programs and libraries that have room for a huge page by copies.
 
-    Best effort: a kernel that forbids to execute anonymous memory leaves all as it is.
+    Best effort: a kernel that forbids to execute anonymous memory, or a want of memory for a copy, leaves all as it is.
     """
     libc = ctypes.CDLL(None)
     libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
@@ -34,7 +36,7 @@ def make_text_private() -> None:
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     for start, end in list(_read_only_parts()):
         first, last = huge_part(start, end)
-        if first < last:
+        if first < last and end - start <= _MAX_BYTES:
             _replace(libc, start, end - start)
 
 

@@ -196,7 +196,9 @@ class Slot:
             os.setsid()
             self._confinement.lock_in()
         except BaseException as error:  # noqa: BLE001 - the server is told; raising would run the slot's code in the job
-            os.write(self._reporting, f"job: {type(error).__name__}: {error}".encode()[:_REPORT_BYTES])
+            # Without the name of a file, which the slot would remember.
+            reason = error.strerror if isinstance(error, OSError) else None
+            os.write(self._reporting, f"job: {type(error).__name__}: {reason}".encode()[:_REPORT_BYTES])
             os._exit(1)
 
     def _enter(self, oom_score_adj: int) -> None:

@@ -3,6 +3,7 @@ own rights.
 """
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -39,7 +40,7 @@ def write_files(contents: int, sizes: list[int]) -> None:
         while offset < end:
             copied = os.sendfile(target, contents, offset, end - offset)
             if copied == 0:
-                raise OSError(f"{path}: the memfd of the files ends {end - offset} bytes early")
+                raise OSError(errno.EIO, f"the memfd of the files ends {end - offset} bytes early")
             offset += copied
         os.close(target)
 

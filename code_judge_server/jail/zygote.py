@@ -21,8 +21,7 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     syscalls.die_with_parent()
     if machine.work_folder is not None:
         orphans.adopt()
-    has_namespaces = machine.work_folder is None
-    job_start = JobStart(machine.job_start) if has_namespaces and machine.job_start is not None else None
+    job_start = _load_job_start(machine)
     try:
         preload.load(modules)
     except ImportError as error:
@@ -53,6 +52,16 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
             pidfd = os.pidfd_open(pid)
             slots[pidfd] = pid
             poll.register(pidfd, select.POLLIN)
+
+
+def _load_job_start(machine: Machine) -> JobStart | None:
+    if machine.job_start is None or machine.work_folder is not None:
+        return None
+    try:
+        return JobStart(machine.job_start)
+    except OSError as error:  # compiled for another C library than the interpreter's, for instance
+        sys.stderr.write(f"zygote: the compiled start of jobs does not load, a slower one stands in for it: {error}\n")
+        return None
 
 
 def _slot_main(

@@ -79,7 +79,7 @@ class RunningJob:
 
         Raises:
             OSError: no descriptors are left, or the slot is gone.
-            ProtocolError: the names of the files are too long for one message.
+            ProtocolError: the command, or the list of the files' sizes, is too long for one message.
         """
         job = self._job
         given = [sealed.files, sealed.stdin]

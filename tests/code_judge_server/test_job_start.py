@@ -1,10 +1,13 @@
 """A job is made by compiled code where there is a compiler, and by Python elsewhere: both do the same."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from jail_driver import MIB, Jail, jail
 from jail_tiers import NAMESPACE_TIERS
+
+from code_judge_server.jail import compiled
 
 pytestmark = pytest.mark.skipif(not NAMESPACE_TIERS, reason="this machine gives no namespaces")
 
@@ -72,3 +75,24 @@ def test_what_cannot_be_made_is_told_and_the_slot_goes_on(
         assert ended["error"].startswith("job: ")
         assert any(reason in ended["error"] for reason in reasons)
         assert started.run_python("print('again')").text == "again"
+
+
+def test_a_library_that_does_not_load_is_done_without(monkeypatch: pytest.MonkeyPatch):
+    def open_garbage() -> int:
+        descriptor = os.memfd_create("job_start")
+        os.write(descriptor, b"no library")
+        return descriptor
+
+    monkeypatch.setattr(compiled, "open_job_start", open_garbage)
+    with jail(NAMESPACE_TIERS[0]) as started:
+        assert started.run_python("print(1)").text == "1"
+
+
+def test_without_the_compiled_start_there_is_still_the_compiled_init(monkeypatch: pytest.MonkeyPatch):
+    def refuse() -> int:
+        raise compiled.NotCompiledError("headers are too old")
+
+    monkeypatch.setattr(compiled, "open_job_start", refuse)
+    with jail(NAMESPACE_TIERS[0]) as started:
+        assert (started.plan.init is not None, started.plan.job_start) == (True, None)
+        assert started.run_python("print(1)").text == "1"

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from pydantic import ValidationError
 
@@ -31,6 +33,11 @@ def test_what_a_submission_does_not_name_is_the_default_and_else_the_maximum() -
     assert (settings.default_limits.cpu_time_s, settings.max_limits.cpu_time_s) == (1, 4)
     assert (settings.default_limits.wall_time_s, settings.max_limits.wall_time_s) == (8, 8)
     assert (settings.default_limits.memory_bytes, settings.max_limits.memory_bytes) == (64 * 2**20, 128 * 2**20)
+
+
+def test_there_is_a_slot_for_each_core_and_one_more() -> None:
+    assert Settings().slot_count == len(os.sched_getaffinity(0)) + 1
+    assert Settings(num_slots=7).slot_count == 7
 
 
 def test_spare_slots_follow_the_slots_unless_they_are_named() -> None:

@@ -1,5 +1,6 @@
 """What a slot writes to and reads from its control group; here plain files stand in for those of the kernel's version 2."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -93,3 +94,18 @@ def test_a_server_in_another_container_leaves_the_groups_of_this_one_alone():
     subprocess.run(["unshare", "--pid", "--fork", sys.executable, "-c", program], check=True)
     assert all(folder.is_dir() for folder in (*groups.folders.values(), *groups.slot_folders(0).values()))
     groups.remove()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes control groups")
+def test_whoever_keeps_the_parent_locked_keeps_no_server_from_its_start():
+    try:
+        groups = make_cgroups()
+    except NoCgroupsError as error:
+        pytest.skip(str(error))
+    lock = os.open(next(iter(groups.folders.values())).parent, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    another = make_cgroups()
+    os.close(lock)
+    assert all(folder.is_dir() for folder in (*groups.folders.values(), *another.folders.values()))
+    groups.remove()
+    another.remove()
