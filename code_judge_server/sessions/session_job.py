@@ -14,6 +14,7 @@ from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.jail_executor.sealed_files import seal, with_names
+from code_judge_server.limits import with_room_for
 from code_judge_server.sandbox import JobLimits
 
 _CPU_TIME_S = 86400.0
@@ -144,7 +145,7 @@ class SessionJob:
                 "cpu_time_s": _CPU_TIME_S,
                 "memory_bytes": memory_bytes,
                 "max_tasks": limits.max_tasks,
-                "disk_bytes": limits.disk_bytes,
+                "disk_bytes": with_room_for(limits, files).disk_bytes,
             },
             "files": [len(content) for content in files.values()],
             "collect": 0,

@@ -142,6 +142,12 @@ def test_files_stay(session: Session):
     assert session.value("import os; os.listdir('.')") == "['note.txt']"
 
 
+def test_what_a_session_is_made_of_takes_none_of_its_disk(judge: JudgeProcess):
+    small = Session(judge, limits={"disk_bytes": 4096})
+    assert small.value("1 + 1") == "2"
+    small.close()
+
+
 def test_sessions_do_not_see_each_other(judge: JudgeProcess, session: Session):
     other = Session(judge)
     session.cell("secret = 1; open('/tmp/secret', 'w').write('x')")
