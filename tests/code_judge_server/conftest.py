@@ -4,6 +4,7 @@ import pytest
 import pytest_asyncio
 from judge_in_process import JudgeInProcess, judge_in_process
 from judge_process import JudgeProcess, running_judge
+from session_client import Session
 
 
 @pytest.fixture(scope="session")
@@ -12,6 +13,14 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     limits = ["--max-cpu-time-s", "2", "--max-wall-time-s", "4", "--max-memory-mb", "256", "--max-queue-time-s", "60"]
     with running_judge(tmp_path_factory.mktemp("judge"), "--num-slots", "2", *limits) as server:
         yield server
+
+
+@pytest.fixture
+def session(judge: JudgeProcess) -> Iterator[Session]:
+    """A Python session of the `judge` that the test has."""
+    opened = Session(judge)
+    yield opened
+    opened.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["A", "D"])

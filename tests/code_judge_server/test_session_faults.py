@@ -38,13 +38,6 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield server
 
 
-@pytest.fixture
-def session(judge: JudgeProcess) -> Iterator[Session]:
-    opened = Session(judge)
-    yield opened
-    opened.close()
-
-
 @pytest.mark.parametrize("how", ["deadline", "disconnect"])
 def test_the_cell_after_an_abandoned_one_has_its_own_verdict(judge: JudgeProcess, session: Session, how: str):
     session.cell("x = 1")

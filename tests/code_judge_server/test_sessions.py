@@ -25,13 +25,6 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield server
 
 
-@pytest.fixture
-def session(judge: JudgeProcess) -> Iterator[Session]:
-    opened = Session(judge)
-    yield opened
-    opened.close()
-
-
 def test_a_cell_starts_from_what_the_one_before_left(session: Session):
     assert session.cell("import math\nx = 20")["display"] == []
     assert session.value("x + math.factorial(3)") == "26"
