@@ -24,12 +24,11 @@ from code_judge_server.sandbox import Executor, ExecutorError
 from code_judge_server.schemas import Health, Submission, VerdictStatus
 from code_judge_server.sessions.api import install_session_errors, session_router
 from code_judge_server.sessions.manager import SessionManager
-from code_judge_server.settings import Settings
+from code_judge_server.settings import MIB, Settings
 
 logger = logging.getLogger(__name__)
 
 _CANARY_OUTPUT = "the judge works"
-_MIB = 1024 * 1024
 
 
 def create_app(settings: Settings, executor: Executor) -> FastAPI:
@@ -69,7 +68,7 @@ def create_app(settings: Settings, executor: Executor) -> FastAPI:
     install_error_handlers(app)
     install_session_errors(app)
     metrics.watch(lambda: health_of(""), executor)
-    memory = SharedCapacity(settings.request_memory_mb * _MIB)
+    memory = SharedCapacity(settings.request_memory_mb * MIB)
     app.add_middleware(LimitBody, max_bytes=settings.max_body_bytes, memory=memory)
     if settings.token is not None:
         app.add_middleware(RequireToken, token=settings.token.get_secret_value())

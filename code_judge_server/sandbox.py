@@ -11,9 +11,6 @@ from typing import Literal, Protocol
 from code_judge_server.ending import Ending
 from code_judge_server.schemas import Canary, IsolationTier
 
-WORK_FOLDER = "/sandbox"
-"""Where a job runs, as the job itself sees it (tier D shows it in outputs only)."""
-
 
 class ExecutorError(Exception):
     """The executor failed, not the job: nothing is known about the job."""

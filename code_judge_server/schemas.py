@@ -71,8 +71,11 @@ def _without_nul(text: str) -> str:
 Identifier = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_without_nul)]
 SourceText = Annotated[str, AfterValidator(_without_nul)]
 """Source code; no compiler or interpreter takes a NUL."""
-LanguageName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9+#_.-]+$")]
+_Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9+#_.-]+$")]
+LanguageName = _Name
 """A row of the server's table of languages, such as `python` or `cpp`."""
+PreloadName = _Name
+"""A set of modules that warm interpreters hold, such as `sci`."""
 
 
 def _inside_the_work_folder(path: str) -> str:
@@ -298,7 +301,8 @@ class Verdict(RunResult):
     files: dict[str, FileContent] = {}
     """The files of `collect` that were regular files, in base64."""
     limits: Limits | None = None
-    """The limits that held, with the server's defaults and maxima applied; absent if the program never ran."""
+    """The limits that held, with the server's defaults and maxima applied; absent if the program was neither run nor refused by
+    its compiler."""
     isolation: IsolationTier
     memory_enforcement: Literal["cgroup", "sampled"]
     """`sampled`: memory is read every few hundredths of a second, so a program may pass its limit for that long."""

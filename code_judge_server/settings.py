@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from code_judge_server.languages import LanguageRules
 from code_judge_server.limits import LimitPolicy
 from code_judge_server.preload_sets import preload_sets
-from code_judge_server.schemas import IsolationTier, LanguageName, Limits
+from code_judge_server.schemas import IsolationTier, LanguageName, Limits, PreloadName
 
 CODE_JUDGE_NAMES = {
     "MAX_EXECUTION_TIME": "max_cpu_time_s",
@@ -27,7 +27,8 @@ CODE_JUDGE_NAMES = {
 }
 """Environment names of code-judge, and the settings that they stand for."""
 
-_MIB = 1024 * 1024
+MIB = 1024 * 1024
+"""Bytes of the unit of what is named `_mb`."""
 
 
 class Settings(BaseSettings):
@@ -73,7 +74,7 @@ class Settings(BaseSettings):
     """Memory of a program whose submission names none, in MiB; absent: the maximum."""
     max_memory_mb: int = Field(default=512, ge=32)
     """Memory of one program at most, in MiB. (MAX_MEMORY)"""
-    max_output_bytes: int = Field(default=_MIB, ge=1)
+    max_output_bytes: int = Field(default=MIB, ge=1)
     """Bytes that a program may write to stdout, and as many to stderr; it is killed at the next one."""
     max_reply_chars: int = Field(default=65536, ge=0)
     """Characters of stdout and of stderr in a reply; the rest is judged, but cut from it. (MAX_STDOUT_ERROR_LENGTH)"""
@@ -107,7 +108,7 @@ class Settings(BaseSettings):
     (MAX_QUEUE_WORK_LIFE_TIME)"""
     max_batch_items: int = Field(default=4096, ge=1)
     """Submissions in one request."""
-    max_body_bytes: int = Field(default=64 * _MIB, ge=1)
+    max_body_bytes: int = Field(default=64 * MIB, ge=1)
     """Size of one request."""
     request_memory_mb: int = Field(default=512, ge=1)
     """Bodies of all requests that are being answered, in MiB; one that does not fit is a 429, or waits (long-batch)."""
@@ -130,7 +131,7 @@ class Settings(BaseSettings):
     once."""
     exit_with_stdin: bool = False
     """Stop at once when standard input ends, so that a server dies with the process that holds the other end."""
-    preloads: dict[str, list[str]] = {}
+    preloads: dict[PreloadName, list[str]] = {}
     """Sets of modules that warm interpreters hold besides `bare` (none), `sympy` and `sci` (numpy, sympy), as
     JSON: {"frames": ["numpy", "pandas"]}. The imports of a program choose the set; more sets take more memory."""
     work_dir: Path | None = None
@@ -189,7 +190,7 @@ class Settings(BaseSettings):
                 f"queue_capacity: {self.queue_capacity} is less than max_batch_items, {self.max_batch_items}: "
                 "such a batch could never be taken. Raise one or lower the other"
             )
-        if self.request_memory_mb * _MIB < self.max_body_bytes:
+        if self.request_memory_mb * MIB < self.max_body_bytes:
             raise ValueError(
                 f"request_memory_mb: {self.request_memory_mb} MiB is less than max_body_bytes, {self.max_body_bytes}: "
                 "such a body could never be taken. Raise one or lower the other"
@@ -234,10 +235,10 @@ class Settings(BaseSettings):
         return Limits(
             cpu_time_s=self.max_cpu_time_s,
             wall_time_s=self.wall_time_limit_s,
-            memory_bytes=self.max_memory_mb * _MIB,
+            memory_bytes=self.max_memory_mb * MIB,
             output_bytes=self.max_output_bytes,
             max_tasks=self.max_tasks,
-            disk_bytes=self.max_disk_mb * _MIB,
+            disk_bytes=self.max_disk_mb * MIB,
             compile_time_s=self.compile_time_s,
         )
 
@@ -247,7 +248,7 @@ class Settings(BaseSettings):
         named = {
             "cpu_time_s": self.default_cpu_time_s,
             "wall_time_s": self.default_wall_time_s,
-            "memory_bytes": None if self.default_memory_mb is None else self.default_memory_mb * _MIB,
+            "memory_bytes": None if self.default_memory_mb is None else self.default_memory_mb * MIB,
         }
         return self.max_limits.model_copy(update={name: value for name, value in named.items() if value is not None})
 

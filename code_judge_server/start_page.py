@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 from code_judge_server.sandbox import Executor
 from code_judge_server.schemas import Canary, IsolationTier
-from code_judge_server.settings import Settings
-
-_MIB = 1024 * 1024
+from code_judge_server.settings import MIB, Settings
 
 _MEANING = {
     IsolationTier.A: "namespaces and cgroups",
@@ -43,6 +41,6 @@ def _limits(settings: Settings) -> str:
     assert most.output_bytes is not None
     assert most.disk_bytes is not None
     return (
-        f"cpu {most.cpu_time_s:g} s, wall {most.wall_time_s:g} s, memory {most.memory_bytes / _MIB:g} MiB, "
-        f"output {most.output_bytes / _MIB:g} MiB, disk {most.disk_bytes / _MIB:g} MiB, {most.max_tasks} tasks"
+        f"cpu {most.cpu_time_s:g} s, wall {most.wall_time_s:g} s, memory {most.memory_bytes / MIB:g} MiB, "
+        f"output {most.output_bytes / MIB:g} MiB, disk {most.disk_bytes / MIB:g} MiB, {most.max_tasks} tasks"
     )

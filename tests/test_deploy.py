@@ -42,8 +42,9 @@ def test_the_values_of_the_manifest_are_valid_settings(monkeypatch: pytest.Monke
     settings = Settings()
     (container,) = pod()["containers"]
     assert settings.num_slots == int(container["resources"]["limits"]["cpu"])
-    needed_mb = (settings.num_slots + (settings.spare_slots or 0)) * settings.max_memory_mb + 1024
-    assert needed_mb < int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024
+    at_once = settings.num_slots + settings.spare_slot_count + settings.max_sessions
+    needed_mb = at_once * (settings.max_memory_mb + settings.max_disk_mb) + 1536
+    assert needed_mb <= int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024
     assert pod()["terminationGracePeriodSeconds"] > settings.drain_timeout_s
 
 

@@ -1,6 +1,7 @@
 """The one client of all benchmarks: it sends batches, counts what was refused, and checks every verdict."""
 
 import asyncio
+import collections
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import orjson
 from benchmarks.judge.programs import Call
 
 BATCH_SIZE = 64
+_NUM_WRONG_SHOWN = 5
 _JSON = {"Content-Type": "application/json"}
 Verdict = dict[str, Any]
 
@@ -122,12 +124,14 @@ def refuse_wrong(answers: Iterable[Answer]) -> None:
     """Check every verdict.
 
     Raises:
-        WrongVerdictError: one is wrong; the message shows the first.
+        WrongVerdictError: some are wrong; the message counts them, and shows the first ones.
     """
     wrong = [answer for answer in answers if not answer.call.is_right(answer.verdict)]
-    if wrong:
-        first = wrong[0]
-        raise WrongVerdictError(
-            f"{len(wrong)} wrong verdicts; the first is of a {first.call.kind} program: expected {first.call.expected}, "
-            f"got {first.verdict}, for:\n{first.call.submission['code']}"
-        )
+    if not wrong:
+        return
+    counts = collections.Counter((str(answer.call.kind), answer.verdict["status"]) for answer in wrong)
+    shown = "\n\n".join(
+        f"{answer.call.submission}\nexpected {answer.call.expected}\ngot {answer.verdict}"
+        for answer in wrong[:_NUM_WRONG_SHOWN]
+    )
+    raise WrongVerdictError(f"{len(wrong)} wrong verdicts: {dict(counts)}\n{shown}")

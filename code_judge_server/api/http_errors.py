@@ -24,11 +24,12 @@ _MAX_DETAIL_CHARS = 2000
 DOCUMENTED_REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Rejection, "description": "Wrong fields, by name"},
     401: {"model": Rejection, "description": "The bearer token is missing or wrong"},
+    408: {"model": Rejection, "description": "The body did not arrive in time"},
     413: {"model": Rejection, "description": "Too many submissions, or too large a body"},
     415: {"model": Rejection, "description": "The body is not `application/json`"},
     429: {"model": Rejection, "description": "The queue is full; the header `Retry-After` says for how many seconds"},
     500: {"model": Rejection, "description": "A bug of the judge"},
-    503: {"model": Rejection, "description": "The server is stopping; see the header `Retry-After`"},
+    503: {"model": Rejection, "description": "The server is stopping; the header `Retry-After` says when to ask again"},
 }
 """What an endpoint that takes submissions may answer besides 200, for its OpenAPI page."""
 

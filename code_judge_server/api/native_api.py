@@ -1,11 +1,11 @@
 """The native endpoints: submissions alone, in a batch or as a stream, and the state of the server."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import FailFast, Field, create_model
 
+from code_judge_server.api.bounded_batch import bounded_batch
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
 from code_judge_server.api.http_guards import DirectJsonRoute
@@ -46,7 +46,7 @@ class _NdjsonResponse(Response):
 def submission_router(settings: Settings, queue: SubmissionQueue, languages: Mapping[str, LanguageRules]) -> APIRouter:
     """Return the routes that take submissions; their formats are documented in `schemas`."""
     router = APIRouter(prefix="/v1", route_class=DirectJsonRoute)
-    batch_model = _bounded_batch(settings.max_batch_items)
+    batch_model = bounded_batch(SubmissionBatch, settings.max_batch_items)
     document = {"openapi_extra": _CLIENT_HEADER, "response_model": None}
 
     def answers(content: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
@@ -105,12 +105,6 @@ def state_router(queue: SubmissionQueue, health_of: Callable[[str], Health], met
         return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
-
-
-def _bounded_batch(max_items: int) -> type[SubmissionBatch]:
-    """Return the batch of this server, of which no more is validated than it takes, nor anything after a wrong item."""
-    submissions = Annotated[list[Submission], FailFast(), Field(min_length=1, max_length=max_items)]
-    return create_model(SubmissionBatch.__name__, __base__=SubmissionBatch, submissions=(submissions, ...))
 
 
 def _refuse_wrong_submissions(

@@ -6,11 +6,10 @@ the others answer `queue_timeout` for what did not start in time.
 
 import uuid
 from collections.abc import Collection
-from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import FailFast, Field, create_model
 
+from code_judge_server.api.bounded_batch import bounded_batch
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
 from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
@@ -64,7 +63,7 @@ def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Col
     """Return the routes; their formats are documented in `code_judge_schemas`."""
     router = APIRouter(route_class=StrictJsonRoute, responses=_REFUSALS)
     judge = _CodeJudge(settings, queue, languages)
-    batch_model = _bounded_batch(settings.max_batch_items)
+    batch_model = bounded_batch(CodeJudgeBatch, settings.max_batch_items)
 
     @router.get("/ping")
     async def ping() -> str:
@@ -103,12 +102,6 @@ def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Col
         return CodeJudgeJudgementBatch(sub_id=batch.sub_id or _new_id(), results=list(results))
 
     return router
-
-
-def _bounded_batch(max_items: int) -> type[CodeJudgeBatch]:
-    """Return the batch of this server, of which no more is validated than it takes, nor anything after a wrong item."""
-    submissions = Annotated[list[CodeJudgeSubmission], FailFast(), Field(min_length=1, max_length=max_items)]
-    return create_model(CodeJudgeBatch.__name__, __base__=CodeJudgeBatch, submissions=(submissions, ...))
 
 
 def _new_id() -> str:

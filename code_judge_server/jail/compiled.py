@@ -11,11 +11,12 @@ from pathlib import Path
 _FOLDER = Path(__file__).parent
 _COMPILE_TIMEOUT_S = 30.0
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_SOURCES = {"init": ("namespace_init.c",), "job_start": ("job_start.c", "snapshot.c")}
 _LINKING = {
-    "namespace_init.c": (("-static",), ()),  # a static one starts with fewer page faults; not every machine has libc.a
-    "job_start.c": (("-shared", "-fPIC"),),
+    "init": (("-static",), ()),  # a static one starts with fewer page faults; not every machine has libc.a
+    "job_start": (("-shared", "-fPIC"),),
 }
-"""By source: the ways to try, the best first."""
+"""By part: the ways to try, the best first."""
 
 
 class NotCompiledError(Exception):
@@ -28,16 +29,16 @@ def open_init() -> int:
     Raises:
         NotCompiledError: no C compiler works here; `python_init` does the same.
     """
-    return _memfd("init", _compiled("namespace_init.c"))
+    return _memfd("init", _compiled("init"))
 
 
 def open_job_start() -> int:
-    """Return a memfd of `job_start.c`, which zygotes load.
+    """Return a memfd of `job_start.c` with `snapshot.c`, which zygotes load.
 
     Raises:
         NotCompiledError: no C compiler works here; `slot` does the same.
     """
-    return _memfd("job_start", _compiled("job_start.c"))
+    return _memfd("job_start", _compiled("job_start"))
 
 
 def _memfd(name: str, content: bytes) -> int:
@@ -50,7 +51,7 @@ def _memfd(name: str, content: bytes) -> int:
 
 
 @functools.cache
-def _compiled(source: str) -> bytes:
+def _compiled(part: str) -> bytes:
     """Compile a part; nothing of it stays on the disk, where another user could put something in its place."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -58,8 +59,9 @@ def _compiled(source: str) -> bytes:
     said = ""
     with tempfile.TemporaryDirectory(prefix="code-judge-") as folder:
         target = Path(folder, "compiled")
-        for linking in _LINKING[source]:
-            command = [compiler, "-O2", *linking, "-o", str(target), str(_FOLDER / source)]
+        for linking in _LINKING[part]:
+            sources = [str(_FOLDER / source) for source in _SOURCES[part]]
+            command = [compiler, "-O2", *linking, "-o", str(target), *sources]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
             except (OSError, subprocess.TimeoutExpired) as error:
@@ -67,4 +69,4 @@ def _compiled(source: str) -> bytes:
             if done.returncode == 0:
                 return target.read_bytes()
             said = done.stderr
-    raise NotCompiledError(f"{compiler} {source}: {said[-500:].strip()}")
+    raise NotCompiledError(f"{compiler} {part}: {said[-500:].strip()}")

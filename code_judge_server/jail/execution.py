@@ -1,10 +1,35 @@
-"""Becoming a job's command where no warm interpreter stands in for it."""
+"""Becoming a job's command: in this warm interpreter, or by executing it."""
 
 import os
 import signal
 from typing import NoReturn
 
+from code_judge_server.jail import python_main
+
 _CANNOT_EXECUTE = 126
+
+
+def run(argv: list[str], *, interpret: bool) -> NoReturn:
+    """Be the command `argv`.
+
+    Args:
+        argv: as for execve.
+        interpret: It is `python main.py ...`, and this interpreter runs the script; see `python_main.run`.
+    """
+    if interpret:
+        python_main.run(argv)
+    execute(argv)
+
+
+def encode(argv: list[str], *, interpret: bool) -> bytes:
+    """Return what `run_encoded` takes; no argument of a command can hold a null."""
+    return "\0".join(("1" if interpret else "", *argv)).encode("utf-8", "surrogatepass")
+
+
+def run_encoded(command: bytes) -> NoReturn:
+    """Be the command that `encode` was given."""
+    interpret, *argv = command.decode("utf-8", "surrogatepass").split("\0")
+    run(argv, interpret=bool(interpret))
 
 
 def execute(argv: list[str]) -> NoReturn:

@@ -1,6 +1,6 @@
-// Forks a slot into a job and makes the fork one: a library that slots call. `slot` does the same in Python.
+// Forks a slot into a job and makes the fork one: a library that slots call. Without it, `slot` does the same in Python.
 //
-// As long as the interpreter did it, this took longer than a small program itself; here it saves a tenth of its job's CPU time.
+// As long as the interpreter did it, this took longer than a small program itself.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,6 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "snapshot.h"
+
 #ifndef SYS_close_range  // headers of before Linux 5.9; the numbers are those of every architecture
 #define SYS_close_range 436
 #endif
@@ -26,12 +28,13 @@
 #define SYS_landlock_restrict_self 446
 #endif
 #define FIRST_UNNEEDED_DESCRIPTOR 3
+#define FOLDER "/sandbox"
 
 struct limit {
     uint64_t kind, value;  // of setrlimit(2), soft and hard
 };
 
-// The same as `job_start.Start`.
+// `job_start.START`, which the sizes of the files, the limits and what the program is told follow.
 struct start {
     int64_t uid;           // -1: the job stays the user that this process is, without capabilities
     int32_t init;          // pidfd of the first process of the job's namespaces
@@ -41,10 +44,16 @@ struct start {
     int32_t standard[3];   // stdin, stdout, stderr
     int32_t report;        // what went wrong is written here
     uint32_t num_files, num_limits;
-    const uint64_t *sizes;
-    const struct limit *limits;
-    const char *folder;    // to start in
+    uint64_t num_arguments_bytes;
 };
+
+static const uint64_t *file_sizes(const struct start *job) {
+    return (const uint64_t *)(job + 1);
+}
+
+static const struct limit *limits(const struct start *job) {
+    return (const struct limit *)(file_sizes(job) + job->num_files);
+}
 
 static int put_oom_score(int adjustment) {
     char text[16];
@@ -86,7 +95,7 @@ static int write_files(const struct start *job) {
     struct stat status;
     off_t offset = 0, names_at = 0;
     if (job->num_files == 0) return 0;
-    for (uint32_t number = 0; number < job->num_files; number++) names_at += job->sizes[number];
+    for (uint32_t number = 0; number < job->num_files; number++) names_at += file_sizes(job)[number];
     if (fstat(job->contents, &status)) return -1;
     if (status.st_size < names_at) return errno = EIO, -1;
     size_t length = status.st_size - names_at;
@@ -96,7 +105,7 @@ static int write_files(const struct start *job) {
     char *name = names;
     for (uint32_t number = 0; number < job->num_files; number++, name += strlen(name) + 1) {
         if (name >= names + length) return errno = EIO, -1;
-        if (write_file(name, job->contents, &offset, job->sizes[number])) return -1;
+        if (write_file(name, job->contents, &offset, file_sizes(job)[number])) return -1;
     }
     free(names);
     return 0;
@@ -110,8 +119,8 @@ static int take_standard_descriptors(const struct start *job) {
 
 static int set_limits(const struct start *job) {
     for (uint32_t number = 0; number < job->num_limits; number++) {
-        const struct rlimit limit = {job->limits[number].value, job->limits[number].value};
-        if (setrlimit(job->limits[number].kind, &limit)) return -1;
+        const struct rlimit limit = {limits(job)[number].value, limits(job)[number].value};
+        if (setrlimit(limits(job)[number].kind, &limit)) return -1;
     }
     return 0;
 }
@@ -120,7 +129,7 @@ static int set_limits(const struct start *job) {
 static const char *be_job(const struct start *job) {
     if (put_oom_score(job->oom_score_adj)) return "oom_score_adj";
     if (setns(job->init, CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS)) return "setns";
-    if (chdir(job->folder)) return job->folder;
+    if (chdir(FOLDER)) return FOLDER;
     if (set_limits(job)) return "setrlimit";
     if (become_user(job->uid)) return "become user";
     if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)) return "dumpable";  // else its own /proc/self/fd is closed to it
@@ -132,12 +141,20 @@ static const char *be_job(const struct start *job) {
     return NULL;
 }
 
-// Returns 0 in the job, elsewhere its process id, or -1.
-int start_job(const struct start *job) {
-    pid_t pid = fork();
+// Returns what the program of this job is told.
+const char *job_arguments(uint64_t *size) {
+    const struct start *job = snapshot_message();
+    *size = job->num_arguments_bytes;
+    return (const char *)(limits(job) + job->num_limits);
+}
+
+// Returns the process id of the job, or -1; the job itself goes on from the snapshot.
+int start_job(const void *start, size_t size) {
+    pid_t pid = snapshot_fork(start, size);
     if (pid != 0) return pid;
-    const char *failed = be_job(job);
-    if (failed == NULL) return 0;
+    const struct start *job = snapshot_message();
+    const char *failed = snapshot_restore() ? "snapshot" : be_job(job);
+    if (failed == NULL) snapshot_resume();
     char text[256];
     int length = snprintf(text, sizeof text, "job: %s: %s", failed, strerror(errno));
     if (write(job->report, text, length) < 0) _exit(2);

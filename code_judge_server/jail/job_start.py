@@ -1,52 +1,67 @@
-"""A slot's way to fork a job by `job_start.c`, where that is compiled; elsewhere `slot` does the same."""
+"""The compiled way to make jobs, `job_start.c`: each job of a zygote's slots starts from a snapshot of the zygote's memory.
+
+Elsewhere `slot` makes a job of a fork of itself.
+"""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import os
+import struct
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from code_judge_server.jail.jail_root import WORK_FOLDER
-
-
-class _Limit(ctypes.Structure):
-    """`struct limit`."""
-
-    _fields_ = (("kind", ctypes.c_uint64), ("value", ctypes.c_uint64))
-
-
-class Start(ctypes.Structure):
-    """`struct start`."""
-
-    _fields_ = (
-        ("uid", ctypes.c_int64),
-        ("init", ctypes.c_int32),
-        ("ruleset", ctypes.c_int32),
-        ("oom_score_adj", ctypes.c_int32),
-        ("contents", ctypes.c_int32),
-        ("standard", ctypes.c_int32 * 3),
-        ("report", ctypes.c_int32),
-        ("num_files", ctypes.c_uint32),
-        ("num_limits", ctypes.c_uint32),
-        ("sizes", ctypes.POINTER(ctypes.c_uint64)),
-        ("limits", ctypes.POINTER(_Limit)),
-        ("folder", ctypes.c_char_p),
-    )
+START = struct.Struct("=qiiiiiiiiIIQ")
+"""`struct start`."""
 
 
 class JobStart:
-    """The loaded library.
-
-    Args:
-        descriptor: of its file.
-    """
+    """The loaded library."""
 
     def __init__(self, descriptor: int) -> None:
         """Load it.
+
+        Args:
+            descriptor: of its file.
 
         Raises:
             OSError: it cannot be.
         """
         # Not `CDLL`, which would let go of the interpreter's lock: the fork would have to take it back.
-        self._start_job = ctypes.PyDLL(f"/proc/self/fd/{descriptor}").start_job
-        self._start_job.argtypes = [ctypes.POINTER(Start)]
+        library = ctypes.PyDLL(f"/proc/self/fd/{descriptor}", use_errno=True)
+        self._take = library.snapshot_take
+        self._keep_from_forks = library.snapshot_keep_from_forks
+        self._start = library.start_job
+        self._start.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        self._arguments = library.job_arguments
+        self._arguments.restype = ctypes.c_void_p
+        self._num_bytes = ctypes.c_uint64()
+
+    def take_snapshot(self) -> bool:
+        """Keep this process's memory as it is now; return False, and once more in every job that `fork` makes: True.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        returned = self._take()
+        if returned < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return returned == 1
+
+    def keep_memory_from_forks(self) -> None:
+        """Have forks of this process come without the memory that jobs get from the snapshot: they cost less.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        if self._keep_from_forks(1) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    @contextmanager
+    def whole_forks(self) -> Iterator[None]:
+        """Have forks come with all memory in between."""
+        self._keep_from_forks(0)
+        yield
+        self._keep_from_forks(1)
 
     def fork(
         self,
@@ -59,8 +74,9 @@ class JobStart:
         report: int,
         sizes: Sequence[int],
         limits: Mapping[int, int],
+        arguments: bytes,
     ) -> int:
-        """Fork a job; return its process id, -1 if there is none, and 0 in the job itself.
+        """Fork a job, which goes on where the snapshot was taken; return its process id, -1 if there is none.
 
         Args:
             init: pidfd of the first process of its namespaces.
@@ -71,19 +87,24 @@ class JobStart:
             report: where it writes why it could not be made.
             sizes: of the files.
             limits: of `resource.setrlimit`, by kind.
+            arguments: what `arguments` gives the job.
         """
-        start = Start(
-            init=init,
-            ruleset=-1 if ruleset is None else ruleset,
-            uid=-1 if uid is None else uid,
-            oom_score_adj=oom_score_adj,
-            contents=descriptors[0],
-            standard=(ctypes.c_int32 * 3)(*descriptors[1:4]),
-            report=report,
-            num_files=len(sizes),
-            num_limits=len(limits),
-            sizes=(ctypes.c_uint64 * len(sizes))(*sizes),
-            limits=(_Limit * len(limits))(*limits.items()),
-            folder=WORK_FOLDER.encode(),
+        start = START.pack(
+            -1 if uid is None else uid,
+            init,
+            -1 if ruleset is None else ruleset,
+            oom_score_adj,
+            *descriptors[:4],
+            report,
+            len(sizes),
+            len(limits),
+            len(arguments),
         )
-        return self._start_job(start)
+        pairs = [number for pair in limits.items() for number in pair]
+        message = b"".join((start, array("Q", [*sizes, *pairs]).tobytes(), arguments))
+        return self._start(message, len(message))
+
+    def arguments(self) -> bytes:
+        """Return, in a job, what `fork` was given for it."""
+        address = self._arguments(ctypes.byref(self._num_bytes))
+        return ctypes.string_at(address, self._num_bytes.value)

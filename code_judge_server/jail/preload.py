@@ -1,7 +1,4 @@
-"""Sets of modules that warm interpreters hold: which one suits a program, and how one is loaded.
-
-`choose` runs in the server, `load` in a zygote. A wrong choice is only slower: what is not there the program imports itself.
-"""
+"""How a zygote loads the set of modules that its interpreter holds."""
 
 import _random
 import ctypes
@@ -10,9 +7,8 @@ import gc
 import importlib
 import os
 import random
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from code_judge_server.jail import private_text, python_main
 
@@ -41,51 +37,13 @@ ALWAYS = (
 )
 """Modules that every set holds: together they add 0.2 ms to a fork, and save a typical program 3 to 5 ms of imports."""
 
-_SCANNED_BYTES = 256 * 1024
-_MAX_IMPORTS = 1000
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)[ \t]+import\b|import[ \t]+([A-Za-z_][^\n#;]*))", re.MULTILINE
-)
 _MADV_COLLAPSE = 25
 _TWISTER_BYTES = 624 * 4
 """The key of `mt19937_state`, numpy's legacy generator; a position follows."""
 
 
-def choose(source: bytes, available: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the name of the set that spares a Python program the most imports, of those the smallest; None if there is no set.
-
-    Args:
-        source: The program, whatever it is; only its beginning is looked at.
-        available: Name of each set, and its modules.
-    """
-    source = source[:_SCANNED_BYTES]
-    wanted = _imported(source)
-    if b"lambdify" in source:
-        wanted.add("numpy")  # which sympy imports then
-
-    def rank(name: str) -> tuple[int, int]:
-        modules = {module.partition(".")[0] for module in available[name]}
-        return -len(modules & wanted), len(modules)
-
-    return min(available, key=rank, default=None)
-
-
-def _imported(source: bytes) -> set[str]:
-    """Return the top-level names of what the import statements of a program name."""
-    found: set[str] = set()
-    for count, match in enumerate(_IMPORT.finditer(source)):
-        if count == _MAX_IMPORTS:
-            break
-        from_, imported = match.groups()
-        for name in [from_] if from_ else imported.split(b",", _MAX_IMPORTS):
-            words = name.partition(b".")[0].split(None, 1)
-            if words:
-                found.add(words[0].decode("ascii", "replace"))
-    return found
-
-
 def load(modules: Sequence[str]) -> None:
-    """Import `modules` and `ALWAYS`, do once what their first use would do in every job, and make the heap cheap to fork.
+    """Import `modules` and `ALWAYS`, do once what their first use would do in every job, and make their text cheap to fork.
 
     To be called once, last of all, before anything is forked: no module of this package can be imported any more. Garbage
     collection is off from then on; `python_main.run` turns it on again.
@@ -104,7 +62,7 @@ def load(modules: Sequence[str]) -> None:
     python_main.prepare(refresh)
     python_main.freeze()
     private_text.make_text_private()
-    _use_huge_pages()
+    use_huge_pages("r-xp")
 
 
 def _warm_numpy() -> Callable[[], object]:
@@ -150,8 +108,12 @@ def _tidy_path() -> None:
     sys.path_importer_cache.clear()
 
 
-def _use_huge_pages() -> None:
-    """Ask for huge pages under heap and text: a fork then copies fewer page tables. Best effort: old kernels have none."""
+def use_huge_pages(rights: str = "rw-p") -> None:
+    """Ask for huge pages under the heap: a fork then copies fewer page tables. Best effort: old kernels have none.
+
+    Args:
+        rights: of the mappings that get them, as /proc/self/maps has them.
+    """
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     try:
@@ -160,7 +122,7 @@ def _use_huge_pages() -> None:
     except OSError:
         return
     for area in areas:
-        is_anonymous = area[1] in ("rw-p", "r-xp") and (len(area) == 5 or area[5] == "[heap]")
+        is_anonymous = area[1] == rights and (len(area) == 5 or area[5] == "[heap]")
         start, end = private_text.huge_part(*(int(address, 16) for address in area[0].split("-")))
         if is_anonymous and end > start:
             libc.madvise(start, end - start, _MADV_COLLAPSE)

@@ -51,10 +51,15 @@ except KeyError as error:
 class _Prepared:
     """What is there before the fork."""
 
-    __slots__ = ("fopen", "loader", "main", "own_modules", "refresh", "run_file", "stack")
+    __slots__ = (
+        "file_name", "fopen", "loader", "main", "own_modules", "ready_for", "refresh", "run_file", "stack", "variables",
+    )  # fmt: skip
 
     def __init__(self, refresh: Sequence[Callable[[], object]]) -> None:
         self.refresh = refresh
+        self.ready_for: tuple[list[str], str] | None = None
+        self.file_name = b""
+        self.variables: dict[str, object] = {}
         self.stack = hidden_frames.measure()
         self.fopen = ctypes.pythonapi.fopen
         self.fopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
@@ -77,6 +82,11 @@ class _Prepared:
         self.loader = SourceFileLoader("__main__", "")
         self.main = ModuleType("__main__")
 
+    def take_variables(self) -> dict[str, object]:
+        """Return those of the program, which nothing here may hold on to: they are to end with it."""
+        variables, self.variables = self.variables, {}
+        return variables
+
 
 _prepared: _Prepared | None = None
 
@@ -92,6 +102,8 @@ def prepare(refresh: Sequence[Callable[[], object]]) -> None:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     python_exit.prepare()
     _prepared = _Prepared(refresh)
+    gc.collect()
+    gc.freeze()  # else the end of each rehearsal looks through all that there is
     with _stand_ins():
         for _ in range(_NUM_REHEARSALS):
             _open_streams()
@@ -110,39 +122,59 @@ def freeze() -> None:
 def fork() -> int:
     """Fork like `os.fork`, without running what modules have registered for a fork: it costs more than the fork itself.
 
-    Only for a process with a single thread, whose locks thus are all free, and whose child calls `run`.
+    Only for a process with a single thread, whose locks thus are all free.
     """
     return ctypes.pythonapi.fork()
 
 
-def run(path: str, argv: list[str]) -> NoReturn:
-    """Be `argv`, the command `python main.py ...`, in this process, and end it.
-
-    Standard descriptors (a file or memfd, and two pipes) and working folder are in place, no exception is being handled.
+def get_ready(argv: list[str], folder: str) -> None:
+    """Do what `run` does for any command first: for the same one, it goes on from here.
 
     Args:
-        path: The script, as the command names it; not a link.
-        argv: The whole command.
+        argv: The whole command, `python main.py ...`.
+        folder: The one that it runs in.
 
     Raises:
         RuntimeError: `prepare` was not called.
     """
     if _prepared is None:
-        raise RuntimeError("python_main.run: `prepare` was not called before the fork")
+        raise RuntimeError("python_main: `prepare` was not called")
+    if _prepared.ready_for:  # something else
+        sys.path.pop(0)
+        _prepared.make_main()
+    _prepared.ready_for = argv, folder
+    path = argv[1]
+    file_name = os.path.abspath(path) if "/" in path else f"{folder}/{path}"
+    sys.argv = argv[1:]
+    sys.orig_argv = argv
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)) if "/" in path else folder)
+    _prepared.file_name = file_name.encode("utf-8", "surrogateescape")
+    _prepared.variables = _enter_main(_prepared, file_name)
+
+
+def run(argv: list[str]) -> NoReturn:
+    """Be `argv`, the command `python main.py ...`, in this process, and end it.
+
+    Standard descriptors (a file or memfd, and two pipes) and working folder are in place, no exception is being handled; the
+    script is not a link.
+
+    Raises:
+        RuntimeError: `prepare` was not called.
+    """
+    ready = (argv, os.getcwd())
+    if _prepared is None or _prepared.ready_for != ready:
+        get_ready(*ready)
+    assert _prepared is not None
     for refresh in _prepared.refresh:
         refresh()
     stack = _prepared.stack
-    file_name = os.path.abspath(path) if "/" in path else f"{os.getcwd()}/{path}"
-    sys.argv = argv[1:]
-    sys.orig_argv = argv
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)) if "/" in path else os.getcwd())
-    encoded = file_name.encode("utf-8", "surrogateescape")
-    file = _prepared.fopen(encoded, b"rb")
+    file = _prepared.fopen(_prepared.file_name, b"rb")
     if not file:
-        sys.stderr.write(f"{argv[0]}: can't open file {file_name!r}: [Errno 2] No such file or directory\n")
+        name = os.fsdecode(_prepared.file_name)
+        sys.stderr.write(f"{argv[0]}: can't open file {name!r}: [Errno 2] No such file or directory\n")
         python_exit.finish(_CANNOT_OPEN, interrupted=False, stack=stack)
     gc.enable()
-    error = _run_file(_prepared, file, encoded, _enter_main(_prepared, file_name))
+    error = _run_file(_prepared, file, _prepared.file_name, _prepared.take_variables())
     exit_code = python_errors.report(error, stack)
     if not isinstance(error, SystemExit):
         _leave_main()

@@ -11,19 +11,34 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Callable
-from typing import NoReturn
+from contextlib import AbstractContextManager, nullcontext
+from typing import NoReturn, Protocol
 
-from code_judge_server.jail import protocol, python_main, work_files
+from code_judge_server.jail import execution, protocol, python_main, work_files
 from code_judge_server.jail.confinement import Confinement
 from code_judge_server.jail.enclosure import Enclosure, EnclosureError
-from code_judge_server.jail.execution import execute
 from code_judge_server.jail.slot_cgroup import SlotCgroup
 
-ForkJob = Callable[[protocol.Message, list[int], int, int], int]
-"""Takes a job, its descriptors, where to report why it could not be made, and how early the kernel shall kill it for want of
-memory; returns as `fork` does.
-"""
+
+class JobMaker(Protocol):
+    """A quicker way to make jobs than a fork of the slot."""
+
+    def fork_job(self, job: protocol.Message, descriptors: list[int], report: int, oom_score_adj: int) -> int:
+        """Start a job in the open enclosure; return its process id, -1 if it cannot be forked.
+
+        Args:
+            job: The server's message.
+            descriptors: What came with it.
+            report: Where to write why it could not be made.
+            oom_score_adj: How early the kernel shall kill it for want of memory.
+        """
+        ...
+
+    def whole_forks(self) -> AbstractContextManager[None]:
+        """Have forks of the slot, in between, come with all of its memory."""
+        ...
+
+
 _REPORT_BYTES = 4096
 _OOM_SCORE_ADJ = 1000
 """Of the whole group, a job goes before its slot."""
@@ -53,7 +68,7 @@ class Slot:
         cgroup: SlotCgroup | None,
         *,
         helper: int | None,
-        fork: ForkJob | None,
+        maker: JobMaker | None,
     ) -> None:
         """Take over the parts.
 
@@ -63,7 +78,7 @@ class Slot:
             confinement: What it may not do.
             cgroup: This process's, if it has one of its own.
             helper: The descriptor that hangs up when the enclosure's helper dies.
-            fork: Forks a job and puts it in its place; absent: this class does.
+            maker: Makes the jobs; absent: this class does, of forks of this process.
         """
         self._server = server
         self._enclosure = enclosure
@@ -74,7 +89,7 @@ class Slot:
         self._poll.register(server, select.POLLIN)
         self._idle_poll = select.poll()
         self._idle_poll.register(server, select.POLLIN)
-        self._fork = fork
+        self._maker = maker
         self._helper = helper
         if helper is not None:
             self._idle_poll.register(helper, 0)  # which still tells of its end
@@ -138,12 +153,11 @@ class Slot:
         protocol.send(self._server, ended)
 
     def _fork_job(self, job: protocol.Message, descriptors: list[int]) -> int:
-        if self._fork is not None:
-            pid = self._fork(job, descriptors, self._reporting, job.get("oom_score_adj", _OOM_SCORE_ADJ))
-        else:
-            pid = python_main.fork()
-        if pid == 0:
-            self._be_job(job, descriptors)
+        oom_score_adj = job.get("oom_score_adj", _OOM_SCORE_ADJ)
+        if self._maker is not None:
+            pid = self._maker.fork_job(job, descriptors, self._reporting, oom_score_adj)
+        elif (pid := python_main.fork()) == 0:
+            self._be_job(job, descriptors, oom_score_adj)
         if pid < 0:
             self._enclosure.close()
             raise EnclosureError("job: it cannot be forked: no memory, or its init was killed")
@@ -174,20 +188,11 @@ class Slot:
         if message["kind"] != "kill":
             raise protocol.ProtocolError(f"slot: `{message['kind']}` while a job runs")
 
-    def _be_job(self, job: protocol.Message, descriptors: list[int]) -> NoReturn:
+    def _be_job(self, job: protocol.Message, descriptors: list[int], oom_score_adj: int) -> NoReturn:
         """Turn this fork into the job: nothing here returns to the slot's code."""
         self._server.detach()  # so that the object, should the job's end finalize it, closes no descriptor of the job's
-        if self._fork is None:
-            self._take_place(job, descriptors)
-        argv = job["argv"]
-        if job["interpret"]:
-            python_main.run(argv[1], argv)
-        execute(argv)
-
-    def _take_place(self, job: protocol.Message, descriptors: list[int]) -> None:
-        """Be in the enclosure, confined, with files and standard descriptors."""
         try:
-            self._enter(job.get("oom_score_adj", _OOM_SCORE_ADJ))
+            self._enter(oom_score_adj)
             self._confinement.set_limits(job["limits"])
             self._confinement.become_user()
             work_files.write_files(descriptors[0], job["files"])
@@ -200,6 +205,7 @@ class Slot:
             reason = error.strerror if isinstance(error, OSError) else None
             os.write(self._reporting, f"job: {type(error).__name__}: {reason}".encode()[:_REPORT_BYTES])
             os._exit(1)
+        execution.run(job["argv"], interpret=job["interpret"])
 
     def _enter(self, oom_score_adj: int) -> None:
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
@@ -209,9 +215,10 @@ class Slot:
     def _collect(self, job: protocol.Message, contents: int, target: int) -> list[list[int]]:
         """Have a process with the job's rights copy its files; whatever else of the job still ran is killed before."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
-        pid = os.fork()
-        if pid == 0:
-            self._be_collector(job, contents, target, writing)
+        with nullcontext() if self._maker is None else self._maker.whole_forks():
+            pid = os.fork()
+            if pid == 0:
+                self._be_collector(job, contents, target, writing)
         os.close(writing)
         _, _, killed = self._wait(pid)
         with open(reading, "rb") as report:

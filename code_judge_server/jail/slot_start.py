@@ -3,9 +3,8 @@
 import contextlib
 import os
 import socket
-from functools import partial
 
-from code_judge_server.jail import folder_enclosure, landlock, protocol, syscalls
+from code_judge_server.jail import execution, folder_enclosure, landlock, protocol, syscalls
 from code_judge_server.jail.confinement import Confinement
 from code_judge_server.jail.enclosure import NamespaceEnclosure
 from code_judge_server.jail.inits import Inits
@@ -16,6 +15,36 @@ from code_judge_server.jail.slot_cgroup import SlotCgroup
 from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namespace
 
 _OOM_SCORE_ADJ = "-900"
+
+
+class CompiledJobMaker:
+    """A `slot.JobMaker`."""
+
+    def __init__(self, job_start: JobStart, enclosure: NamespaceEnclosure, confinement: Confinement) -> None:
+        """Make jobs from the snapshot of `job_start`; forks of this process lose most of its memory.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        self._enclosure = enclosure
+        self._confinement = confinement
+        self._job_start = job_start
+        job_start.keep_memory_from_forks()
+        self.whole_forks = job_start.whole_forks
+
+    def fork_job(self, job: protocol.Message, descriptors: list[int], report: int, oom_score_adj: int) -> int:
+        """See `slot.JobMaker`."""
+        return self._job_start.fork(
+            init=self._enclosure.init_fd,
+            ruleset=self._confinement.ruleset(),
+            uid=self._confinement.uid,
+            oom_score_adj=oom_score_adj,
+            descriptors=descriptors,
+            report=report,
+            sizes=job["files"],
+            limits=self._confinement.rlimits(job["limits"]),
+            arguments=execution.encode(job["argv"], interpret=job["interpret"]),
+        )
 
 
 def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | None, number: int, preload: str) -> Slot:
@@ -43,33 +72,8 @@ def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | Non
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()  # last: a change of user or group clears it
     enclosure = NamespaceEnclosure(helper)
-    fork = None if job_start is None else partial(_fork_job, job_start, enclosure, confinement)
-    return Slot(server, enclosure, confinement, cgroup, helper=helper.fileno(), fork=fork)
-
-
-def _fork_job(
-    job_start: JobStart,
-    enclosure: NamespaceEnclosure,
-    confinement: Confinement,
-    job: protocol.Message,
-    descriptors: list[int],
-    report: int,
-    oom_score_adj: int,
-) -> int:
-    """Be a `slot.ForkJob`."""
-    pid = job_start.fork(
-        init=enclosure.init_fd,
-        ruleset=confinement.ruleset(),
-        uid=confinement.uid,
-        oom_score_adj=oom_score_adj,
-        descriptors=descriptors,
-        report=report,
-        sizes=job["files"],
-        limits=confinement.rlimits(job["limits"]),
-    )
-    if pid == 0:
-        enclosure.forget()
-    return pid
+    maker = None if job_start is None else CompiledJobMaker(job_start, enclosure, confinement)
+    return Slot(server, enclosure, confinement, cgroup, helper=helper.fileno(), maker=maker)
 
 
 def _outlive_jobs() -> None:
@@ -94,4 +98,4 @@ def _open_without_namespaces(server: socket.socket, machine: Machine, name: str,
     )
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()
-    return Slot(server, enclosure, confinement, None, helper=None, fork=None)
+    return Slot(server, enclosure, confinement, None, helper=None, maker=None)

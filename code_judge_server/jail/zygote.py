@@ -9,7 +9,8 @@ import sys
 import traceback
 from typing import NoReturn
 
-from code_judge_server.jail import orphans, preload, protocol, syscalls
+from code_judge_server.jail import execution, orphans, preload, protocol, python_main, syscalls
+from code_judge_server.jail.jail_root import WORK_FOLDER
 from code_judge_server.jail.job_start import JobStart
 from code_judge_server.jail.machine import Machine
 from code_judge_server.jail.slot_start import open_slot
@@ -27,6 +28,9 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     except ImportError as error:
         protocol.send(launcher, {"kind": "failed", "why": f"preload set {modules}: {error}"})
         os._exit(1)
+    if job_start is None or not _take_snapshot(job_start, launcher):
+        job_start = None
+        preload.use_huge_pages()
     poll = select.poll()
     poll.register(launcher, select.POLLIN)
     slots: dict[int, int] = {}
@@ -43,7 +47,7 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
             if received is None:
                 os._exit(0)
             message, descriptors = received
-            pid = os.fork()
+            pid = python_main.fork()
             if pid == 0:
                 for pidfd in slots:
                     os.close(pidfd)
@@ -62,6 +66,23 @@ def _load_job_start(machine: Machine) -> JobStart | None:
     except OSError as error:  # compiled for another C library than the interpreter's, for instance
         sys.stderr.write(f"zygote: the compiled start of jobs does not load, a slower one stands in for it: {error}\n")
         return None
+
+
+def _take_snapshot(job_start: JobStart, launcher: socket.socket) -> bool:
+    """Take the snapshot from which all jobs start, and be such a job in each of them; return whether there is one."""
+    python_main.freeze()
+    python_main.get_ready([sys.executable, "main.py"], WORK_FOLDER)  # what most jobs are
+    try:
+        is_job = job_start.take_snapshot()
+    except OSError as error:
+        sys.stderr.write(
+            f"zygote: no snapshot of the memory can be taken, jobs start from slower forks instead: {error}\n"
+        )
+        return False
+    if is_job:
+        launcher.detach()  # so that the object, should the job's end finalize it, closes no descriptor of the job's
+        execution.run_encoded(job_start.arguments())
+    return True
 
 
 def _slot_main(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from code_judge_server.ending import Ending
-from code_judge_server.jail.preload import choose
 from code_judge_server.judging.compile_cache import Compilation, CompileCache
 from code_judge_server.judging.precompiled_header import PrecompiledHeader
+from code_judge_server.judging.preload_choice import choose_preload
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
@@ -90,7 +90,7 @@ class Compiler:
         source = {rules.source: code.encode()}
         if rules.compile is None or rules.artifact is None:
             modules = [code.encode(), *(content for path, content in files.items() if path.endswith(".py"))]
-            preload = choose(_beginnings(modules), self._executor.preloads) if rules.preload else None
+            preload = choose_preload(_beginnings(modules), self._executor.preloads) if rules.preload else None
             return Program(argv=rules.run, files={**files, **source}, preload=preload)
         job = Job(
             argv=rules.compile,

@@ -16,16 +16,15 @@ from code_judge_server.languages import LanguageRules
 from code_judge_server.limits import LimitPolicy, with_room_for
 from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome
 from code_judge_server.schemas import Checker, Limits, RunResult, Submission, TestCase, Verdict, VerdictStatus
-from code_judge_server.settings import Settings
+from code_judge_server.settings import MIB, Settings
 
 logger = logging.getLogger(__name__)
 
-_MIB = 1024 * 1024
 _COMPILE_PATIENCE = 4
 """Wall clock of a compilation for its CPU time, so that a busy machine fails no honest source."""
-_COMPILER_OUTPUT_BYTES = 1 * _MIB
-_COMPILER_DISK_BYTES = 256 * _MIB
-_MAX_ARTIFACT_BYTES = 64 * _MIB
+_COMPILER_OUTPUT_BYTES = 1 * MIB
+_COMPILER_DISK_BYTES = 256 * MIB
+_MAX_ARTIFACT_BYTES = 64 * MIB
 
 
 class Judge:
@@ -173,6 +172,7 @@ class Judge:
             id=submission.id,
             queue_time_s=queue_time_s,
             compile_time_s=error.outcome.wall_time_s,
+            limits=self._limits.told(submission.limits),
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
         )
@@ -220,12 +220,12 @@ def create_judge(settings: Settings, executor: Executor, languages: Mapping[str,
     limits = JobLimits(
         cpu_time_s=settings.compile_time_s,
         wall_time_s=_COMPILE_PATIENCE * settings.compile_time_s,
-        memory_bytes=settings.compile_memory_mb * _MIB,
+        memory_bytes=settings.compile_memory_mb * MIB,
         output_bytes=_COMPILER_OUTPUT_BYTES,
         max_tasks=settings.max_tasks,
         disk_bytes=_COMPILER_DISK_BYTES,
     )
-    cache_bytes = settings.compile_cache_mb * _MIB
+    cache_bytes = settings.compile_cache_mb * MIB
     compiler = Compiler(
         executor,
         limits=limits,
@@ -239,5 +239,5 @@ def create_judge(settings: Settings, executor: Executor, languages: Mapping[str,
         compiler=compiler,
         limits=settings.limit_policy,
         max_reply_chars=settings.max_reply_chars,
-        max_collect_bytes=settings.max_collect_mb * _MIB,
+        max_collect_bytes=settings.max_collect_mb * MIB,
     )

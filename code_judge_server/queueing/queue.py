@@ -15,12 +15,11 @@ from code_judge_server.queueing.scheduler import Scheduler
 from code_judge_server.queueing.shared_capacity import SharedCapacity
 from code_judge_server.sandbox import Executor
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
-from code_judge_server.settings import Settings
+from code_judge_server.settings import MIB, Settings
 
 _MAX_RETRY_AFTER_S = 60
 _MAX_DEADLINE_S = 366 * 86400.0
 """What is longer is taken as this: event loops have bounds of their own."""
-_MIB = 1024 * 1024
 
 
 class SubmissionQueue:
@@ -46,8 +45,8 @@ class SubmissionQueue:
             capacity=settings.queue_capacity,
             on_end=self._ended,
         )
-        self._idempotency = Idempotency(max_bytes=settings.verdict_cache_mb * _MIB, max_age_s=settings.verdict_cache_s)
-        self._reply_memory = SharedCapacity(settings.reply_memory_mb * _MIB)
+        self._idempotency = Idempotency(max_bytes=settings.verdict_cache_mb * MIB, max_age_s=settings.verdict_cache_s)
+        self._reply_memory = SharedCapacity(settings.reply_memory_mb * MIB)
         self._in_flight: set[QueuedRun] = set()
 
     @property

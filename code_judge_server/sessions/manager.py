@@ -39,19 +39,20 @@ class SessionManager:
     """Opens sessions and runs their cells, each in its turn among the programs that are judged.
 
     Args:
-        executor: Has the slots of sessions, if it is a `JailExecutor`.
+        executor: Has the slots of sessions, if it is a `JailExecutor`: no other can hold one.
         queue: Gives turns.
         settings: How many sessions and snapshots, for how long, and with what limits.
     """
 
     def __init__(self, executor: Executor, queue: SubmissionQueue, settings: Settings) -> None:
         self._executor = executor
+        self._jail = executor if isinstance(executor, JailExecutor) else None
         self._queue = queue
         self._settings = settings
         self._sessions: dict[str, Session] = {}
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._openings: set[asyncio.Task[Session]] = set()
-        self._free: list[int] = list(range(executor.num_private_slots)) if isinstance(executor, JailExecutor) else []
+        self._free = list(range(0 if self._jail is None else self._jail.num_private_slots))
         self._places = SharedCapacity(len(self._free))
 
     async def open(self, request: SessionRequest, *, client: str) -> SessionState:
@@ -67,8 +68,8 @@ class SessionManager:
             NoSuchPreloadError: there is no such set of modules.
             ExecutorError: it does not start.
         """
-        executor = self._executor
-        if not isinstance(executor, JailExecutor) or not executor.num_private_slots:
+        jail = self._jail
+        if jail is None or not jail.num_private_slots:
             raise NoSessionsError(
                 "sessions: this server holds none: they need isolation tier A or B, and max_sessions > 0"
             )
@@ -78,10 +79,10 @@ class SessionManager:
                 "many, or too many for one client"
             )
         self._queue.refuse_if_draining()
-        preload = self._preload(executor, request.preload)
+        preload = _preload(jail, request.preload)
         limits = self._settings.limit_policy.effective(request.limits)
         self._places.take(client, 1)
-        opening = asyncio.create_task(self._open(executor, self._free.pop(), preload, limits, client=client))
+        opening = asyncio.create_task(self._open(jail, self._free.pop(), preload, limits, client=client))
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
         try:
@@ -92,9 +93,7 @@ class SessionManager:
         self._touch(session)
         return self._state(session)
 
-    async def _open(
-        self, executor: JailExecutor, index: int, preload: str, limits: JobLimits, *, client: str
-    ) -> Session:
+    async def _open(self, jail: JailExecutor, index: int, preload: str, limits: JobLimits, *, client: str) -> Session:
         """Open a session in a free place, whoever waits for it: a slot that is half open cannot be given back."""
 
         def free_place() -> None:
@@ -102,7 +101,7 @@ class SessionManager:
             self._places.give_back(client, 1)
 
         try:
-            slot = await executor.open_private_slot(index, preload)
+            slot = await jail.open_private_slot(index, preload)
         except BaseException:
             free_place()
             raise
@@ -117,7 +116,7 @@ class SessionManager:
             free_place()
             self._sessions.pop(dead.id, None)
 
-        sampled = executor.memory_enforcement == "sampled"
+        sampled = jail.memory_enforcement == "sampled"
         try:
             await session.start(slot, python=sys.executable, memory_is_sampled=sampled, on_death=forget)
         except BaseException:
@@ -183,11 +182,6 @@ class SessionManager:
             raise NoSuchSessionError(f"session: `{session_id[:64]}` is not open on this server, or not any more")
         return session
 
-    def _preload(self, executor: JailExecutor, wanted: str | None) -> str:
-        if wanted is not None and wanted not in executor.preloads:
-            raise NoSuchPreloadError(f"preload: `{wanted}` is not among {list(executor.preloads)}")
-        return wanted or max(executor.preloads, key=lambda name: len(executor.preloads[name]))
-
     def _limits(self, session: Session, cell: CellRequest) -> JobLimits:
         asked = {
             "cpu_time_s": cell.cpu_time_s or session.limits.cpu_time_s,
@@ -226,6 +220,12 @@ class SessionManager:
             limits=as_limits(session.limits),
             idle_timeout_s=self._settings.session_idle_s,
         )
+
+
+def _preload(executor: Executor, wanted: str | None) -> str:
+    if wanted is not None and wanted not in executor.preloads:
+        raise NoSuchPreloadError(f"preload: `{wanted}` is not among {list(executor.preloads)}")
+    return wanted or max(executor.preloads, key=lambda name: len(executor.preloads[name]))
 
 
 def _close_unwanted(opening: "asyncio.Task[Session]") -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from code_judge_server.schemas import IsolationTier, LanguageName, Limits, RunResult, SourceText
+from code_judge_server.schemas import IsolationTier, Limits, PreloadName, RunResult, SourceText
 
 
 class _SessionModel(BaseModel):
@@ -22,7 +22,7 @@ class SessionRequest(_SessionModel):
 
     limits: Limits = Limits()
     """Memory, tasks and disk are those of the session, with all its snapshots; the others are defaults for each cell."""
-    preload: LanguageName | None = None
+    preload: PreloadName | None = None
     """Set of modules that it starts with; absent: the largest that the server has."""
 
 

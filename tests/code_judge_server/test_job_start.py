@@ -1,6 +1,7 @@
 """A job is made by compiled code where there is a compiler, and by Python elsewhere: both do the same."""
 
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -75,6 +76,38 @@ def test_what_cannot_be_made_is_told_and_the_slot_goes_on(
         assert ended["error"].startswith("job: ")
         assert any(reason in ended["error"] for reason in reasons)
         assert started.run_python("print('again')").text == "again"
+
+
+def test_every_job_starts_from_the_same_memory(both: list[Jail]):
+    compiled = both[0]
+    code = "print([id([]), id('x' * 50), id(object())], sum(map(len, open('/proc/self/maps'))))"
+    first = compiled.run_python(code).text
+    compiled.run_python("kept = [bytearray(5000) for _ in range(2000)]", files=FILES, collect=["main.py"])
+    compiled.run(["/bin/echo", "a longer command, " * 400])
+    assert compiled.run_python(code).text == first
+
+
+def test_a_job_can_map_and_give_back_memory_beside_that_of_the_snapshot(both: list[Jail]):
+    code = """
+blocks = [bytes([number % 256]) * size for number in range(40) for size in (24, 500, 4_000, 200_000, 3_000_000)]
+del blocks[::2]
+blocks += [bytes(size) for size in (30, 600, 5_000, 300_000) for _ in range(200)]
+print(sum(map(sum, blocks[:100])), sum(any(block) for block in blocks[100:]))
+"""
+    assert [started.run_python(code).text for started in both] == [both[1].run_python(code).text] * 2
+
+
+def test_where_no_snapshot_can_be_taken_jobs_start_without(monkeypatch: pytest.MonkeyPatch):
+    look = "print('snapshot' in open('/proc/self/maps').read())"
+    with jail(NAMESPACE_TIERS[0]) as started:
+        assert started.run_python(look).text == "True"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))  # less than the interpreter takes up
+    try:
+        with jail(NAMESPACE_TIERS[0]) as started:
+            assert started.run_python(look).text == "False"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_library_that_does_not_load_is_done_without(monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from code_judge_server.jail.preload import choose
+from code_judge_server.judging.preload_choice import choose_preload
 
 SETS = {"bare": (), "sympy": ("sympy",), "sci": ("numpy", "sympy"), "frames": ("numpy", "pandas")}
 
@@ -28,11 +28,11 @@ SETS = {"bare": (), "sympy": ("sympy",), "sci": ("numpy", "sympy"), "frames": ("
     ],
 )
 def test_the_imports_choose_the_set(source: bytes, chosen: str):
-    assert choose(source, SETS) == chosen
+    assert choose_preload(source, SETS) == chosen
 
 
 def test_without_sets_there_is_no_choice():
-    assert choose(b"import numpy", {}) is None
+    assert choose_preload(b"import numpy", {}) is None
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_without_sets_there_is_no_choice():
 )
 def test_a_hostile_program_costs_no_time(source: bytes):
     started_at = time.monotonic()
-    choose(source * (20_000_000 // len(source)), SETS)
+    choose_preload(source * (20_000_000 // len(source)), SETS)
     assert time.monotonic() - started_at < 1
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from judge_process import JudgeProcess, running_judge, wait_until
 from session_client import Session
+from session_judge import LIMITS, TIERS_AND_USERS, session_judge
 
-LIMITS = ["--num-slots", "2", "--max-cpu-time-s", "2", "--max-wall-time-s", "4", "--max-memory-mb", "256"]
 MAX_SESSIONS = 3
 MAX_REPLY_CHARS = 5000
 IDLE_S = 3
@@ -28,13 +28,11 @@ def forge(message):
 """
 
 
-@pytest.fixture(scope="module", params=["A", "B as an ordinary user"] if os.geteuid() == 0 else ["B"])
+@pytest.fixture(scope="module", params=TIERS_AND_USERS)
 def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     bounds = ["--max-sessions", str(MAX_SESSIONS), "--max-reply-chars", str(MAX_REPLY_CHARS)]
     bounds += ["--session-idle-s", str(IDLE_S)]
-    tier, _, user = request.param.partition(" ")
-    folder = tmp_path_factory.mktemp("faults")
-    with running_judge(folder, *LIMITS, *bounds, isolation=tier, ordinary_user=bool(user)) as server:
+    with session_judge(request.param, tmp_path_factory.mktemp("faults"), *bounds) as server:
         yield server
 
 

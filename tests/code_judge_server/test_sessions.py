@@ -1,6 +1,5 @@
 """Python sessions over HTTP, on real judges of the tiers that hold them."""
 
-import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -10,18 +9,16 @@ import httpx
 import pytest
 from judge_process import JudgeProcess, running_judge, wait_until
 from session_client import Session
+from session_judge import LIMITS, TIERS_AND_USERS, session_judge
 
-LIMITS = ["--num-slots", "2", "--max-cpu-time-s", "2", "--max-wall-time-s", "4", "--max-memory-mb", "256"]
 MAX_SESSIONS = 3
 MAX_SNAPSHOTS = 4
 
 
-@pytest.fixture(scope="module", params=["A", "B as an ordinary user"] if os.geteuid() == 0 else ["B"])
+@pytest.fixture(scope="module", params=TIERS_AND_USERS)
 def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    folder = tmp_path_factory.mktemp("sessions")
     bounds = ["--max-sessions", str(MAX_SESSIONS), "--max-snapshots", str(MAX_SNAPSHOTS)]
-    tier, _, user = request.param.partition(" ")
-    with running_judge(folder, *LIMITS, *bounds, isolation=tier, ordinary_user=bool(user)) as server:
+    with session_judge(request.param, tmp_path_factory.mktemp("sessions"), *bounds) as server:
         yield server
 
 

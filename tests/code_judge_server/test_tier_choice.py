@@ -104,6 +104,7 @@ def test_a_tier_that_is_too_weak_is_refused_with_the_way_out() -> None:
 def test_preload_sets_that_cannot_be_loaded_are_refused() -> None:
     assert "no_such_module" in refusal("--preloads", '{"x": ["json", "no_such_module"]}')
     assert "`bare`" in refusal("--preloads", '{"bare": ["json"]}')
+    assert "preloads" in refusal("--preloads", '{"no session can ask for it": ["json"]}')
 
 
 def test_preload_sets_of_the_settings_come_beside_the_built_in_ones() -> None:

@@ -47,6 +47,16 @@ async def test_the_limit_of_the_compiler_is_told_too(tmp_path: Path) -> None:
     assert [limits and limits.compile_time_s for limits in told] == [7, 5]
 
 
+async def test_limits_of_a_program_that_does_not_compile_are_told(fresh_judge: JudgeInProcess) -> None:
+    asked = {"cpu_time_s": 0.75, "memory_bytes": 2**40, "compile_time_s": 5}
+    refused = await fresh_judge.verdict(language="c", code="int main(", limits=asked)
+    run = await fresh_judge.verdict(code="", limits=asked)
+    assert (refused.status, run.status) == (VerdictStatus.COMPILE_ERROR, VerdictStatus.ACCEPTED)
+    assert refused.limits is not None
+    assert (refused.limits.cpu_time_s, refused.limits.compile_time_s) == (0.75, 5)
+    assert refused.limits == run.limits
+
+
 async def test_limits_of_a_program_that_was_cancelled_are_told() -> None:
     executor = ScriptedExecutor()
     queue = queue_on(executor)

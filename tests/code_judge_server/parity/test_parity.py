@@ -6,6 +6,7 @@ checked.
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from jail_driver import PYTHON, Jail, jail
 from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
 
 from code_judge_server.jail.canaries import find_tier
-from code_judge_server.jail.preload import choose
+from code_judge_server.judging.preload_choice import choose_preload
 from code_judge_server.preload_sets import preload_sets
 from code_judge_server.schemas import IsolationTier
 
@@ -61,12 +62,64 @@ def test_no_program_of_the_corpus_can(tier: IsolationTier):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_modules_that_a_program_did_not_ask_for_change_nothing():
-    unasked = [
-        program for program in PROGRAMS if chosen_preload(program) == "bare" and program.stem not in SHOW_WHAT_IS_LOADED
+@pytest.mark.parametrize("preload", ["sympy", "sci"])
+def test_modules_that_a_program_did_not_ask_for_change_nothing(preload: str):
+    with parity_jail(NAMESPACE_TIERS[0]) as started:
+        assert differences(started, programs_of_smaller_sets(preload), preload=preload) == ""
+
+
+@pytest.mark.parametrize("preload", ["sympy", "sci"])
+def test_how_a_program_ends_does_not_show_what_else_is_loaded(preload: str):
+    quick = [
+        program for program in programs_of_smaller_sets(preload) if program.name.startswith(("excepthook_", "exit_"))
     ]
     with parity_jail(NAMESPACE_TIERS[0]) as started:
-        assert differences(started, unasked, preload="sci") == ""
+        assert differences(started, quick, preload=preload) == ""
+
+
+def test_the_corpus_has_programs_for_each_set():
+    chosen = Counter(map(chosen_preload, PROGRAMS))
+    assert chosen.keys() == PRELOADS.keys() == {"bare", "sympy", "sci"}
+    assert min(chosen.values()) >= 8
+
+
+@pytest.mark.parametrize(("preload", "loaded"), [("bare", []), ("sympy", ["sympy"]), ("sci", ["numpy", "sympy"])])
+def test_a_program_finds_the_modules_of_its_set_loaded_and_no_others(preload: str, loaded: list[str]):
+    code = "import sys; print(*sorted({'numpy', 'sympy', 'mpmath', 'code_judge_server'} & sys.modules.keys()))"
+    with parity_jail(NAMESPACE_TIERS[0]) as started:
+        found = started.run_python(code, preload=preload).text.split()
+    assert found == sorted([*loaded, *["mpmath"] * ("sympy" in loaded)])
+
+
+@pytest.mark.parametrize(
+    ("preload", "generator"),
+    [
+        ("bare", "import random\ndraw = random.random"),
+        ("sympy", "from sympy.core.random import rng\ndraw = rng.random"),
+        ("sci", "import numpy\ndraw = numpy.random.rand"),
+        ("sci", "from sympy.core.random import rng\ndraw = rng.random"),
+    ],
+    ids=["bare random", "sympy rng", "sci numpy", "sci rng"],
+)
+def test_no_two_programs_of_a_set_draw_the_same_numbers(preload: str, generator: str):
+    with parity_jail(NAMESPACE_TIERS[0]) as started:
+        drawn = [started.run_python(f"{generator}\nprint(draw())", preload=preload).text for _ in range(4)]
+    assert len({float(number) for number in drawn}) == 4
+
+
+@pytest.mark.parametrize("preload", ["sympy", "sci"])
+def test_what_a_program_does_to_sympy_ends_with_it(preload: str):
+    spoil = (
+        "import sympy\nsympy.Dummy._count += 99\nsympy.Integer.__str__ = lambda self: 'spoiled'\nsympy.spoiled = 1\n"
+        "print(sympy.Integer(5))"
+    )
+    look = "import sympy\nprint(sympy.Dummy._count, sympy.Integer(5), hasattr(sympy, 'spoiled'), sympy.sqrt(8))"
+    with parity_jail(NAMESPACE_TIERS[0]) as started:
+        before = started.run_python(look, preload=preload)
+        assert started.run_python(spoil, preload=preload).text == "spoiled"
+        after = started.run_python(look, preload=preload)
+    assert after.text == before.text
+    assert before.text.endswith("5 False 2*sqrt(2)"), before.stderr
 
 
 @contextmanager
@@ -95,8 +148,19 @@ def repr_lines(seen: Seen) -> list[str]:
     return [ending, *seen.stdout.splitlines(), "-- stderr:", *seen.stderr.splitlines()]
 
 
+def programs_of_smaller_sets(preload: str) -> list[Path]:
+    """Return the programs that get a set without some of these modules, but for those that print what is loaded."""
+    modules = set(PRELOADS[preload])
+    smaller = {name for name, others in PRELOADS.items() if set(others) < modules}
+    return [
+        program
+        for program in PROGRAMS
+        if chosen_preload(program) in smaller and program.stem not in SHOW_WHAT_IS_LOADED
+    ]
+
+
 def chosen_preload(program: Path) -> str:
-    name = choose(program.read_bytes(), PRELOADS)
+    name = choose_preload(program.read_bytes(), PRELOADS)
     assert name is not None
     return name
 
