@@ -17,6 +17,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "snapshot.h"
@@ -146,6 +147,19 @@ const char *job_arguments(uint64_t *size) {
     const struct start *job = snapshot_message();
     *size = job->num_arguments_bytes;
     return (const char *)(limits(job) + job->num_limits);
+}
+
+// Returns whether a fork comes through: it goes on from the snapshot, with no arguments, and is to exit with 0.
+int try_snapshot(void) {
+    const struct start none = {0};
+    int status;
+    if (snapshot_keep_from_forks(1)) return 0;
+    pid_t pid = snapshot_fork(&none, sizeof none);
+    if (pid == 0) {
+        if (snapshot_restore()) _exit(1);
+        snapshot_resume();
+    }
+    return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0 && snapshot_keep_from_forks(0) == 0;
 }
 
 // Returns the process id of the job, or -1; the job itself goes on from the snapshot.

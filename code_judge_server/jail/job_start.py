@@ -4,6 +4,7 @@ Elsewhere `slot` makes a job of a fork of itself.
 """
 
 import ctypes
+import errno
 import os
 import struct
 from array import array
@@ -29,6 +30,7 @@ class JobStart:
         # Not `CDLL`, which would let go of the interpreter's lock: the fork would have to take it back.
         library = ctypes.PyDLL(f"/proc/self/fd/{descriptor}", use_errno=True)
         self._take = library.snapshot_take
+        self._try = library.try_snapshot
         self._keep_from_forks = library.snapshot_keep_from_forks
         self._start = library.start_job
         self._start.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -40,11 +42,17 @@ class JobStart:
         """Keep this process's memory as it is now; return False, and once more in every job that `fork` makes: True.
 
         Raises:
-            OSError: the kernel refuses.
+            OSError: the kernel refuses, or what starts from the snapshot does not come through.
         """
+        if len(os.listdir("/proc/self/task")) > 1:
+            raise OSError(errno.EBUSY, "a module has started a thread")
         returned = self._take()
         if returned < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        if returned == 1 and not self.arguments():  # the one that only tries
+            os._exit(0)
+        if returned == 0 and not self._try():
+            raise OSError(errno.EIO, "a fork does not come through")
         return returned == 1
 
     def keep_memory_from_forks(self) -> None:
@@ -60,8 +68,10 @@ class JobStart:
     def whole_forks(self) -> Iterator[None]:
         """Have forks come with all memory in between."""
         self._keep_from_forks(0)
-        yield
-        self._keep_from_forks(1)
+        try:
+            yield
+        finally:
+            self._keep_from_forks(1)
 
     def fork(
         self,

@@ -5,7 +5,7 @@
 // page tables until it touches something, and returns once more from snapshot_take, as setjmp returns again, but with all memory as
 // it was then. The parent's pages stay its own, and what it has learnt since no child sees.
 //
-// Left alone are what nobody writes to, the library's own variables, and the thread's own block, which holds the thread's id. So
+// Left alone are what nobody writes to, the pages of the variables here, and those of the thread's block, with the thread's id. So
 // from the snapshot to the fork nothing may change what is in that block: no thread-specific value, as `os.fork` does in its child.
 
 #define _GNU_SOURCE
@@ -14,6 +14,7 @@
 #include <alloca.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,20 +27,34 @@
 #ifndef MADV_COLLAPSE  // headers of before Linux 6.1
 #define MADV_COLLAPSE 25
 #endif
-#define PAGE_BYTES 4096UL  // the least that there is; every size here is a multiple of the machine's own
+#define PAGE_BYTES 4096UL  // the least that there is
 #define HUGE_BYTES (2UL << 20)
-#define BLOCK_BYTES (128UL << 10)
+#define BLOCK_BYTES (512UL << 10)
 #define MIN_MAPPED_BYTES (64UL << 10)  // less is compared and copied back, which is quicker than a mapping
+#define SPARE_BYTES (4UL << 30)  // behind all in the file: an allocation that grows maps on, and to what is not there is a SIGBUS
+#define MAX_MESSAGE_BYTES (4UL << 20)
 #define MAX_REGIONS 2048
-#define MAX_MAPS_BYTES (2UL << 20)
+#define THREAD_BYTES 1024UL  // of a thread's block, in which the kernel puts the thread's id
+#define MAX_SMAPS_BYTES (8UL << 20)
 
 extern void *__libc_stack_end;
+
+struct range {
+    char *start, *end;
+};
+
+enum kind {
+    COPIED,  // back from `copies`, where it differs
+    IN_FILE,
+    UNUSED,  // all zeros, such as buffers that nobody has needed yet
+    NUM_KINDS
+};
 
 struct region {
     char *start;
     size_t size;
-    off_t offset;  // in the file; of what is copied back, in `copies`
-    int is_mapped;
+    off_t offset;  // among those of its kind
+    enum kind kind;
 };
 
 static struct {
@@ -47,60 +62,109 @@ static struct {
     int file;
     void *brk;
     char *stack, *stack_copy, *copies;
-    size_t stack_size, num_regions;
-    struct region regions[MAX_REGIONS];
-    void *message;
-    size_t message_room;
-} snapshot;  // in a mapping that is no region: what it holds, forks see as it is
+    size_t stack_size;
+    struct region regions[MAX_REGIONS], *end;
+    char *message;
+    size_t message_size;
+} snapshot;  // its pages are in no region: what it holds, forks see as it is
 
-// Reads /proc/self/maps.
-static int read_maps(char *text) {
-    int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    size_t length = 0;
-    ssize_t got;
-    if (file < 0) return -1;
-    while ((got = read(file, text + length, MAX_MAPS_BYTES - 1 - length)) > 0) length += got;
-    close(file);
-    if (length == MAX_MAPS_BYTES - 1) return errno = E2BIG, -1;
-    text[length] = 0;
-    return got;
-}
-
-static int add_region(char *start, char *end, int is_executable) {
-    if (end <= start) return 0;
-    if (snapshot.num_regions == MAX_REGIONS) return errno = E2BIG, -1;
-    size_t size = end - start;
-    snapshot.regions[snapshot.num_regions++] =
-        (struct region){.start = start, .size = size, .is_mapped = size >= MIN_MAPPED_BYTES && !is_executable};
+static int add_region(struct range range, enum kind kind) {
+    if (snapshot.end == snapshot.regions + MAX_REGIONS) return errno = E2BIG, -1;
+    if (((uintptr_t)range.start | (uintptr_t)range.end) & (sysconf(_SC_PAGESIZE) - 1)) return errno = EINVAL, -1;
+    *snapshot.end++ = (struct region){.start = range.start, .size = range.end - range.start, .kind = kind};
     return 0;
 }
 
-// Adds what lies outside of `hole`, if that lies in the region.
-static int add_around(char *start, char *end, char *hole, char *hole_end, int is_executable) {
-    if (end <= hole || hole_end <= start) return add_region(start, end, is_executable);
-    return add_region(start, hole, is_executable) || add_region(hole_end, end, is_executable) ? -1 : 0;
+// Returns up to where memory is all used, or all unused; whole blocks but for the last.
+static char *end_of_run(struct range range, enum kind *kind) {
+    char *at = range.start;
+    for (size_t size; at < range.end; at += size) {
+        size = (size_t)(range.end - at) < BLOCK_BYTES ? (size_t)(range.end - at) : BLOCK_BYTES;
+        int is_zero = size == BLOCK_BYTES && *at == 0 && memcmp(at, at + 1, size - 1) == 0;
+        enum kind found = is_zero ? UNUSED : IN_FILE;
+        if (at == range.start) *kind = found;
+        if (found != *kind) break;
+    }
+    return at;
 }
 
-// Adds what the lines of /proc/self/maps name that this process alone may write to.
-static int add_regions(char *line) {
-    char *own = (char *)&snapshot, *thread = (char *)((uintptr_t)__builtin_thread_pointer() & -PAGE_BYTES);
-    for (char *next; *line; line = next) {
-        next = strchr(line, '\n') + 1;
-        next[-1] = 0;
-        char *rights, *start = (char *)strtoul(line, &rights, 16);
-        char *end = (char *)strtoul(rights + 1, &rights, 16);
-        if (rights[2] != 'w' || rights[4] != 'p' || strstr(rights, "[stack]")) continue;
-        if (start < own + sizeof snapshot && own < end) continue;
-        if (add_around(start, end, thread - PAGE_BYTES, thread + 2 * PAGE_BYTES, rights[3] == 'x')) return -1;
+static int add_regions_of(struct range range, int is_executable) {
+    if ((size_t)(range.end - range.start) < MIN_MAPPED_BYTES || is_executable) return add_region(range, COPIED);
+    enum kind kind = UNUSED;
+    for (char *end; range.start < range.end; range.start = end) {
+        end = end_of_run(range, &kind);
+        if (add_region((struct range){range.start, end}, kind)) return -1;
     }
     return 0;
 }
 
+// Adds what of a range lies outside of the holes.
+static int add_around(struct range range, const struct range *holes, int num_holes, int is_executable) {
+    for (; num_holes > 0; holes++, num_holes--) {
+        if (range.end <= holes->start || holes->end <= range.start) continue;
+        const struct range before = {range.start, holes->start};
+        if (before.start < before.end && add_around(before, holes + 1, num_holes - 1, is_executable)) return -1;
+        if (range.end <= holes->end) return 0;
+        range.start = holes->end;
+    }
+    return range.start < range.end ? add_regions_of(range, is_executable) : 0;
+}
+
+static struct range pages_of(const void *start, size_t size) {
+    const size_t page = sysconf(_SC_PAGESIZE);
+    return (struct range){(char *)((uintptr_t)start & -page), (char *)(((uintptr_t)start + size + page - 1) & -page)};
+}
+
+static int has_thread_id(const char *thread) {
+    const pid_t id = syscall(SYS_gettid);
+    for (size_t at = 0; at < THREAD_BYTES; at += sizeof id)
+        if (memcmp(thread + at, &id, sizeof id) == 0) return 1;
+    return 0;
+}
+
+// Adds what the text of /proc/self/smaps names that this process alone may write to, and that forks get from it.
+static int add_regions(char *line) {
+    char *thread = (char *)pthread_self();  // which in the C libraries that there are is the block's address
+    const struct range holes[] = {pages_of(&snapshot, sizeof snapshot), pages_of(thread, THREAD_BYTES)};
+    struct range range = {NULL, NULL};
+    if (!has_thread_id(thread)) return errno = ENOTSUP, -1;
+    int is_executable = 0;
+    for (char *next; *line; line = next) {
+        next = strchr(line, '\n') + 1;
+        next[-1] = 0;
+        if (!strncmp(line, "VmFlags:", 8)) {
+            // Not what the kernel empties in forks or when it likes, as it does the state of random numbers.
+            int is_kept = range.start != NULL && !strstr(line, " wf") && !strstr(line, " dp");
+            if (is_kept && add_around(range, holes, 2, is_executable)) return -1;
+        } else if (*line >= 'a' || (*line >= '0' && *line <= '9')) {
+            char *rights;
+            range.start = (char *)strtoul(line, &rights, 16);
+            range.end = (char *)strtoul(rights + 1, &rights, 16);
+            is_executable = rights[3] == 'x';
+            if (rights[2] != 'w' || rights[4] != 'p' || strstr(rights, "[stack]")) range.start = NULL;
+        }
+    }
+    return 0;
+}
+
+static int read_smaps(char *text) {
+    int file = open("/proc/self/smaps", O_RDONLY | O_CLOEXEC);
+    size_t length = 0;
+    ssize_t got;
+    if (file < 0) return -1;
+    while ((got = read(file, text + length, MAX_SMAPS_BYTES - 1 - length)) > 0) length += got;
+    close(file);
+    if (length == MAX_SMAPS_BYTES - 1) return errno = E2BIG, -1;
+    text[length] = 0;
+    return got;
+}
+
 static int find_regions(void) {
-    char *maps = mmap(NULL, MAX_MAPS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);  // so no region
-    if (maps == MAP_FAILED) return -1;
-    int failed = read_maps(maps) || add_regions(maps);
-    munmap(maps, MAX_MAPS_BYTES);
+    snapshot.end = snapshot.regions;
+    char *text = mmap(NULL, MAX_SMAPS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);  // so no region
+    if (text == MAP_FAILED) return -1;
+    int failed = read_smaps(text) || add_regions(text);
+    munmap(text, MAX_SMAPS_BYTES);
     return failed ? -1 : 0;
 }
 
@@ -113,103 +177,87 @@ static int write_all(const char *from, size_t size, off_t offset) {
     return 0;
 }
 
-// Writes a region to the file, but for blocks of zeros, such as buffers that nobody has used yet: they stay holes.
-static int write_region(const struct region *region) {
-    for (size_t at = 0, size; at < region->size; at += size) {
-        const char *block = region->start + at;
-        size = region->size - at < BLOCK_BYTES ? region->size - at : BLOCK_BYTES;
-        int is_zero = *block == 0 && memcmp(block, block + 1, size - 1) == 0;
-        if (!is_zero && write_all(block, size, region->offset + at)) return -1;
-    }
-    return 0;
-}
-
-// Has the file lie in huge pages, where it has no holes: pages of it are then mapped many at once. Best effort.
+// Has the file lie in huge pages: pages of it are then mapped many at once. Best effort.
 static void use_huge_pages(size_t size) {
     char *room = mmap(NULL, size + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (room == MAP_FAILED) return;
     char *aligned = (char *)(((uintptr_t)room + HUGE_BYTES - 1) & -HUGE_BYTES);
     if (mmap(aligned, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, snapshot.file, 0) == aligned)
-        for (size_t at = 0; at + HUGE_BYTES <= size; at += HUGE_BYTES)
-            if (lseek(snapshot.file, at, SEEK_HOLE) >= (off_t)(at + HUGE_BYTES)) madvise(aligned + at, HUGE_BYTES, MADV_COLLAPSE);
+        for (size_t at = 0; at < size; at += HUGE_BYTES) madvise(aligned + at, HUGE_BYTES, MADV_COLLAPSE);
     munmap(room, size + HUGE_BYTES);
 }
 
+// Maps a region anew, as it was.
 static int map(const struct region *region) {
-    const int flags = MAP_PRIVATE | MAP_FIXED;
-    void *got = mmap(region->start, region->size, PROT_READ | PROT_WRITE, flags, snapshot.file, region->offset);
+    const int is_unused = region->kind == UNUSED, flags = MAP_PRIVATE | MAP_FIXED | (is_unused ? MAP_ANONYMOUS : 0);
+    const int file = is_unused ? -1 : snapshot.file;
+    void *got = mmap(region->start, region->size, PROT_READ | PROT_WRITE, flags, file, is_unused ? 0 : region->offset);
     return got == MAP_FAILED ? -1 : 0;
 }
 
-// Gives every region its place, in the file or among the copies; returns the sizes of both.
-static void place_regions(size_t *in_file, size_t *in_copies) {
-    *in_file = *in_copies = 0;
-    for (size_t number = 0; number < snapshot.num_regions; number++) {
-        struct region *region = snapshot.regions + number;
-        size_t *end = region->is_mapped ? in_file : in_copies;
-        region->offset = *end;
-        *end += region->size;
+// Gives every region its place among those of its kind, and makes room for the copies, the stack's, and the message.
+static int make_room(size_t sizes[NUM_KINDS]) {
+    for (struct region *region = snapshot.regions; region < snapshot.end; region++) {
+        region->offset = sizes[region->kind];
+        sizes[region->kind] += region->size;
     }
+    const size_t size = MAX_MESSAGE_BYTES + sizes[COPIED] + snapshot.stack_size;
+    // All here and now, so that it lies nowhere where a region is mapped again.
+    snapshot.message = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (snapshot.message == MAP_FAILED) return -1;
+    snapshot.copies = snapshot.message + MAX_MESSAGE_BYTES;
+    snapshot.stack_copy = snapshot.copies + sizes[COPIED];
+    return 0;
 }
 
-static int keep_regions(size_t file_size) {
-    if (ftruncate(snapshot.file, file_size)) return -1;
-    for (size_t number = 0; number < snapshot.num_regions; number++) {
-        struct region *region = snapshot.regions + number;
-        if (!region->is_mapped) memcpy(snapshot.copies + region->offset, region->start, region->size);
-        else if (write_region(region)) return -1;
-    }
-    use_huge_pages(file_size);
-    if (fcntl(snapshot.file, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)) return -1;
-    for (size_t number = 0; number < snapshot.num_regions; number++)
-        if (snapshot.regions[number].is_mapped && map(snapshot.regions + number)) abort();  // half of the memory is gone
-    return 0;
+static int fill_file(size_t size) {
+    const size_t whole = (size + HUGE_BYTES - 1) & -HUGE_BYTES;
+    if (ftruncate(snapshot.file, whole + SPARE_BYTES)) return -1;
+    for (struct region *region = snapshot.regions; region < snapshot.end; region++)
+        if (region->kind == IN_FILE && write_all(region->start, region->size, region->offset)) return -1;
+    use_huge_pages(whole);
+    return fcntl(snapshot.file, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
 }
 
 // A function of its own, so that the stack from here on holds the whole frame of the one that returns again.
 static __attribute__((noinline)) int keep_memory(void) {
-    size_t file_size, copies_size;
-    if (find_regions()) return -1;
-    place_regions(&file_size, &copies_size);
+    size_t sizes[NUM_KINDS] = {0};
     snapshot.brk = (void *)syscall(SYS_brk, 0);
     snapshot.stack = __builtin_frame_address(0);
     snapshot.stack_size = (char *)__libc_stack_end - snapshot.stack;
-    const size_t size = copies_size + snapshot.stack_size;
-    snapshot.copies = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (snapshot.copies == MAP_FAILED) return -1;
-    snapshot.stack_copy = memcpy(snapshot.copies + copies_size, snapshot.stack, snapshot.stack_size);
-    return keep_regions(file_size);
+    if (find_regions() || make_room(sizes)) return -1;
+    memcpy(snapshot.stack_copy, snapshot.stack, snapshot.stack_size);
+    for (struct region *region = snapshot.regions; region < snapshot.end; region++)
+        if (region->kind == COPIED) memcpy(snapshot.copies + region->offset, region->start, region->size);
+    if (fill_file(sizes[IN_FILE])) return -1;
+    for (struct region *region = snapshot.regions; region < snapshot.end; region++)
+        if (region->kind == IN_FILE && map(region)) abort();  // half of the memory is gone
+    return 0;
 }
 
 int snapshot_take(void) {
     snapshot.file = memfd_create("snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (snapshot.file < 0) return -1;
     if (_setjmp(snapshot.resume)) return 1;
-    return keep_memory();
+    if (keep_memory() == 0) return 0;
+    const int error = errno;
+    close(snapshot.file);
+    return errno = error, -1;
 }
 
 int snapshot_keep_from_forks(int kept) {
-    for (size_t number = 0; number < snapshot.num_regions; number++) {
-        const struct region *region = snapshot.regions + number;
-        if (region->is_mapped && madvise(region->start, region->size, kept ? MADV_DONTFORK : MADV_DOFORK)) return -1;
-    }
-    return 0;
-}
-
-static int keep_message(const void *message, size_t size) {
-    if (size > snapshot.message_room) {
-        void *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (room == MAP_FAILED) return -1;
-        if (snapshot.message_room > 0) munmap(snapshot.message, snapshot.message_room);
-        snapshot.message = room;
-        snapshot.message_room = size;
-    }
-    memcpy(snapshot.message, message, size);
+    const int advice = kept ? MADV_DONTFORK : MADV_DOFORK;
+    for (struct region *region = snapshot.regions; region < snapshot.end; region++)
+        if (region->kind != COPIED && madvise(region->start, region->size, advice) && errno != ENOMEM)  // part is unmapped
+            return -1;
     return 0;
 }
 
 pid_t snapshot_fork(const void *message, size_t size) {
-    if (keep_message(message, size)) return -1;
+    if (size > MAX_MESSAGE_BYTES) return errno = E2BIG, -1;
+    memcpy(snapshot.message, message, size);
+    if (size < snapshot.message_size) memset(snapshot.message + size, 0, snapshot.message_size - size);
+    snapshot.message_size = size;
     return _Fork();  // not `fork`: the handlers that it calls may be in memory that the child has not
 }
 
@@ -227,9 +275,8 @@ int snapshot_restore(void) {
     // The allocator takes what the system gives it anew for zeroed.
     if ((void *)syscall(SYS_brk, 0) != snapshot.brk && (void *)syscall(SYS_brk, snapshot.brk) != snapshot.brk)
         return errno = ENOMEM, -1;
-    for (size_t number = 0; number < snapshot.num_regions; number++) {
-        const struct region *region = snapshot.regions + number;
-        if (!region->is_mapped) copy_back(region->start, snapshot.copies + region->offset, region->size);
+    for (struct region *region = snapshot.regions; region < snapshot.end; region++) {
+        if (region->kind == COPIED) copy_back(region->start, snapshot.copies + region->offset, region->size);
         else if (map(region)) return -1;
     }
     return 0;

@@ -11,7 +11,7 @@ int snapshot_take(void);
 // Has forks of this process come without the memory that they would map from the snapshot, or with it again; -1 with errno.
 int snapshot_keep_from_forks(int kept);
 
-// Forks, with a message to the fork, and returns as `fork` does; -1 too if there is no room for the message.
+// Forks, with a message to the fork, and returns as `fork` does; -1 too for a message of more than 4 MiB.
 pid_t snapshot_fork(const void *message, size_t size);
 
 // In the fork, first: makes all memory but the stack what it was; -1 with errno.

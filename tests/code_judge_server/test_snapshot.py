@@ -1,0 +1,28 @@
+"""What goes on from a snapshot finds all memory as it was when that was taken, whatever has become of it since."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from code_judge_server import jail
+
+JAIL = Path(jail.__file__).parent
+DRIVER = Path(__file__).parent / "snapshot_driver.c"
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+
+
+@pytest.mark.parametrize("options", [["-O0"], ["-O2", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"]])
+def test_a_fork_that_resumes_finds_all_as_it_was(tmp_path: Path, options: list[str]):
+    program = tmp_path / "driver"
+    sources = [str(DRIVER), str(JAIL / "snapshot.c")]
+    command = [str(COMPILER), *options, "-Wall", "-Wextra", "-Werror", f"-I{JAIL}", *sources, "-o", str(program)]
+    subprocess.run(command, check=True)
+    ran = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, (ran.returncode, ran.stdout, ran.stderr)
+    found = dict(line.split() for line in ran.stdout.splitlines())
+    assert len(found) == 10
+    assert set(found.values()) == {"yes"}, found
