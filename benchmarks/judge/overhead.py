@@ -10,11 +10,14 @@ Overhead of a call = the time from the moment it was due (not sent: a late gener
 was read, less the verdict's `wall_time_s`, which runs from the start of the program to its end. So it holds HTTP, the queue,
 setting up and cleaning up the jail, and the client. The same generator at the same rate against `GET /v1/ready`, which does
 nothing, says what HTTP and the client take of that; `late` is how long after its due time a request was begun.
+
+It ends with exit code 1 and the reason if the median of the overhead is above 6 ms or its 99th percentile above 30 ms.
 """
 
 import asyncio
 import random
 import statistics
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -34,6 +37,7 @@ _NUM_WARM_UP = 200
 _SINGLES_IN_FLIGHT = 32
 _THROUGHPUT_S = 3.0
 _PATH = "/v1/submissions"
+_MOST_OVERHEAD_MS = {"p50": 6.0, "p99": 30.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +174,17 @@ def _report(samples: Samples, **facts: float | str) -> report.Row:
     return {**facts, "times": rows, "cpu": cpu}
 
 
-def main() -> None:
-    """Parse the arguments, measure and report."""
+def too_long(overhead_ms: report.Row) -> list[str]:
+    """Return a fault for each percentile of the overhead that is above its bound."""
+    return [
+        f"overhead: {name} is {overhead_ms[name]:.3g} ms: more than {most:g} ms"
+        for name, most in _MOST_OVERHEAD_MS.items()
+        if overhead_ms[name] > most
+    ]
+
+
+def main() -> int:
+    """Parse the arguments, measure and report; return the exit code, 1 if something is beyond its bound."""
     parser = report.arguments(__doc__)
     parser.add_argument("--load", type=float, default=0.8, help="arrivals as a share of the throughput just measured")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a round")
@@ -179,8 +192,11 @@ def main() -> None:
     options = parser.parse_args()
     report.print_machine()
     figures = uvloop.run(measure_overhead(load=options.load, seconds=options.seconds, rounds=options.rounds))
-    report.write_json(options.json, figures)
+    faults = too_long(figures["times"][0])
+    report.write_json(options.json, {**figures, "faults": faults})
+    print("\n" + ("\n".join(faults) or "overhead within its bounds"))
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,11 +9,15 @@ flight, every verdict checked; programs are a trivial one, one that imports symp
 Prints medians over the rounds: programs per second and core, how many times the peer's that is (by the clock, and by the CPU
 time of one program, which other work on the machine disturbs less), and that CPU time, split into the server's process,
 everything below it (slots and programs), and the client. `others` is the rest of the machine, in cores.
+
+It ends with exit code 1 and the reason if, in tier A, our judge does less than 4 times (trivial) or 50 times (sympy) as many
+programs per second, by the clock, as the one that starts `python` for each.
 """
 
 import contextlib
 import shutil
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -26,9 +30,13 @@ from benchmarks.judge.client import BATCH_SIZE, Client, refuse_wrong
 from benchmarks.judge.honest_programs import Case
 from benchmarks.judge.programs import NUMPY_AND_SYMPY, SYMPY, TRIVIAL, repeated
 from benchmarks.judge.servers import Server
+from code_judge_server.schemas import IsolationTier
 
 WORKLOADS = {"trivial": TRIVIAL, "import sympy": SYMPY, "numpy and sympy": NUMPY_AND_SYMPY}
 OURS = "agentrl"
+PYTHON_PER_PROGRAM = "python per program"
+TIMES_AS_FAST = {"trivial": 4.0, "import sympy": 50.0}
+"""What ours must at least reach in tier A, by the clock, compared with a judge that starts `python` per program."""
 IN_FLIGHT = 2
 """Batches in flight: while one is written and read, the slots work on the other."""
 _OWN_PARTS = ("server_s", "below_s", "client_s")
@@ -105,12 +113,27 @@ def rows_of(results: dict[str, list[Round]]) -> list[report.Row]:
     ]
 
 
+def too_slow(figures: report.Row) -> list[str]:
+    """Return a fault for each workload in which ours, in tier A, is not so many times as fast as it must be."""
+    if figures["isolation"] != IsolationTier.A:
+        return []
+    times = {
+        name: next(row["ours is times"] for row in figures[name] if row["judge"] == PYTHON_PER_PROGRAM)
+        for name in TIMES_AS_FAST
+    }
+    return [
+        f"{name}: {times[name]:.3g} times as fast as `{PYTHON_PER_PROGRAM}`: less than {least:g} times"
+        for name, least in TIMES_AS_FAST.items()
+        if times[name] < least
+    ]
+
+
 async def compare(rounds: int, seconds: float) -> report.Row:
     """Start all judges, measure every workload and print its table; return all figures."""
     commands = {
         OURS: servers.OURS,
         "agentrl, tier D": servers.TIER_D,
-        "python per program": servers.PYTHON_PER_PROGRAM,
+        PYTHON_PER_PROGRAM: servers.PYTHON_PER_PROGRAM,
     }
     if shutil.which("bwrap"):
         commands["bubblewrap + python"] = servers.BUBBLEWRAP
@@ -127,15 +150,20 @@ async def compare(rounds: int, seconds: float) -> report.Row:
     return figures
 
 
-def main() -> None:
-    """Parse the arguments, measure and report."""
+def main() -> int:
+    """Parse the arguments, measure and report; return the exit code, 1 if something is beyond its bound."""
     parser = report.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="about how long a round of one judge takes")
     options = parser.parse_args()
     report.print_machine()
-    report.write_json(options.json, uvloop.run(compare(options.rounds, options.seconds)))
+    figures = uvloop.run(compare(options.rounds, options.seconds))
+    faults = too_slow(figures)
+    report.write_json(options.json, {**figures, "faults": faults})
+    verdict = "as fast as it must be" if figures["isolation"] == IsolationTier.A else "not in tier A: no bounds"
+    print("\n" + ("\n".join(faults) or verdict))
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -58,6 +58,22 @@ def test_the_best_tier_is_used_although_the_weakest_is_permitted() -> None:
         assert word in page
 
 
+def test_the_start_page_names_address_tier_canaries_slots_and_preload_sets() -> None:
+    with announced("--require-isolation", "D", "--preloads", '{"more": ["json", "xml.dom"]}') as (first, *lines):
+        address = first.removeprefix("listening on ")
+        health = httpx.get(f"{address}/v1/health").json()
+    assert address.startswith("http://127.0.0.1:")
+    page = {line[2:12].strip() or line.strip(): line[13:] for line in lines}
+    assert page["isolation"].startswith(f"tier {health['isolation']}: ")
+    for canary in health["canaries"]:
+        words = f"{'passed' if canary['passed'] else 'FAILED'}  {canary['name']}"
+        assert f"{words}: {canary['detail']}".removesuffix(": ") in page
+    assert page["slots"] == "1, and 0 for while others sleep"
+    sets = preload_sets({"more": ["json", "xml.dom"]}) if health["isolation"] != "D" else {}
+    named = [f"{name} ({' '.join(modules)})" if modules else name for name, modules in sets.items()]
+    assert page["preloads"] == (", ".join(named) or "none")
+
+
 def test_a_path_below_a_folder_that_each_program_has_its_own_of_is_refused_by_its_name() -> None:
     if find_tier(IsolationTier.B).tier is not IsolationTier.B:
         pytest.skip("this machine does not give tier B")

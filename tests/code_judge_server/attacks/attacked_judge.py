@@ -87,11 +87,9 @@ class AttackedJudge:
 
     def undergo(self, attack: Attack) -> dict[str, Any]:
         """Run an attack with an honest program beside it, then honest ones in both slots; return the verdict on the attack."""
-        verdict, *honest = self.server.judge_batch([attack.submission(self.around.target), self.honest("beside")])
-        honest += self.server.judge_batch([self.honest("after"), self.honest("after, in the other slot")])
-        for other in honest:
-            assert other["stdout"] == self.honest_output, other
-            assert other["status"] == "accepted", other
+        verdict = self.judge_beside_an_honest_one(attack.submission(self.around.target))
+        for other in self.server.judge_batch([self.honest("after"), self.honest("after, in the other slot")]):
+            self._assert_undisturbed(other)
         for stream in ("stdout", "stderr"):
             assert self.canary not in verdict[stream]
             assert self.around.canary not in verdict[stream]
@@ -99,6 +97,16 @@ class AttackedJudge:
         assert self.around.signs_of_contact() == []
         self._assert_no_other_processes()
         return verdict
+
+    def judge_beside_an_honest_one(self, submission: dict[str, Any]) -> dict[str, Any]:
+        """Judge a program and at once an honest one, whose verdict must be the usual one; return the verdict on the first."""
+        verdict, honest = self.server.judge_batch([submission, self.honest("beside")])
+        self._assert_undisturbed(honest)
+        return verdict
+
+    def _assert_undisturbed(self, honest: dict[str, Any]) -> None:
+        assert honest["stdout"] == self.honest_output, honest
+        assert honest["status"] == "accepted", honest
 
     def _assert_no_other_processes(self) -> None:
         deadline = time.monotonic() + 2.0
@@ -111,7 +119,7 @@ class AttackedJudge:
 
 
 @contextmanager
-def attacked_judge(folder: Path, *, isolation: str, ordinary_user: bool) -> Iterator[AttackedJudge]:
+def attacked_judge(folder: Path, *settings: str, isolation: str, ordinary_user: bool) -> Iterator[AttackedJudge]:
     """Start a judge with everything around it that attacks aim at."""
     with surroundings(folder, ordinary_user=ordinary_user) as around:
         headers = {"Authorization": f"Bearer {around.canary}"}
@@ -119,6 +127,7 @@ def attacked_judge(folder: Path, *, isolation: str, ordinary_user: bool) -> Iter
         with running_judge(
             folder,
             *arguments,
+            *settings,
             isolation=isolation,
             ordinary_user=ordinary_user,
             environment={"CODE_JUDGE_TOKEN": around.canary},
@@ -130,7 +139,7 @@ def attacked_judge(folder: Path, *, isolation: str, ordinary_user: bool) -> Iter
 
 
 @contextmanager
-def judge_under_attack(starter: str, folder: Path) -> Iterator[AttackedJudge]:
+def judge_under_attack(starter: str, folder: Path, *settings: str) -> Iterator[AttackedJudge]:
     """Start a judge as root (tier A) or as an `ordinary_user` (tier B); at the end, of all attacks nothing may be left."""
     is_ordinary = starter == "ordinary_user"
     if os.getuid() != 0 and not is_ordinary:
@@ -138,7 +147,8 @@ def judge_under_attack(starter: str, folder: Path) -> Iterator[AttackedJudge]:
     users = [user_id()] if is_ordinary else SLOT_USERS
     with adopting_orphans() as others:
         before_start = look(None, folder=folder, users=users, others=others)
-        with attacked_judge(folder, isolation="B" if is_ordinary else "A", ordinary_user=is_ordinary) as judge:
+        isolation = "B" if is_ordinary else "A"
+        with attacked_judge(folder, *settings, isolation=isolation, ordinary_user=is_ordinary) as judge:
             judge.learn_what_is_normal()
             server_pid = judge.server.process.pid
             before_attacks = look(server_pid, folder=folder, users=users)

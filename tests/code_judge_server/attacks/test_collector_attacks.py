@@ -1,6 +1,7 @@
 """Programs whose output files are traps for whoever collects them."""
 
 import base64
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,8 +25,10 @@ def collected(attacked: AttackedJudge, code: str, paths: list[str], **limits: fl
 
 
 def run(attacked: AttackedJudge, code: str, paths: list[str], **limits: float) -> dict[str, Any]:
+    """Run a program with an honest one beside it, and return its verdict."""
     code = f"import os, socket, sys, time\nTARGET = {attacked.around.target!r}\n{code}"
-    return attacked.server.judge(code=code, collect=paths, limits=LIMITS | limits)
+    submission = {"id": uuid.uuid4().hex, "code": code, "collect": paths, "limits": LIMITS | limits}
+    return attacked.judge_beside_an_honest_one(submission)
 
 
 def test_what_is_regular_comes_back(attacked: AttackedJudge) -> None:
