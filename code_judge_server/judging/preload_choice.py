@@ -1,16 +1,22 @@
 """Which of the warm interpreters suits a program: the one whose modules it imports.
 
-A wrong choice is only slower: what is not there the program imports itself.
+A wrong choice is only slower: what is not there the program imports itself. Clients that wrap a model's code, as that of
+rStar2-Agent does, have it in base64 inside of the program: its imports count too.
 """
 
+import base64
+import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 _SCANNED_BYTES = 256 * 1024
 _MAX_IMPORTS = 1000
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)[ \t]+import\b|import[ \t]+([A-Za-z_][^\n#;]*))", re.MULTILINE
 )
+_MAX_WRAPPED = 64
+_WRAPPED = re.compile(rb"""b64decode\(\s*b?["']([A-Za-z0-9+/]{16,}+=*)["']""")
 
 
 def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str | None:
@@ -21,6 +27,7 @@ def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str
         available: Name of each set, and its modules.
     """
     source = source[:_SCANNED_BYTES]
+    source = b"\n".join([source, *_wrapped(source)])
     wanted = _imported(source)
     if b"lambdify" in source:
         wanted.add("numpy")  # which sympy imports then
@@ -30,6 +37,15 @@ def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str
         return -len(modules & wanted), len(modules)
 
     return min(available, key=rank, default=None)
+
+
+def _wrapped(source: bytes) -> Iterator[bytes]:
+    """Find the programs that a program has in base64 literals."""
+    for match in islice(_WRAPPED.finditer(source), _MAX_WRAPPED):
+        try:
+            yield base64.b64decode(match[1])
+        except binascii.Error:  # it is not base64 after all
+            continue
 
 
 def _imported(source: bytes) -> set[str]:

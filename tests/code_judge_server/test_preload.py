@@ -1,5 +1,6 @@
 """Which warm interpreter a program is given, and what the interpreters of this version let be hidden."""
 
+import base64
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ SETS = {"bare": (), "sympy": ("sympy",), "sci": ("numpy", "sympy"), "frames": ("
         (b"import numpy as np", "sci"),
         (b"import os, sympy.abc as abc # both", "sympy"),
         (b"from sympy import *\nf = lambdify(x, sin(x))", "sci"),
+        (b'exec(base64.b64decode("' + base64.b64encode(b"import sympy\nprint(1)") + b'".encode()).decode())', "sympy"),
+        (b"base64.b64decode('not base64, but import numpy')\nb64decode('" + b"A" * 17 + b"')", "bare"),
         (b"def f():\n\tfrom numpy.linalg import (\n\t\tnorm)", "sci"),
         (b"import pandas\nimport numpy", "frames"),
         (b"import numpyro\nfrom sympy_tools import x\nfrom . import numpy", "bare"),
@@ -37,7 +40,21 @@ def test_without_sets_there_is_no_choice():
 
 @pytest.mark.parametrize(
     "source",
-    [b" ", b"import a,", b"from a", b"from ", b"import a\n", b"\n", b"import .", b"from a.", b"import\t", b"\\\n"],
+    [
+        b" ",
+        b"import a,",
+        b"from a",
+        b"from ",
+        b"import a\n",
+        b"\n",
+        b"import .",
+        b"from a.",
+        b"import\t",
+        b"\\\n",
+        b"b64decode('AAAAAAAAAAAAAAAAAAA",
+        b"A",
+        b"b64decode( ",
+    ],
 )
 def test_a_hostile_program_costs_no_time(source: bytes):
     started_at = time.monotonic()
