@@ -30,6 +30,7 @@
 #endif
 #define FIRST_UNNEEDED_DESCRIPTOR 3
 #define FOLDER "/sandbox"
+#define MAX_TRIAL_S 5
 
 struct limit {
     uint64_t kind, value;  // of setrlimit(2), soft and hard
@@ -149,17 +150,22 @@ const char *job_arguments(uint64_t *size) {
     return (const char *)(limits(job) + job->num_limits);
 }
 
-// Returns whether a fork comes through: it goes on from the snapshot, with no arguments, and is to exit with 0.
-int try_snapshot(void) {
+static int comes_through(void) {
     const struct start none = {0};
     int status;
-    if (snapshot_keep_from_forks(1)) return 0;
     pid_t pid = snapshot_fork(&none, sizeof none);
     if (pid == 0) {
+        alarm(MAX_TRIAL_S);
         if (snapshot_restore()) _exit(1);
         snapshot_resume();
     }
-    return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0 && snapshot_keep_from_forks(0) == 0;
+    return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+// Returns whether a fork that goes on from the snapshot, with no arguments, exits with 0; -1 if forks stay without memory.
+int try_snapshot(void) {
+    const int has_come = snapshot_keep_from_forks(1) == 0 && comes_through();
+    return snapshot_keep_from_forks(0) ? -1 : has_come;
 }
 
 // Returns the process id of the job, or -1; the job itself goes on from the snapshot.
@@ -167,7 +173,11 @@ int start_job(const void *start, size_t size) {
     pid_t pid = snapshot_fork(start, size);
     if (pid != 0) return pid;
     const struct start *job = snapshot_message();
-    const char *failed = snapshot_restore() ? "snapshot" : be_job(job);
+    if (snapshot_restore()) {  // and what tells of errors is perhaps not there
+        static const char text[] = "job: the snapshot cannot be mapped";
+        _exit(write(job->report, text, sizeof text - 1) < 0 ? 2 : 1);
+    }
+    const char *failed = be_job(job);
     if (failed == NULL) snapshot_resume();
     char text[256];
     int length = snprintf(text, sizeof text, "job: %s: %s", failed, strerror(errno));

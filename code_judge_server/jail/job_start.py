@@ -13,6 +13,9 @@ from contextlib import contextmanager
 
 START = struct.Struct("=qiiiiiiiiIIQ")
 """`struct start`."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
+"""The largest that glibc takes."""
 
 
 class JobStart:
@@ -38,6 +41,16 @@ class JobStart:
         self._arguments.restype = ctypes.c_void_p
         self._num_bytes = ctypes.c_uint64()
 
+    def keep_blocks_on_heap(self) -> None:
+        """Have large blocks of memory, from now on, lie where small ones do.
+
+        One of a mapping of its own would in a job be a mapping of the snapshot's file, and growing reach beyond the end of
+        that: a SIGBUS. The thresholds are those that glibc comes to by itself in programs with large blocks.
+        """
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _MMAP_THRESHOLD_BYTES)
+
     def take_snapshot(self) -> bool:
         """Keep this process's memory as it is now; return False, and once more in every job that `fork` makes: True.
 
@@ -51,7 +64,9 @@ class JobStart:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         if returned == 1 and not self.arguments():  # the one that only tries
             os._exit(0)
-        if returned == 0 and not self._try():
+        if returned == 0 and (tried := self._try()) != 1:
+            if tried < 0:
+                os._exit(1)  # no fork of this process would live
             raise OSError(errno.EIO, "a fork does not come through")
         return returned == 1
 
@@ -61,17 +76,20 @@ class JobStart:
         Raises:
             OSError: the kernel refuses.
         """
-        if self._keep_from_forks(1) < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self._have_forks_without(1)
 
     @contextmanager
     def whole_forks(self) -> Iterator[None]:
         """Have forks come with all memory in between."""
-        self._keep_from_forks(0)
+        self._have_forks_without(0)
         try:
             yield
         finally:
-            self._keep_from_forks(1)
+            self._have_forks_without(1)
+
+    def _have_forks_without(self, memory: int) -> None:
+        if self._keep_from_forks(memory) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def fork(
         self,

@@ -5,8 +5,10 @@
 // page tables until it touches something, and returns once more from snapshot_take, as setjmp returns again, but with all memory as
 // it was then. The parent's pages stay its own, and what it has learnt since no child sees.
 //
-// Left alone are what nobody writes to, the pages of the variables here, and those of the thread's block, with the thread's id. So
-// from the snapshot to the fork nothing may change what is in that block: no thread-specific value, as `os.fork` does in its child.
+// Left alone are what nobody writes to, the pages of the variables here, and those with the beginning of the thread's block, where its
+// id and its thread-specific values are. So from the snapshot to the fork nothing may change those, as `os.fork` does in its child.
+//
+// The file has no holes and no room behind its end: a page that a job made there would stay, for others to find.
 
 #define _GNU_SOURCE
 #include "snapshot.h"
@@ -27,11 +29,13 @@
 #ifndef MADV_COLLAPSE  // headers of before Linux 6.1
 #define MADV_COLLAPSE 25
 #endif
+#ifndef MADV_POPULATE_READ  // of before Linux 5.14
+#define MADV_POPULATE_READ 22
+#endif
 #define PAGE_BYTES 4096UL  // the least that there is
 #define HUGE_BYTES (2UL << 20)
 #define BLOCK_BYTES (512UL << 10)
 #define MIN_MAPPED_BYTES (64UL << 10)  // less is compared and copied back, which is quicker than a mapping
-#define SPARE_BYTES (4UL << 30)  // behind all in the file: an allocation that grows maps on, and to what is not there is a SIGBUS
 #define MAX_MESSAGE_BYTES (4UL << 20)
 #define MAX_REGIONS 2048
 #define THREAD_BYTES 1024UL  // of a thread's block, in which the kernel puts the thread's id
@@ -88,8 +92,17 @@ static char *end_of_run(struct range range, enum kind *kind) {
     return at;
 }
 
+static int holds(struct range range, const void *address) {
+    return range.start <= (const char *)address && (const char *)address < range.end;
+}
+
 static int add_regions_of(struct range range, int is_executable) {
-    if ((size_t)(range.end - range.start) < MIN_MAPPED_BYTES || is_executable) return add_region(range, COPIED);
+    const size_t size = range.end - range.start;
+    // Some pages cannot be read, such as the guards of stacks; kernels that do not know the question have no such pages.
+    if (madvise(range.start, size, MADV_POPULATE_READ) && errno != EINVAL) return -1;
+    // What a fork runs on before it has its memory back must never be missing.
+    const int is_needed = holds(range, &environ) || holds(range, stdout) || is_executable;
+    if (is_needed || size < MIN_MAPPED_BYTES) return add_region(range, COPIED);
     enum kind kind = UNUSED;
     for (char *end; range.start < range.end; range.start = end) {
         end = end_of_run(range, &kind);
@@ -212,9 +225,13 @@ static int make_room(size_t sizes[NUM_KINDS]) {
 
 static int fill_file(size_t size) {
     const size_t whole = (size + HUGE_BYTES - 1) & -HUGE_BYTES;
-    if (ftruncate(snapshot.file, whole + SPARE_BYTES)) return -1;
+    static const char zeros[64 << 10];
     for (struct region *region = snapshot.regions; region < snapshot.end; region++)
         if (region->kind == IN_FILE && write_all(region->start, region->size, region->offset)) return -1;
+    for (size_t at = size, rest; at < whole; at += rest) {
+        rest = whole - at < sizeof zeros ? whole - at : sizeof zeros;
+        if (write_all(zeros, rest, at)) return -1;
+    }
     use_huge_pages(whole);
     return fcntl(snapshot.file, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
 }
@@ -279,6 +296,7 @@ int snapshot_restore(void) {
         if (region->kind == COPIED) copy_back(region->start, snapshot.copies + region->offset, region->size);
         else if (map(region)) return -1;
     }
+    if (!has_thread_id((char *)pthread_self())) return errno = ENOTSUP, -1;  // this fork's own, which must still be there
     return 0;
 }
 

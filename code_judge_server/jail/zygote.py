@@ -23,6 +23,8 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     if machine.work_folder is not None:
         orphans.adopt()
     job_start = _load_job_start(machine)
+    if job_start is not None:
+        job_start.keep_blocks_on_heap()
     try:
         preload.load(modules)
     except ImportError as error:

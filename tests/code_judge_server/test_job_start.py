@@ -2,7 +2,10 @@
 
 import os
 import resource
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from jail_driver import MIB, Jail, jail
@@ -108,6 +111,26 @@ def test_where_no_snapshot_can_be_taken_jobs_start_without(monkeypatch: pytest.M
             assert started.run_python(look).text == "False"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_where_nothing_comes_through_from_the_snapshot_jobs_start_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    folder = Path(compiled.__file__).parent
+    for name in ("snapshot.c", "snapshot.h", "job_start.c"):
+        shutil.copy(folder / name, tmp_path)
+    source = (tmp_path / "snapshot.c").read_text()
+    begin = "int snapshot_restore(void) {\n"
+    assert begin in source
+    (tmp_path / "snapshot.c").write_text(source.replace(begin, f"{begin}    if (snapshot.end) return -1;\n"))
+    library = tmp_path / "job_start.so"
+    sources = [tmp_path / "snapshot.c", tmp_path / "job_start.c"]
+    subprocess.run(["cc", "-shared", "-fPIC", *sources, "-o", library], check=True)
+    monkeypatch.setattr(compiled, "open_job_start", lambda: os.open(library, os.O_RDONLY | os.O_CLOEXEC))
+    with jail(NAMESPACE_TIERS[0]) as started:
+        assert started.plan.job_start is not None
+        for _ in range(2):
+            assert started.run_python("print(open('main.py').read())", collect=["main.py"]).ended["exit_code"] == 0
 
 
 def test_a_library_that_does_not_load_is_done_without(monkeypatch: pytest.MonkeyPatch):
