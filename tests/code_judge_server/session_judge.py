@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from judge_process import JudgeProcess, running_judge
 
 LIMITS = ["--num-slots", "2", "--max-cpu-time-s", "2", "--max-wall-time-s", "4", "--max-memory-mb", "256"]
-TIERS_AND_USERS = ["A", "B as an ordinary user"] if os.geteuid() == 0 else ["B"]
+_SECOND = pytest.param("B as an ordinary user", marks=pytest.mark.slow)
+TIERS_AND_USERS = ["A", _SECOND] if os.geteuid() == 0 else ["B"]
 
 
 @contextmanager

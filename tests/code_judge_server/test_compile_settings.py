@@ -9,7 +9,7 @@ from judge_in_process import JudgeInProcess, judge_in_process
 from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules
 from code_judge_server.schemas import Verdict
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")]
 
 MIB = 1024 * 1024
 HUNGRY = "int table[] = {" + "1, " * 800_000 + "};\nint main(void) { return table[0] - 1; }"

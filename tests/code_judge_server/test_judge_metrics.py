@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 
 import httpx
-from judge_process import JudgeProcess, running_judge
+from judge_process import JudgeProcess, running_judge, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -69,6 +69,7 @@ def test_log_lines_are_json_and_hold_nothing_of_the_programs(tmp_path: Path) -> 
         codes = [f"print('{secret}')", f"raise ValueError('{secret}')"]
         judge.judge_batch([{"id": f"{secret[:8]}-{n}", "code": code} for n, code in enumerate(codes)])
         judge.http.post("/v1/submissions", json={"id": "s", "code": secret, "wrong": secret})
+        wait_until(lambda: "/v1/submissions/batch" in log.read_text())  # written when the reply is
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
     request = next(line for line in lines if line["message"].startswith("/v1/submissions/batch"))

@@ -19,7 +19,9 @@ print({module}.__name__)
 """
 
 
-@pytest.fixture(scope="module", params=EVERY_TIER)
+@pytest.fixture(
+    scope="module", params=[EVERY_TIER[0], *(pytest.param(tier, marks=pytest.mark.slow) for tier in EVERY_TIER[1:])]
+)
 def warm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[JudgeProcess]:
     """A judge whose interpreters hold a set of ours as well."""
     tier: IsolationTier = request.param

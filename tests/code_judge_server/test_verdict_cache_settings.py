@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from judge_process import JudgeProcess, running_judge, wait_until
 
+pytestmark = pytest.mark.slow
+
 NOW = "import time; print(time.time_ns())"
 LONG = "import time; print(time.time_ns(), 'x' * 60_000)"
 """Its verdict takes a seventeenth of a MiB."""

@@ -31,9 +31,9 @@ def test_the_demo_learns_to_use_its_tool(tmp_path: Path):
 
 
 def test_with_a_learning_rate_of_zero_the_curve_stays_flat(tmp_path: Path):
-    """The same data, selection and seeds for 20 updates, in which the demo has gone from 0.40 to 0.82."""
+    """The same data, selection and seeds for 10 updates, in which the demo has gone from 0.40 to 0.62."""
     run_dir = tmp_path / "run"
-    finish_run(run_dir, "actor.learning_rate=0", "run.num_steps=20", timeout_s=600)
+    finish_run(run_dir, "actor.learning_rate=0", "run.num_steps=10", timeout_s=600)
     first, last = series(run_dir, "validation/accuracy")[:: len(series(run_dir, "validation/accuracy")) - 1]
     stderr = series(run_dir, "validation/accuracy_stderr")[0]
     assert abs(last - first) < 3 * 2**0.5 * stderr

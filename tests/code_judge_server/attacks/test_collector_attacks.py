@@ -12,7 +12,7 @@ from attacks.attacked_judge import AttackedJudge, judge_under_attack
 CANARY = "TARGET['canary_file']"
 
 
-@pytest.fixture(scope="module", params=["root", "ordinary_user"])
+@pytest.fixture(scope="module", params=["root", pytest.param("ordinary_user", marks=pytest.mark.slow)])
 def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
     with judge_under_attack(request.param, tmp_path_factory.mktemp(request.param)) as judge:
         yield judge

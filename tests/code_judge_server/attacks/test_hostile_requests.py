@@ -59,7 +59,7 @@ class HonestClient:
                 self.verdicts += own.judge_batch([self.attacked.honest(f"beside {len(self.verdicts)}")])
 
 
-@pytest.fixture(scope="module", params=["root", "ordinary_user"])
+@pytest.fixture(scope="module", params=["root", pytest.param("ordinary_user", marks=pytest.mark.slow)])
 def honest_client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HonestClient]:
     folder: Path = tmp_path_factory.mktemp(request.param)
     with judge_under_attack(request.param, folder, "--max-body-bytes", str(MAX_BODY_BYTES)) as attacked:
