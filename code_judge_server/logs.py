@@ -28,6 +28,8 @@ class _JsonLines(logging.Formatter):
 
 def configure_logging(log_format: Literal["text", "json"], log_level: str) -> None:
     """Send what this process logs to stderr."""
+    for unused in ("logThreads", "logMultiprocessing", "logProcesses"):  # no line shows them, and each costs time
+        setattr(logging, unused, False)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         _JsonLines() if log_format == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from code_judge_server.api.http_protocol import BoundedHttpProtocol
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.settings import Settings
-from code_judge_server.short_slices import ask_for_short_slices
+from code_judge_server.thread_priority import prefer_this_thread
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class JudgeServer(uvicorn.Server):
         """Start, and say so."""
         self._loop = asyncio.get_running_loop()
         _allow_many_descriptors()
-        ask_for_short_slices()  # programs want every core, and whole slots wait for this thread
+        prefer_this_thread()  # programs want every core, and whole slots wait for this thread
         await super().startup(sockets)
         if self.started:
             gc.collect()

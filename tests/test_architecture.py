@@ -47,7 +47,7 @@ JUDGE_LAYERS: list[set[str]] = [
     {"jail_executor", "process_executor"},
     {"jail"},
     {"sandbox"},
-    {"schemas", "ending", "preload_sets", "process_tree", "short_slices", "work_folder"},
+    {"schemas", "ending", "preload_sets", "process_tree", "thread_priority", "work_folder"},
 ]
 """The same of the judge; `__init__` has its version."""
 

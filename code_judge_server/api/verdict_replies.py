@@ -8,6 +8,7 @@ from collections import Counter
 
 from fastapi import Response
 from pydantic import TypeAdapter
+from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from code_judge_server.api.client_name import client_of
@@ -41,18 +42,20 @@ class VerdictReply(Response, ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the reply as the verdicts come in."""
         started_at = time.perf_counter()
-        writing = asyncio.ensure_future(self._write(send))
         watch = asyncio.ensure_future(disconnected(receive))
+        watch.add_done_callback(self._on_disconnect)
         try:
-            await asyncio.wait({writing, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                writing.result()
+            await self._write(send)
+        except ClientDisconnect:
+            pass  # nobody reads what is missing
         finally:
             self._batch.close()
             watch.cancel()
-            writing.cancel()
-            await asyncio.gather(writing, watch, return_exceptions=True)
             self._log(scope, time.perf_counter() - started_at)
+
+    def _on_disconnect(self, watch: asyncio.Future[None]) -> None:
+        if not watch.cancelled():
+            self._batch.fail(ClientDisconnect())
 
     @abstractmethod
     async def _write(self, send: Send) -> None:

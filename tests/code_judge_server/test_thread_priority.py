@@ -1,0 +1,61 @@
+"""Reference for what the kernel took: what it gives back through sched_getattr(2)."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import ctypes, os, struct, sys
+from code_judge_server.thread_priority import prefer_this_thread
+
+def nice_and_slice_ns():
+    attributes = ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall({"x86_64": 315, "aarch64": 275}[os.uname().machine], 0, attributes, 48, 0) == 0
+    _, _, _, nice, _, slice_ns, _, _ = struct.unpack("=IIQiIQQQ", attributes.raw)
+    return nice, slice_ns
+
+if sys.argv[1] == "as user":
+    os.setgid(65534)
+    os.setuid(65534)
+elif sys.argv[1] == "made nice":
+    os.nice(3)
+print(*nice_and_slice_ns(), flush=True)
+prefer_this_thread()
+if os.fork() == 0:
+    print(*nice_and_slice_ns(), flush=True)
+    os._exit(0)
+os.wait()
+print(*nice_and_slice_ns())
+"""
+SHORT_NS = 100_000
+
+
+def preferred(how: str) -> list[tuple[int, int]]:
+    """Return nice value and slice before, of a child, and of the thread itself."""
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    if release < (6, 12):
+        pytest.skip("this kernel has one length of slices for all")
+    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True)
+    return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a larger share")
+def test_the_server_of_root_gets_a_larger_share_in_short_slices_and_what_it_forks_those_of_everybody():
+    before, of_child, own = preferred("as root")
+    assert own == (-10, SHORT_NS)
+    assert before == of_child
+    assert before[0] == 0
+    assert before[1] > SHORT_NS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_the_server_of_a_user_gets_short_slices_alone():
+    before, of_child, own = preferred("as user")
+    assert own == (0, SHORT_NS) != before == of_child
+
+
+def test_a_nice_value_that_an_operator_gave_stays():
+    before, of_child, own = preferred("made nice")
+    assert own == (3, SHORT_NS) != before == of_child
