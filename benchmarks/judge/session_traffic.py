@@ -1,6 +1,10 @@
-"""Sessions under the soak: counters that are raised, broken and rolled back, whose value is always known."""
+"""Sessions under the soak: counters that are raised, broken and rolled back, whose value is always known.
+
+A request that is refused with 429 or 503 is sent again after the time that the judge asks for, as a real client does.
+"""
 
 import asyncio
+import collections
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +16,15 @@ from benchmarks.judge.traffic import Gate, Tally
 _MAX_CELLS = 12
 _GONE = 404
 _BUSY = (429, 503)
-_BUSY_PAUSE_S = 0.2
+_MAX_TRIES = 10
 
 
 class SessionError(Exception):
     """A session gave what is not its state."""
+
+
+class SessionRefusedError(Exception):
+    """The judge refused one request again and again, or did not say when to send it again."""
 
 
 class SessionGoneError(Exception):
@@ -24,10 +32,43 @@ class SessionGoneError(Exception):
 
 
 @dataclass(slots=True)
+class _Client:
+    """Sends requests about sessions."""
+
+    http: aiohttp.ClientSession
+    refused: collections.Counter[int]
+    """Answers after which a request was sent again, by status."""
+
+    async def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
+        """Send one request until it is not refused any more, and return its answer.
+
+        Raises:
+            SessionGoneError: there is no such session, or the judge holds none.
+            SessionRefusedError: it was refused too often.
+            ClientError: the server did not answer, or with a 500.
+        """
+        refusal = ""
+        for _ in range(_MAX_TRIES):
+            async with self.http.post(path, json=content) as reply:
+                if reply.status == _GONE:
+                    raise SessionGoneError(await reply.text())
+                if reply.status not in _BUSY:
+                    reply.raise_for_status()
+                    return await reply.json()
+                refusal = f"{path}: {reply.status}: {await reply.text()}"
+                pause_s = reply.headers.get("Retry-After")
+            if pause_s is None:
+                raise SessionRefusedError(f"{refusal}, without `Retry-After`")
+            self.refused[reply.status] += 1
+            await asyncio.sleep(float(pause_s))
+        raise SessionRefusedError(f"{refusal}, {_MAX_TRIES} times")
+
+
+@dataclass(slots=True)
 class _Counter:
     """A session that counts; `states` holds its value by snapshot."""
 
-    http: aiohttp.ClientSession
+    client: _Client
     path: str
     value: int
     snapshot: int
@@ -39,7 +80,7 @@ class _Counter:
         if action == "roll back":
             self.snapshot = rng.choice([*self.states])
             self.value = self.states[self.snapshot]
-            await _post(self.http, f"{self.path}/rollback", {"snapshot": self.snapshot})
+            await self.client.post(f"{self.path}/rollback", {"snapshot": self.snapshot})
             return
         if action == "break":
             broken = await self._run({"code": "counter = 'lost'\n1 / 0"})
@@ -53,7 +94,7 @@ class _Counter:
         self.states[self.snapshot] = value
 
     async def _run(self, cell: dict[str, Any]) -> dict[str, Any]:
-        result = await _post(self.http, f"{self.path}/cells", cell)
+        result = await self.client.post(f"{self.path}/cells", cell)
         if result["session_closed"] or result["status"] == "internal_error":
             raise SessionGoneError(result["stderr"])
         return result
@@ -63,19 +104,28 @@ class _Counter:
             raise SessionError(f"{self.path}: expected {expected} at {self.states}, got {result}")
 
 
-async def drive_sessions(url: str, name: str, gate: Gate, tally: Tally) -> None:
+async def drive_sessions(url: str, name: str, gate: Gate, tally: Tally, refused: collections.Counter[int]) -> None:
     """Open, use and close one session after the other until cancelled, or for good if the judge holds none.
+
+    Args:
+        url: Of the judge.
+        name: Of the client.
+        gate: Is passed once for each session.
+        tally: Counts sessions, cells and faults.
+        refused: Counts answers 429 and 503, by status.
 
     Raises:
         SessionError: a session gave a wrong value.
-        ClientError: the server did not answer.
+        SessionRefusedError: one request was refused too often.
+        ClientError: the server did not answer, or a cell got a 500.
     """
     rng = random.Random(name)
     async with aiohttp.ClientSession(url, headers={"Judge-Client": name, "Connection": "close"}) as http:
+        client = _Client(http, refused)
         while True:
             async with gate:
                 try:
-                    state = await _post(http, "/v1/sessions", {})
+                    state = await client.post("/v1/sessions", {})
                 except SessionGoneError:
                     return
                 except aiohttp.ClientResponseError as error:
@@ -84,10 +134,10 @@ async def drive_sessions(url: str, name: str, gate: Gate, tally: Tally) -> None:
                 tally.num_sessions += 1
                 path = f"/v1/sessions/{state['session_id']}"
                 try:
-                    first = await _post(http, f"{path}/cells", {"code": "counter = 0"})
+                    first = await client.post(f"{path}/cells", {"code": "counter = 0"})
                     if first["status"] != "accepted":
                         raise SessionGoneError(first["stderr"])
-                    counter = _Counter(http, path, 0, first["snapshot"], {first["snapshot"]: 0})
+                    counter = _Counter(client, path, 0, first["snapshot"], {first["snapshot"]: 0})
                     for _ in range(rng.randrange(_MAX_CELLS)):
                         await counter.step(rng)
                         tally.num_cells += 1
@@ -95,14 +145,3 @@ async def drive_sessions(url: str, name: str, gate: Gate, tally: Tally) -> None:
                     tally.num_sessions_lost += 1
                 async with http.delete(path):
                     pass
-
-
-async def _post(http: aiohttp.ClientSession, path: str, content: dict[str, Any]) -> dict[str, Any]:
-    while True:
-        async with http.post(path, json=content) as reply:
-            if reply.status == _GONE:
-                raise SessionGoneError(await reply.text())
-            if reply.status not in _BUSY:
-                reply.raise_for_status()
-                return await reply.json()
-        await asyncio.sleep(_BUSY_PAUSE_S)

@@ -3,7 +3,8 @@
     python -m benchmarks.judge.soak [--minutes 30] [--json FILE]
 
 Several clients send the mix of `mix.py` in batches, streams and single calls; some close their connection in the middle and
-send the same again, some set a deadline that is too short; one holds sessions, and checks their state at every cell.
+send the same again, some set a deadline that is too short; one holds sessions, and checks their state at every cell. Each
+sends again what is refused with 429 or 503, when it is told to; a 500 is a fault.
 Meanwhile a slot, a zygote, the launcher or a helper is killed every few seconds. Every call must get one verdict, the right
 one; an `internal_error` must say which slots were lost over it, and the same call, sent again, must be judged.
 
@@ -107,7 +108,13 @@ class Observer:
 
 
 async def load_and_kill(
-    server: Server, temporary: Path, *, seconds: float, tally: Tally, killed: collections.Counter[str]
+    server: Server,
+    temporary: Path,
+    *,
+    seconds: float,
+    tally: Tally,
+    killed: collections.Counter[str],
+    refused: collections.Counter[int],
 ) -> tuple[Holdings, list[Holdings]]:
     """Run clients and killer; return what the judge held at first, and at every quiet point after the warm-up."""
     points: list[Holdings] = []
@@ -124,7 +131,7 @@ async def load_and_kill(
             clients = [
                 group.create_task(drive(server.url, f"client-{number}", gate, tally)) for number in range(_NUM_CLIENTS)
             ]
-            clients.append(group.create_task(drive_sessions(server.url, "sessions", gate, tally)))
+            clients.append(group.create_task(drive_sessions(server.url, "sessions", gate, tally, refused)))
             while monotonic() < end_at:
                 killing = kill_at_random(server.process, isolation, killed, pause_s=kill_pause_s, rng=rng)
                 killer = group.create_task(killing)
@@ -140,7 +147,13 @@ async def load_and_kill(
     return whole, points
 
 
-def faults_found(tally: Tally, killed: collections.Counter[str], grown: Holdings, left: Holdings) -> list[str]:
+def faults_found(
+    tally: Tally,
+    killed: collections.Counter[str],
+    refused: collections.Counter[int],
+    grown: Holdings,
+    left: Holdings,
+) -> list[str]:
     """Return what must not be, in words."""
     faults = [
         f"wrong verdict: {a.call.submission} expected {a.call.expected} got {a.verdict}"
@@ -151,6 +164,8 @@ def faults_found(tally: Tally, killed: collections.Counter[str], grown: Holdings
     faults += [f"{number} times {words}" for words, number in tally.errors.items()]
     if tally.not_judged["internal_error"] > sum(killed.values()):
         faults.append(f"{tally.not_judged['internal_error']} internal errors by {sum(killed.values())} kills")
+    if refused[503] > sum(killed.values()):
+        faults.append(f"{refused[503]} times 503 for sessions by {sum(killed.values())} kills")
     faults += [f"internal error without its reason: {words}" for words in tally.internal_errors if "slot" not in words]
     faults += [f"{name} grew by {amount:.1f}" for name, amount in grown.items() if amount > ALLOWED_GROWTH[name]]
     return [*faults, *(f"{name} left after the end: {amount:g}" for name, amount in left.items() if amount)]
@@ -159,12 +174,14 @@ def faults_found(tally: Tally, killed: collections.Counter[str], grown: Holdings
 async def soak(seconds: float) -> tuple[report.Row, list[str]]:
     """Start our judge, load it, kill its parts, stop it; print and return the figures, and what must not be."""
     become_subreaper()  # what the judge loses is handed to this process, and seen
-    tally, killed = Tally(), collections.Counter[str]()
+    tally, killed, refused = Tally(), collections.Counter[str](), collections.Counter[int]()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         # A small cache is full after the warm-up, and does not look like growth.
         with servers.running("agentrl", servers.OURS, "--verdict-cache-mb", "1", temporary=folder) as server:
             try:
-                whole, points = await load_and_kill(server, Path(folder), seconds=seconds, tally=tally, killed=killed)
+                whole, points = await load_and_kill(
+                    server, Path(folder), seconds=seconds, tally=tally, killed=killed, refused=refused
+                )
             except ExceptionGroup as group:
                 async with Client(server.url, "observer") as observer:
                     group.add_note(f"the judge's health: {await observer.get('/v1/health')}")
@@ -187,7 +204,13 @@ async def soak(seconds: float) -> tuple[report.Row, list[str]]:
             }
         ],
     )
-    sessions = {"sessions": tally.num_sessions, "lost to kills": tally.num_sessions_lost, "cells": tally.num_cells}
+    sessions = {
+        "sessions": tally.num_sessions,
+        "lost to kills": tally.num_sessions_lost,
+        "cells": tally.num_cells,
+        "429s": refused[429],
+        "503s": refused[503],
+    }
     report.print_table("sessions", [sessions])
     report.print_table("killed", [dict(sorted(killed.items())) or {"nothing": 0}])
     for words, number in tally.internal_errors.most_common():
@@ -205,7 +228,7 @@ async def soak(seconds: float) -> tuple[report.Row, list[str]]:
         "holdings": rows,
         "internal_errors": tally.internal_errors,
     }
-    return figures, faults_found(tally, killed, grown, left)
+    return figures, faults_found(tally, killed, refused, grown, left)
 
 
 def main(words: list[str] | None = None) -> int:

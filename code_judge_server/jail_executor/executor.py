@@ -130,14 +130,14 @@ class JailExecutor:
         return slot.begin(job, sealed, interpret=interpret, on_idle=give_back)  # no `await`: it might die meanwhile
 
     async def open_private_slot(self, index: int, preload: str) -> PrivateSlot:
-        """Start one of the `num_private_slots`; the one that had its index before must be gone.
+        """Start one of the `num_private_slots`, after what died of the jail; the one that had its index before must be gone.
 
         Raises:
-            ExecutorError: it cannot be started.
+            ExecutorError: it cannot be started, however often what died was started again; or the executor is closed.
         """
         number = self._num_slots + index
         failure: Exception | None = None
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(_REPAIRS + 1):  # as for the slot of a job
             if attempt > 0:
                 await asyncio.sleep(_PAUSE_BEFORE_LAST_ATTEMPT_S)
             if not self._launcher.alive:
@@ -145,6 +145,7 @@ class JailExecutor:
             try:
                 return await self._open_private_slot(number, preload)
             except (JailDiedError, OSError) as error:
+                logger.warning("slot %d (%s), for a session: %s", number, preload, error)
                 failure = error
         raise ExecutorError(f"jail executor: no slot for a session: {failure}") from failure
 

@@ -129,10 +129,12 @@ class TreeMeter:
         )
 
     def close(self) -> None:
-        """Close the slot's entries in `/proc`."""
+        """Close the slot's entries in `/proc`; whoever reads once more gets an error, and not another file."""
         os.close(self._stat)
+        self._stat = -1
         if self._sockets is not None:
             os.close(self._sockets)
+            self._sockets = -1
 
     def _num_sockets(self) -> int:
         """Count the sockets of the namespace, closed ones with unread messages too."""

@@ -14,6 +14,7 @@ from code_judge_server.sessions.manager import (
     NoSuchPreloadError,
     NoSuchSessionError,
     SessionManager,
+    SessionNotOpenedError,
     TooManySessionsError,
 )
 from code_judge_server.sessions.schemas import CellRequest, CellResult, RollbackRequest, SessionRequest, SessionState
@@ -25,6 +26,7 @@ _STATUS_CODES = {
     NoSnapshotError: 404,
     NoSuchPreloadError: 400,
     TooManySessionsError: 429,
+    SessionNotOpenedError: 503,
 }
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     **DOCUMENTED_REFUSALS,
@@ -32,8 +34,19 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         "model": Rejection,
         "description": "There is no such session or snapshot (any more), or this server holds none",
     },
+    429: {
+        "model": Rejection,
+        "description": "The queue is full, or there is no room for another session; the header `Retry-After` says for how many "
+        "seconds",
+    },
+    503: {
+        "model": Rejection,
+        "description": "The server is stopping, or what holds sessions died and is not back yet; the header `Retry-After` "
+        "says when to ask again",
+    },
 }
-_RETRY_AFTER_S = 5
+_RETRY_AFTER_S = {429: 5, 503: 2}
+"""A session that is closed makes room at any time; what died is back after a second or two."""
 
 
 def session_router(sessions: SessionManager) -> APIRouter:
@@ -78,7 +91,7 @@ def install_session_errors(app: FastAPI) -> None:
 
     async def refused(_: Request, error: Exception) -> JSONResponse:
         status_code = _STATUS_CODES[type(error)]
-        headers = {"Retry-After": str(_RETRY_AFTER_S)} if status_code == 429 else None
+        headers = {"Retry-After": str(_RETRY_AFTER_S[status_code])} if status_code in _RETRY_AFTER_S else None
         return rejection(RejectedError(str(error), status_code=status_code), headers=headers)
 
     for kind in _STATUS_CODES:

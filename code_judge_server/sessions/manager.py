@@ -1,6 +1,7 @@
 """All sessions of a server: how many, for how long, and their turns among the programs."""
 
 import asyncio
+import logging
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -11,12 +12,19 @@ from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.limits import as_limits
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.queueing.shared_capacity import SharedCapacity
-from code_judge_server.sandbox import Executor, JobLimits
+from code_judge_server.sandbox import Executor, ExecutorError, JobLimits
 from code_judge_server.schemas import Submission
 from code_judge_server.sessions.schemas import CellRequest, CellResult, SessionRequest, SessionState
 from code_judge_server.sessions.session import Session
 from code_judge_server.sessions.turn import Turn
 from code_judge_server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 2
+"""To start a session, as many as to run a job: each in a slot of its own."""
+_OPEN_TIMEOUT_S = 30.0
+"""For whoever waits for a session: many times what all that holds sessions takes to start again."""
 
 
 class NoSessionsError(Exception):
@@ -29,6 +37,10 @@ class NoSuchPreloadError(Exception):
 
 class TooManySessionsError(Exception):
     """There is no room for another session."""
+
+
+class SessionNotOpenedError(Exception):
+    """What holds sessions died and is not back in time; the same request may succeed a little later."""
 
 
 class NoSuchSessionError(Exception):
@@ -66,7 +78,7 @@ class SessionManager:
             NoSessionsError: this server holds none.
             TooManySessionsError: there are as many as it holds, or too many of this client.
             NoSuchPreloadError: there is no such set of modules.
-            ExecutorError: it does not start.
+            SessionNotOpenedError: its processes do not start, or not in time.
         """
         jail = self._jail
         if jail is None or not jail.num_private_slots:
@@ -85,11 +97,7 @@ class SessionManager:
         opening = asyncio.create_task(self._open(jail, self._free.pop(), preload, limits, client=client))
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
-        try:
-            session = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unwanted)
-            raise
+        session = await _opened(opening)
         self._touch(session)
         return self._state(session)
 
@@ -101,29 +109,49 @@ class SessionManager:
             self._places.give_back(client, 1)
 
         try:
-            slot = await jail.open_private_slot(index, preload)
+            session, death = await self._start(jail, index, preload, limits)
         except BaseException:
             free_place()
             raise
-        session = Session(
-            secrets.token_urlsafe(16),
-            limits=limits,
-            max_snapshots=self._settings.max_snapshots,
-            max_chars=self._settings.max_reply_chars,
-        )
 
-        def forget(dead: Session) -> None:
+        def forget(_: object) -> None:
             free_place()
-            self._sessions.pop(dead.id, None)
+            self._sessions.pop(session.id, None)
 
-        sampled = jail.memory_enforcement == "sampled"
-        try:
-            await session.start(slot, python=sys.executable, memory_is_sampled=sampled, on_death=forget)
-        except BaseException:
-            session.close()
-            raise
         self._sessions[session.id] = session
+        death.add_done_callback(forget)
         return session
+
+    async def _start(
+        self, jail: JailExecutor, index: int, preload: str, limits: JobLimits
+    ) -> tuple[Session, "asyncio.Future[Session]"]:
+        """Start a session, once more if its slot dies over it; return what is done when nothing is left of it, too.
+
+        Raises:
+            ExecutorError: none starts, and nothing is left of those that were tried.
+        """
+        failure: ExecutorError | None = None
+        for _ in range(_ATTEMPTS):
+            slot = await jail.open_private_slot(index, preload)
+            session = Session(
+                secrets.token_urlsafe(16),
+                limits=limits,
+                max_snapshots=self._settings.max_snapshots,
+                max_chars=self._settings.max_reply_chars,
+            )
+            death: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+            sampled = jail.memory_enforcement == "sampled"
+            try:
+                await session.start(slot, python=sys.executable, memory_is_sampled=sampled, on_death=death.set_result)
+                return session, death
+            except ExecutorError as error:
+                logger.warning("sessions: %s", error)
+                failure = error
+            except BaseException:
+                session.close()
+                raise
+            await death  # the next one has the same place
+        raise ExecutorError(f"{_ATTEMPTS} slots failed over one session: {failure}") from failure
 
     def state(self, session_id: str) -> SessionState:
         """Return the state of a session.
@@ -228,7 +256,28 @@ def _preload(executor: Executor, wanted: str | None) -> str:
     return wanted or max(executor.preloads, key=lambda name: len(executor.preloads[name]))
 
 
+async def _opened(opening: "asyncio.Task[Session]") -> Session:
+    """Return a session when it is open; one that nobody waits for any more is closed as soon as it is.
+
+    Raises:
+        SessionNotOpenedError: it does not start, or not in time.
+    """
+    try:
+        async with asyncio.timeout(_OPEN_TIMEOUT_S):
+            return await asyncio.shield(opening)
+    except (ExecutorError, TimeoutError) as error:
+        opening.add_done_callback(_close_unwanted)
+        why = str(error) or f"it takes more than {_OPEN_TIMEOUT_S:g} s"
+        raise SessionNotOpenedError(
+            f"sessions: none can be opened now: {why}. Parts of the judge died and are started again, or it is very busy: "
+            "send the request again when `Retry-After` says"
+        ) from error
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unwanted)
+        raise
+
+
 def _close_unwanted(opening: "asyncio.Task[Session]") -> None:
-    """Close the session that was opened for a client that has gone."""
+    """Close the session that was opened for a client that has gone, or was refused meanwhile."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

@@ -97,10 +97,13 @@ class Session:
             )
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await ready
+            if not self.alive:
+                raise SessionDiedError(f"session `{self.id}`: it ended at once")
             self._idle.start()
         except (OSError, TimeoutError, SessionDiedError) as error:
             self.close()
-            raise ExecutorError(f"session: it does not start: {error}") from error
+            why = str(error) or f"no answer within {_START_TIMEOUT_S:g} s"
+            raise ExecutorError(f"session: it does not start: {why}") from error
 
     async def run(self, code: str, *, stdin: str, start: int, limits: JobLimits) -> CellEnd:
         """Run one cell to its end, whoever calls; cancelling the call kills the cell, and still waits for its end.

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -24,7 +25,7 @@ _SAMPLED_MEMORY_FACTOR = 1.25
 _OOM_SCORE_ADJ = 800
 """Less than that of a cell, of which the kernel is to kill something first, and more than that of the slot."""
 _END_TIMEOUT_S = 10.0
-"""Within which a slot must have killed its job; else the slot is left, which kills both."""
+"""Within which a slot must have killed its job; else both are killed."""
 _MESSAGES_AT_ONCE = 8
 """An honest session says one thing at a time."""
 _SCRIPT = "main.py"
@@ -126,9 +127,9 @@ class SessionJob:
             return
         try:
             protocol.send(self._slot.end, {"kind": "kill"})
-            self._loop.call_later(_END_TIMEOUT_S, self._let_go)
+            self._loop.call_later(_END_TIMEOUT_S, self._kill_slot)
         except OSError:
-            self._let_go()
+            self._kill_slot()
 
     def _start(self, control: int, python: str, limits: JobLimits, memory_is_sampled: bool) -> None:
         files = {
@@ -173,6 +174,13 @@ class SessionJob:
         with contextlib.suppress(JailDiedError):
             messages.receive_ended(self._slot.end)
         self._let_go()
+
+    def _kill_slot(self) -> None:
+        """End a slot that may not even see that it is left."""
+        if self._has_slot:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self._let_go()
 
     def _let_go(self) -> None:
         """Leave the slot, which ends then."""
