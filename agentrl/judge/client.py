@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from typing import cast
 
 from pydantic import ValidationError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -102,9 +103,7 @@ class JudgeClient:
         self._stats.num_submissions += 1
         self._queue.append(pending)
         if len(self._senders) < self._concurrency:
-            sender = asyncio.create_task(self._send_until_empty())
-            self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
+            self._senders.add(asyncio.create_task(self._send_until_empty()))
         return await self._wait(pending)
 
     async def check(self, *, timeout_s: float) -> list[Health]:
@@ -140,19 +139,27 @@ class JudgeClient:
         return verdict
 
     async def _send_until_empty(self) -> None:
-        while batch := self._take_batch():
-            delivery = Delivery(batch, self._hosts, self._stats, request_timeout_s=self._batch_timeout_s)
-            task = asyncio.create_task(delivery.run())
-            self._deliveries.add(task)
-            task.add_done_callback(self._deliveries.discard)
-            self._num_busy += 1
-            try:
-                if len(self._deliveries) < self._concurrency * _MAX_REQUESTS_PER_SENDER:
-                    await delivery.nearly_done.wait()
-                else:
-                    await task
-            finally:
-                self._num_busy -= 1
+        try:
+            while batch := self._take_batch():
+                await self._send(batch)
+        finally:
+            # At once, and not when the task is done: what enters the queue in between would count on this sender.
+            self._senders.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _send(self, batch: list[Pending]) -> None:
+        """Send a batch, and wait until most of it is judged."""
+        delivery = Delivery(batch, self._hosts, self._stats, request_timeout_s=self._batch_timeout_s)
+        task = asyncio.create_task(delivery.run())
+        self._deliveries.add(task)
+        task.add_done_callback(self._deliveries.discard)
+        self._num_busy += 1
+        try:
+            if len(self._deliveries) < self._concurrency * _MAX_REQUESTS_PER_SENDER:
+                await delivery.nearly_done.wait()
+            else:
+                await task
+        finally:
+            self._num_busy -= 1
 
     def _take_batch(self) -> list[Pending]:
         """Return this sender's share of the queue: spread over idle senders, so that few verdicts wait for another's."""

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -113,7 +114,7 @@ async def _raise_for(reply: aiohttp.ClientResponse, url: str) -> None:
     reason = f"{url}: HTTP {reply.status}: {(await reply.content.read(300)).decode(errors='replace')}"
     if reply.status == 429:
         raise BusyError(reason, retry_after_s=_seconds(reply.headers.get("Retry-After")))
-    if reply.status >= 500:
+    if reply.status >= 500 or reply.status == HTTPStatus.REQUEST_TIMEOUT:  # it does not have the whole body
         raise BrokenError(reason)
     if reply.status in _REFUSED:
         raise RefusedError(reason)

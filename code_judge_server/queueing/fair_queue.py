@@ -19,13 +19,18 @@ class _Client:
     """Slot time, in the virtual time of start-time fair queueing."""
     in_heap: bool = False
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not self.num_running
+
 
 class FairQueue:
     """One first-in-first-out queue for each client, served so that all clients get the same slot time.
 
     This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): 45,000 submissions of one client delay the single
     one of another by what is running, and no more. A run is charged with what it is likely to take when it starts, and with
-    what it took when it ends. A client that has nothing here is forgotten.
+    what it took when it ends. A client with nothing here is forgotten when the others have had as much as it, and not before:
+    else who sends a few long runs, waits for them and sends the next would owe nothing each time.
 
     Args:
         run_times: What runs are likely to take.
@@ -36,8 +41,11 @@ class FairQueue:
         self._clients: dict[str, _Client] = {}
         self._heap: list[tuple[float, int, str]] = []
         self._order = itertools.count()
+        self._idle: list[tuple[float, str]] = []
+        """Clients that have nothing here but what they used, as a heap; entries may be out of date."""
         self._virtual_time_s = 0.0
         self._num_waiting = 0
+        self._num_running = 0
 
     def __len__(self) -> int:
         return self._num_waiting
@@ -69,11 +77,13 @@ class FairQueue:
                 break
             self._forget_if_idle(name, client)
         self._virtual_time_s = max(self._virtual_time_s, used_s)
+        self._forget_caught_up()
         run, _ = client.waiting.popitem(last=False)
         self._left(run, client)
         run.charged_s = self._run_times.expected_s(run)
         client.used_s += run.charged_s
         client.num_running += 1
+        self._num_running += 1
         if client.waiting:
             self._enter_heap(name, client)
         return run
@@ -90,6 +100,7 @@ class FairQueue:
         client = self._clients[run.client]
         client.used_s += run_time_s - run.charged_s
         client.num_running -= 1
+        self._num_running -= 1
         self._forget_if_idle(run.client, client)
 
     def work_ahead_s(self, name: str) -> float:
@@ -114,5 +125,21 @@ class FairQueue:
 
     def _forget_if_idle(self, name: str, client: _Client) -> None:
         # One that is still in the heap is forgotten when its turn comes.
-        if not client.waiting and not client.num_running and not client.in_heap:
+        if client.in_heap or not client.is_idle:
+            return
+        if client.used_s <= self._virtual_time_s:
             del self._clients[name]
+        else:
+            heapq.heappush(self._idle, (client.used_s, name))
+        if not self._num_waiting and not self._num_running:  # nobody is there to whom anything would be owed
+            self._clients.clear()
+            self._heap.clear()
+            self._idle.clear()
+
+    def _forget_caught_up(self) -> None:
+        """Forget the idle clients that have had no more than the others."""
+        while self._idle and self._idle[0][0] <= self._virtual_time_s:
+            used_s, name = heapq.heappop(self._idle)
+            client = self._clients.get(name)
+            if client is not None and client.is_idle and not client.in_heap and client.used_s == used_s:
+                del self._clients[name]

@@ -41,6 +41,15 @@ async def test_submissions_that_arrive_while_all_senders_are_busy_leave_together
         assert judge.batches[1:] == [expected(8), ["p8", "p9"]]
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_submission_that_comes_just_as_a_sender_ends_is_sent_by_another(concurrency: int) -> None:
+    async with serving(FakeJudge(), concurrency=concurrency) as client:
+        for number in range(20):
+            # In a task of its own, whose answer wakes this one at the moment at which the sender sees an empty queue.
+            made = asyncio.create_task(client.run(f"{number}", deadline=Deadline.after(2)))
+            assert (await made).stdout == f"{number}"
+
+
 async def test_a_burst_is_spread_over_idle_senders() -> None:
     judge = FakeJudge()
     async with serving(judge, concurrency=4, batch_size=8) as client:
