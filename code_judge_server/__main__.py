@@ -20,7 +20,7 @@ from code_judge_server.app import create_app
 from code_judge_server.logs import configure_logging
 from code_judge_server.sandbox import Executor
 from code_judge_server.schemas import IsolationTier
-from code_judge_server.serving import JudgeServer
+from code_judge_server.serving import JudgeServer, TooFewDescriptorsError, most_connections
 from code_judge_server.settings import Settings
 from code_judge_server.settings_table import settings_table
 from code_judge_server.start_page import start_page
@@ -40,14 +40,24 @@ def main() -> int:
     try:
         settings = CliApp.run(Settings)
         configure_logging(settings.log_format, settings.log_level)
+        num_connections = most_connections(settings)
         listener = _listen(settings.host, settings.port)
         executor = choose_executor(settings)
-    except (ValidationError, SettingsError, AddressRefusedError, IsolationRefusedError) as error:
+    except (
+        ValidationError,
+        SettingsError,
+        TooFewDescriptorsError,
+        AddressRefusedError,
+        IsolationRefusedError,
+    ) as error:
         sys.stderr.write(f"code judge: {_one_line(error)}\n")
         return _EXIT_REFUSED
     address = listener.getsockname()
     server = JudgeServer(
-        create_app(settings, executor), settings, on_ready=lambda: _announce(settings, executor, address)
+        create_app(settings, executor),
+        settings,
+        most_connections=num_connections,
+        on_ready=lambda: _announce(settings, executor, address),
     )
     if settings.exit_with_stdin:
         threading.Thread(target=_stop_at_end_of_stdin, args=(server,), name="stdin-watch", daemon=True).start()

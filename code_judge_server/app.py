@@ -34,7 +34,7 @@ _CANARY_OUTPUT = "the judge works"
 def create_app(settings: Settings, executor: Executor) -> FastAPI:
     """Return the application; it starts the executor, and closes it when the server stops.
 
-    Its `state.queue` is the `SubmissionQueue`, by which the server drains.
+    Its `state.queue` is the `SubmissionQueue`, by which the server drains, and its `state.metrics` the `Metrics`.
     """
     metrics = Metrics()
     languages = offered_languages(settings.languages)
@@ -59,6 +59,7 @@ def create_app(settings: Settings, executor: Executor) -> FastAPI:
 
     app = FastAPI(title="code judge", version=__version__, lifespan=lifespan)
     app.state.queue = queue
+    app.state.metrics = metrics
     app.routes.extend(submission_router(settings, queue, languages).routes)  # which takes less time than to include it
     app.include_router(state_router(queue, health_of, metrics))
     app.include_router(code_judge_router(settings, queue, languages))

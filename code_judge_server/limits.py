@@ -1,6 +1,6 @@
 """What a submission asks for, and what it gets: defaults where it is silent, the server's maxima where it asks for more."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -38,11 +38,20 @@ class LimitPolicy:
 
 def with_room_for(limits: JobLimits, files: Mapping[str, bytes]) -> JobLimits:
     """Return limits whose disk holds these files beside what the program may write itself."""
-    folders = {path[:end] for path in files for end, char in enumerate(path) if char == "/"}
-    num_pages = (1 + len(folders) if files else 0) + sum(
+    num_pages = (1 + _num_folders(files) if files else 0) + sum(
         max(1, -(-len(content) // _PAGE_BYTES)) for content in files.values()
     )
     return replace(limits, disk_bytes=limits.disk_bytes + num_pages * _PAGE_BYTES)
+
+
+def _num_folders(paths: Iterable[str]) -> int:
+    folders: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:  # those above a folder that is known are known
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return len(folders)
 
 
 @lru_cache(maxsize=_NUM_REMEMBERED)

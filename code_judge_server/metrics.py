@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     PlatformCollector,
     ProcessCollector,
@@ -52,6 +53,12 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._connections = Gauge("code_judge_open_connections", "Connections of clients", registry=self.registry)
+        self._closed_connections = Counter(
+            "code_judge_closed_connections",
+            "Connections closed because there were too many, to make room or for want of it",
+            registry=self.registry,
+        )
 
     def judged(self, verdict: Verdict) -> None:
         """Count what a judged submission took."""
@@ -71,6 +78,14 @@ class Metrics:
         """Count an HTTP request; `path` is that of the route, so that there are few."""
         self._requests.labels(method, path, str(status)).inc()
         self._request_time.labels(path).observe(time_s)
+
+    def connection_closed(self) -> None:
+        """Count a connection that was closed because there were too many."""
+        self._closed_connections.inc()
+
+    def watch_connections(self, num_open: Callable[[], int]) -> None:
+        """Report how many connections there are, whenever somebody asks."""
+        self._connections.set_function(num_open)
 
     def watch(self, health: Callable[[], Health], executor: Executor) -> None:
         """Report the state of the server too, as it is whenever somebody asks."""

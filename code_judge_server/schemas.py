@@ -12,7 +12,7 @@ import base64
 import binascii
 from collections.abc import Collection
 from enum import StrEnum
-from pathlib import PurePosixPath
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -20,6 +20,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    FailFast,
     Field,
     PlainSerializer,
     WithJsonSchema,
@@ -78,13 +79,12 @@ PreloadName = _Name
 """A set of modules that warm interpreters hold, such as `sci`."""
 
 
+_NO_NAMES = frozenset({b"", b".", b".."})
+
+
 def _inside_the_work_folder(path: str) -> str:
-    parts = path.split("/")
-    if (
-        any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts)
-        or len(parts) > 16
-        or len(path) > 1024
-    ):
+    parts = path.encode().split(b"/") if len(path) <= 1024 else []
+    if not 1 <= len(parts) <= 16 or not _NO_NAMES.isdisjoint(parts) or max(map(len, parts)) > 255:
         raise ValueError("must be a relative path of plain names, at most 16 deep")
     return path
 
@@ -99,10 +99,13 @@ def check_folders(paths: Collection[str]) -> None:
     Raises:
         ValueError: one would have to be a file and a folder.
     """
-    for path in paths:
-        for parent in PurePosixPath(path).parents:
-            if str(parent) in paths:
-                raise ValueError(f"`files`: `{parent}` cannot be a file and the folder of `{path}`")
+    if len(paths) < 2:
+        return
+    # With the least of all characters between their names, what is in a folder comes right behind it.
+    for parent, path in pairwise(sorted(path.replace("/", "\0") for path in paths)):
+        if path.startswith(parent + "\0"):
+            folder, file = parent.replace("\0", "/"), path.replace("\0", "/")
+            raise ValueError(f"`files`: `{folder}` cannot be a file and the folder of `{file}`")
 
 
 def _from_base64(content: object) -> object:
@@ -125,6 +128,15 @@ FileContent = Annotated[
     WithJsonSchema({"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"}),
 ]
 """Bytes in Python, base64 in JSON (pydantic's `Base64Bytes` would break it into lines)."""
+
+
+_MAX_FILES = 1024
+
+
+def _not_too_many(files: object) -> object:
+    if isinstance(files, dict) and len(files) > _MAX_FILES:  # before the first is looked at: each may be wrong
+        raise ValueError(f"must be at most {_MAX_FILES} files, not {len(files)}")
+    return files
 
 
 class _NativeModel(BaseModel):
@@ -183,7 +195,7 @@ class Checker(_NativeModel):
     code: SourceText | None = None
     """For `program`: run in the jail as `checker input.txt output.txt expected.txt` (the last one empty where no output is
     expected), within the server's default limits. Exit code 0 accepts, 1 is a wrong answer (the convention of testlib), any
-    other end is an `internal_error` that shows what the checker printed to stderr."""
+    other end, and an exception that a Python checker does not catch, is an `internal_error` with what it printed to stderr."""
 
     @model_validator(mode="after")
     def _check_program(self) -> "Checker":
@@ -216,15 +228,15 @@ class Submission(_NativeModel):
     stdin: str = ""
     expected_output: str | None = None
     """Compared with stdout as `checker` says; absent: exit code 0 is all that is asked, but by a checker of kind `program`."""
-    tests: list[TestCase] = Field(default=[], max_length=1024)
+    tests: Annotated[list[TestCase], FailFast()] = Field(default=[], max_length=1024)
     """Instead of `stdin` and `expected_output`: each is a run of its own, with the limits for itself."""
     stop_at_first_failure: bool = True
     """Leave out the test cases after the first that fails."""
     checker: Checker = Checker()
     limits: Limits = Limits()
-    files: dict[FilePath, FileContent] = Field(default={}, max_length=1024)
+    files: Annotated[dict[FilePath, FileContent], Field(max_length=_MAX_FILES), BeforeValidator(_not_too_many)] = {}
     """Files that are there before the program starts, by relative path, in base64."""
-    collect: list[FilePath] = Field(default=[], max_length=64)
+    collect: Annotated[list[FilePath], FailFast()] = Field(default=[], max_length=64)
     """Files to bring back from the (last) run, by relative path."""
 
     @model_validator(mode="after")

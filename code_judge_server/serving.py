@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from code_judge_server.api.http_protocol import BoundedHttpProtocol
+from code_judge_server.api.open_connections import OpenConnections
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.settings import Settings
 from code_judge_server.thread_priority import prefer_this_thread
@@ -20,6 +21,22 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_POLL_S = 0.02
 _LAST_REPLIES_TIMEOUT_S = 1
+
+_LEAST_CONNECTIONS = 64
+_MOST_CONNECTIONS = 16_384
+"""Idle ones take six kilobytes each."""
+_DESCRIPTORS_BESIDES = 128
+"""Of the server itself, and for files that are open for a moment."""
+_DESCRIPTORS_PER_WARM_SLOT = 4
+"""Its socket and its pidfd, and two to read what it uses; there is one for each slot and set of modules."""
+_DESCRIPTORS_PER_JOB = 8
+"""Sealed files, pipes and what is brought back; while a slot ends one job, the next may wait for it."""
+_DESCRIPTORS_PER_SESSION = 20
+"""A slot of its own, a socket, and those of a cell."""
+
+
+class TooFewDescriptorsError(Exception):
+    """This process may not open as many descriptors as the settings need."""
 
 
 class JudgeServer(uvicorn.Server):
@@ -32,10 +49,16 @@ class JudgeServer(uvicorn.Server):
     Args:
         app: From `create_app`.
         settings: How long it may drain.
+        most_connections: At once, see `most_connections`.
         on_ready: Called when it listens and judges.
     """
 
-    def __init__(self, app: FastAPI, settings: Settings, *, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, app: FastAPI, settings: Settings, *, most_connections: int, on_ready: Callable[[], None]
+    ) -> None:
+        class Protocol(BoundedHttpProtocol):
+            open_connections = OpenConnections(most_connections, app.state.metrics)
+
         self._queue: SubmissionQueue = app.state.queue
         self._drain_timeout_s = settings.drain_timeout_s
         self._on_ready = on_ready
@@ -45,7 +68,7 @@ class JudgeServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http=BoundedHttpProtocol,
+                http=Protocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -60,7 +83,6 @@ class JudgeServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so."""
         self._loop = asyncio.get_running_loop()
-        _allow_many_descriptors()
         prefer_this_thread()  # programs want every core, and whole slots wait for this thread
         await super().startup(sockets)
         if self.started:
@@ -109,7 +131,24 @@ class JudgeServer(uvicorn.Server):
         self.should_exit = True
 
 
-def _allow_many_descriptors() -> None:
-    """Raise the soft limit to the hard one: there is a descriptor for each connection, and several for each program."""
+def most_connections(settings: Settings) -> int:
+    """Raise the soft limit of open descriptors to the hard one, and return how many of them connections may take: all but those
+    that programs and sessions need when every slot is in use.
+
+    Raises:
+        TooFewDescriptorsError: too few are left.
+    """
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    per_slot = _DESCRIPTORS_PER_WARM_SLOT * len(settings.preload_sets) + _DESCRIPTORS_PER_JOB
+    needed = _DESCRIPTORS_BESIDES + per_slot * settings.total_slots + _DESCRIPTORS_PER_SESSION * settings.max_sessions
+    if hard_limit == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    if hard_limit < needed + _LEAST_CONNECTIONS:
+        raise TooFewDescriptorsError(
+            f"open files: the hard limit of this process (RLIMIT_NOFILE, `ulimit -Hn`) is {hard_limit}; {settings.total_slots} "
+            f"slots with {len(settings.preload_sets)} sets of modules and {settings.max_sessions} sessions need {needed}, "
+            f"and connections {_LEAST_CONNECTIONS} at least. Raise it to {needed + _LEAST_CONNECTIONS} or more, or lower "
+            "num_slots, spare_slots or max_sessions"
+        )
+    return min(hard_limit - needed, _MOST_CONNECTIONS)

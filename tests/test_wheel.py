@@ -58,10 +58,12 @@ algorithm: {selection: {keep: 4}}
 
 
 def install(folder: Path, wheel: Path, extras: str) -> Path:
-    """Return the interpreter of a new environment that holds the wheel and what it declares, in the pinned versions."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    """Return the interpreter of an environment that holds the wheel and what it declares, in the pinned versions."""
     python = folder / "bin" / "python"
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    # Without `--no-compile` most of the time goes to bytecode that nothing here imports.
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     done = subprocess.run(
         [*command, f"{wheel}{extras}", "--constraint", ROOT / "constraints.txt"],
         capture_output=True,
@@ -84,6 +86,14 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     folder = tmp_path_factory.mktemp("train")
     yield install(folder / "env", wheel, "[train]")
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def small_env(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and no extra; the last test adds one."""
+    folder = tmp_path_factory.mktemp("small") / "env"
+    install(folder, wheel, "")
+    return folder
 
 
 def test_the_shipped_demo_runs_from_an_empty_folder(python: Path, tmp_path: Path):
@@ -113,8 +123,17 @@ def test_a_tool_beside_the_config_works_in_every_worker(python: Path, tmp_path: 
     assert pids["called"] == pids["started"] == pids["closed"]
 
 
-def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, tmp_path: Path):
-    python = install(tmp_path / "env", wheel, "[sci]")
+def test_a_runner_without_its_extra_says_what_to_install(small_env: Path, tmp_path: Path):
+    command = [small_env / "bin" / "python", "-m", "agentrl.runners.rstar2", "configs/demo.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "error: the runners need ray, rich, torch, transformers, which `pip install 'agentrl[train]'` brings"
+    )
+
+
+def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, small_env: Path, tmp_path: Path):
+    python = install(small_env, wheel, "[sci]")
     missing = subprocess.run([python, "-c", "import torch"], capture_output=True)
     assert missing.returncode != 0
     command = [python, "-m", "code_judge_server", "--port", "0", "--require-isolation", "D", "--exit-with-stdin"]
@@ -132,13 +151,3 @@ def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, tmp_path: Path):
     assert isolation == find_tier().tier
     assert result["run_success"], result
     assert result["stdout"].strip() == "3 2*sqrt(2)"
-
-
-def test_a_runner_without_its_extra_says_what_to_install(wheel: Path, tmp_path: Path):
-    python = install(tmp_path / "env", wheel, "")
-    command = [python, "-m", "agentrl.runners.rstar2", "configs/demo.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.strip() == (
-        "error: the runners need ray, rich, torch, transformers, which `pip install 'agentrl[train]'` brings"
-    )

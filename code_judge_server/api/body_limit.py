@@ -1,8 +1,10 @@
 """Bounds on the bodies of requests: the bytes of one, those of all together, and how long one may take to arrive."""
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from code_judge_server.api.client_name import client_of
@@ -10,7 +12,10 @@ from code_judge_server.api.http_errors import RejectedError, rejection
 from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 _ARRIVAL_TIMEOUT_S = 120.0
-"""The largest body takes this long at half a megabyte a second; room is held for it all the while."""
+"""The largest body takes this long at half a megabyte a second; room is held for it all the while. As long it may wait for
+room."""
+_EARLY_BYTES = 64 * 1024
+"""Of a body that waits for room, as many as the server keeps for a request that reads nothing."""
 
 
 class LimitBody:
@@ -18,7 +23,7 @@ class LimitBody:
 
     A body over `max_bytes` is a 413, whether its length was announced or not. One that finds no room among the others is a 429
     where the native format is spoken; elsewhere, where clients do not know that answer, it is not read until there is room for
-    all of it, or for `max_bytes` where it did not say. One that does not arrive in time is a 408.
+    all of it, or for `max_bytes` where it did not say. One that finds none, or does not arrive, in time is a 408.
     """
 
     def __init__(
@@ -40,12 +45,58 @@ class LimitBody:
         if expected > self._max_bytes:
             return await rejection(self._too_large(), headers={"Connection": "close"})(scope, receive, send)
         body = _Body(client=client_of(scope), memory=self._memory)
-        if is_patient:
-            await self._memory.until_fits(body.client, expected)
-        elif not self._memory.fits(body.client, expected):
-            error = self._no_memory()
+        try:
+            if is_patient:
+                receive = await self._wait_for_room(body, expected, receive)
+            elif self._memory.fits(body.client, expected):
+                body.hold(expected)
+            else:
+                raise self._no_memory()
+        except ClientDisconnect:
+            return None
+        except RejectedError as error:
             return await rejection(error, headers=error.headers)(scope, receive, send)
-        body.hold(expected)
+        try:
+            return await self._app(scope, self._counting(body, receive), send)
+        finally:
+            body.hold(0)
+
+    async def _wait_for_room(self, body: "_Body", expected: int, receive: Receive) -> Receive:
+        """Hold room for a body as soon as there is some; return what gives the messages that it gave meanwhile, and the rest.
+
+        Raises:
+            RejectedError: there was none in time.
+            ClientDisconnect: nobody waits for it any more. That is seen as long as the server reads, which it does not for long
+                where the body is a large one; then the time has to end it.
+        """
+
+        async def take() -> None:
+            await self._memory.until_fits(body.client, expected)
+            body.hold(expected)
+
+        if not self._memory.is_awaited and self._memory.fits(body.client, expected):
+            body.hold(expected)
+            return receive
+        early = _EarlyMessages(receive)
+        taking, watching = asyncio.ensure_future(take()), asyncio.ensure_future(early.watch())
+        try:
+            await asyncio.wait({taking, watching}, timeout=self._arrival_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                raise ClientDisconnect
+            if not taking.done():
+                raise self._no_room()
+            taking.result()
+        except BaseException:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            body.hold(0)
+            raise
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        return early.receive
+
+    def _counting(self, body: "_Body", receive: Receive) -> Receive:
         arrive_by = asyncio.get_running_loop().time() + self._arrival_timeout_s
 
         async def receive_counted() -> Message:
@@ -59,10 +110,7 @@ class LimitBody:
             self._count(body, message)
             return message
 
-        try:
-            return await self._app(scope, receive_counted, send)
-        finally:
-            body.hold(0)
+        return receive_counted
 
     def _count(self, body: "_Body", message: Message) -> None:
         body.arrived += len(message.get("body", b""))
@@ -84,13 +132,20 @@ class LimitBody:
         error.headers = {"Connection": "close"}
         return error
 
-    def _no_memory(self) -> RejectedError:
+    def _no_room(self) -> RejectedError:
         error = RejectedError(
-            f"body: {self._memory.used} of {self._memory.capacity} bytes for requests (request_memory_mb) are taken",
-            status_code=429,
+            f"body: no room for it after {self._arrival_timeout_s:g} s: {self._taken()} are taken", status_code=408
         )
+        error.headers = {"Connection": "close"}
+        return error
+
+    def _no_memory(self) -> RejectedError:
+        error = RejectedError(f"body: {self._taken()} are taken", status_code=429)
         error.headers = {"Retry-After": "1"}
         return error
+
+    def _taken(self) -> str:
+        return f"{self._memory.used} of {self._memory.capacity} bytes for requests (request_memory_mb)"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +165,29 @@ class _Body:
         elif size < self.held:
             self.memory.give_back(self.client, self.held - size)
         self.held = size
+
+
+class _EarlyMessages:
+    """What comes of a request before there is room for it."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._messages: deque[Message] = deque()
+
+    async def watch(self) -> None:
+        """Wait until the client has gone, and keep what it sends until then, which must not be much."""
+        num_bytes, more = 0, True
+        while num_bytes <= _EARLY_BYTES or not more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
+            self._messages.append(message)
+            num_bytes, more = num_bytes + len(message.get("body", b"")), message.get("more_body", False)
+        await asyncio.get_running_loop().create_future()
+
+    async def receive(self) -> Message:
+        """Return the next message: those that were kept come first."""
+        return self._messages.popleft() if self._messages else await self._receive()
 
 
 def _announced_bytes(scope: Scope) -> int | None:

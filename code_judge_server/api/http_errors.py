@@ -48,11 +48,17 @@ def rejection(error: RejectedError, headers: Mapping[str, str] | None = None) ->
     return JSONResponse(body.model_dump(), status_code=error.status_code, headers=headers)
 
 
-def wrong_fields_error(error: ValidationError) -> RejectedError:
-    """Return the refusal of a body that is not what an endpoint takes, in little time however much of it is wrong."""
+def wrong_fields_error(error: ValidationError, *, inside: tuple[int | str, ...] = ()) -> RejectedError:
+    """Return the refusal of a body that is not what an endpoint takes, in little time however much of it is wrong.
+
+    Args:
+        error: What pydantic says.
+        inside: Where in the body that stands of which it says so.
+    """
     if error.error_count() > _MAX_ERRORS_LISTED:  # to list them takes seconds
         return RejectedError(f"wrong fields: {error.error_count()}, too many to name. See /openapi.json")
-    return _wrong_fields(error.errors(include_url=False, include_context=False, include_input=False))
+    wrong = error.errors(include_url=False, include_context=False, include_input=False)
+    return _wrong_fields([{**item, "loc": (*inside, *item["loc"])} for item in wrong])
 
 
 def _wrong_fields(wrong: Sequence[Any]) -> RejectedError:

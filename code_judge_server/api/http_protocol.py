@@ -1,12 +1,18 @@
-"""HTTP/1.1 by httptools, with bounds on what a peer may send before it is known who it is, and replies in one piece."""
+"""HTTP/1.1 by httptools, with bounds on what a peer may send before it is known who it is and on how long it may take to read
+its reply, and replies in one piece.
+"""
 
 import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from code_judge_server.api.open_connections import OpenConnections
+
 _MAX_HEAD_BYTES = 64 * 1024
 _HEAD_TIMEOUT_S = 30.0
+_LEAST_READ_BYTES = 1024 * 1024
+"""A peer that has not read so much of a reply after `write_timeout_s`, nor all of it, reads no more."""
 
 
 class HeadWithBody(asyncio.Transport):
@@ -44,19 +50,26 @@ class HeadWithBody(asyncio.Transport):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Refuses a head (request line and headers) that is too large, and closes a connection whose head does not arrive.
+    """Refuses a head (request line and headers) that is too large, and closes a connection whose head does not arrive, whose
+    reply is not read, or that has to go for another.
 
-    httptools itself collects headers without end.
+    httptools itself collects headers without end, and uvicorn waits without end for a peer to read. Each server has a subclass,
+    with its own `open_connections`.
     """
 
+    open_connections: OpenConnections
+    write_timeout_s = 120.0
     _in_head = True
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Expect the first head."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # so that writing is paused for as long as anything is not sent
         self._expect_head()
+        self.open_connections.add(self)
 
     def on_message_begin(self) -> None:
         """Expect the rest of a head."""
@@ -67,13 +80,36 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Expect no head any more."""
         self._forget_head()
         super().on_headers_complete()
+        self.open_connections.begin(self)
         if self.scope["method"] != "HEAD" and not self.expect_100_continue:  # what is written first is a head then
             self.cycle.transport = HeadWithBody(self.cycle.transport)
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request, if it is there."""
+        super().on_response_complete()
+        self._end_if_all_is_sent()
+
+    def pause_writing(self) -> None:
+        """Expect the peer to read."""
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        """Go on writing: the peer has read all."""
+        super().resume_writing()
+        self._forget_writing()
+        self._end_if_all_is_sent()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
         self._forget_head()
+        self._forget_writing()
+        self.open_connections.remove(self)
         super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close the connection at once, whatever is not sent yet."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came in, unless it makes the head too large."""
@@ -83,6 +119,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self.send_400_response("Request head too large.")
                 return
         super().data_received(data)
+
+    def _end_if_all_is_sent(self) -> None:
+        if self.cycle is not None and self.cycle.response_complete and not self.flow.write_paused:
+            self.open_connections.end(self)
 
     def _expect_head(self) -> None:
         self._in_head = True
@@ -100,3 +140,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timer = None
         if not self.transport.is_closing():
             self.transport.close()
+
+    def _expect_reading(self) -> None:
+        enough = self.transport.get_write_buffer_size() - _LEAST_READ_BYTES
+        self._write_timer = self.loop.call_later(self.write_timeout_s, self._abort_unless_read, enough)
+
+    def _abort_unless_read(self, enough: int) -> None:
+        if self.transport.get_write_buffer_size() > enough:
+            self.transport.abort()
+        else:
+            self._expect_reading()
+
+    def _forget_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

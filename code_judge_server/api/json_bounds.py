@@ -20,39 +20,51 @@ class JsonBounds:
     """Objects and arrays."""
     values: int
     """Members and items, as far as commas tell."""
+    other_bytes: int
+    """Of all that is no string: much of it is numbers of thousands of digits, or white space."""
 
 
-ONE_SUBMISSION = JsonBounds(containers=2**12, values=2**13)
+ONE_SUBMISSION = JsonBounds(containers=2**12, values=2**13, other_bytes=2**20)
 """The formats allow 1,024 test cases and 1,024 files."""
-MANY_SUBMISSIONS = JsonBounds(containers=2**17, values=2**18)
+MANY_SUBMISSIONS = JsonBounds(containers=2**17, values=2**18, other_bytes=2**24)
 """Where a whole batch has that many test cases, it is to be sent in several requests."""
 
 
-def refuse_costly_json(body: bytes, bounds: JsonBounds = MANY_SUBMISSIONS) -> None:
-    """Raise unless a parser can take this body with little memory and time.
+def refuse_costly_json(body: bytes, bounds: JsonBounds = MANY_SUBMISSIONS) -> int:
+    """Return how many containers and values a body holds, or raise unless a parser can take it with little memory and time.
 
     Raises:
-        RejectedError: it has more objects and arrays, or more values, than any honest request (413).
+        RejectedError: it holds more than any honest request (413).
     """
-    if has_more_than(body, containers=bounds.containers, values=bounds.values):
+    num_values = num_values_within(body, bounds)
+    if num_values is None:
         raise RejectedError(
-            f"body: more than {bounds.containers} objects and arrays, or {bounds.values} values. "
-            "Send fewer of them in one request",
+            f"body: more than {bounds.containers} objects and arrays, {bounds.values} values, or {bounds.other_bytes} bytes "
+            "outside of strings. Send fewer of them in one request",
             status_code=413,
         )
+    return num_values
 
 
-def has_more_than(body: bytes, *, containers: int, values: int) -> bool:
-    """Tell whether JSON holds more than this, in time proportional to its length; what is inside strings does not count."""
-    num_containers = num_values = num_quotes = 0
+def num_values_within(body: bytes, bounds: JsonBounds) -> int | None:
+    """Return how many containers and values JSON holds, in time proportional to its length, or None if one bound is passed."""
+    num_containers = num_values = num_quotes = num_other_bytes = 0
     for outside, quotes in _outside_strings(body):
         num_containers += outside.count(b"{") + outside.count(b"[")
         num_values += outside.count(b",")
         num_quotes += quotes
+        num_other_bytes += len(outside)
+        if num_containers > bounds.containers or num_values > bounds.values or num_other_bytes > bounds.other_bytes:
+            return None
         # Between two strings there is a comma or a colon, or else it is no JSON: four quotes a value.
-        if num_containers > containers or num_values > values or num_quotes > 4 * (values + 1):
-            return True
-    return False
+        if num_quotes > 4 * (bounds.values + 1):
+            return None
+    return num_containers + num_values
+
+
+def has_more_than(body: bytes, *, containers: int, values: int) -> bool:
+    """Tell whether JSON holds more than this; what is inside strings does not count."""
+    return num_values_within(body, JsonBounds(containers=containers, values=values, other_bytes=len(body))) is None
 
 
 def _outside_strings(body: bytes) -> Iterator[tuple[bytes, int]]:

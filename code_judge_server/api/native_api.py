@@ -12,6 +12,7 @@ from code_judge_server.api.http_guards import DirectJsonRoute
 from code_judge_server.api.verdict_replies import NDJSON, BatchReply, SingleReply, StreamReply
 from code_judge_server.languages import LanguageRules, wrong_fields
 from code_judge_server.metrics import Metrics
+from code_judge_server.queueing.idempotency import content_keys
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.schemas import (
     FieldError,
@@ -37,6 +38,10 @@ _CLIENT_HEADER: dict[str, Any] = {
 }
 
 
+_ENOUGH_ERRORS = 100
+"""More of them tell no more."""
+
+
 class _NdjsonResponse(Response):
     """For the page of the API: what `StreamReply` sends."""
 
@@ -57,14 +62,16 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
         """Judge one submission."""
         _refuse_wrong_submissions([submission], languages, where="")
         client = client_of(request.scope)
-        return SingleReply(queue.take_in([submission], client=client, deadline_s=submission.deadline_s))
+        keys = await content_keys(client, [submission])
+        return SingleReply(queue.take_in([submission], client=client, keys=keys, deadline_s=submission.deadline_s))
 
     @router.post("/submissions/batch", responses=answers({"model": VerdictBatch}), **document)
     async def judge_batch(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
         """Judge many submissions: the verdicts have their order."""
         _refuse_wrong_submissions(batch.submissions, languages, where="submissions")
         client = client_of(request.scope)
-        return BatchReply(queue.take_in(batch.submissions, client=client, deadline_s=batch.deadline_s))
+        keys = await content_keys(client, batch.submissions)
+        return BatchReply(queue.take_in(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
 
     stream = {"description": "One `Verdict` a line", "content": {NDJSON: {"schema": {"type": "string"}}}}
 
@@ -73,7 +80,8 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
         """Judge many submissions: each verdict comes, on a line of its own, as soon as it is there."""
         _refuse_wrong_submissions(batch.submissions, languages, where="submissions")
         client = client_of(request.scope)
-        return StreamReply(queue.take_in(batch.submissions, client=client, deadline_s=batch.deadline_s))
+        keys = await content_keys(client, batch.submissions)
+        return StreamReply(queue.take_in(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
 
     return router
 
@@ -121,6 +129,8 @@ def _refuse_wrong_submissions(
             FieldError(field=f"{path}{wrong.field}", message=wrong.message)
             for wrong in wrong_fields(submission, languages)
         ]
+        if len(errors) >= _ENOUGH_ERRORS:
+            break
     if errors:
         summary = "; ".join(f"`{item.field}`: {item.message}" for item in errors[:3])
         raise RejectedError(f"wrong fields: {summary}", errors=errors)

@@ -21,14 +21,18 @@ from code_judge_server.compatible.notebook_driver import CELL_FOLDER
 from code_judge_server.schemas import FilePath, SourceText, check_folders
 
 _FILE_PATH = TypeAdapter(FilePath)
+_MAX_PATH_CHARS = 4096
+"""Before it is brought into its plain form: PATH_MAX of Linux."""
 
 
 def as_file_path(path: str) -> str:
     """Return the plain form of a path that their clients may write as `./a//b`.
 
     Raises:
-        ValueError: it leads out of the program's folder.
+        ValueError: it leads out of the program's folder, or is too long.
     """
+    if len(path) > _MAX_PATH_CHARS:
+        raise ValueError(f"must be at most {_MAX_PATH_CHARS} characters long")
     return _FILE_PATH.validate_python(posixpath.normpath(path))
 
 

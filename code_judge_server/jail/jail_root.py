@@ -96,7 +96,8 @@ def _show(path: str, base: str) -> None:
     target = base + path
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
-        os.symlink(os.readlink(path), target)
+        if not os.path.lexists(target):  # as one of /etc/alternatives is
+            os.symlink(os.readlink(path), target)
         return
     if os.path.isdir(path):
         os.mkdir(target)

@@ -74,6 +74,7 @@ def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
         for group in message["cgroups"]
     ]
     compiled = dict(zip(message["compiled"], descriptors[1:], strict=True))
+    no_links = [path for path in message["read_only"] if not os.path.islink(path)]  # what a link leads to is among them
     machine = Machine(
         host_proc=os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
         seccomp=_read_all(descriptors[0]),
@@ -84,7 +85,7 @@ def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
         cgroups=folders,
         has_own_user_namespace=os.geteuid() != 0 and message["work_folder"] is None,
         work_folder=message["work_folder"],
-        readable=[*jail_root.SYSTEM, *jail_root.COPIED, jail_root.ALTERNATIVES, *_PUBLIC, *message["read_only"]],
+        readable=[*jail_root.SYSTEM, *jail_root.COPIED, jail_root.ALTERNATIVES, *_PUBLIC, *no_links],
         shown_in_tmp=[path for path in jail_root.outermost(message["read_only"]) if path.startswith("/tmp/")],
     )
     if machine.work_folder is not None:
@@ -231,10 +232,11 @@ class _Zygote:
         self.pending: list[int] = []
 
     def has_ended(self) -> bool:
-        """Whether its end of the socket is closed, which comes before the death of its slots."""
-        poll = select.poll()
-        poll.register(self.end, 0)
-        return bool(poll.poll(0))
+        """Whether it is dead, which comes before the death of its slots; its end of the socket may close a moment later."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True  # and reaped
 
 
 def _reap() -> None:

@@ -23,6 +23,8 @@ _COMMAND = (
 )
 _OWN_FOLDERS = ("/dev/shm", "/sandbox")
 """Each job has its own of these, but in tier C. It has its own /tmp too, in which folders of the machine's can be shown."""
+_MOST_LINKS = 40
+"""On the way to one file; the kernel follows no more either."""
 
 
 class HiddenPathError(Exception):
@@ -129,7 +131,7 @@ def make_plan(
         tier=tier,
         num_slots=num_slots,
         preloads=preloads,
-        read_only=[*_interpreter_paths(), *read_only],
+        read_only=[*_interpreter_paths(), *_with_links(read_only)],
         first_uid=first_uid if os.geteuid() == 0 else None,
         cgroups=groups,
         work_folder=_make_work_folder() if tier is IsolationTier.C else None,
@@ -161,28 +163,52 @@ def _make_work_folder() -> str:
 
 
 def _refuse_hidden(read_only: Sequence[str]) -> None:
-    for path in (*_interpreter_paths(), *read_only):
-        below = "/tmp" if path == "/tmp" else None  # what lies below /tmp is shown
-        below = next((folder for folder in _OWN_FOLDERS if path == folder or path.startswith(f"{folder}/")), below)
-        if below is not None and path in read_only:
+    for path in read_only:
+        if (below := _hides(_with_links([path]))) is not None:
             raise HiddenPathError(
                 f"read_only_paths: `{path}` is in {below}, of which each program has its own. Move it elsewhere"
             )
-        if below is not None:
+    for path in _interpreter_paths():
+        if (below := _hides([path])) is not None:
             raise HiddenPathError(
                 f"interpreter: `{path}` is in {below}, of which each program has its own, so that none could be run. "
                 "Make the environment elsewhere"
             )
 
 
+def _hides(paths: Sequence[str]) -> str | None:
+    """Return the folder that each job has its own of and that one of these is in, if any; what lies below /tmp is shown."""
+    for path in paths:
+        for folder in _OWN_FOLDERS:
+            if path == folder or path.startswith(f"{folder}/"):
+                return folder
+    return "/tmp" if "/tmp" in paths else None
+
+
 def _interpreter_paths() -> list[str]:
-    """Return what this interpreter is made of: its prefixes, and each link on the way from `sys.executable` to the real
-    file.
+    """Return what this interpreter is made of, `sys.executable` and its prefixes, with all links on the way to them."""
+    return _with_links([sys.executable, sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix])
+
+
+def _with_links(paths: Sequence[str]) -> list[str]:
+    """Return where `paths` really are, and each link on the way there, be it one of them or a folder above: where all of these
+    are shown, each path leads to the same as here.
     """
-    paths = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix]
-    link = sys.executable
-    while os.path.islink(link):
-        paths.append(link)
-        link = os.path.normpath(os.path.join(os.path.dirname(link), os.readlink(link)))
-    paths.append(link)
-    return sorted({os.path.abspath(path) for path in paths})
+    return sorted({step for path in paths for step in _links_and_end(os.path.abspath(path))})
+
+
+def _links_and_end(path: str) -> list[str]:
+    found: list[str] = []
+    here, ahead = "", path.split("/")[::-1]
+    while ahead and len(found) < _MOST_LINKS:
+        name = ahead.pop()
+        if name in ("", ".", ".."):
+            here = os.path.dirname(here) if name == ".." else here
+        elif os.path.islink(step := f"{here}/{name}"):
+            found.append(step)
+            target = os.readlink(step)
+            here = "" if target.startswith("/") else here
+            ahead += target.split("/")[::-1]
+        else:
+            here = step
+    return [*found, here or "/"]

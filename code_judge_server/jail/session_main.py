@@ -10,7 +10,8 @@ it does not answer, or uses anything while no cell runs. Still no cell has the s
 Server to supervisor: `{"kind": "cell", "start": id, "snapshot": id, "number": n, "max_chars": n}` + [code, stdin, stdout,
 stderr, result]; `{"kind": "kill"}`; `{"kind": "drop", "snapshot": id}`.
 Supervisor to server: `{"kind": "ready"}`; for each cell `{"kind": "ended", "number": n, "state": "kept" | "failed" | "died" |
-"gone", "exit_code", "signal"}`: kept as a snapshot, raised something, died or was killed, or had no snapshot to start from.
+"gone", "exit_code", "signal", "wall_time_s"}`: kept as a snapshot, raised something, died or was killed, or had no snapshot to
+start from.
 """
 
 import contextlib
@@ -62,14 +63,14 @@ class Supervisor:
         while (received := _receive(self._server)) is not None:
             message, descriptors = received
             if message["kind"] == "cell":
-                ended = self._run(message, descriptors)
-                _send(self._server, {"kind": "ended", "number": message["number"], **ended})
+                _send(self._server, {"kind": "ended", "number": message["number"], **self._run(message, descriptors)})
             elif message["kind"] == "drop":
                 self._drop(message["snapshot"])
 
     def _run(self, message: Message, descriptors: list[int]) -> Message:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         origin = self._snapshots.get(message["start"])
+        started_at = time.monotonic()
         try:
             if origin is None:
                 return _gone()
@@ -83,6 +84,7 @@ class Supervisor:
             for descriptor in descriptors:
                 os.close(descriptor)
         result = self._wait(reply[0]["pid"], ours)
+        wall_time_s = time.monotonic() - started_at
         if result is not None and result["ok"]:
             self._snapshots[message["snapshot"]] = Snapshot(result["pid"], ours)
         else:
@@ -93,8 +95,9 @@ class Supervisor:
         reaped = _receive(origin.channel)
         status = reaped[0]["status"] if reaped is not None else None
         if result is None:
-            return {"state": "died", **_described(status)}
-        return {"state": "kept" if result["ok"] else "failed", "exit_code": result["exit_code"], "signal": None}
+            return {"state": "died", **_described(status), "wall_time_s": wall_time_s}
+        state = "kept" if result["ok"] else "failed"
+        return {"state": state, "exit_code": result["exit_code"], "signal": None, "wall_time_s": wall_time_s}
 
     def _wait(self, pid: int, channel: socket.socket) -> Message | None:
         """Return what a cell says at its end; nothing if it died, or the server has it killed."""
@@ -266,7 +269,7 @@ def _kill(pid: int) -> bool:
 
 
 def _gone() -> Message:
-    return {"state": "gone", **_described(None)}
+    return {"state": "gone", **_described(None), "wall_time_s": 0.0}
 
 
 def _described(status: int | None) -> Message:

@@ -244,6 +244,8 @@ class RunningJob:
             return Ending.MEMORY
         if cpu_time_s > limits.cpu_time_s:
             return Ending.CPU_TIME
+        if ended.wall_time_s > limits.wall_time_s:  # by the slot's clock, however late we heard of it
+            return Ending.WALL_TIME
         return Ending.EXITED
 
     def _cpu_time_s(self, ended: Ended) -> float:

@@ -112,11 +112,13 @@ class Judge:
         checker = submission.checker
         if checker.code is None:
             return None
+        rules = self._languages[checker.language]
         try:
-            program = await self._compiler.program(self._languages[checker.language], checker.code, {})
+            program = await self._compiler.program(rules, checker.code, {})
         except CompileError as error:
             raise CheckerFailedError(f"checker: {error}", outcome=error.outcome, program_ran=False) from error
-        return ProgramChecker(self._executor, program, limits=self._limits.effective(Limits()))
+        limits = self._limits.effective(Limits())
+        return ProgramChecker(self._executor, program, limits=limits, is_python=rules.preload)
 
     async def _run_tests(
         self, submission: Submission, program: Program, limits: JobLimits, checker: ProgramChecker | None

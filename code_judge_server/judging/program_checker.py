@@ -1,5 +1,7 @@
 """A checker of the user's: a program that reads input, output and expected output from files, and accepts or not."""
 
+import re
+
 from code_judge_server.ending import Ending
 from code_judge_server.judging.compiling import Program
 from code_judge_server.judging.run_results import end_of
@@ -8,6 +10,13 @@ from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
 _FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
 _ACCEPTS, _REFUSES = 0, 1
+_UNCAUGHT = re.compile(
+    rb"^(?:Traceback \(most recent call last\):\n  File \"|"
+    rb"  \+ Exception Group Traceback \(most recent call last\):\n|"
+    rb"  File \".*\", line \d+\n(?: .*\n)*(?:SyntaxError|IndentationError|TabError): )",
+    re.MULTILINE,
+)
+"""What Python writes to stderr before it ends with exit code 1: that of a refusal."""
 
 
 class CheckerFailedError(Exception):
@@ -26,18 +35,20 @@ class ProgramChecker:
         executor: Where it runs.
         program: The checker.
         limits: What one run of it may use.
+        is_python: What it raises and does not catch is no refusal.
     """
 
-    def __init__(self, executor: Executor, program: Program, *, limits: JobLimits) -> None:
+    def __init__(self, executor: Executor, program: Program, *, limits: JobLimits, is_python: bool) -> None:
         self._executor = executor
         self._program = program
         self._limits = limits
+        self._is_python = is_python
 
     async def accepts(self, *, stdin: bytes, output: bytes, expected: bytes) -> bool:
         """Return whether the checker accepts what a program printed for `stdin`.
 
         Raises:
-            CheckerFailedError: it ended otherwise than with exit code 0 or 1.
+            CheckerFailedError: it ended otherwise than with exit code 0 or 1, or raised what nobody caught.
             ExecutorError: as `Executor.execute`.
         """
         texts = dict(zip(_FILE_NAMES, (stdin, output, expected), strict=True))
@@ -50,7 +61,10 @@ class ProgramChecker:
                 preload=self._program.preload,
             )
         )
-        if outcome.ending is Ending.EXITED and outcome.exit_code in (_ACCEPTS, _REFUSES):
+        if self._is_python and outcome.exit_code == _REFUSES and _UNCAUGHT.search(outcome.stderr):
+            told = "checker: it ended with an exception"
+        elif outcome.ending is Ending.EXITED and outcome.exit_code in (_ACCEPTS, _REFUSES):
             return outcome.exit_code == _ACCEPTS
-        told = f"checker: it {end_of(outcome)}; exit code 0 accepts and 1 refuses"
+        else:
+            told = f"checker: it {end_of(outcome)}; exit code 0 accepts and 1 refuses"
         raise CheckerFailedError(told, outcome=outcome, program_ran=True)

@@ -101,6 +101,7 @@ class _Watch:
             pidfd = os.pidfd_open(self._process.pid)
             try:
                 ending = self._wait(pidfd)
+                waited_s = time.monotonic() - self._started_at
             finally:
                 os.close(pidfd)
         finally:
@@ -108,7 +109,7 @@ class _Watch:
         wall_time_s = time.monotonic() - self._started_at
         self._drain()
         if ending is Ending.EXITED:
-            ending = self._judged_by_totals()
+            ending = self._judged_by_totals(waited_s)
         stdout, stderr = (bytes(output) for output in self._output.values())
         stdout_cut, stderr_cut = self._cut.values()
         exit_code = self._process.returncode
@@ -183,14 +184,20 @@ class _Watch:
             return Ending.CPU_TIME
         return None
 
-    def _judged_by_totals(self) -> Ending:
-        """Return the ending of a command that ended by itself, perhaps past a limit that nobody had looked at yet."""
+    def _judged_by_totals(self, waited_s: float) -> Ending:
+        """Return the ending of a command that ended by itself, perhaps past a limit that nobody had looked at yet.
+
+        Args:
+            waited_s: From its start until it was seen that it had ended.
+        """
         if any(self._cut.values()):
             return Ending.OUTPUT
         if self._peak_memory_bytes > self._limits.memory_bytes:
             return Ending.MEMORY
         if self._reaped_cpu_s > self._limits.cpu_time_s:
             return Ending.CPU_TIME
+        if waited_s > self._limits.wall_time_s:
+            return Ending.WALL_TIME
         return Ending.EXITED
 
     def _end_everything(self) -> None:

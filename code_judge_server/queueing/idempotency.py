@@ -4,12 +4,15 @@ Clients send again what got no answer, after a broken connection for instance. A
 and its content are.
 """
 
+import asyncio
 import hashlib
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
+from code_judge_server.queueing.pace import Pace
 from code_judge_server.queueing.queued_run import QueuedRun
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 
@@ -17,14 +20,35 @@ _SUBMISSION = TypeAdapter(Submission)
 _VERDICT = TypeAdapter(Verdict)
 _ENTRY_BYTES = 300
 """What an entry takes besides its JSON: the key, the table, the objects' heads."""
+_OFF_LOOP_BYTES = 1024 * 1024
+"""The key of what is larger is made in a thread."""
 _NOT_KEPT = {VerdictStatus.INTERNAL_ERROR, VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.CANCELLED}
 """They say nothing about the program: it is judged anew."""
 
 
 def content_key(client: str, submission: Submission) -> bytes:
     """Return what the same submission of the same client has in common with it."""
-    content = _SUBMISSION.dump_json(submission)  # without the deadline of a `SubmissionRequest`
-    return hashlib.blake2b(f"{len(client)}:{client}".encode() + content, digest_size=20).digest()
+    digest = hashlib.blake2b(f"{len(client)}:{client}".encode(), digest_size=20)
+    digest.update(_SUBMISSION.dump_json(submission))  # without the deadline of a `SubmissionRequest`
+    return digest.digest()
+
+
+async def content_keys(client: str, submissions: Sequence[Submission]) -> list[bytes]:
+    """Return the `content_key` of each, without keeping the event loop from others."""
+    keys: list[bytes] = []
+    pace = Pace()
+    for submission in submissions:
+        if _is_large(submission):
+            keys.append(await asyncio.to_thread(content_key, client, submission))
+        else:
+            keys.append(content_key(client, submission))
+            await pace.keep()
+    return keys
+
+
+def _is_large(submission: Submission) -> bool:
+    texts = len(submission.code) + len(submission.stdin) + len(submission.expected_output or "")
+    return texts + sum(map(len, submission.files.values())) > _OFF_LOOP_BYTES
 
 
 class Idempotency:

@@ -74,7 +74,12 @@ class SubmissionQueue:
         return self._scheduler.estimated_wait_s(client)
 
     def take_in(
-        self, submissions: Sequence[Submission], *, client: str, deadline_s: float | None = None
+        self,
+        submissions: Sequence[Submission],
+        *,
+        client: str,
+        keys: Sequence[bytes] | None = None,
+        deadline_s: float | None = None,
     ) -> PendingBatch:
         """Let submissions wait for their turn, or say at once that there is no room.
 
@@ -83,6 +88,7 @@ class SubmissionQueue:
         Args:
             submissions: With ids of the client's own.
             client: Who is served by fair shares, and whose ids they are.
+            keys: Their `content_keys`, which many are to come with: they are made here at once otherwise.
             deadline_s: What waits still is a `queue_timeout` then, what runs still is killed and `cancelled`.
 
         Returns:
@@ -96,8 +102,8 @@ class SubmissionQueue:
         batch = self._new_batch(client, deadline_s=deadline_s, start_by_s=None)
         now = time.monotonic()
         new: list[tuple[int, QueuedRun]] = []
-        for index, submission in enumerate(submissions):
-            key = content_key(client, submission)
+        keys = keys or [content_key(client, submission) for submission in submissions]
+        for index, (submission, key) in enumerate(zip(submissions, keys, strict=True)):
             if (run := self._idempotency.run(key)) is not None:
                 batch.wait_for(run, index)
                 self._metrics.shared()

@@ -8,11 +8,16 @@ _SHARE = 4
 """A client may hold this many times what is still free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Newcomer:
     client: str
     amount: int
-    called: asyncio.Future[None]
+    called: asyncio.Future[None] | None = None
+    """Done when it may be its turn."""
+
+    def call(self) -> None:
+        if self.called is not None and not self.called.done():
+            self.called.set_result(None)
 
 
 class SharedCapacity:
@@ -21,6 +26,9 @@ class SharedCapacity:
     A client may hold at most `_SHARE` times what is free at that moment, so that one alone gets to 80 %, and the first request
     of another still finds room (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). A
     client that holds nothing may take all that is free in one piece.
+
+    Those who wait are served in the order in which they came; who has to wait for what its own client holds is passed by other
+    clients, and by nobody else.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -41,19 +49,24 @@ class SharedCapacity:
         return amount <= free and (held == 0 or held + amount <= _SHARE * free)
 
     async def until_fits(self, client: str, amount: int) -> None:
-        """Wait until the client may take so much.
+        """Wait until it is the client's turn and it may take so much; whoever awaits this must take it at once.
 
         Raises:
             TimeoutError: those who wait were turned away.
         """
-        while not self.fits(client, amount):
-            newcomer = _Newcomer(client=client, amount=amount, called=asyncio.get_running_loop().create_future())
-            self._newcomers[newcomer] = None
-            try:
+        if not self._newcomers and self.fits(client, amount):
+            return
+        newcomer = _Newcomer(client=client, amount=amount)
+        self._newcomers[newcomer] = None
+        try:
+            while self._next_newcomer() is not newcomer:
+                newcomer.called = asyncio.get_running_loop().create_future()
                 await newcomer.called
-            finally:
-                self._newcomers.pop(newcomer, None)
-                self._call_newcomer()  # there may be room for one more, and this one may have gone away
+                if newcomer not in self._newcomers:
+                    raise TimeoutError
+        finally:
+            self._newcomers.pop(newcomer, None)
+            self._call_newcomer()  # there may be room for one more, and this one may have gone away
 
     def take(self, client: str, amount: int) -> None:
         """Count so much as held by the client, whether it fits or not."""
@@ -70,14 +83,23 @@ class SharedCapacity:
 
     def turn_away(self) -> None:
         """Raise TimeoutError where somebody waits for room."""
-        for newcomer in self._newcomers:
-            if not newcomer.called.done():
-                newcomer.called.set_exception(TimeoutError())
-        self._newcomers.clear()
+        newcomers, self._newcomers = self._newcomers, {}
+        for newcomer in newcomers:
+            newcomer.call()
 
     def _call_newcomer(self) -> None:
-        first = next((item for item in self._newcomers if self.fits(item.client, item.amount)), None)
-        if first is not None:
-            del self._newcomers[first]
-            if not first.called.done():
-                first.called.set_result(None)
+        newcomer = self._next_newcomer()
+        if newcomer is not None:
+            newcomer.call()
+
+    def _next_newcomer(self) -> _Newcomer | None:
+        passed_by: set[str] = set()
+        for newcomer in self._newcomers:
+            if newcomer.client in passed_by:
+                continue
+            if self.fits(newcomer.client, newcomer.amount):
+                return newcomer
+            if self._held[newcomer.client] == 0:
+                return None  # the room that it waits for is others', and whatever they give back is for it
+            passed_by.add(newcomer.client)
+        return None

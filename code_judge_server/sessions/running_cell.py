@@ -32,15 +32,25 @@ class RunningCell:
         slot: Where its session runs.
         limits: What this cell may use.
         max_chars: Length of all that it displays, and of each text about what it raised.
+        has_ended: Whether the session has said so already.
         kill: Tells the session to kill it; the session still answers.
     """
 
-    def __init__(self, slot: PrivateSlot, limits: JobLimits, *, max_chars: int, kill: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        slot: PrivateSlot,
+        limits: JobLimits,
+        *,
+        max_chars: int,
+        has_ended: Callable[[], bool],
+        kill: Callable[[], None],
+    ) -> None:
         self.ending: Ending | None = None
         """Why it was told to end, if it was."""
         self._slot = slot
         self._limits = limits
         self._max_chars = max_chars
+        self._has_ended = has_ended
         self._kill = kill
         self._loop = asyncio.get_running_loop()
         self._streams: list[OutputStream] = []
@@ -77,14 +87,16 @@ class RunningCell:
         self._timer = self._loop.call_later(SAMPLE_INTERVAL_S, self._look)
 
     def kill(self, reason: Ending) -> None:
-        """Have it end, for this reason; only the first counts."""
-        if self.ending is None:
+        """Have it end, for this reason; only the first counts, and none once it has ended: we may be late, not the cell."""
+        if self.ending is None and not self._has_ended():
             self.ending = reason
             self._kill()
 
-    def finish(self, *, exit_code: int | None, signal: int | None) -> CellEnd:
-        """Return the end of a cell of which nothing is left."""
+    def finish(self, *, exit_code: int | None, signal: int | None, told_wall_time_s: float) -> CellEnd:
+        """Return the end of a cell of which nothing is left, and of which the session says how long it took."""
         wall_time_s = time.monotonic() - self._started_at
+        if self.ending is None:
+            wall_time_s = min(wall_time_s, told_wall_time_s)
         for stream in self._streams:
             stream.drain()
         cpu_time_s = self._cpu_time_s(self._usage())
@@ -96,6 +108,8 @@ class RunningCell:
             ending = Ending.MEMORY
         elif ending is Ending.EXITED and cpu_time_s > self._limits.cpu_time_s:
             ending = Ending.CPU_TIME
+        elif ending is Ending.EXITED and wall_time_s > self._limits.wall_time_s:
+            ending = Ending.WALL_TIME
         outcome = Outcome(
             ending=ending,
             exit_code=exit_code,

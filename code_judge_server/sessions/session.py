@@ -129,7 +129,13 @@ class Session:
         job = self._job
         self._num_cells += 1
         reply = self._expect(self._num_cells)
-        cell = RunningCell(self._slot, limits, max_chars=self._max_chars, kill=lambda: self._kill_cell(job, reply))
+        cell = RunningCell(
+            self._slot,
+            limits,
+            max_chars=self._max_chars,
+            has_ended=reply.done,
+            kill=lambda: self._kill_cell(job, reply),
+        )
         message = {
             "kind": "cell",
             "start": start,
@@ -140,7 +146,7 @@ class Session:
         try:
             cell.send(lambda descriptors: job.send(message, descriptors), code, stdin)
             ended = await self._ended(cell, reply)
-            end = cell.finish(exit_code=ended.exit_code, signal=ended.signal)
+            end = cell.finish(exit_code=ended.exit_code, signal=ended.signal, told_wall_time_s=ended.wall_time_s)
         except OSError as error:
             self.close()
             raise SessionDiedError(f"session `{self.id}`: it does not take a cell: {error}") from error

@@ -6,9 +6,9 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from code_judge_server.jail import protocol, session_cell, session_main
 from code_judge_server.jail_executor import messages
@@ -54,6 +54,8 @@ class CellEnded(_Message):
     state: Literal["kept", "failed", "died", "gone"]
     exit_code: int | None
     signal: int | None
+    wall_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """By its own clock, which stands for ours where we listened too late; a lie can only hide what we did not see."""
 
 
 _FROM_SESSION: TypeAdapter[Ready | CellEnded] = TypeAdapter(Ready | CellEnded)

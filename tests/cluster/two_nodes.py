@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ async def main(temp_dir: Path) -> None:
     # Ray takes 127.0.0.1 for a mistake, and replaces it.
     node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
     head = {**node, "node_ip_address": "127.0.0.2", "temp_dir": str(temp_dir / "ray")}
+    os.environ["RAY_TMPDIR"] = str(temp_dir)  # where `Cluster` notes its address; it does not make the usual folder
     cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(**node, node_ip_address="127.0.0.3")
     ray.init(address=cluster.address, _node_ip_address="127.0.0.2", log_to_driver=False)

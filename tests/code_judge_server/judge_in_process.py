@@ -14,6 +14,9 @@ from code_judge_server.schemas import IsolationTier, Submission, Verdict
 from code_judge_server.settings import Settings
 from code_judge_server.tier_choice import IsolationRefusedError, choose_executor
 
+WITHOUT_MODULES: dict[str, list[str]] = {"sympy": [], "sci": []}
+"""Warm interpreters that import nothing, which start sooner; `preloads={}` are those of a server."""
+
 
 class JudgeInProcess:
     """A started judge; `jobs` is what it has given to its executor. It is an `Executor` itself, which passes everything on."""
@@ -49,7 +52,7 @@ class JudgeInProcess:
 
 @asynccontextmanager
 async def judge_in_process(folder: Path, *, isolation: str = "D", **settings: Any) -> AsyncIterator[JudgeInProcess]:
-    """Start a judge with two slots; skip the test where that isolation is not to be had."""
+    """Start a judge with two slots, without preloaded modules; skip the test where that isolation is not to be had."""
     tier = IsolationTier(isolation)
     limits = {
         "max_cpu_time_s": 2,
@@ -58,6 +61,7 @@ async def judge_in_process(folder: Path, *, isolation: str = "D", **settings: An
         "max_memory_mb": 256,
         "num_slots": 1,
         "spare_slots": 1,
+        "preloads": WITHOUT_MODULES,
     }
     chosen = Settings(**{**limits, "work_dir": folder, "require_isolation": tier, "use_isolation": tier, **settings})
     try:

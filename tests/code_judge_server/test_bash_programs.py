@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from judge_process import JudgeProcess, running_judge
+from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge
 
 from code_judge_server.jail.canaries import find_tier
 
@@ -23,7 +23,7 @@ def server(
     elif best == "D":
         pytest.skip("this machine isolates nothing")
     else:
-        slots = ["--num-slots", "1", "--spare-slots", "0", "--max-sessions", "0"]
+        slots = ["--num-slots", "1", "--spare-slots", "0", "--max-sessions", "0", *WITHOUT_MODULES]
         with running_judge(tmp_path_factory.mktemp("judge"), *slots, isolation=best) as isolated:
             yield isolated
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from judge_process import JudgeProcess, running_judge
+from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge
 from schemathesis.core.result import Ok
 
 _PHASES = (
@@ -26,7 +26,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     limits = ["--max-cpu-time-s", "0.5", "--max-wall-time-s", "1", "--max-memory-mb", "128", "--compile-time-s", "5"]
     folder = tmp_path_factory.mktemp("fuzzed")
     with running_judge(
-        folder, "--num-slots", "2", "--max-body-bytes", str(8 * 1024 * 1024), *limits, isolation="B"
+        folder, "--num-slots", "2", "--max-body-bytes", str(8 * 1024 * 1024), *limits, *WITHOUT_MODULES, isolation="B"
     ) as server:
         yield server
 

@@ -116,7 +116,7 @@ MEMBERS = ",".join(f'"k{i}":1' for i in range(MANY))
         ("/run_jupyter", '{"cells":[' + "1," * MANY + "1]}", 413),
         ("/run", '{"type":"python","solution":"","options":{' + MEMBERS + "}}", 413),
         ("/run/batch", '{"type":"batch","submissions":[' + "{}," * MANY + "{}]}", 413),
-        ("/run/batch", '{"type":"batch","submissions":[' + "{}," * 100_000 + "{}]}", 400),
+        ("/run/batch", '{"type":"batch","submissions":[' + "{}," * 100_000 + "{}]}", 413),
         ("/v1/submissions/batch", '{"submissions":[' + "{}," * 4000 + "{}]}", 400),
         ("/v1/submissions/batch", '{"submissions":[{' + MEMBERS + "}]}", 400),
     ],

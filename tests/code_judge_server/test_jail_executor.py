@@ -1,83 +1,28 @@
-"""Jobs in the jail as the executor sees them: what ends them, what survives a dead part of the jail, and what is left of it."""
+"""Jobs in the jail as the executor sees them: what ends them, and what is left of them. All of a tier run in one executor."""
 
 import asyncio
-import dataclasses
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
-from judge_process import wait_until
+import pytest_asyncio
+from executor_jobs import FOREVER, LIMITS, TIERS, launchers, python, run_all, started_executor, tier_or_skip
 
 from code_judge_server import process_tree
 from code_judge_server.ending import Ending
-from code_judge_server.jail.canaries import find_tier
-from code_judge_server.jail.plan import make_plan
-from code_judge_server.jail_executor import running_job
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.sandbox import ExecutorError, Job, JobLimits, Outcome
-from code_judge_server.schemas import IsolationTier
+from code_judge_server.sandbox import Job
 
-MIB = 1024 * 1024
-LIMITS = JobLimits(
-    cpu_time_s=0.4, wall_time_s=10, memory_bytes=96 * MIB, output_bytes=100_000, max_tasks=16, disk_bytes=4 * MIB
-)
-FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-def python(code: str, *, preload: str | None = "bare", files: dict[str, bytes] | None = None, **job: Any) -> Job:
-    """Return the job that runs `code`; further keywords are fields of the job or of its limits."""
-    limits = {name: job.pop(name) for name in LIMITS.__slots__ if name in job}
-    return Job(
-        argv=(sys.executable, "main.py"),
-        files={"main.py": code.encode(), **(files or {})},
-        limits=dataclasses.replace(LIMITS, **limits),
-        preload=preload,
-        **job,
-    )
-
-
-@pytest.fixture(scope="module", params=["A", "B", "C"])
-def tier(request: pytest.FixtureRequest) -> IsolationTier:
-    wanted = IsolationTier(request.param)
-    if find_tier(wanted).tier is not wanted:
-        pytest.skip(f"this machine does not give tier {wanted}")
-    return wanted
-
-
-@pytest.fixture
-async def executor(tier: IsolationTier) -> AsyncIterator[JailExecutor]:
-    plan = make_plan(tier, num_slots=2, preloads={"bare": ()})
-    executor = JailExecutor(plan, canaries=())
-    await executor.start()
-    yield executor
-    await executor.aclose()
-
-
-def below(pid: int, depth: int) -> list[int]:
-    """Return the processes so many generations below one."""
-    found = [pid]
-    for _ in range(depth):
-        found = [child for parent in found for child in process_tree.children(parent)]
-    return found
-
-
-def launchers() -> list[int]:
-    return [
-        pid
-        for pid in process_tree.children(os.getpid())
-        if b"code_judge_server.jail.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-
-
-async def run_all(executor: JailExecutor, *jobs: Job) -> list[Outcome]:
-    return await asyncio.gather(*(executor.execute(job) for job in jobs))
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=TIERS)
+async def executor(request: pytest.FixtureRequest) -> AsyncIterator[JailExecutor]:
+    async with started_executor(tier_or_skip(request.param)) as executor:
+        yield executor
 
 
 @pytest.mark.parametrize(
@@ -213,6 +158,7 @@ async def test_sleepers_are_counted_and_workers_are_not(executor: JailExecutor) 
 async def test_a_cancelled_job_is_killed_and_its_slot_runs_the_next(executor: JailExecutor) -> None:
     tasks = [asyncio.create_task(executor.execute(python(FOREVER))) for _ in range(2)]
     (launcher,) = launchers()
+    num_rebuilt = executor.load().num_rebuilt_slots
     await asyncio.sleep(0.3)
     busy = len(process_tree.descendants(launcher, at_most=1000))
     for task in tasks:
@@ -224,105 +170,4 @@ async def test_a_cancelled_job_is_killed_and_its_slot_runs_the_next(executor: Ja
     assert [outcome.stdout for outcome in outcomes] == [b"1\n", b"2\n"]
     assert time.monotonic() - started_at < 1
     assert len(process_tree.descendants(launcher, at_most=1000)) < busy
-    assert executor.load().num_rebuilt_slots == 0
-
-
-async def test_the_job_of_a_killed_slot_is_run_once_more(executor: JailExecutor, tier: IsolationTier) -> None:
-    task = asyncio.create_task(executor.execute(python("import time; time.sleep(0.6); print('done')")))
-    await asyncio.sleep(0.2)
-    for pid in slots():
-        os.kill(pid, signal.SIGKILL)
-    outcome = await task
-    assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"done\n")
-    assert executor.load().num_rebuilt_slots >= 1
-
-
-async def test_a_job_over_which_two_slots_die_is_a_failure_of_the_executor(executor: JailExecutor) -> None:
-    task = asyncio.create_task(executor.execute(python(FOREVER)))
-    deadline = time.monotonic() + 10
-    while not task.done():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.3)
-        for pid in slots():
-            os.kill(pid, signal.SIGKILL)
-    with pytest.raises(ExecutorError):
-        task.result()
-    assert (await executor.execute(python("print(1)"))).stdout == b"1\n"
-
-
-async def test_slots_that_died_are_started_again_before_a_job_meets_them(executor: JailExecutor) -> None:
-    num_slots = len(slots())
-    for pid in slots():
-        os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while executor.load().num_rebuilt_slots < num_slots:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-    assert (await executor.execute(python("print(1)"))).stdout == b"1\n"
-    assert executor.load().num_rebuilt_slots == num_slots
-
-
-async def test_a_slot_that_stands_still_is_replaced(executor: JailExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_job, "ANSWER_TIMEOUT_S", 0.3)
-    for pid in slots():
-        os.kill(pid, signal.SIGSTOP)
-    outcome = await executor.execute(python("print(1)", wall_time_s=0.3))
-    assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"1\n")
-
-
-@pytest.mark.parametrize("generation", [0, 1])
-async def test_jobs_survive_the_death_of_the_launcher(executor: JailExecutor, generation: int) -> None:
-    jobs = [python(f"import time; time.sleep(0.6); print({number})") for number in range(4)]
-    task = asyncio.ensure_future(run_all(executor, *jobs))
-    await asyncio.sleep(0.3)
-    (launcher,) = launchers()
-    os.kill(below(launcher, generation)[0], signal.SIGKILL)
-    assert [outcome.stdout for outcome in await task] == [f"{number}\n".encode() for number in range(4)]
-    assert len(launchers()) == 1
-    assert launchers() != [launcher]
-
-
-@pytest.mark.parametrize("generation", [0, 2])
-async def test_a_private_slot_opens_although_launcher_or_zygote_just_died(tier: IsolationTier, generation: int) -> None:
-    plan = make_plan(tier, num_slots=2, preloads={"bare": ()})
-    executor = JailExecutor(plan, canaries=(), num_private_slots=1)
-    await executor.start()
-    try:
-        (launcher,) = launchers()
-        os.kill(below(launcher, generation)[0], signal.SIGKILL)
-        slot = await executor.open_private_slot(0, "bare")
-        slot.close()
-    finally:
-        await executor.aclose()
-
-
-def slots() -> list[int]:
-    """Return the slots: what the zygotes below the launchers have started."""
-    return [pid for launcher in launchers() for pid in below(launcher, 3)]
-
-
-async def test_closing_it_leaves_nothing(tier: IsolationTier) -> None:
-    def held() -> tuple[list[str], set[int], list[str]]:
-        descriptors = sorted(os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.name != "99")
-        groups = [str(folder) for folder in Path("/sys/fs/cgroup").glob(f"**/code-judge-{os.getpid()}-*")]
-        return [kind.partition(":")[0] for kind in descriptors], set(process_tree.children(os.getpid())), groups
-
-    before = held()
-    executor = JailExecutor(make_plan(tier, num_slots=2, preloads={"bare": ()}), canaries=())
-    await executor.start()
-    tasks = [asyncio.create_task(executor.execute(python(FOREVER))) for _ in range(3)]
-    await asyncio.sleep(0.3)
-    await executor.aclose()
-    failed = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(error, ExecutorError) for error in failed)
-    wait_until(lambda: held() == before)
-
-
-async def test_a_jail_that_cannot_be_built_is_refused_at_once(tier: IsolationTier) -> None:
-    plan = make_plan(tier, num_slots=1, preloads={"broken": ("no_such_module_at_all",)})
-    executor = JailExecutor(plan, canaries=())
-    started_at = time.monotonic()
-    with pytest.raises(ExecutorError):
-        await executor.start()
-    assert time.monotonic() - started_at < 10
-    assert launchers() == []
+    assert executor.load().num_rebuilt_slots == num_rebuilt

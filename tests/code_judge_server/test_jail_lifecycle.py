@@ -13,6 +13,7 @@ import psutil
 import pytest
 from jail_driver import Jail, jail
 from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
+from judge_process import wait_until
 
 from code_judge_server.jail import protocol
 from code_judge_server.jail.canaries import find_tier
@@ -22,17 +23,31 @@ from tests.processes import still_running
 
 @pytest.fixture(params=EVERY_TIER)
 def started(request: pytest.FixtureRequest) -> Iterator[Jail]:
+    """A jail that the test may end."""
     with jail(request.param) as running:
         yield running
+
+
+@pytest.fixture(scope="module", params=EVERY_TIER)
+def lasting(request: pytest.FixtureRequest) -> Iterator[Jail]:
+    with jail(request.param) as running:
+        yield running
+
+
+@pytest.fixture
+def kept(lasting: Jail) -> Jail:
+    """A jail whose launcher goes on to the next test, with new slots."""
+    lasting.forget_slots()
+    return lasting
 
 
 def descendants(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
-def test_pids_are_those_that_the_server_sees(started: Jail):
-    slot = started.slot()
-    assert slot.pid in {process.pid for process in descendants(started.process.pid)}
+def test_pids_are_those_that_the_server_sees(kept: Jail):
+    slot = kept.slot()
+    assert slot.pid in {process.pid for process in descendants(kept.process.pid)}
 
 
 @pytest.mark.parametrize("how", ["closed socket", "killed launcher"])
@@ -42,7 +57,7 @@ def test_everything_ends_with_the_launcher(started: Jail, how: str):
     limits = {"cpu_time_s": 10, "memory_bytes": 2**28, "max_tasks": 10, "disk_bytes": 2**20}
     with open("/dev/null", "r+b") as null:
         protocol.send(slot.end, {"kind": "job", **message, "limits": limits}, (null.fileno(),) * 4)
-    time.sleep(0.3)
+    wait_until(lambda: "sleep" in [process.name() for process in descendants(started.process.pid)])
     below = descendants(started.process.pid)
     assert len(below) >= 3
     if how == "closed socket":
@@ -65,9 +80,9 @@ def test_no_process_group_or_folder_is_left():
         assert not any(folder.exists() for folder in folders)
 
 
-def test_no_mount_is_made_on_the_machine(started: Jail):
+def test_no_mount_is_made_on_the_machine(kept: Jail):
     before = Path("/proc/self/mountinfo").read_text()
-    started.run_python("print(1)")
+    kept.run_python("print(1)")
     assert Path("/proc/self/mountinfo").read_text() == before
 
 
@@ -85,27 +100,27 @@ def test_the_groups_of_a_dead_server_are_removed_at_the_next_start():
             assert not list(folder.parent.glob(f"code-judge-{pid}-*"))
 
 
-def test_a_killed_slot_leaves_nothing_and_can_be_replaced(started: Jail):
-    slot = started.slot()
+def test_a_killed_slot_leaves_nothing_and_can_be_replaced(kept: Jail):
+    slot = kept.slot()
     process = psutil.Process(slot.pid)
     process.kill()
     assert slot.end.recv(1) == b""
     assert not still_running([process])
-    started.forget_slots()
-    assert started.run_python("print('again')").text == "again"
+    kept.forget_slots()
+    assert kept.run_python("print('again')").text == "again"
 
 
-def test_a_killed_zygote_is_replaced(started: Jail):
-    slot = started.slot()
+def test_a_killed_zygote_is_replaced(kept: Jail):
+    slot = kept.slot()
     status = Path(f"/proc/{slot.pid}/status").read_text()
     zygote = int(next(line for line in status.splitlines() if line.startswith("PPid")).split()[1])
     os.kill(zygote, signal.SIGKILL)
     assert slot.end.recv(1) == b""
-    started.forget_slots()
-    assert started.run_python("print('again')").text == "again"
-    os.kill(started.slot().pid, signal.SIGKILL)
-    started.slot().end.settimeout(5)
-    assert started.slot().end.recv(1) == b"", "another process holds the socket of a slot that is dead"
+    kept.forget_slots()
+    assert kept.run_python("print('again')").text == "again"
+    os.kill(kept.slot().pid, signal.SIGKILL)
+    kept.slot().end.settimeout(5)
+    assert kept.slot().end.recv(1) == b"", "another process holds the socket of a slot that is dead"
 
 
 @pytest.mark.parametrize("tier", NAMESPACE_TIERS)
@@ -121,27 +136,27 @@ def test_a_slot_ends_with_its_helper(tier: IsolationTier):
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"[]", b"{}", b'{"kind": 1}', b'{"kind": "job"}', b"[" * 100_000])
-def test_what_is_no_message_ends_a_slot_and_no_more(started: Jail, data: bytes):
-    slot = started.slot()
+def test_what_is_no_message_ends_a_slot_and_no_more(kept: Jail, data: bytes):
+    slot = kept.slot()
     slot.end.send(data)
     assert slot.end.recv(1) == b""
-    started.forget_slots()
-    assert started.run_python("print('again')").text == "again"
+    kept.forget_slots()
+    assert kept.run_python("print('again')").text == "again"
 
 
-def test_a_kill_without_a_job_is_ignored(started: Jail):
-    protocol.send(started.slot().end, {"kind": "kill"})
-    assert started.run_python("print('alive')").text == "alive"
+def test_a_kill_without_a_job_is_ignored(kept: Jail):
+    protocol.send(kept.slot().end, {"kind": "kill"})
+    assert kept.run_python("print('alive')").text == "alive"
 
 
-def test_a_job_that_cannot_be_set_up_is_an_error_and_no_verdict(started: Jail):
-    ran = started.run_python("print(1)", files={"main.py/below": b"x"})
+def test_a_job_that_cannot_be_set_up_is_an_error_and_no_verdict(kept: Jail):
+    ran = kept.run_python("print(1)", files={"main.py/below": b"x"})
     assert ran.ended["error"] is not None
-    assert started.run_python("print(2)").text == "2"
+    assert kept.run_python("print(2)").text == "2"
 
 
-def test_a_command_that_is_not_there_is_told_on_stderr(started: Jail):
-    ran = started.run(["/usr/bin/none"])
+def test_a_command_that_is_not_there_is_told_on_stderr(kept: Jail):
+    ran = kept.run(["/usr/bin/none"])
     assert (ran.ended["exit_code"], ran.ended["error"]) == (126, None)
     assert b"No such file" in ran.stderr
 

@@ -9,14 +9,13 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
+from executor_jobs import started_executor, tier_or_skip
 
 from code_judge_server.ending import Ending
-from code_judge_server.jail.canaries import find_tier
-from code_judge_server.jail.plan import make_plan
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
 from code_judge_server.sandbox import Job, JobLimits
-from code_judge_server.schemas import IsolationTier
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(
@@ -24,20 +23,17 @@ LIMITS = JobLimits(
 )
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def executor() -> AsyncIterator[JailExecutor]:
-    if find_tier(IsolationTier.B).tier is not IsolationTier.B:
-        pytest.skip("this machine does not give tier B")
-    executor = JailExecutor(make_plan(IsolationTier.B, num_slots=1, preloads={"bare": ()}), canaries=())
-    await executor.start()
-    yield executor
-    await executor.aclose()
+    async with started_executor(tier_or_skip("B"), num_slots=1) as executor:
+        yield executor
 
 
 def python(code: str, limits: JobLimits = LIMITS) -> Job:
     return Job(argv=(sys.executable, "main.py"), files={"main.py": code.encode()}, limits=limits, preload="bare")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_what_sockets_hold_counts_as_memory(executor: JailExecutor) -> None:
     code = """
 import os, socket, time
@@ -62,11 +58,13 @@ time.sleep(100)
     assert outcome.wall_time_s < 5
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_few_sockets_are_no_offence(executor: JailExecutor) -> None:
     code = "import socket, time\nkept = [socket.socketpair() for _ in range(20)]\ntime.sleep(0.3)"
     assert (await executor.execute(python(code))).ending is Ending.EXITED
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_cpu_time_of_children_that_nobody_waits_for_counts(executor: JailExecutor) -> None:
     code = """
 import os, signal, time
@@ -86,6 +84,7 @@ while True:
     assert outcome.wall_time_s < 4
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_cpu_time_of_children_that_are_waited_for_counts_once(executor: JailExecutor) -> None:
     code = """
 import os, time
@@ -101,6 +100,7 @@ for _ in range(20):
     assert 1.1 < outcome.cpu_time_s < 1.5
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_large_tree_does_not_hold_up_the_event_loop(executor: JailExecutor) -> None:
     code = """
 import os, time

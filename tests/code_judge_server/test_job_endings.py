@@ -1,26 +1,21 @@
 """What became of a job, where two things that ended it are close to each other, or where the job hides it."""
 
-import asyncio
 import dataclasses
-import os
 import shutil
-import signal
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
+from executor_jobs import started_executor, tier_or_skip
 from jail_tiers import NAMESPACE_TIERS
 
-from code_judge_server import process_tree
 from code_judge_server.ending import Ending
-from code_judge_server.jail.canaries import find_tier
-from code_judge_server.jail.plan import make_plan
-from code_judge_server.jail_executor import executor as executor_module
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.sandbox import Job, JobLimits
-from code_judge_server.schemas import IsolationTier
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(
@@ -72,26 +67,16 @@ def python(code: str, *, files: dict[str, bytes] | None = None, **limits: Any) -
     )
 
 
-async def executor_of(tier: IsolationTier) -> JailExecutor:
-    if find_tier(tier).tier is not tier:
-        pytest.skip(f"this machine does not give tier {tier}")
-    executor = JailExecutor(make_plan(tier, num_slots=1, preloads={"bare": ()}), canaries=())
-    await executor.start()
-    return executor
-
-
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def in_tier_a() -> AsyncIterator[JailExecutor]:
-    executor = await executor_of(IsolationTier.A)
-    yield executor
-    await executor.aclose()
+    async with started_executor(tier_or_skip("A"), num_slots=1) as executor:
+        yield executor
 
 
-@pytest.fixture(params=NAMESPACE_TIERS)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=NAMESPACE_TIERS)
 async def executor(request: pytest.FixtureRequest) -> AsyncIterator[JailExecutor]:
-    executor = await executor_of(request.param)
-    yield executor
-    await executor.aclose()
+    async with started_executor(tier_or_skip(request.param), num_slots=1) as executor:
+        yield executor
 
 
 async def test_a_program_that_waits_for_what_was_killed_for_memory_had_too_little_memory(
@@ -99,34 +84,6 @@ async def test_a_program_that_waits_for_what_was_killed_for_memory_had_too_littl
 ) -> None:
     outcome = await in_tier_a.execute(python(POOL_WITH_A_LARGE_WORKER, wall_time_s=1.5))
     assert outcome.ending is Ending.MEMORY, outcome
-
-
-async def test_a_job_over_whose_memory_its_slot_was_killed_had_too_little_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    num_kills = 0
-    monkeypatch.setattr(executor_module, "kernel_counters", lambda *_: (lambda: num_kills, lambda: 0))
-    executor = await executor_of(NAMESPACE_TIERS[0])
-    try:
-        (launcher,) = (pid for pid in process_tree.children(os.getpid()) if b"jail.launcher" in command_of(pid))
-        (slot,) = (pid for zygote in grandchildren(launcher) for pid in process_tree.children(zygote))
-        task = asyncio.create_task(executor.execute(python("print(1, flush=True)\nimport time; time.sleep(600)")))
-        await asyncio.sleep(0.4)
-        num_kills = 1
-        os.kill(slot, signal.SIGKILL)
-        outcome = await task
-        assert (outcome.ending, outcome.stdout, outcome.signal) == (Ending.MEMORY, b"1\n", signal.SIGKILL)
-        assert (await executor.execute(python("print(2)"))).stdout == b"2\n"
-    finally:
-        await executor.aclose()
-
-
-def command_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def grandchildren(pid: int) -> list[int]:
-    return [grandchild for child in process_tree.children(pid) for grandchild in process_tree.children(child)]
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from judge_in_process import judge_in_process
-from judge_process import running_judge
+from judge_process import WITHOUT_MODULES, running_judge
 
 from code_judge_server.judging.language_probe import unseen_programs
 from code_judge_server.languages import LanguageRules, offered_languages
@@ -52,7 +52,7 @@ def test_the_server_does_not_offer_it_and_says_why(tmp_path: Path, folder_of_she
     row = {"mine": {"source": "a.sh", "run": [str(folder_of_shell / "my-shell"), "a.sh"]}}
     log = tmp_path / "log"
     with running_judge(
-        tmp_path, isolation="B", environment={"CODE_JUDGE_LANGUAGES": json.dumps(row)}, stderr_to=log
+        tmp_path, *WITHOUT_MODULES, isolation="B", environment={"CODE_JUDGE_LANGUAGES": json.dumps(row)}, stderr_to=log
     ) as judge:
         languages = judge.http.get("/v1/health").json()["languages"]
         reply = judge.http.post("/v1/submissions", json={"id": "a", "language": "mine", "code": ""})

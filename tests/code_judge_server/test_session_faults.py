@@ -74,7 +74,7 @@ def test_a_cell_has_nothing_of_the_process_that_speaks_to_the_server(session: Se
 @pytest.mark.parametrize(
     "message",
     [
-        {"kind": "ended", "number": 1, "state": "failed", "exit_code": None, "signal": None},
+        {"kind": "ended", "number": 1, "state": "failed", "exit_code": None, "signal": None, "wall_time_s": 0.1},
         {"ok": True, "pid": 1, "exit_code": 0},
     ],
     ids=["of the server", "of a cell"],

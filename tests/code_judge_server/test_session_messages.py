@@ -6,12 +6,15 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from code_judge_server.ending import Ending
 from code_judge_server.jail import protocol
 from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.peak_memory import PeakMemory
@@ -53,8 +56,8 @@ class _Played:
         assert self.end is not None
         protocol.send(self.end, message)
 
-    def ended(self, number: int, state: str = "failed") -> None:
-        self.say(kind="ended", number=number, state=state, exit_code=1, signal=None)
+    def ended(self, number: int, state: str = "failed", *, wall_time_s: float = 0.0) -> None:
+        self.say(kind="ended", number=number, state=state, exit_code=1, signal=None, wall_time_s=wall_time_s)
 
     async def heard(self) -> protocol.Message:
         """Return what the server says next."""
@@ -63,8 +66,8 @@ class _Played:
         protocol.close_all(descriptors)
         return message
 
-    def cell(self) -> "asyncio.Task[Any]":
-        return asyncio.create_task(self.session.run("1", stdin="", start=0, limits=LIMITS))
+    def cell(self, **limits: float) -> "asyncio.Task[Any]":
+        return asyncio.create_task(self.session.run("1", stdin="", start=0, limits=replace(LIMITS, **limits)))
 
 
 def _start_process() -> "subprocess.Popen[bytes]":
@@ -136,6 +139,35 @@ def test_a_cell_waits_for_the_end_of_a_cancelled_one():
         played.ended(2)
         assert (await second).outcome.exit_code == 1
         assert played.session.alive
+
+    _play(play)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "ending"), [(0.1, Ending.EXITED), (0.6, Ending.WALL_TIME)], ids=["in time", "too late"]
+)
+def test_a_cell_whose_end_is_heard_late_is_judged_by_the_clock_of_its_session(took_s: float, ending: Ending):
+    async def play(played: _Played) -> None:
+        cell = played.cell(wall_time_s=0.4)
+        await played.heard()
+        played.ended(1, "kept", wall_time_s=took_s)
+        time.sleep(0.8)  # noqa: ASYNC251 - that is what is tested
+        outcome = (await cell).outcome
+        assert outcome.ending is ending
+        assert outcome.wall_time_s == took_s
+        assert played.session.snapshots == ([0, 1] if ending is Ending.EXITED else [0])
+        assert played.session.alive
+
+    _play(play)
+
+
+def test_no_session_can_say_that_a_cell_took_longer_than_it_did():
+    async def play(played: _Played) -> None:
+        cell = played.cell()
+        await played.heard()
+        played.ended(1, wall_time_s=1e9)
+        outcome = (await cell).outcome
+        assert (outcome.ending, outcome.wall_time_s < 5) == (Ending.EXITED, True)
 
     _play(play)
 

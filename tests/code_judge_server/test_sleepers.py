@@ -5,12 +5,12 @@ import uuid
 from pathlib import Path
 
 import pytest
-from judge_process import running_judge
+from judge_process import WITHOUT_MODULES, running_judge
 
 
 @pytest.mark.slow
 def test_programs_that_sleep_leave_their_slots_to_others(tmp_path: Path) -> None:
-    with running_judge(tmp_path, "--num-slots", "2", "--spare-slots", "2", isolation="B") as judge:
+    with running_judge(tmp_path, "--num-slots", "2", "--spare-slots", "2", *WITHOUT_MODULES, isolation="B") as judge:
         sleepers = [{"id": uuid.uuid4().hex, "code": "import time; time.sleep(5)"} for _ in range(2)]
         asleep = threading.Thread(target=judge.judge_batch, args=(sleepers,))
         asleep.start()

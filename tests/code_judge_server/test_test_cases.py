@@ -172,14 +172,13 @@ async def test_a_signal_is_told(fresh_judge: JudgeInProcess, code: str, status: 
     assert (verdict.status, verdict.signal, verdict.exit_code) == (status, signal, None)
 
 
-@pytest.mark.parametrize(
-    ("code", "module", "preload"),
-    [("print(1)", "", "bare"), ("import numpy", "", "sci"), ("import helper", "from sympy import *", "sympy")],
-)
-async def test_the_imports_of_a_program_and_its_modules_choose_the_interpreter(
-    fresh_judge: JudgeInProcess, code: str, module: str, preload: str
-) -> None:
-    helper = base64.b64encode(module.encode()).decode()
-    verdict = await fresh_judge.verdict(code=code, files={"helper.py": helper})
-    assert verdict.status == "accepted"
-    assert fresh_judge.jobs[0].preload == (preload if fresh_judge.preloads else None)
+@pytest.mark.parametrize("isolation", ["A", "D"])
+async def test_the_imports_of_a_program_and_its_modules_choose_the_interpreter(tmp_path: Path, isolation: str) -> None:
+    chosen = {("print(1)", ""): "bare", ("import numpy", ""): "sci", ("import helper", "from sympy import *"): "sympy"}
+    async with judge_in_process(tmp_path, isolation=isolation, preloads={}) as judge:
+        for (code, module), preload in chosen.items():
+            judge.forget()
+            helper = base64.b64encode(module.encode()).decode()
+            verdict = await judge.verdict(code=code, files={"helper.py": helper})
+            assert verdict.status == "accepted"
+            assert judge.jobs[0].preload == (preload if judge.preloads else None)

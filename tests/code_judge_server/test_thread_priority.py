@@ -38,7 +38,8 @@ def preferred(how: str) -> list[tuple[int, int]]:
     if release < (6, 12):
         pytest.skip("this kernel has one length of slices for all")
     done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True)
-    return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    pairs = (line.split() for line in done.stdout.splitlines())
+    return [(int(nice), int(slice_ns)) for nice, slice_ns in pairs]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a larger share")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from judge_process import COMMAND
+from judge_process import COMMAND, WITHOUT_MODULES
 
 from code_judge_server.jail.canaries import find_tier
 from code_judge_server.preload_sets import preload_sets
@@ -100,7 +100,7 @@ def test_an_interpreter_that_programs_could_not_see_is_named_with_the_way_out() 
 def test_a_weaker_tier_can_be_forced_for_comparison(tier: str) -> None:
     if find_tier(IsolationTier(tier)).tier != tier:
         pytest.skip(f"this machine does not give tier {tier}")
-    with announced("--require-isolation", tier, "--use-isolation", tier) as lines:
+    with announced("--require-isolation", tier, "--use-isolation", tier, *WITHOUT_MODULES) as lines:
         address = lines[0].removeprefix("listening on ")
         program = {"id": "a", "code": "import sys\nprint(input())\nsys.exit(1 / 0)", "stdin": "in"}
         verdict = httpx.post(f"{address}/v1/submissions", json=program, timeout=30).json()

@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agentrl.observability.metrics_file import MetricsRow
+from agentrl.runners import rstar2
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from tests.runners.run_process import SMALL, finish_run, metrics
 
@@ -114,15 +117,44 @@ def refused(*arguments: str) -> str:
     return done.stderr.strip()
 
 
-def test_a_changed_config_is_refused_and_names_the_keys(finished: tuple[Path, str]):
-    message = refused("configs/demo.yaml", f"run.dir={finished[0]}", "run.num_steps=3", "actor.learning_rate=0.5")
+Called = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Called:
+    """Call the command in this process, which spares the seconds of its imports; gives exit status, output and errors."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rstar2", *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        children = psutil.Process().children()
+        capfd.readouterr()
+        status = rstar2.main()
+        assert psutil.Process().children() == children
+        printed = capfd.readouterr()
+        return status, printed.out, printed.err
+
+    return call
+
+
+def refusal(called: Called, *arguments: str) -> str:
+    status, _, errors = called(*arguments)
+    assert status == 2, errors
+    assert "Traceback" not in errors
+    return errors.strip()
+
+
+def test_a_changed_config_is_refused_and_names_the_keys(called: Called, finished: tuple[Path, str]):
+    message = refusal(
+        called, "configs/demo.yaml", f"run.dir={finished[0]}", "run.num_steps=3", "actor.learning_rate=0.5"
+    )
     assert "`actor.learning_rate`" in message
     assert "`run.num_steps`" not in message
 
 
-def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path):
+def test_a_folder_with_something_else_in_it_is_refused(called: Called, tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("precious")
-    assert "holds no run" in refused("configs/demo.yaml", f"run.dir={tmp_path}")
+    assert "holds no run" in refusal(called, "configs/demo.yaml", f"run.dir={tmp_path}")
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -136,11 +168,16 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path):
         ("reward.class_name=nowhere.Reward", "nowhere.Reward"),
     ],
 )
-def test_bad_input_ends_in_one_line_before_anything_starts(tmp_path: Path, override: str, named: str):
-    message = refused("configs/demo.yaml", f"run.dir={tmp_path / 'run'}", override)
+def test_bad_input_ends_in_one_line_before_anything_starts(called: Called, tmp_path: Path, override: str, named: str):
+    message = refusal(called, "configs/demo.yaml", f"run.dir={tmp_path / 'run'}", override)
     assert named in message
     assert message.startswith("error: ")
     assert len(message.splitlines()) == 1
+
+
+def test_bad_input_ends_the_real_command_the_same_way(called: Called, tmp_path: Path):
+    arguments = ("configs/demo.yaml", f"run.dir={tmp_path / 'run'}", "rollout.temprature=1")
+    assert refused(*arguments) == refusal(called, *arguments)
 
 
 def check(*arguments: str) -> str:
@@ -157,8 +194,10 @@ def test_the_full_check_builds_the_tools_against_a_judge_and_leaves_no_run(tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_the_recipe_for_eight_gpus_passes_the_static_check():
-    assert "ok (static check)" in check("configs/rstar2_qwen3_14b.yaml", "--check=static")
+def test_the_recipe_for_eight_gpus_passes_the_static_check(called: Called):
+    status, output, _ = called("configs/rstar2_qwen3_14b.yaml", "--check=static")
+    assert status == 0
+    assert "ok (static check)" in output
 
 
 def test_the_resolved_config_holds_every_key(finished: tuple[Path, str]):

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from attacks.attack import LIMITS, MIB
 from attacks.attacked_judge import AttackedJudge, judge_under_attack
+from judge_process import WITHOUT_MODULES
 
 CANARY = "TARGET['canary_file']"
 
 
 @pytest.fixture(scope="module", params=["root", pytest.param("ordinary_user", marks=pytest.mark.slow)])
 def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
-    with judge_under_attack(request.param, tmp_path_factory.mktemp(request.param)) as judge:
+    with judge_under_attack(request.param, tmp_path_factory.mktemp(request.param), *WITHOUT_MODULES) as judge:
         yield judge
 
 

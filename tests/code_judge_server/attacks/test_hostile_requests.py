@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 from attacks.attacked_judge import AttackedJudge, judge_under_attack
-from judge_process import JudgeProcess, wait_until
+from judge_process import WITHOUT_MODULES, JudgeProcess, wait_until
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
@@ -62,7 +62,9 @@ class HonestClient:
 @pytest.fixture(scope="module", params=["root", pytest.param("ordinary_user", marks=pytest.mark.slow)])
 def honest_client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HonestClient]:
     folder: Path = tmp_path_factory.mktemp(request.param)
-    with judge_under_attack(request.param, folder, "--max-body-bytes", str(MAX_BODY_BYTES)) as attacked:
+    with judge_under_attack(
+        request.param, folder, "--max-body-bytes", str(MAX_BODY_BYTES), *WITHOUT_MODULES
+    ) as attacked:
         client = HonestClient(attacked)
         client.start()
         yield client
@@ -122,6 +124,8 @@ HOSTILE_SUBMISSIONS = {
     "a deep path": native(files={"/".join("a" * 5000): ""}),
     "a long name": native(files={"a" * 5000: ""}),
     "files that are no base64": native(files={"a": "***"}),
+    "200,000 files that are no base64": native(files={str(i): "*" for i in range(200_000)}),
+    "a path of three million slashes": native(files={"a/" * 3_000_000: ""}),
     "not a number": b'{"submissions": [{"id": "a", "code": "", "limits": {"cpu_time_s": NaN}}]}',
     "infinity": b'{"submissions": [{"id": "a", "code": "", "limits": {"cpu_time_s": Infinity}}]}',
     "a float beyond all": b'{"submissions": [{"id": "a", "code": "", "limits": {"cpu_time_s": 1e999}}]}',
@@ -172,6 +176,21 @@ def test_a_hostile_body_is_a_4xx(attacked: JudgeProcess, path: str, name: str) -
 @pytest.mark.parametrize("name", HOSTILE_SUBMISSIONS)
 def test_a_hostile_submission_is_a_4xx(attacked: JudgeProcess, name: str) -> None:
     is_refused(attacked, NATIVE, HOSTILE_SUBMISSIONS[name])
+
+
+def test_sixty_thousand_deep_paths_hold_up_nobody(attacked: JudgeProcess) -> None:
+    files = {"/".join("a" * 15) + f"/{i}": "" for i in range(1020)}
+    deep = {"deadline_s": 0.01, "submissions": [{"id": str(i), "code": "", "files": files} for i in range(60)]}
+    headers = dict(attacked.http.headers)
+    with httpx.Client(base_url=attacked.url, headers=headers, timeout=60) as client, ThreadPoolExecutor(1) as hostile:
+        sent = hostile.submit(client.post, NATIVE, json=deep)
+        waits_s: list[float] = []
+        while not sent.done():
+            started_at = time.monotonic()
+            assert attacked.http.get("/v1/ready").status_code == 200
+            waits_s.append(time.monotonic() - started_at)
+    assert sent.result().status_code == 200
+    assert max(waits_s) < 1.5
 
 
 @pytest.mark.parametrize("name", HOSTILE_CODE_JUDGE_SUBMISSIONS)

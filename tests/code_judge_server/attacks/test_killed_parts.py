@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 from attacks.attacked_judge import AttackedJudge, judge_under_attack
-from judge_process import running_judge, wait_until
+from judge_process import WITHOUT_MODULES, running_judge, wait_until
 from leftovers import processes_of
 
 from tests.processes import still_running
@@ -87,7 +87,8 @@ def groups_of(pid: int) -> list[Path]:
 @pytest.mark.parametrize("isolation", ["A", "B"])
 def test_a_killed_server_takes_everything_with_it(tmp_path: Path, isolation: str) -> None:
     daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(60)"
-    with running_judge(tmp_path, "--num-slots", "2", isolation=isolation, ordinary_user=isolation == "B") as server:
+    arguments = ["--num-slots", "2", *WITHOUT_MODULES]
+    with running_judge(tmp_path, *arguments, isolation=isolation, ordinary_user=isolation == "B") as server:
         process = psutil.Process(server.process.pid)
         num_idle = len(process.children(recursive=True))
 

@@ -10,7 +10,7 @@ import pytest
 from attacks.attack import LIMITS, MIB, PRELUDE, reached
 from attacks.attacked_judge import AttackedJudge, judge_under_attack
 from attacks.corpus import poisoning
-from judge_process import running_judge
+from judge_process import WITHOUT_MODULES, running_judge
 
 
 @pytest.fixture(scope="module", params=["root", pytest.param("ordinary_user", marks=pytest.mark.slow)])
@@ -133,7 +133,7 @@ def test_a_secret_of_one_program_is_not_in_the_memory_of_the_next(attacked: Atta
 @pytest.mark.parametrize("isolation", ["A", "B"])
 def test_honest_programs_keep_their_verdicts_under_four_times_overload(tmp_path: Path, isolation: str) -> None:
     compute = "x = 0\nfor i in range(4_000_000): x += i\nprint(x)"
-    arguments = ["--num-slots", "8", "--spare-slots", "0", "--max-cpu-time-s", "3"]
+    arguments = ["--num-slots", "8", "--spare-slots", "0", "--max-cpu-time-s", "3", *WITHOUT_MODULES]
     with running_judge(tmp_path, *arguments, isolation=isolation, ordinary_user=isolation == "B") as server:
         alone = server.judge(code=compute)
         limits = {"cpu_time_s": 3 * alone["cpu_time_s"] + 0.2, "wall_time_s": 60.0}
@@ -141,7 +141,7 @@ def test_honest_programs_keep_their_verdicts_under_four_times_overload(tmp_path:
             {"id": str(i), "code": compute, "expected_output": alone["stdout"], "limits": limits} for i in range(32)
         ]
         burning = [
-            {"id": f"burning {i}", "code": "import os\nos.fork()\nwhile True: pass", "limits": {"cpu_time_s": 1.0}}
+            {"id": f"burning {i}", "code": "import os\nos.fork()\nwhile True: pass", "limits": {"cpu_time_s": 0.5}}
             for i in range(32)
         ]
         verdicts = server.judge_batch([item for pair in zip(honest, burning, strict=True) for item in pair])

@@ -8,7 +8,6 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,40 +40,53 @@ class Seen:
     error: str | None
 
 
+PLAIN: dict[tuple[Jail, Path], Seen] = {}
+"""What a program does in a cold interpreter of a jail is the same for all sets that it is compared with, and is seen once."""
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Jail]:
+    with jail(NAMESPACE_TIERS[0], preloads=PRELOADS) as running:
+        yield running
+
+
 def test_the_corpus_is_broad():
     assert len(PROGRAMS) >= 150
 
 
-def test_a_program_cannot_tell_that_its_interpreter_was_warm():
-    with parity_jail(NAMESPACE_TIERS[0]) as started:
-        assert differences(started, [program for program in PROGRAMS if program.name.startswith(QUICK)]) == ""
+def test_a_program_cannot_tell_that_its_interpreter_was_warm(started: Jail):
+    assert differences(started, [program for program in PROGRAMS if program.name.startswith(QUICK)]) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("tier", EVERY_TIER)
-def test_no_program_of_the_corpus_can(tier: IsolationTier):
+def test_no_program_of_the_corpus_can(started: Jail):
+    assert differences(started, PROGRAMS) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("tier", [tier for tier in EVERY_TIER if tier is not NAMESPACE_TIERS[0]])
+def test_no_program_of_the_corpus_can_in_a_weaker_tier(tier: IsolationTier):
     if find_tier(tier).tier is not tier:
         pytest.skip(f"this machine does not give tier {tier}")
-    with parity_jail(tier) as started:
-        assert differences(started, PROGRAMS) == ""
+    with jail(tier, preloads=PRELOADS) as weaker:
+        assert differences(weaker, PROGRAMS) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("preload", ["sympy", "sci"])
-def test_modules_that_a_program_did_not_ask_for_change_nothing(preload: str):
-    with parity_jail(NAMESPACE_TIERS[0]) as started:
-        assert differences(started, programs_of_smaller_sets(preload), preload=preload) == ""
+def test_modules_that_a_program_did_not_ask_for_change_nothing(started: Jail, preload: str):
+    assert differences(started, programs_of_smaller_sets(preload), preload=preload) == ""
 
 
 @pytest.mark.parametrize("preload", ["sympy", "sci"])
-def test_how_a_program_ends_does_not_show_what_else_is_loaded(preload: str):
+def test_how_a_program_ends_does_not_show_what_else_is_loaded(started: Jail, preload: str):
     quick = [
         program for program in programs_of_smaller_sets(preload) if program.name.startswith(("excepthook_", "exit_"))
     ]
-    with parity_jail(NAMESPACE_TIERS[0]) as started:
-        assert differences(started, quick, preload=preload) == ""
+    assert differences(started, quick, preload=preload) == ""
 
 
 def test_the_corpus_has_programs_for_each_set():
@@ -84,10 +96,9 @@ def test_the_corpus_has_programs_for_each_set():
 
 
 @pytest.mark.parametrize(("preload", "loaded"), [("bare", []), ("sympy", ["sympy"]), ("sci", ["numpy", "sympy"])])
-def test_a_program_finds_the_modules_of_its_set_loaded_and_no_others(preload: str, loaded: list[str]):
+def test_a_program_finds_the_modules_of_its_set_loaded_and_no_others(started: Jail, preload: str, loaded: list[str]):
     code = "import sys; print(*sorted({'numpy', 'sympy', 'mpmath', 'code_judge_server'} & sys.modules.keys()))"
-    with parity_jail(NAMESPACE_TIERS[0]) as started:
-        found = started.run_python(code, preload=preload).text.split()
+    found = started.run_python(code, preload=preload).text.split()
     assert found == sorted([*loaded, *["mpmath"] * ("sympy" in loaded)])
 
 
@@ -101,31 +112,23 @@ def test_a_program_finds_the_modules_of_its_set_loaded_and_no_others(preload: st
     ],
     ids=["bare random", "sympy rng", "sci numpy", "sci rng"],
 )
-def test_no_two_programs_of_a_set_draw_the_same_numbers(preload: str, generator: str):
-    with parity_jail(NAMESPACE_TIERS[0]) as started:
-        drawn = [started.run_python(f"{generator}\nprint(draw())", preload=preload).text for _ in range(4)]
+def test_no_two_programs_of_a_set_draw_the_same_numbers(started: Jail, preload: str, generator: str):
+    drawn = [started.run_python(f"{generator}\nprint(draw())", preload=preload).text for _ in range(4)]
     assert len({float(number) for number in drawn}) == 4
 
 
 @pytest.mark.parametrize("preload", ["sympy", "sci"])
-def test_what_a_program_does_to_sympy_ends_with_it(preload: str):
+def test_what_a_program_does_to_sympy_ends_with_it(started: Jail, preload: str):
     spoil = (
         "import sympy\nsympy.Dummy._count += 99\nsympy.Integer.__str__ = lambda self: 'spoiled'\nsympy.spoiled = 1\n"
         "print(sympy.Integer(5))"
     )
     look = "import sympy\nprint(sympy.Dummy._count, sympy.Integer(5), hasattr(sympy, 'spoiled'), sympy.sqrt(8))"
-    with parity_jail(NAMESPACE_TIERS[0]) as started:
-        before = started.run_python(look, preload=preload)
-        assert started.run_python(spoil, preload=preload).text == "spoiled"
-        after = started.run_python(look, preload=preload)
+    before = started.run_python(look, preload=preload)
+    assert started.run_python(spoil, preload=preload).text == "spoiled"
+    after = started.run_python(look, preload=preload)
     assert after.text == before.text
     assert before.text.endswith("5 False 2*sqrt(2)"), before.stderr
-
-
-@contextmanager
-def parity_jail(tier: IsolationTier) -> Iterator[Jail]:
-    with jail(tier, preloads=PRELOADS) as started:
-        yield started
 
 
 def differences(started: Jail, programs: Sequence[Path], *, preload: str | None = None) -> str:
@@ -135,7 +138,8 @@ def differences(started: Jail, programs: Sequence[Path], *, preload: str | None 
 
 
 def difference(started: Jail, program: Path, preload: str | None) -> str:
-    plain = run(started, program, "bare", interpret=False)
+    plain = PLAIN.get((started, program)) or run(started, program, "bare", interpret=False)
+    PLAIN[started, program] = plain
     warm = run(started, program, preload or chosen_preload(program), interpret=True)
     if plain == warm:
         return ""

@@ -1,0 +1,44 @@
+"""A large batch, validated in pieces: what pydantic validates at once holds the event loop up until its end."""
+
+from functools import lru_cache
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ValidationError, create_model
+
+from code_judge_server.api.http_errors import wrong_fields_error
+from code_judge_server.queueing.pace import Pace
+
+_ITEMS = "submissions"
+
+
+async def validated_by_items(model: type[BaseModel], content: bytes) -> BaseModel:
+    """Return a body as the batch that an endpoint takes: first what is around the submissions, then one after the other.
+
+    Args:
+        model: A batch as of `bounded_batch`.
+        content: JSON.
+
+    Raises:
+        ValidationError: it is none.
+        RejectedError: a submission in it is none; those after it are not looked at.
+    """
+    around, item = _parts_of(model)
+    batch = around.model_validate_json(content)
+    items: list[Any] = getattr(batch, _ITEMS)
+    pace = Pace()
+    for index, raw in enumerate(items):
+        try:
+            items[index] = item.model_validate(raw)
+        except ValidationError as error:
+            raise wrong_fields_error(error, inside=(_ITEMS, index)) from error
+        await pace.keep()
+    return model.model_construct(batch.model_fields_set, **vars(batch))
+
+
+@lru_cache(maxsize=16)
+def _parts_of(model: type[BaseModel]) -> tuple[type[BaseModel], type[BaseModel]]:
+    """Return a batch model whose submissions are not looked into, and the model of one."""
+    field = model.model_fields[_ITEMS]
+    (item,) = get_args(field.annotation)
+    unseen: Any = Annotated[list[Any], *field.metadata]
+    return create_model(model.__name__, __base__=model, submissions=(unseen, ...)), item

@@ -1,0 +1,84 @@
+"""Jobs for a `JailExecutor`, and the processes that it has below this one."""
+
+import asyncio
+import dataclasses
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from code_judge_server import process_tree
+from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.plan import make_plan
+from code_judge_server.jail_executor.executor import JailExecutor
+from code_judge_server.sandbox import Job, JobLimits, Outcome
+from code_judge_server.schemas import IsolationTier
+
+MIB = 1024 * 1024
+LIMITS = JobLimits(
+    cpu_time_s=0.4, wall_time_s=10, memory_bytes=96 * MIB, output_bytes=100_000, max_tasks=16, disk_bytes=4 * MIB
+)
+FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+TIERS = ["A", "B", "C"]
+
+
+def python(code: str, *, preload: str | None = "bare", files: dict[str, bytes] | None = None, **job: Any) -> Job:
+    """Return the job that runs `code`; further keywords are fields of the job or of its limits."""
+    limits = {name: job.pop(name) for name in LIMITS.__slots__ if name in job}
+    return Job(
+        argv=(sys.executable, "main.py"),
+        files={"main.py": code.encode(), **(files or {})},
+        limits=dataclasses.replace(LIMITS, **limits),
+        preload=preload,
+        **job,
+    )
+
+
+def tier_or_skip(name: str) -> IsolationTier:
+    """Return the tier; skip the test where this machine does not give it."""
+    wanted = IsolationTier(name)
+    if find_tier(wanted).tier is not wanted:
+        pytest.skip(f"this machine does not give tier {wanted}")
+    return wanted
+
+
+@asynccontextmanager
+async def started_executor(tier: IsolationTier, *, num_slots: int = 2) -> AsyncIterator[JailExecutor]:
+    """Start an executor without preloaded modules, and close it at the end."""
+    executor = JailExecutor(make_plan(tier, num_slots=num_slots, preloads={"bare": ()}), canaries=())
+    await executor.start()
+    try:
+        yield executor
+    finally:
+        await executor.aclose()
+
+
+async def run_all(executor: JailExecutor, *jobs: Job) -> list[Outcome]:
+    """Run jobs at once and return what became of each."""
+    return await asyncio.gather(*(executor.execute(job) for job in jobs))
+
+
+def below(pid: int, depth: int) -> list[int]:
+    """Return the processes so many generations below one."""
+    found = [pid]
+    for _ in range(depth):
+        found = [child for parent in found for child in process_tree.children(parent)]
+    return found
+
+
+def launchers() -> list[int]:
+    """Return the launchers of all executors of this process."""
+    return [
+        pid
+        for pid in process_tree.children(os.getpid())
+        if b"code_judge_server.jail.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def slots() -> list[int]:
+    """Return the slots: what the zygotes below the launchers have started."""
+    return [pid for launcher in launchers() for pid in below(launcher, 3)]

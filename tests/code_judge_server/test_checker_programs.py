@@ -1,0 +1,68 @@
+"""How a checker of the user's accepts, refuses, and fails."""
+
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from judge_in_process import JudgeInProcess, judge_in_process
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def judge(tmp_path_factory: pytest.TempPathFactory):
+    async with judge_in_process(Path(tmp_path_factory.mktemp("judge"))) as judge:
+        yield judge
+
+
+async def checked(judge: JudgeInProcess, code: str, language: str = "python") -> tuple[str, str]:
+    """Return the status and stderr of a program whose output that checker sees."""
+    checker = {"kind": "program", "code": code, "language": language}
+    verdict = await judge.verdict(code="print('2 apples')", checker=checker)
+    return verdict.status, verdict.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("int(open('output.txt').read())", "ValueError: invalid literal for int()"),
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("def f(): raise KeyError('a\\nb')\ntry: f()\nexcept KeyError: 1 / 0", "ZeroDivisionError"),
+        ("raise ExceptionGroup('two', [ValueError(1), ValueError(2)])", "ExceptionGroup: two"),
+        ("x = (\nprint(", "SyntaxError"),
+        ("if 1:\nprint()", "IndentationError"),
+        ("import sys\nprint('it is wrong:', file=sys.stderr)\n[][0]", "IndexError"),
+    ],
+    ids=["value", "import", "chained", "group", "syntax", "indentation", "after words"],
+)
+async def test_a_checker_that_raises_has_failed(judge: JudgeInProcess, code: str, said: str) -> None:
+    status, stderr = await checked(judge, code)
+    assert status == "internal_error"
+    assert stderr.startswith("checker: it ended with an exception. It wrote: ")
+    assert said in stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.exit(1)",
+        "raise SystemExit('the output is no number')",
+        "import sys; print(repr('a\\nTraceback (most recent call last):'), file=sys.stderr); exit(1)",
+        "import sys; print('not expected: Traceback (most recent call last):', file=sys.stderr); exit(1)",
+        "import sys; print('Traceback (most recent call last):\\nis what it printed', file=sys.stderr); exit(1)",
+        "print('Traceback (most recent call last):\\n  File \"main.py\", line 1'); exit(1)",
+    ],
+    ids=["1", "message", "quoted", "in a line", "no frame", "stdout"],
+)
+async def test_a_checker_that_ends_with_1_refuses(judge: JudgeInProcess, code: str) -> None:
+    assert await checked(judge, code) == ("wrong_answer", "")
+
+
+async def test_only_a_checker_in_python_raises(judge: JudgeInProcess) -> None:
+    code = "printf 'Traceback (most recent call last):\\n  File \"x\", line 1\\nE: 1\\n' >&2; exit 1"
+    assert await checked(judge, code, "bash") == ("wrong_answer", "")
+
+
+async def test_a_checker_that_accepts_may_print_what_it_likes(judge: JudgeInProcess) -> None:
+    code = "import traceback\ntry: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc()"
+    assert await checked(judge, code) == ("accepted", "")

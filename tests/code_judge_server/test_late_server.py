@@ -1,0 +1,58 @@
+"""A server that listens too late: its own delays excuse no program that is past its limit, and are held against none."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from executor_jobs import TIERS, python, started_executor, tier_or_skip
+from judge_in_process import judge_in_process
+
+from code_judge_server.ending import Ending
+from code_judge_server.jail_executor.executor import JailExecutor
+from code_judge_server.sandbox import Job, Outcome
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=TIERS)
+async def executor(request: pytest.FixtureRequest) -> AsyncIterator[JailExecutor]:
+    async with started_executor(tier_or_skip(request.param), num_slots=1) as executor:
+        yield executor
+
+
+async def beside_a_blocked_loop(executor: JailExecutor, job: Job) -> Outcome:
+    """Run a job that ends while nobody listens."""
+    running = asyncio.create_task(executor.execute(job))
+    await asyncio.sleep(0.1)
+    time.sleep(1.5)  # noqa: ASYNC251 - that is what is tested
+    return await running
+
+
+async def test_a_sleeper_past_its_limit_is_late_although_nobody_looked(executor: JailExecutor) -> None:
+    outcome = await beside_a_blocked_loop(executor, python("import time; time.sleep(0.8)", wall_time_s=0.4))
+    assert (outcome.ending, outcome.exit_code) == (Ending.WALL_TIME, 0)
+    assert 0.8 <= outcome.wall_time_s < 1.4
+
+
+async def test_a_program_that_ended_in_time_is_not_late_because_nobody_looked(executor: JailExecutor) -> None:
+    outcome = await beside_a_blocked_loop(executor, python("import time; time.sleep(0.3)", wall_time_s=1.2))
+    assert (outcome.ending, outcome.exit_code) == (Ending.EXITED, 0)
+
+
+async def test_a_limit_that_no_program_can_keep_is_passed(executor: JailExecutor) -> None:
+    for _ in range(5):
+        assert (await executor.execute(python("pass", wall_time_s=1e-9))).ending is Ending.WALL_TIME
+
+
+@pytest.mark.parametrize("isolation", ["A", "D"])
+async def test_that_is_the_verdict(tmp_path: Path, isolation: str) -> None:
+    async with judge_in_process(tmp_path, isolation=isolation) as judge:
+        assert (await judge.verdict(code="print(1)", limits={"wall_time_s": 1e-9})).status == "time_limit_exceeded"
+        sleeping = judge.verdict(id="sleeper", code="import time; time.sleep(0.8)", limits={"wall_time_s": 0.4})
+        running = asyncio.create_task(sleeping)
+        await asyncio.sleep(0.1)
+        time.sleep(1.5)  # noqa: ASYNC251 - that is what is tested
+        assert (await running).status == "time_limit_exceeded"
