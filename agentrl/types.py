@@ -1,13 +1,14 @@
 """The records that flow between the stages: prompt, completion, tool result, trajectory.
 
-Everything here is plain data (it crosses processes and is written to disk) and needs only the standard library.
+Everything here is plain data (it crosses processes and is written to disk) and needs only the standard library and the clock.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from agentrl import clock
 
 Message = dict[str, Any]
 """One chat message as chat templates read it: `role`, `content`, and for tools `tool_calls` or `name`."""
@@ -25,21 +26,21 @@ class Deadline:
     __slots__ = ("_expires_at",)
 
     def __init__(self, expires_at: float) -> None:
-        """Take `expires_at` on this process's monotonic clock; most callers want `Deadline.after`."""
+        """Take `expires_at` on the clock of this process (`agentrl.clock`); most callers want `Deadline.after`."""
         self._expires_at = expires_at
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
         """Return the deadline `seconds` from now."""
-        return cls(time.monotonic() + seconds)
+        return cls(clock.now() + seconds)
 
     def remaining_s(self) -> float:
         """Return the seconds left, never below zero."""
-        return max(0.0, self._expires_at - time.monotonic())
+        return max(0.0, self._expires_at - clock.now())
 
     def capped(self, seconds: float) -> "Deadline":
         """Return whichever is earlier: this deadline or `seconds` from now."""
-        return Deadline(min(self._expires_at, time.monotonic() + seconds))
+        return Deadline(min(self._expires_at, clock.now() + seconds))
 
     @property
     def expired(self) -> bool:

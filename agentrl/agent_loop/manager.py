@@ -1,7 +1,8 @@
 """The driver's side of the rollouts: which trajectory runs where, and when a group is complete.
 
-It is driven by events alone. Each engine has as many places as it can hold trajectories of full length; a trajectory takes
-a place, keeps that engine for all its turns, and the next one starts the moment it ends.
+It is driven by events alone. A trajectory enters where its reservation of KV memory fits (`admission`), keeps that engine for
+all its turns, and the next one starts the moment it ends. The first trajectory of every prompt starts before the second of any:
+what they take tells which prompts take long, and those go first from then on.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 
+from agentrl import clock
+from agentrl.agent_loop.admission import Admission
 from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
@@ -36,18 +39,29 @@ class AgentLoopManager:
         engines: Sequence[WorkerHandle],
         workers: Sequence[WorkerHandle],
         *,
+        kv_tokens: Sequence[int],
         reward_timeout_s: float,
     ) -> None:
-        """Take the started engines and workers; `reward_timeout_s` is part of how long a trajectory may take."""
+        """Take the started engines and workers.
+
+        Args:
+            rollout: how trajectories are made.
+            engines: what samples.
+            workers: what plays episodes.
+            kv_tokens: KV memory of each engine in tokens, 0 where it has no bound of its own.
+            reward_timeout_s: part of how long a trajectory may take.
+        """
         self._engines = list(engines)
         self._max_prompt_tokens = rollout.max_prompt_tokens
         self._workers = list(workers)
         self._turns = itertools.count()
-        self._places: asyncio.Queue[int] = asyncio.Queue()
-        # Round by round, so that the first trajectories spread over the engines.
-        for _ in range(rollout.max_concurrent_trajectories):
-            for index in range(len(self._engines)):
-                self._places.put_nowait(index)
+        self._prompt_tokens: dict[str, int] = {}
+        self._admission = Admission(
+            kv_tokens,
+            max_trajectories=rollout.max_concurrent_trajectories,
+            max_response_tokens=rollout.max_response_tokens,
+            policy=rollout.admission,
+        )
         per_try_s = rollout.trajectory_timeout_s + rollout.tool_timeout_s + reward_timeout_s
         self._timeout_s = (rollout.max_retries + 1) * per_try_s + _MARGIN_S
 
@@ -70,8 +84,8 @@ class AgentLoopManager:
         """
         requests = [
             TrajectoryRequest(step=step, prompt=prompt, sample_index=sample)
-            for prompt in prompts
             for sample in range(samples_per_prompt)
+            for prompt in prompts
         ]
         finished = await all_of(self._make(request, on_finished) for request in requests)
         failed = [made for made in finished if made.summary.termination is Termination.INFRA_ERROR]
@@ -80,25 +94,30 @@ class AgentLoopManager:
                 f"step {step}: all {len(failed)} trajectories failed, the first with: {failed[0].summary.error}"
             )
         return [
-            Group(prompt_id=prompt.prompt_id, trajectories=finished[start : start + samples_per_prompt])
-            for prompt, start in zip(prompts, range(0, len(finished), samples_per_prompt), strict=True)
+            Group(prompt_id=prompt.prompt_id, trajectories=finished[index :: len(prompts)])
+            for index, prompt in enumerate(prompts)
         ]
 
     async def check_prompts(self, prompts: Sequence[Prompt]) -> None:
         """See that every prompt fits, before anything is rolled out; the workers share the tokenising.
 
         Raises:
-            ConfigError: some are longer than `rollout.max_prompt_tokens`; the message names the first of them.
+            ConfigError: some are longer than `rollout.max_prompt_tokens`, the message names the first of them; or no engine
+                has the memory for a trajectory.
         """
         count = len(self._workers)
-        shares = [worker.long_prompts(list(prompts[index::count])) for index, worker in enumerate(self._workers)]
-        long = sorted(found for share in await all_of(shares) for found in share)
+        shares = [worker.prompt_lengths(list(prompts[index::count])) for index, worker in enumerate(self._workers)]
+        self._prompt_tokens = {name: length for share in await all_of(shares) for name, length in share.items()}
+        long = sorted(
+            (name, length) for name, length in self._prompt_tokens.items() if length > self._max_prompt_tokens
+        )
         if long:
             named = ", ".join(f"`{prompt_id}` ({num_tokens})" for prompt_id, num_tokens in long[:5])
             raise ConfigError(
                 f"rollout.max_prompt_tokens: {len(long)} prompts are longer than {self._max_prompt_tokens} tokens, tools and "
                 f"system text included: {named}{', ...' if len(long) > 5 else ''}. Raise it, or remove them from the data."
             )
+        self._admission.refuse_too_long(max(self._prompt_tokens.values(), default=0))
 
     async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
         """Have every trajectory of `groups` written down, by a worker; the bytes do not pass through here."""
@@ -126,22 +145,28 @@ class AgentLoopManager:
     async def _make(
         self, request: TrajectoryRequest, on_finished: Callable[[TrajectorySummary], None]
     ) -> TrajectoryRef:
-        place = await self._places.get()
+        prompt_id = request.prompt.prompt_id
+        num_prompt_tokens = self._prompt_tokens.get(prompt_id, self._max_prompt_tokens)
+        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens)
+        started_at = clock.now()
         try:
-            made = await self._run(request, place)
+            made = await self._run(request, place.engine)
+            num_response_tokens = max(0, made.summary.num_tokens - num_prompt_tokens)
+            duration_s = clock.now() - started_at
+            self._admission.learn(place, prompt_id, num_response_tokens=num_response_tokens, duration_s=duration_s)
         finally:
-            self._places.put_nowait(place)
+            self._admission.leave(place)
         on_finished(made.summary)
         return made
 
-    async def _run(self, request: TrajectoryRequest, place: int) -> TrajectoryRef:
+    async def _run(self, request: TrajectoryRequest, engine: int) -> TrajectoryRef:
         reason = ""
         first = next(self._turns)
         for turn in range(first, first + _WORKER_TRIES):
             worker = self._workers[turn % len(self._workers)]
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    summary, ref = await worker.call_keeping_second("run", request, self._engines[place])
+                    summary, ref = await worker.call_keeping_second("run", request, self._engines[engine])
                 return TrajectoryRef(summary=summary, ref=ref)
             except (TimeoutError, WorkerDiedError) as error:
                 reason = str(error) or f"{worker!r}: no answer in {self._timeout_s:g} s"

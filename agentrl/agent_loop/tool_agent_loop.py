@@ -5,12 +5,12 @@ The loop itself is `ToolAgentLoop.run`. It knows nothing of Ray, retries or rewa
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, TypeVarTuple
 
+from agentrl import clock
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
@@ -79,7 +79,7 @@ class ToolAgentLoop:
         Raises:
             RolloutError: engine or tool infrastructure failed; nothing of the episode may be trained on.
         """
-        started = time.monotonic()
+        started = clock.now()
         deadline = Deadline.after(self._rollout.trajectory_timeout_s)
         prompt_ids = await self._off_loop(self._tokens.prompt, request.prompt.messages)
         builder = TrajectoryBuilder(prompt_ids, self._rollout.max_response_tokens)
@@ -101,7 +101,7 @@ class ToolAgentLoop:
             prompt=request.prompt,
             sample_index=request.sample_index,
             termination=termination,
-            wall_time_s=time.monotonic() - started,
+            wall_time_s=clock.now() - started,
         )
 
     async def _sample(

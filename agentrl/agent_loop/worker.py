@@ -127,15 +127,14 @@ class AgentLoopWorker:
         """
         await self._built()
 
-    async def long_prompts(self, prompts: Sequence[Prompt]) -> list[tuple[str, int]]:
-        """Return `(prompt id, number of tokens)` of the prompts that are longer than the config allows."""
+    async def prompt_lengths(self, prompts: Sequence[Prompt]) -> dict[str, int]:
+        """Return the number of tokens of each prompt, tools and system text included, by prompt id."""
         tokens = (await self._built()).tokens
 
-        def find() -> list[tuple[str, int]]:
-            lengths = ((prompt.prompt_id, len(tokens.prompt(prompt.messages))) for prompt in prompts)
-            return [found for found in lengths if found[1] > self._config.rollout.max_prompt_tokens]
+        def count() -> dict[str, int]:
+            return {prompt.prompt_id: len(tokens.prompt(prompt.messages)) for prompt in prompts}
 
-        return await asyncio.to_thread(find)
+        return await asyncio.to_thread(count)
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
         """Make one trajectory, in a fresh episode again where the world failed; after the last try, a record of that."""

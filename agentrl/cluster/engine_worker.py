@@ -65,3 +65,7 @@ def _build_engine(config: RunConfig) -> Engine:
             from agentrl.engine.transformers_engine import TransformersEngine  # loads torch: in this process only
 
             return TransformersEngine(config.model, config.rollout)
+        case "simulated":
+            from agentrl.engine.simulated_engine import SimulatedEngine  # loads transformers
+
+            return SimulatedEngine(config.model, config.rollout)

@@ -51,11 +51,40 @@ class ModelSection:
 
 
 @dataclass(frozen=True)
+class SimulatedEngineSection:
+    """An engine that computes nothing: how long its steps take, what its memory holds, and what it writes.
+
+    The defaults are of the order of an 8B model on one GPU of 80 GB; measure your own for plans that count.
+    """
+
+    step_ms: float = 7.0
+    """Time of a step, whatever runs in it."""
+    step_ms_per_request: float = 0.03
+    """Added for each request that runs."""
+    step_ms_per_prefill_token: float = 0.03
+    """Added for each prompt token that is computed."""
+    kv_tokens: int = 400_000
+    """Tokens whose keys and values fit in the memory."""
+    max_running: int = 256
+    """Requests that run at once."""
+    max_batched_tokens: int = 8192
+    """Prompt tokens computed in one step; a longer prompt takes several."""
+    turn_tokens_median: float = 400.0
+    """Median of the tokens of a turn; they are log-normal."""
+    turn_tokens_sigma: float = 0.8
+    """Standard deviation of the logarithm of the tokens of a turn: 0 makes all equal, 1 gives a heavy tail."""
+    tool_call_share: float = 0.75
+    """Probability that a turn ends with a tool call, and not with an answer."""
+
+
+@dataclass(frozen=True)
 class RolloutSection:
     """How trajectories are made."""
 
-    engine: Literal["transformers"] = "transformers"
-    """`transformers` is the embedded engine, which needs nothing but torch."""
+    engine: Literal["transformers", "simulated"] = "transformers"
+    """`transformers` is the embedded engine, which needs nothing but torch; `simulated` is for planning (runners.simulate)."""
+    simulated: SimulatedEngineSection = field(default_factory=SimulatedEngineSection)
+    """What the simulated engine is like."""
     num_engines: int = 1
     """Engine processes; each holds a full copy of the policy."""
     num_threads_per_engine: int = 0
@@ -68,6 +97,10 @@ class RolloutSection:
     """Trajectories of one prompt: the size of a group before selection."""
     max_concurrent_trajectories: int = 64
     """Trajectories that run at once on one engine; also the number of KV-cache rows of the embedded engine."""
+    admission: Literal["reserve_max", "expected"] = "reserve_max"
+    """Trajectories enter an engine while its KV memory holds all of them at their longest, so that nothing is ever preempted;
+    or by the lengths of those that finished, which lets in more at the price of some tokens computed again.
+    """
     temperature: float = 1.0
     """Sampling temperature, in training and in validation."""
     top_p: float = 1.0

@@ -38,6 +38,13 @@ def _out_of_range(config: RunConfig) -> list[str]:
         *(f"`{key}` is {value}, and must be above 0" for key, value in _amounts(config).items() if value <= 0),
         *(f"`{key}` is {value}, and must not be negative" for key, value in _not_negative(config).items() if value < 0),
         *([] if 0 < rollout.top_p <= 1 else [f"`rollout.top_p` is {rollout.top_p}, and must be above 0 and at most 1"]),
+        *(
+            []
+            if 0 <= rollout.simulated.tool_call_share <= 1
+            else [
+                f"`rollout.simulated.tool_call_share` is {rollout.simulated.tool_call_share}, and must be from 0 to 1"
+            ]
+        ),
     ]
 
 
@@ -55,6 +62,9 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "rollout.max_response_tokens": rollout.max_response_tokens,
         "rollout.max_tool_response_tokens": rollout.max_tool_response_tokens,
         "rollout.max_turns": rollout.max_turns,
+        "rollout.simulated.kv_tokens": rollout.simulated.kv_tokens,
+        "rollout.simulated.max_running": rollout.simulated.max_running,
+        "rollout.simulated.max_batched_tokens": rollout.simulated.max_batched_tokens,
         "actor.num_workers": actor.num_workers,
         "actor.mini_batches_per_step": actor.mini_batches_per_step,
         "actor.max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
@@ -71,6 +81,8 @@ def _amounts(config: RunConfig) -> dict[str, float]:
     rollout, actor = config.rollout, config.actor
     return {
         "rollout.temperature": rollout.temperature,
+        "rollout.simulated.step_ms": rollout.simulated.step_ms,
+        "rollout.simulated.turn_tokens_median": rollout.simulated.turn_tokens_median,
         "rollout.tool_timeout_s": rollout.tool_timeout_s,
         "rollout.turn_timeout_s": rollout.turn_timeout_s,
         "rollout.trajectory_timeout_s": rollout.trajectory_timeout_s,
@@ -87,6 +99,9 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
     return {
         "run.seed": config.run.seed,
         "rollout.num_threads_per_engine": rollout.num_threads_per_engine,
+        "rollout.simulated.step_ms_per_request": rollout.simulated.step_ms_per_request,
+        "rollout.simulated.step_ms_per_prefill_token": rollout.simulated.step_ms_per_prefill_token,
+        "rollout.simulated.turn_tokens_sigma": rollout.simulated.turn_tokens_sigma,
         "actor.num_threads_per_worker": actor.num_threads_per_worker,
         "judge.num_slots": config.judge.num_slots,
         "algorithm.selection.min_positives": selection.min_positives,

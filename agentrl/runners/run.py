@@ -10,6 +10,7 @@ from rich.console import Console
 
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
+from agentrl.cluster.handles import all_of
 from agentrl.cluster.launch import launch
 from agentrl.cluster.learner import Learner, WeightSync
 from agentrl.cluster.runtime import guarded_run
@@ -163,8 +164,13 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
                 run_dir=str(path),
             )
             workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config, secret_env=judged.secret_env)
+            stats = await all_of(engine.stats() for engine in cluster.engines)
             rollouts = AgentLoopManager(
-                config.rollout, cluster.engines, workers, reward_timeout_s=config.reward.timeout_s
+                config.rollout,
+                cluster.engines,
+                workers,
+                kv_tokens=[engine.kv_tokens_capacity for engine in stats],
+                reward_timeout_s=config.reward.timeout_s,
             )
             await rollouts.check_prompts([*plan.prompts.all(), *plan.validation_prompts])
             with MetricsLogger(path) as metrics, RunProgress(console, num_steps=config.run.num_steps) as progress:

@@ -13,7 +13,6 @@ It does NOT protect the event loop from a tool that blocks it.
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
+from agentrl import clock
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.tools.base import Episode, Tool, ToolSchema
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
@@ -112,11 +112,11 @@ class ToolExecutor:
                 logger.warning("tool `%s`: `%s` failed", name, what, exc_info=error)
 
     async def _answer(self, call: ToolCall, episode: Episode, deadline: Deadline) -> ToolResult:
-        started = time.monotonic()
+        started = clock.now()
         result = self._refusal(call) or await self._call(self._tools[call.name], call, episode, deadline)
         # A lone surrogate, which JSON escapes can smuggle in, cannot be tokenised or written as UTF-8.
         text = result.text.encode("utf-8", "replace").decode("utf-8")
-        return replace(result, text=text, wall_time_s=time.monotonic() - started)
+        return replace(result, text=text, wall_time_s=clock.now() - started)
 
     def _refusal(self, call: ToolCall) -> ToolResult | None:
         if call.parse_error:

@@ -60,14 +60,18 @@ class FakeWorker:
     async def report(self) -> WorkerReport:
         return WorkerReport(loop_lag_s_max=0.1, judge=JudgeStats(num_submissions=3), num_checks_given_up=1)
 
-    async def long_prompts(self, prompts: list[Prompt]) -> list[tuple[str, int]]:
-        return [(prompt.prompt_id, 999) for prompt in prompts if prompt.prompt_id in ("p1", "p4")]
+    async def prompt_lengths(self, prompts: list[Prompt]) -> dict[str, int]:
+        return {prompt.prompt_id: 2999 if prompt.prompt_id in ("p1", "p4") else 10 for prompt in prompts}
 
 
-def make_manager(workers: list[FakeWorker], *, engines: int = 1, **rollout: Any) -> AgentLoopManager:
+def make_manager(
+    workers: list[FakeWorker], *, engines: int = 1, kv_tokens: int = 0, **rollout: Any
+) -> AgentLoopManager:
     names: list[Any] = [f"engine{n}" for n in range(engines)]
     handles: list[Any] = list(workers)
-    return AgentLoopManager(RolloutSection(**rollout), names, handles, reward_timeout_s=1)
+    return AgentLoopManager(
+        RolloutSection(**rollout), names, handles, kv_tokens=[kv_tokens] * engines, reward_timeout_s=1
+    )
 
 
 async def collect(manager: AgentLoopManager, samples: int = 3):
@@ -106,6 +110,32 @@ async def test_the_next_trajectory_starts_the_moment_a_place_is_free():
     assert asyncio.get_running_loop().time() - started < 3 * 0.05 + 0.1
 
 
+async def test_no_engine_is_promised_more_memory_than_it_has():
+    worker = FakeWorker(delay_s=0.01)
+    manager = make_manager([worker], engines=2, kv_tokens=3500, max_response_tokens=1000)
+    counted = [prompt for prompt in PROMPTS if prompt.prompt_id not in ("p1", "p4")]
+    await manager.check_prompts(counted)
+    await manager.collect(counted, step=1, samples_per_prompt=4, on_finished=lambda _: None)
+    assert worker.most_running == {"engine0": 3, "engine1": 3}, "1,010 tokens each"
+
+
+async def test_a_prompt_for_which_no_engine_has_the_memory_is_refused_before_anything_is_rolled_out():
+    manager = make_manager([FakeWorker()], kv_tokens=1005, max_response_tokens=1000)
+    with pytest.raises(ConfigError, match="takes up to 1010"):
+        await manager.check_prompts(PROMPTS[:1])
+
+
+async def test_the_first_of_every_prompt_starts_before_the_second_of_any():
+    order: list[tuple[str, int]] = []
+
+    def play(request: TrajectoryRequest):
+        order.append((request.prompt.prompt_id, request.sample_index))
+        return summary_of(request)
+
+    await collect(make_manager([FakeWorker(play)], max_concurrent_trajectories=1))
+    assert {name for name, _ in order[:6]} == {prompt.prompt_id for prompt in PROMPTS}
+
+
 async def test_a_dead_worker_costs_no_trajectory_while_another_lives():
     dead = FakeWorker(lambda request: WorkerDiedError("agent_loop 0: its process died"))
     groups, _ = await collect(make_manager([dead, FakeWorker()]))
@@ -141,5 +171,5 @@ async def test_judge_figures_add_up_over_the_workers():
 
 
 async def test_prompts_that_are_too_long_are_named_before_anything_is_rolled_out():
-    with pytest.raises(ConfigError, match=r"2 prompts are longer than 2048 tokens.*`p1` \(999\), `p4` \(999\)"):
+    with pytest.raises(ConfigError, match=r"2 prompts are longer than 2048 tokens.*`p1` \(2999\), `p4` \(2999\)"):
         await make_manager([FakeWorker(), FakeWorker()]).check_prompts(PROMPTS)

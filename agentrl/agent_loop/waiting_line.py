@@ -1,0 +1,94 @@
+"""Trajectories that wait for a place, those that are expected to take longest first."""
+
+import asyncio
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Place = TypeVar("Place")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Waiting(Generic[Place]):
+    """One that waits."""
+
+    prompt_id: str
+    order: int
+    num_prompt_tokens: int
+    place: asyncio.Future[Place]
+
+
+class WaitingLine(Generic[Place]):
+    """Orders by what the finished trajectories of the same prompt took; a prompt of which none has finished comes first.
+
+    So the long ones do not begin when all others end; and the first of each prompt, if they entered before the second, tell
+    early which those are.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, deque[Waiting[Place]]] = {}
+        self._durations: dict[str, tuple[int, float]] = {}
+        self._heap: list[tuple[float, int, str]] = []
+        """`(minus the expected seconds, order, prompt id)`; entries that are out of date are dropped when they come up."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def push(self, waiting: Waiting[Place]) -> None:
+        """Take one in."""
+        queue = self._queues.setdefault(waiting.prompt_id, deque())
+        queue.append(waiting)
+        if len(queue) == 1:
+            self._rank(waiting.prompt_id)
+
+    def first(self) -> Waiting[Place]:
+        """Return whose turn it is, who stays.
+
+        Raises:
+            IndexError: nobody waits.
+        """
+        while True:
+            key, order, prompt_id = self._heap[0]
+            queue = self._queues.get(prompt_id)
+            if queue and (key, order) == (-self._expected_s(prompt_id), queue[0].order):
+                return queue[0]
+            heapq.heappop(self._heap)
+
+    def remove(self, waiting: Waiting[Place]) -> None:
+        """Let one go; nothing happens if it has gone."""
+        queue = self._queues.get(waiting.prompt_id, deque())
+        if waiting in queue:
+            queue.remove(waiting)
+            if queue:
+                self._rank(waiting.prompt_id)
+            else:
+                del self._queues[waiting.prompt_id]
+
+    def remove_all(self) -> list[Waiting[Place]]:
+        """Let all go, and return them."""
+        everyone = [waiting for queue in self._queues.values() for waiting in queue]
+        self._queues.clear()
+        self._heap.clear()
+        return everyone
+
+    def learn(self, prompt_id: str, duration_s: float) -> None:
+        """Note how long a trajectory of a prompt took."""
+        count, total_s = self._durations.get(prompt_id, (0, 0.0))
+        self._durations[prompt_id] = (count + 1, total_s + duration_s)
+        if prompt_id in self._queues:
+            self._rank(prompt_id)
+        elif not self._queues:
+            self._durations.clear()  # the next batch has other prompts, or another policy
+
+    def _expected_s(self, prompt_id: str) -> float:
+        count, total_s = self._durations.get(prompt_id, (0, 0.0))
+        return total_s / count if count else math.inf
+
+    def _rank(self, prompt_id: str) -> None:
+        first = self._queues[prompt_id][0]
+        heapq.heappush(self._heap, (-self._expected_s(prompt_id), first.order, prompt_id))

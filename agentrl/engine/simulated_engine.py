@@ -1,0 +1,236 @@
+"""An engine that computes nothing: it takes the time that a real one would take, and writes text of the right length.
+
+For capacity planning (`python -m agentrl.runners.simulate`), and for tests with thousands of trajectories. What a turn is
+like follows from the seed of its request alone, so that every schedule plays the same trajectories.
+"""
+
+import asyncio
+import json
+import math
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from agentrl import clock
+from agentrl.config.schema import ModelSection, RolloutSection, SimulatedEngineSection
+from agentrl.engine.base import EngineStats
+from agentrl.engine.simulated_batch import BatchSimulation, SimulatedRequest
+from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
+from agentrl.weight_sync.base import WeightSource
+
+_TOOL_CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
+_ANSWER = "<answer>0</answer>"
+_FILLER = " and"
+_LOGPROB = -0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    request: SimulatedRequest
+    token_ids: list[int]
+    """Of the whole turn, as far as it may go."""
+    finish_reason: FinishReason
+    answer: asyncio.Future[Completion]
+    deadline: asyncio.TimerHandle
+
+
+class SimulatedEngine:
+    """An `Engine` on a `BatchSimulation`; it runs on whatever clock its event loop has."""
+
+    def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
+        """Take what it simulates; `model.path` gives the tokenizer.
+
+        Its tool calls go to `simulated_tool`, with the seed of the turn as the argument `seed`.
+        """
+        self._model_path = model.path
+        self._section = rollout.simulated
+        self._batch = BatchSimulation(rollout.simulated)
+        self._pending: dict[str, _Pending] = {}
+        self._openings: dict[bytes, tuple[bytes, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = False
+
+    async def start(self) -> None:
+        """See `Engine.start`."""
+        tokenizer = await asyncio.to_thread(AutoTokenizer.from_pretrained, self._model_path)
+        self._writer = _Writer(self._section, tokenizer)
+
+    async def generate(
+        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
+    ) -> Completion:
+        """See `Engine.generate`."""
+        loop = asyncio.get_running_loop()
+        turn = self._writer.write(params)
+        request = self._request(token_ids, request_id, num_to_sample=len(turn.token_ids))
+        pending = self._pending[request_id] = _Pending(
+            request=request,
+            token_ids=turn.token_ids,
+            finish_reason=turn.finish_reason,
+            answer=loop.create_future(),
+            deadline=loop.call_later(deadline.remaining_s(), self._end_early, request_id),
+        )
+        self._add(request)
+        try:
+            return await pending.answer
+        finally:
+            pending.deadline.cancel()
+            if request_id in self._pending:  # the awaiting task was cancelled
+                self._end_early(request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """See `Engine.abort`."""
+        self._end_early(request_id)
+
+    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
+        """See `Engine.pause`."""
+        if mode == "wait":
+            await asyncio.gather(*(pending.answer for pending in self._pending.values()), return_exceptions=True)
+        elif mode == "abort":
+            for request_id in list(self._pending):
+                self._end_early(request_id)
+        self._paused = True
+        self._batch.pause(clock.now())
+        self._wake_at_next_event()
+
+    async def resume(self) -> None:
+        """See `Engine.resume`."""
+        self._paused = False
+        self._batch.resume(clock.now())
+        self._wake_at_next_event()
+
+    async def sleep(self, level: int) -> None:
+        """See `Engine.sleep`."""
+        await self.pause("keep")
+
+    async def wake(self, tags: tuple[str, ...]) -> None:
+        """See `Engine.wake`."""
+        await self.resume()
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        """See `Engine.load_weights`; nothing is read, only the version counts."""
+        self._batch.pause(clock.now())
+        self._batch.policy_version = version
+        self._batch.forget_prefixes()
+        if not self._paused:
+            self._batch.resume(clock.now())
+        self._wake_at_next_event()
+
+    async def stats(self) -> EngineStats:
+        """See `Engine.stats`."""
+        counts = self._batch.counts
+        return EngineStats(
+            num_running=len(self._batch.running),
+            num_waiting=len(self._batch.waiting),
+            kv_tokens_used=self._batch.used_tokens,
+            kv_tokens_capacity=self._section.kv_tokens,
+            policy_version=self._batch.policy_version,
+            num_generated_tokens=counts.generated,
+            num_prefill_tokens=counts.prefilled,
+            num_cached_tokens=counts.cached,
+        )
+
+    @property
+    def num_recomputed_tokens(self) -> int:
+        """Tokens that were computed, lost by a preemption and computed again, since the start."""
+        return self._batch.counts.recomputed
+
+    async def aclose(self) -> None:
+        """See `Engine.aclose`."""
+        for request_id in list(self._pending):
+            self._end_early(request_id)
+
+    def _request(self, token_ids: list[int], request_id: str, *, num_to_sample: int) -> SimulatedRequest:
+        """Name what the memory may hold of a request: requests are called `TRAJECTORY-TURN`."""
+        trajectory = request_id.rpartition("-")[0].encode()
+        opening = self._openings.get(trajectory)
+        if opening is None:
+            opening = self._openings[trajectory] = (b"%d" % hash(tuple(token_ids)), len(token_ids))
+        return SimulatedRequest(
+            request_id=request_id,
+            opening=opening[0],
+            num_opening_tokens=opening[1],
+            trajectory=trajectory,
+            num_prompt_tokens=len(token_ids),
+            num_to_sample=num_to_sample,
+        )
+
+    def _add(self, request: SimulatedRequest) -> None:
+        if self._paused:
+            self._batch.waiting.append(request)
+        else:
+            self._batch.add(request, clock.now())
+            self._wake_at_next_event()
+
+    def _end_early(self, request_id: str) -> None:
+        pending = self._pending.get(request_id)
+        if pending is None:
+            return
+        self._batch.remove(pending.request, clock.now())
+        self._answer(pending, FinishReason.ABORT)
+        if self._paused:
+            self._batch.pause(clock.now())
+        self._wake_at_next_event()
+
+    def _take_events(self) -> None:
+        self._timer = None
+        for request in self._batch.advance(clock.now()):
+            pending = self._pending[request.request_id]
+            self._answer(pending, pending.finish_reason)
+        self._wake_at_next_event()
+
+    def _answer(self, pending: _Pending, reason: FinishReason) -> None:
+        request = pending.request
+        del self._pending[request.request_id]
+        if pending.answer.done():
+            return
+        token_ids = pending.token_ids[: request.num_sampled]
+        pending.answer.set_result(
+            Completion(
+                token_ids=token_ids,
+                logprobs=[_LOGPROB] * len(token_ids),
+                finish_reason=reason,
+                version_spans=tuple(request.version_spans) or ((0, self._batch.policy_version),),
+            )
+        )
+
+    def _wake_at_next_event(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (at := self._batch.next_event_at) is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, at - clock.now()), self._take_events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    token_ids: list[int]
+    finish_reason: FinishReason
+
+
+class _Writer:
+    """Writes turns: filler of a random length, and a tool call or an answer at the end."""
+
+    def __init__(self, section: SimulatedEngineSection, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._section = section
+        self._tokenizer = tokenizer
+        self._filler = self._encode(_FILLER)[-1]
+        self._answer = self._encode(_ANSWER)
+
+    def write(self, params: SamplingParams) -> _Turn:
+        rng = random.Random(params.seed)
+        length = round(rng.lognormvariate(math.log(self._section.turn_tokens_median), self._section.turn_tokens_sigma))
+        end = self._answer
+        if rng.random() < self._section.tool_call_share:
+            arguments = json.dumps({"seed": rng.getrandbits(32)})
+            end = self._encode(_TOOL_CALL % ("simulated_tool", arguments))
+        end = [*end, *params.stop_token_ids[:1]]
+        token_ids = [self._filler] * max(0, length - len(end)) + end
+        if len(token_ids) > params.max_tokens:
+            return _Turn(token_ids[: params.max_tokens], FinishReason.LENGTH)
+        return _Turn(token_ids, FinishReason.STOP)
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)

@@ -1,0 +1,41 @@
+"""A reward that scores nothing: a share of the trajectories is right, by a hash of what they are."""
+
+import hashlib
+from typing import Any
+
+from agentrl.config.plain import PlainConfig, read_plain_config
+from agentrl.types import Deadline, Prompt, Turn
+
+SIMULATED_REWARD = "agentrl.rewards.simulated_reward.SimulatedReward"
+
+
+class SimulatedRewardConfig(PlainConfig):
+    """The keys of the reward."""
+
+    accuracy: float = 0.5
+    """Share of the trajectories that are right."""
+
+
+class SimulatedReward:
+    """See `Reward`."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        """Check the config.
+
+        Raises:
+            ConfigError: a wrong key.
+        """
+        self._accuracy = read_plain_config(
+            SimulatedRewardConfig, config, source=f"reward `{SIMULATED_REWARD}`"
+        ).accuracy
+
+    async def start(self) -> None:
+        """See `Reward.start`; there is nothing to open."""
+
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
+        """See `Reward.score`."""
+        digest = hashlib.blake2b("".join([prompt.prompt_id, *(turn.text for turn in turns)]).encode(), digest_size=4)
+        return float(int.from_bytes(digest.digest(), "big") < self._accuracy * 2**32)
+
+    async def aclose(self) -> None:
+        """See `Reward.aclose`."""

@@ -1,0 +1,180 @@
+"""Plays a step's rollout on engines that compute nothing: `python -m agentrl.runners.simulate config.yaml [key=value ...]`.
+
+The manager, the agent loop, the tokenizer and the tools are the real ones; engines, tools and reward only take the time
+that real ones would take, on a virtual clock. So thousands of trajectories take seconds, and a plan for a cluster can be tried
+out before there is one.
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from agentrl import clock
+from agentrl.agent_loop.manager import AgentLoopManager
+from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
+from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.config.schema import RunConfig
+from agentrl.engine.simulated_engine import SimulatedEngine
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.rewards.simulated_reward import SIMULATED_REWARD
+from agentrl.runners.command_line import EXIT_USAGE, make_parser
+from agentrl.runners.run import check_model_path, check_plugins, read_data
+from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.tools.simulated_tool import SIMULATED_TOOL
+from agentrl.types import Group, TrajectorySummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What came of it; times in virtual seconds."""
+
+    groups: list[Group]
+    makespan_s: float
+    num_generated_tokens: int
+    num_prefill_tokens: int
+    num_cached_tokens: int
+    num_recomputed_tokens: int
+    cpu_time_s: float
+    """Real, of this process."""
+
+    @property
+    def summaries(self) -> list[TrajectorySummary]:
+        """All trajectories."""
+        return [made.summary for group in self.groups for made in group.trajectories]
+
+
+class LocalWorker:
+    """What `WorkerHandle` offers, for a worker in this process."""
+
+    def __init__(self, worker: AgentLoopWorker) -> None:
+        self._worker = worker
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._worker, method)
+
+    async def call_keeping_second(self, method: str, *args: Any) -> tuple[Any, Any]:
+        """See `WorkerHandle.call_keeping_second`."""
+        return await getattr(self._worker, method)(*args)
+
+
+async def simulate(loaded: LoadedConfig) -> Simulation:
+    """Roll out the prompts of one step.
+
+    Raises:
+        ConfigError: the config is wrong, or names an engine, a tool or a reward that waits in real time.
+    """
+    config = loaded.config
+    tools, reward = check_plugins(loaded)
+    _refuse_real_time(config, [tool.class_name for tool in tools])
+    check_model_path(config.model.path)
+    prompts, _ = read_data(config)
+    engines = [SimulatedEngine(config.model, config.rollout) for _ in range(config.rollout.num_engines)]
+    for engine in engines:
+        await engine.start()
+    workers: list[Any] = [
+        LocalWorker(AgentLoopWorker(_worker_config(config, tools, reward), f"agent_loop {index}"))
+        for index in range(config.rollout.num_workers)
+    ]
+    handles: list[Any] = list(engines)
+    manager = AgentLoopManager(
+        config.rollout,
+        handles,
+        workers,
+        kv_tokens=[config.rollout.simulated.kv_tokens] * len(engines),
+        reward_timeout_s=config.reward.timeout_s,
+    )
+    taken = prompts.take(config.rollout.prompts_per_step)
+    await manager.check_prompts(taken)
+    started_at, started_cpu = clock.now(), time.process_time()
+    groups = await manager.collect(
+        taken, step=1, samples_per_prompt=config.rollout.samples_per_prompt, on_finished=lambda _: None
+    )
+    makespan_s, cpu_time_s = clock.now() - started_at, time.process_time() - started_cpu
+    await manager.aclose()
+    stats = [await engine.stats() for engine in engines]
+    return Simulation(
+        groups=groups,
+        makespan_s=makespan_s,
+        num_generated_tokens=sum(engine.num_generated_tokens for engine in stats),
+        num_prefill_tokens=sum(engine.num_prefill_tokens for engine in stats),
+        num_cached_tokens=sum(engine.num_cached_tokens for engine in stats),
+        num_recomputed_tokens=sum(engine.num_recomputed_tokens for engine in engines),
+        cpu_time_s=cpu_time_s,
+    )
+
+
+def _worker_config(config: RunConfig, tools: list[Any], reward: Any) -> WorkerConfig:
+    return WorkerConfig(
+        model_path=config.model.path,
+        rollout=config.rollout,
+        reward=reward,
+        tools=tuple(tools),
+        run_seed=config.run.seed,
+        run_dir="",
+    )
+
+
+def _refuse_real_time(config: RunConfig, tools: list[str]) -> None:
+    wrong = [f"tool_config_path: the tool `{name}`" for name in tools if name != SIMULATED_TOOL]
+    if config.rollout.engine != "simulated":
+        wrong.append(f"rollout.engine: `{config.rollout.engine}`")
+    if config.reward.class_name != SIMULATED_REWARD:
+        wrong.append(f"reward.class_name: `{config.reward.class_name}`")
+    if wrong:
+        raise ConfigError(
+            f"{'; '.join(wrong)}: waits in real time, and a simulation has a clock of its own. Take `rollout.engine: "
+            f"simulated`, `{SIMULATED_TOOL}` and `{SIMULATED_REWARD}`, as configs/simulate.yaml does"
+        )
+
+
+def report(simulation: Simulation, config: RunConfig) -> Table:
+    """Return the figures for a person."""
+    summaries, seconds = simulation.summaries, simulation.makespan_s
+    num_turns = sum(summary.num_turns for summary in summaries)
+    engines = config.rollout.num_engines
+    computed = simulation.num_prefill_tokens + simulation.num_generated_tokens
+    asked = simulation.num_prefill_tokens + simulation.num_cached_tokens
+    rows = {
+        "trajectories": f"{len(summaries):,} ({num_turns:,} turns)",
+        "time for all of them": f"{seconds:,.1f} s",
+        "longest trajectory": f"{max(summary.wall_time_s for summary in summaries):,.1f} s",
+        "trajectories per second": f"{len(summaries) / seconds:,.2f}",
+        "sampled tokens per second and engine": f"{simulation.num_generated_tokens / seconds / engines:,.0f}",
+        "prompt tokens found in the cache": f"{simulation.num_cached_tokens / max(1, asked):.1%}",
+        "tokens computed again": f"{simulation.num_recomputed_tokens / max(1, computed):.2%}",
+        "share of a trajectory's time in tools": f"{_tool_share(summaries):.1%}",
+        "CPU time of the loop per turn": f"{1000 * simulation.cpu_time_s / max(1, num_turns):.2f} ms",
+    }
+    table = Table(title=f"{engines} engines, admission by {config.rollout.admission}")
+    table.add_column("what")
+    table.add_column("figure", justify="right")
+    for row in rows.items():
+        table.add_row(*row)
+    return table
+
+
+def _tool_share(summaries: list[TrajectorySummary]) -> float:
+    total_s = sum(summary.wall_time_s for summary in summaries)
+    return sum(summary.tool_time_s for summary in summaries) / total_s if total_s else 0.0
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    parser = make_parser("simulate", "Play one step's rollout on simulated engines, in virtual time.")
+    arguments = parser.parse_intermixed_args()
+    try:
+        loaded = load_run_config(arguments.config, arguments.overrides)
+        simulation = run_in_virtual_time(simulate(loaded))
+    except AgentRLError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    Console().print(report(simulation, loaded.config))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

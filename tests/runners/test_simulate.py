@@ -1,0 +1,69 @@
+"""The runner end to end; what the schedule must be is checked against sums over what was played."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import load_run_config
+from agentrl.errors import ConfigError
+from agentrl.runners.simulate import Simulation, simulate
+from agentrl.runners.virtual_time import run_in_virtual_time
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("rollout.prompts_per_step=8", "rollout.samples_per_prompt=16", "rollout.num_engines=2")
+
+
+def play(*overrides: str) -> Simulation:
+    return run_in_virtual_time(simulate(load_run_config("configs/simulate.yaml", [*SMALL, *overrides])))
+
+
+def test_every_trajectory_is_played_and_the_same_config_plays_the_same():
+    first, again = play(), play()
+    assert len(first.summaries) == 128
+    assert first.makespan_s == again.makespan_s
+    assert [summary.num_tokens for summary in first.summaries] == [summary.num_tokens for summary in again.summaries]
+
+
+def test_the_schedule_changes_the_time_and_not_what_is_played():
+    ample, narrow = play(), play("rollout.max_concurrent_trajectories=4")
+    assert [s.num_tokens for s in ample.summaries] == [s.num_tokens for s in narrow.summaries]
+    assert narrow.makespan_s > 2 * ample.makespan_s
+
+
+def test_where_all_fit_nothing_takes_longer_than_the_longest_trajectory():
+    simulation = play("rollout.simulated.kv_tokens=10000000")
+    assert simulation.makespan_s == pytest.approx(max(s.wall_time_s for s in simulation.summaries), rel=0.01)
+
+
+def test_reserving_for_the_longest_computes_nothing_again_and_letting_all_in_does():
+    scarce = ("rollout.simulated.kv_tokens=20000", "rollout.samples_per_prompt=32")
+    reserved, crowded = play(*scarce), play(*scarce, "rollout.max_response_tokens=8000", "rollout.admission=expected")
+    assert reserved.num_recomputed_tokens == 0
+    computed = crowded.num_generated_tokens + crowded.num_prefill_tokens
+    assert crowded.num_recomputed_tokens <= 0.02 * computed
+    assert crowded.makespan_s < reserved.makespan_s
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["rollout.engine=transformers", "reward.class_name=agentrl.rewards.math_answer.MathAnswerReward"],
+)
+def test_what_waits_in_real_time_is_refused(override: str):
+    with pytest.raises(ConfigError, match="waits in real time"):
+        play(override)
+
+
+def test_the_command_prints_the_figures():
+    command = [sys.executable, "-m", "agentrl.runners.simulate", "configs/simulate.yaml", *SMALL]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    for row in ("128 (", "time for all of them", "tokens computed again", "ms"):
+        assert row in done.stdout
+
+
+def test_a_mistake_is_one_line_and_exit_code_2():
+    command = [sys.executable, "-m", "agentrl.runners.simulate", "configs/simulate.yaml", "rollout.num_engines=0"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "rollout.num_engines" in done.stderr
