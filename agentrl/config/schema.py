@@ -73,8 +73,12 @@ class SimulatedEngineSection:
     """Median of the tokens of a turn; they are log-normal."""
     turn_tokens_sigma: float = 0.8
     """Standard deviation of the logarithm of the tokens of a turn: 0 makes all equal, 1 gives a heavy tail."""
-    tool_call_share: float = 0.75
-    """Probability that a turn ends with a tool call, and not with an answer."""
+    prompt_sigma: float = 0.4
+    """Standard deviation of the logarithm of what a prompt multiplies all its turns by: some take longer than others."""
+    min_turns: int = 2
+    """Turns of the shortest trajectory; each but the last calls a tool."""
+    max_turns: int = 10
+    """Turns of the longest; all numbers in between are as frequent."""
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,6 @@ def _out_of_range(config: RunConfig) -> list[str]:
         *(f"`{key}` is {value}, and must be above 0" for key, value in _amounts(config).items() if value <= 0),
         *(f"`{key}` is {value}, and must not be negative" for key, value in _not_negative(config).items() if value < 0),
         *([] if 0 < rollout.top_p <= 1 else [f"`rollout.top_p` is {rollout.top_p}, and must be above 0 and at most 1"]),
-        *(
-            []
-            if 0 <= rollout.simulated.tool_call_share <= 1
-            else [
-                f"`rollout.simulated.tool_call_share` is {rollout.simulated.tool_call_share}, and must be from 0 to 1"
-            ]
-        ),
     ]
 
 
@@ -65,6 +58,7 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "rollout.simulated.kv_tokens": rollout.simulated.kv_tokens,
         "rollout.simulated.max_running": rollout.simulated.max_running,
         "rollout.simulated.max_batched_tokens": rollout.simulated.max_batched_tokens,
+        "rollout.simulated.min_turns": rollout.simulated.min_turns,
         "actor.num_workers": actor.num_workers,
         "actor.mini_batches_per_step": actor.mini_batches_per_step,
         "actor.max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
@@ -102,6 +96,7 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "rollout.simulated.step_ms_per_request": rollout.simulated.step_ms_per_request,
         "rollout.simulated.step_ms_per_prefill_token": rollout.simulated.step_ms_per_prefill_token,
         "rollout.simulated.turn_tokens_sigma": rollout.simulated.turn_tokens_sigma,
+        "rollout.simulated.prompt_sigma": rollout.simulated.prompt_sigma,
         "actor.num_threads_per_worker": actor.num_threads_per_worker,
         "judge.num_slots": config.judge.num_slots,
         "algorithm.selection.min_positives": selection.min_positives,
@@ -145,6 +140,11 @@ def _contradictions(config: RunConfig) -> list[str]:
     if config.validation.every_steps and not config.data.validation_files:
         problems.append(
             "`validation.every_steps` is set, but `data.validation_files` is empty; name a file, or set it to 0"
+        )
+    if rollout.simulated.min_turns > rollout.simulated.max_turns:
+        problems.append(
+            f"`rollout.simulated.min_turns` is {rollout.simulated.min_turns}, more than `max_turns` "
+            f"({rollout.simulated.max_turns})"
         )
     if rollout.top_p < 1 or rollout.top_k > 0:
         problems.append(

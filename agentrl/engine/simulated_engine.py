@@ -1,7 +1,7 @@
 """An engine that computes nothing: it takes the time that a real one would take, and writes text of the right length.
 
 For capacity planning (`python -m agentrl.runners.simulate`), and for tests with thousands of trajectories. What a turn is
-like follows from the seed of its request alone, so that every schedule plays the same trajectories.
+like follows from its prompt, its trajectory and its seed, so that every schedule plays the same trajectories.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ _TOOL_CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 _ANSWER = "<answer>0</answer>"
 _FILLER = " and"
 _LOGPROB = -0.5
+_MAX_OPENINGS = 65_536
+"""Trajectories that are remembered; many more than run at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,13 +44,13 @@ class SimulatedEngine:
     def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
         """Take what it simulates; `model.path` gives the tokenizer.
 
-        Its tool calls go to `simulated_tool`, with the seed of the turn as the argument `seed`.
+        Requests are called `TRAJECTORY-TURN`, as the agent loop does. Tool calls go to `simulated_tool`, with a random `seed`.
         """
         self._model_path = model.path
         self._section = rollout.simulated
         self._batch = BatchSimulation(rollout.simulated)
         self._pending: dict[str, _Pending] = {}
-        self._openings: dict[bytes, tuple[bytes, int]] = {}
+        self._openings: dict[str, tuple[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
 
@@ -62,8 +64,17 @@ class SimulatedEngine:
     ) -> Completion:
         """See `Engine.generate`."""
         loop = asyncio.get_running_loop()
-        turn = self._writer.write(params)
-        request = self._request(token_ids, request_id, num_to_sample=len(turn.token_ids))
+        trajectory, _, number = request_id.rpartition("-")
+        opening, num_opening_tokens = self._opening(trajectory, token_ids)
+        turn = self._writer.write(params, opening=opening, trajectory=trajectory, number=int(number))
+        request = SimulatedRequest(
+            request_id=request_id,
+            opening=opening.encode(),
+            num_opening_tokens=num_opening_tokens,
+            trajectory=trajectory.encode(),
+            num_prompt_tokens=len(token_ids),
+            num_to_sample=len(turn.token_ids),
+        )
         pending = self._pending[request_id] = _Pending(
             request=request,
             token_ids=turn.token_ids,
@@ -141,20 +152,14 @@ class SimulatedEngine:
         for request_id in list(self._pending):
             self._end_early(request_id)
 
-    def _request(self, token_ids: list[int], request_id: str, *, num_to_sample: int) -> SimulatedRequest:
-        """Name what the memory may hold of a request: requests are called `TRAJECTORY-TURN`."""
-        trajectory = request_id.rpartition("-")[0].encode()
+    def _opening(self, trajectory: str, token_ids: list[int]) -> tuple[str, int]:
+        """Return a name for the prompt of a trajectory's first turn, and its length."""
         opening = self._openings.get(trajectory)
         if opening is None:
-            opening = self._openings[trajectory] = (b"%d" % hash(tuple(token_ids)), len(token_ids))
-        return SimulatedRequest(
-            request_id=request_id,
-            opening=opening[0],
-            num_opening_tokens=opening[1],
-            trajectory=trajectory,
-            num_prompt_tokens=len(token_ids),
-            num_to_sample=num_to_sample,
-        )
+            opening = self._openings[trajectory] = (f"{hash(tuple(token_ids))}", len(token_ids))
+            if len(self._openings) > _MAX_OPENINGS:
+                del self._openings[next(iter(self._openings))]
+        return opening
 
     def _add(self, request: SimulatedRequest) -> None:
         if self._paused:
@@ -219,13 +224,14 @@ class _Writer:
         self._filler = self._encode(_FILLER)[-1]
         self._answer = self._encode(_ANSWER)
 
-    def write(self, params: SamplingParams) -> _Turn:
-        rng = random.Random(params.seed)
-        length = round(rng.lognormvariate(math.log(self._section.turn_tokens_median), self._section.turn_tokens_sigma))
+    def write(self, params: SamplingParams, *, opening: str, trajectory: str, number: int) -> _Turn:
+        section, rng = self._section, random.Random(params.seed)
+        num_turns = random.Random(trajectory).randint(section.min_turns, section.max_turns)
+        logarithm = random.Random(opening).gauss(math.log(section.turn_tokens_median), section.prompt_sigma)
+        length = round(rng.lognormvariate(logarithm, section.turn_tokens_sigma))
         end = self._answer
-        if rng.random() < self._section.tool_call_share:
-            arguments = json.dumps({"seed": rng.getrandbits(32)})
-            end = self._encode(_TOOL_CALL % ("simulated_tool", arguments))
+        if number + 1 < num_turns:
+            end = self._encode(_TOOL_CALL % ("simulated_tool", json.dumps({"seed": rng.getrandbits(32)})))
         end = [*end, *params.stop_token_ids[:1]]
         token_ids = [self._filler] * max(0, length - len(end)) + end
         if len(token_ids) > params.max_tokens:

@@ -61,8 +61,12 @@ class LocalWorker:
         return await getattr(self._worker, method)(*args)
 
 
-async def simulate(loaded: LoadedConfig) -> Simulation:
+async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -> Simulation:
     """Roll out the prompts of one step.
+
+    Args:
+        loaded: the run config.
+        assumed_kv_tokens: what the manager takes the memory of an engine for; absent: what it is, 0: unbounded.
 
     Raises:
         ConfigError: the config is wrong, or names an engine, a tool or a reward that waits in real time.
@@ -84,7 +88,8 @@ async def simulate(loaded: LoadedConfig) -> Simulation:
         config.rollout,
         handles,
         workers,
-        kv_tokens=[config.rollout.simulated.kv_tokens] * len(engines),
+        kv_tokens=[config.rollout.simulated.kv_tokens if assumed_kv_tokens is None else assumed_kv_tokens]
+        * len(engines),
         reward_timeout_s=config.reward.timeout_s,
     )
     taken = prompts.take(config.rollout.prompts_per_step)
