@@ -36,7 +36,10 @@ class Key:
 def render() -> str:
     """Return everything below the marker."""
     classes = _classes(*_SCHEMAS, *_PLAIN_CONFIGS)
-    parts = ["## Keys of a run (`agentrl.runners.rstar2`)\n", *_tree_tables("RunConfig", classes)]
+    parts = [
+        "## Keys of a run (`agentrl.runners.rstar2`, `agentrl.runners.evaluate`)\n",
+        *_tree_tables("RunConfig", classes),
+    ]
     parts += ["## Keys of a warm start (`agentrl.runners.sft`)\n", *_tree_tables("SftConfig", classes)]
     parts += [
         "## Keys of the built-in tool (`config` in the tool YAML)\n",

@@ -69,3 +69,7 @@ def _build_engine(config: RunConfig) -> Engine:
             from agentrl.engine.simulated_engine import SimulatedEngine  # loads transformers
 
             return SimulatedEngine(config.model, config.rollout)
+        case "openai":
+            from agentrl.engine.openai_engine import OpenAIEngine
+
+            return OpenAIEngine(config.model, config.rollout)

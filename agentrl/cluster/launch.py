@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,10 @@ _SPARE_CALLS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The running processes of a run."""
+    """The running processes that roll out."""
 
     config: RunConfig
     engines: list[WorkerHandle]
-    learner: Learner
-    weight_sync: WeightSync
 
     async def spawn_loop_workers(
         self, cls: type, worker_config: Any, *, secret_env: Mapping[str, str]
@@ -48,8 +46,16 @@ class Cluster:
         return workers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCluster(Cluster):
+    """The same with the actor, and its way to the engines."""
+
+    learner: Learner
+    weight_sync: WeightSync
+
+
 @contextlib.asynccontextmanager
-async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[Cluster]:
+async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[TrainingCluster]:
     """Run Ray, the engines and the actor for as long as the context lasts.
 
     Args:
@@ -57,24 +63,13 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
         temp_dir: the run's temporary folder (`guarded_run`).
         user_folder: where the user's own modules are.
     """
-    num_processes = num_worker_processes(config)
-    num_cpus = max(num_cores(), num_processes)
-    assert config.run.dir is not None  # `load_run_config` has filled it
-    logger.info("starting Ray with %d workers", num_processes)
-    with ray_runtime(
-        num_cpus=num_cpus, temp_dir=temp_dir, user_folder=user_folder, keep_logs_in=Path(config.run.dir, "ray_logs")
-    ):
-        num_gpus = _gpus_per_process(config)
-        engines = spawn(
-            EngineWorker,
-            ResourcePool(num_processes=config.rollout.num_engines, num_gpus=num_gpus),
-            config,
-            "engine",
-            max_concurrency=config.rollout.max_concurrent_trajectories + _SPARE_CALLS,
-        )
+    num_ranks = config.actor.num_workers
+    with _ray(config, num_worker_processes(config), temp_dir=temp_dir, user_folder=user_folder):
+        num_gpus = _gpus_per_process(config, num_ranks=num_ranks)
+        engines = _spawn_engines(config, num_gpus)
         ranks = spawn(
             ModelWorker,
-            ResourcePool(num_processes=config.actor.num_workers, num_gpus=num_gpus),
+            ResourcePool(num_processes=num_ranks, num_gpus=num_gpus),
             config,
             "actor",
             max_concurrency=1,
@@ -82,7 +77,42 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
         )
         learner = Learner(config.actor, ranks)
         await all_of([learner.setup(), *(engine.start() for engine in engines)])
-        yield Cluster(config=config, engines=engines, learner=learner, weight_sync=WeightSync(learner, engines))
+        yield TrainingCluster(config=config, engines=engines, learner=learner, weight_sync=WeightSync(learner, engines))
+
+
+@contextlib.asynccontextmanager
+async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[Cluster]:
+    """Run Ray and the engines alone, for an evaluation; see `launch`."""
+    num_processes = config.rollout.num_engines + config.rollout.num_workers
+    with _ray(config, num_processes, temp_dir=temp_dir, user_folder=user_folder):
+        # An engine that asks servers computes nothing itself.
+        num_gpus = 0.0 if config.rollout.engine == "openai" else _gpus_per_process(config, num_ranks=0)
+        engines = _spawn_engines(config, num_gpus)
+        await all_of(engine.start() for engine in engines)
+        yield Cluster(config=config, engines=engines)
+
+
+@contextlib.contextmanager
+def _ray(config: RunConfig, num_processes: int, *, temp_dir: Path, user_folder: Path) -> Iterator[None]:
+    assert config.run.dir is not None  # `load_run_config` has filled it
+    logger.info("starting Ray with %d workers", num_processes)
+    with ray_runtime(
+        num_cpus=max(num_cores(), num_processes),
+        temp_dir=temp_dir,
+        user_folder=user_folder,
+        keep_logs_in=Path(config.run.dir, "ray_logs"),
+    ):
+        yield
+
+
+def _spawn_engines(config: RunConfig, num_gpus: float) -> list[WorkerHandle]:
+    return spawn(
+        EngineWorker,
+        ResourcePool(num_processes=config.rollout.num_engines, num_gpus=num_gpus),
+        config,
+        "engine",
+        max_concurrency=config.rollout.max_concurrent_trajectories + _SPARE_CALLS,
+    )
 
 
 def num_cores() -> int:
@@ -100,16 +130,16 @@ def threads_per_rank(config: RunConfig) -> int:
     return config.actor.num_threads_per_worker or max(1, num_cores() // config.actor.num_workers)
 
 
-def _gpus_per_process(config: RunConfig) -> float:
+def _gpus_per_process(config: RunConfig, *, num_ranks: int) -> float:
     num_gpus = int(ray.cluster_resources().get("GPU", 0))
     if num_gpus == 0:
         return 0.0
-    wanted = config.actor.num_workers + config.rollout.num_engines
+    wanted = num_ranks + config.rollout.num_engines
     if wanted <= num_gpus:
         return 1.0
-    if num_gpus == 1 and config.actor.num_workers == 1:
+    if num_gpus == 1 and num_ranks <= 1:
         return 1.0 / wanted  # one rank and its engines share the only GPU
     raise ConfigError(
-        f"actor.num_workers and rollout.num_engines: {config.actor.num_workers} ranks and {config.rollout.num_engines} engines "
+        f"actor.num_workers and rollout.num_engines: {num_ranks} ranks and {config.rollout.num_engines} engines "
         f"need a GPU each, and there are {num_gpus}. Make them {num_gpus} together."
     )

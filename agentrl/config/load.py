@@ -11,7 +11,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError
 
 from agentrl.config.schema import RunConfig
-from agentrl.config.validate import validate
+from agentrl.config.validate import Purpose, validate
 from agentrl.errors import ConfigError
 
 ConfigTree = TypeVar("ConfigTree")
@@ -32,18 +32,23 @@ class LoadedConfig:
     """The config file, absolute; its folder is where the user's own modules are looked for."""
 
 
-def load_run_config(path: str, overrides: Sequence[str] = ()) -> LoadedConfig:
+def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpose = Purpose.TRAINING) -> LoadedConfig:
     """Read, merge and check a run config; relative paths come out absolute.
+
+    An evaluation reads no training prompts, so a config without any will do, and by default it has a folder of its own.
 
     Raises:
         ConfigError: one line with the file, the full key and the way out.
     """
     file = find_config_file(path)
+    folder = file.stem
+    if purpose is Purpose.EVALUATION:
+        overrides, folder = [*overrides, "data.train_files=[]"], f"{folder}_evaluation"
     config = load_tree(RunConfig, file, overrides)
     config = _absolute_paths(config, file)
     if config.run.dir is None:
-        config = replace(config, run=replace(config.run, dir=str(Path("runs", file.stem).resolve())))
-    validate(config, source=file.name)
+        config = replace(config, run=replace(config.run, dir=str(Path("runs", folder).resolve())))
+    validate(config, source=file.name, purpose=purpose)
     return LoadedConfig(config=config, path=file)
 
 

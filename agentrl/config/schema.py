@@ -82,11 +82,27 @@ class SimulatedEngineSection:
 
 
 @dataclass(frozen=True)
+class OpenAIEngineSection:
+    """Servers of OpenAI's completions protocol, for `rollout.engine: openai`; others run them, so they take no weights."""
+
+    base_urls: list[str] = field(default_factory=list)
+    """Address of each server, such as `http://10.0.0.1:8000/v1`; a completion goes to the one with the fewest in flight."""
+    model: str | None = None
+    """Name under which they serve the policy; absent: the only one that they list."""
+    token_env: str | None = None
+    """Environment variable that holds their bearer token; the token itself is never written."""
+
+
+@dataclass(frozen=True)
 class RolloutSection:
     """How trajectories are made."""
 
-    engine: Literal["transformers", "simulated"] = "transformers"
-    """`transformers` is the embedded engine, which needs nothing but torch; `simulated` is for planning (runners.simulate)."""
+    engine: Literal["transformers", "openai", "simulated"] = "transformers"
+    """`transformers` is the embedded engine, which needs nothing but torch; `openai` asks running servers (evaluation only);
+    `simulated` only takes time (`runners.simulate`).
+    """
+    openai: OpenAIEngineSection = field(default_factory=OpenAIEngineSection)
+    """Servers of OpenAI's completions protocol."""
     simulated: SimulatedEngineSection = field(default_factory=SimulatedEngineSection)
     """What the simulated engine is like."""
     num_engines: int = 1
@@ -106,7 +122,7 @@ class RolloutSection:
     or by the lengths of those that finished, which lets in more at the price of some tokens computed again.
     """
     temperature: float = 1.0
-    """Sampling temperature, in training and in validation."""
+    """Sampling temperature, in training and in validation; 0, greedy, is for an evaluation only."""
     top_p: float = 1.0
     """Nucleus sampling; 1 keeps the whole distribution."""
     top_k: int = 0

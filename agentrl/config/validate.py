@@ -2,20 +2,31 @@
 
 import math
 from dataclasses import asdict
+from enum import StrEnum
+from urllib.parse import urlsplit
 
 from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
-from agentrl.config.schema import JudgeSection, RunConfig
+from agentrl.config.schema import JudgeSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 
 
-def validate(config: RunConfig, *, source: str) -> None:
+class Purpose(StrEnum):
+    """What a run config is read for."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+
+
+def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAINING) -> None:
     """Refuse a config that could not run, or whose switches would have no effect.
 
     Raises:
         ConfigError: names `source`, the keys, their values and the way out.
     """
-    problems = [*_not_finite(config), *_out_of_range(config), *_contradictions(config)]
+    problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
+    problems += _engine_contradictions(config.rollout)
+    problems += _training_problems(config) if purpose is Purpose.TRAINING else _evaluation_problems(config)
     if problems:
         raise ConfigError("; ".join(f"{source}: {problem}" for problem in problems))
 
@@ -74,7 +85,6 @@ def _amounts(config: RunConfig) -> dict[str, float]:
     """Return what must be above 0."""
     rollout, actor = config.rollout, config.actor
     return {
-        "rollout.temperature": rollout.temperature,
         "rollout.simulated.step_ms": rollout.simulated.step_ms,
         "rollout.simulated.turn_tokens_median": rollout.simulated.turn_tokens_median,
         "rollout.tool_timeout_s": rollout.tool_timeout_s,
@@ -109,14 +119,32 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "algorithm.clip_ratio_high": config.algorithm.clip_ratio_high,
         "algorithm.selection.max_refill_rounds": selection.max_refill_rounds,
         "rollout.max_retries": rollout.max_retries,
+        "rollout.temperature": rollout.temperature,
         "rollout.top_k": rollout.top_k,
         "validation.every_steps": config.validation.every_steps,
     }
 
 
-def _contradictions(config: RunConfig) -> list[str]:
+def _evaluation_problems(config: RunConfig) -> list[str]:
+    if config.data.validation_files:
+        return []
+    return [
+        "`data.validation_files` is empty, and an evaluation has nothing to measure on; name a file of held-out prompts"
+    ]
+
+
+def _training_problems(config: RunConfig) -> list[str]:
     rollout, selection = config.rollout, config.algorithm.selection
     problems: list[str] = []
+    if rollout.engine == "openai":
+        problems.append(
+            "`rollout.engine` is `openai`: servers that others run take no new weights, so nothing can be trained on them; "
+            "train with `transformers`, or measure with `python -m agentrl.runners.evaluate`"
+        )
+    if rollout.temperature == 0:
+        problems.append(
+            "`rollout.temperature` is 0, and must be above 0: greedy samples of one prompt are all the same"
+        )
     if selection.method == "resample_on_correct" and selection.keep > rollout.samples_per_prompt:
         problems.append(
             f"`algorithm.selection.keep` is {selection.keep}, more than `rollout.samples_per_prompt` "
@@ -151,7 +179,35 @@ def _contradictions(config: RunConfig) -> list[str]:
             "`rollout.top_p` below 1 or `rollout.top_k` above 0 sample from a truncated distribution, which the actor's "
             "log-probabilities do not describe; train with `top_p: 1` and `top_k: 0`"
         )
-    return [*problems, *_judge_contradictions(config.judge)]
+    return problems
+
+
+def _engine_contradictions(rollout: RolloutSection) -> list[str]:
+    section = rollout.openai
+    if rollout.engine != "openai":
+        if section.base_urls or section.model is not None or section.token_env is not None:
+            return [
+                f"`rollout.openai` is set, but `rollout.engine` is `{rollout.engine}`; set that to `openai`, or leave it out"
+            ]
+        return []
+    if not section.base_urls:
+        return ["`rollout.engine` is `openai`, but `rollout.openai.base_urls` is empty; name at least one server"]
+    checks = (_base_url_problem(url, f"rollout.openai.base_urls[{i}]") for i, url in enumerate(section.base_urls))
+    return [problem for problem in checks if problem]
+
+
+def _base_url_problem(url: str, key: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"`{key}` is {url!r}: {error}; write it as `http://10.0.0.1:8000/v1`"
+    if parts.username is not None or parts.password is not None:
+        # Not quoted: a config error is logged.
+        return f"`{key}` holds a password; name the variable that holds the token in `rollout.openai.token_env` instead"
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        return f"`{key}` is {url!r}; it must be a URL such as `http://10.0.0.1:8000/v1`"
+    return None
 
 
 def _judge_contradictions(judge: JudgeSection) -> list[str]:

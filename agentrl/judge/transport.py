@@ -1,16 +1,15 @@
 """One HTTP request to one judge: bytes out, verdicts in as they come, and each failure under its name."""
 
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any
 
 import aiohttp
 from pydantic import ValidationError
 
 from agentrl.errors import JudgeUnavailableError
 from agentrl.judge.failures import BrokenError, BusyError, RefusedError
+from agentrl.judge.http_stream import lines, retry_after_s, watched_socket
 from code_judge_server.schemas import Health, SubmissionBatch, Verdict
 
 _CONNECT_TIMEOUT_S = 5.0
@@ -20,15 +19,6 @@ _REPLY_GRACE_S = 5.0
 _IDLE_CONNECTION_S = 4.0
 """Less than the server's own limit, so that an idle connection is closed from this side and no request is lost in the race."""
 _REFUSED = (400, 413, 422)
-
-_SOCKET_OPTIONS = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
-)
-"""A machine that lost its power says nothing any more: the kernel notices after about ten seconds (the last is in ms)."""
 
 
 class Transport:
@@ -43,7 +33,7 @@ class Transport:
         """Open the session on the running event loop."""
         # aiohttp's own limit of 100 connections would throttle silently; the client bounds its requests itself.
         connector = aiohttp.TCPConnector(
-            limit=0, limit_per_host=0, keepalive_timeout=_IDLE_CONNECTION_S, socket_factory=_watched_socket
+            limit=0, limit_per_host=0, keepalive_timeout=_IDLE_CONNECTION_S, socket_factory=watched_socket
         )
         self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
 
@@ -66,7 +56,7 @@ class Transport:
         timeout_s = deadline_s + _REPLY_GRACE_S
         async with self._reply("POST", f"{url}/v1/submissions/stream", timeout_s=timeout_s, body=body) as reply:
             try:
-                async for line in _lines(reply.content):
+                async for line in lines(reply.content):
                     yield Verdict.model_validate_json(line)
             except ValidationError as error:
                 raise BrokenError(f"{url}: the reply is no verdict: {error.errors()[0]['msg']}") from error
@@ -113,41 +103,9 @@ class Transport:
 async def _raise_for(reply: aiohttp.ClientResponse, url: str) -> None:
     reason = f"{url}: HTTP {reply.status}: {(await reply.content.read(300)).decode(errors='replace')}"
     if reply.status == 429:
-        raise BusyError(reason, retry_after_s=_seconds(reply.headers.get("Retry-After")))
+        raise BusyError(reason, retry_after_s=retry_after_s(reply.headers))
     if reply.status >= 500 or reply.status == HTTPStatus.REQUEST_TIMEOUT:  # it does not have the whole body
         raise BrokenError(reason)
     if reply.status in _REFUSED:
         raise RefusedError(reason)
     raise JudgeUnavailableError(f"judge {reason}. Check its address and `token_env`")
-
-
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the lines of `stream` as they come; what follows the last newline was cut off and is no line.
-
-    The stream's own `readline` refuses a line longer than its buffer, and one with the output of a program may be.
-    """
-    rest = bytearray()
-    async for chunk in stream.iter_any():
-        searched = len(rest)
-        rest += chunk
-        if (end := rest.rfind(b"\n", searched)) >= 0:
-            complete, rest = bytes(rest[:end]), rest[end + 1 :]
-            for line in complete.split(b"\n"):
-                if line:
-                    yield line
-
-
-def _watched_socket(address: tuple[Any, ...]) -> socket.socket:
-    family, kind, protocol, *_ = address
-    opened = socket.socket(family=family, type=kind, proto=protocol)
-    for level, option, value in _SOCKET_OPTIONS:
-        opened.setsockopt(level, option, value)
-    return opened
-
-
-def _seconds(retry_after: str | None) -> float:
-    """Return a `Retry-After` header in seconds; its date form, which no judge sends, counts as none."""
-    try:
-        return max(0.0, float(retry_after or 0.0))
-    except ValueError:
-        return 0.0

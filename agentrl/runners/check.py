@@ -12,7 +12,7 @@ from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
 from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
 from agentrl.runners.judges import judge_for
-from agentrl.runners.run import check_model_path, check_plugins, read_data
+from agentrl.runners.run import check_model_path, check_plugins, held_out_prompts, training_prompts
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
@@ -38,7 +38,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     console = Console()
     if level is CheckLevel.FULL:
         check_model_path(config.model.path)
-        prompts, validation_prompts = read_data(config)
+        prompts, validation_prompts = training_prompts(config), held_out_prompts(config)
         console.print(f"data: {len(prompts)} training prompts, {len(validation_prompts)} for validation")
         names = await _build_everything(tools, reward, config)
         console.print(f"tools: {', '.join(names) or 'none'}; all of them built and answered")

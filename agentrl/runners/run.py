@@ -2,16 +2,18 @@
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.handles import all_of
-from agentrl.cluster.launch import launch
+from agentrl.cluster.launch import Cluster, launch, launch_engines
 from agentrl.cluster.learner import Learner, WeightSync
 from agentrl.cluster.runtime import guarded_run
 from agentrl.config.class_path import import_by_path
@@ -30,16 +32,17 @@ from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import load_tool_configs
 from agentrl.types import Prompt
 
+ClusterT = TypeVar("ClusterT", bound=Cluster)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A run that could start: config, tools and data are read and checked."""
+class EvaluationPlan:
+    """An evaluation that could start: config, tools and data are read and checked."""
 
     loaded: LoadedConfig
     directory: RunDirectory
     tools: list[ToolConfig]
     reward: RewardSection
-    prompts: PromptDataset
     validation_prompts: list[Prompt]
 
     @property
@@ -47,15 +50,28 @@ class Plan:
         """The resolved config."""
         return self.loaded.config
 
+    def all_prompts(self) -> list[Prompt]:
+        """Return every prompt that may be rolled out."""
+        return self.validation_prompts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A run that is alive."""
+class Plan(EvaluationPlan):
+    """A training run that could start."""
 
-    plan: Plan
+    prompts: PromptDataset
+
+    def all_prompts(self) -> list[Prompt]:
+        """Return every prompt that may be rolled out."""
+        return [*self.prompts.all(), *self.validation_prompts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRun:
+    """An evaluation that is alive."""
+
+    plan: EvaluationPlan
     rollouts: AgentLoopManager
-    learner: Learner
-    weight_sync: WeightSync
     metrics: MetricsLogger
     progress: RunProgress
 
@@ -65,25 +81,41 @@ class Run:
         return self.plan.config
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(EvaluationRun):
+    """A training run that is alive."""
+
+    plan: Plan
+    learner: Learner
+    weight_sync: WeightSync
+
+
 def prepare(loaded: LoadedConfig) -> Plan:
-    """Read and check everything that a run needs; no process has started when this raises.
+    """Read and check everything that a training run needs; no process has started when this raises.
 
     Raises:
         ConfigError: where, what and the way out.
     """
+    prompts = training_prompts(loaded.config)
+    plan = prepare_evaluation(loaded)
+    return Plan(
+        loaded=loaded,
+        directory=plan.directory,
+        tools=plan.tools,
+        reward=plan.reward,
+        prompts=prompts,
+        validation_prompts=plan.validation_prompts,
+    )
+
+
+def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
+    """Read and check everything that an evaluation needs; see `prepare`."""
     directory = RunDirectory(loaded.config)
     tools, reward = check_plugins(loaded)
     check_model_path(loaded.config.model.path)
-    prompts, validation_prompts = read_data(loaded.config)
+    prompts = held_out_prompts(loaded.config)
     directory.open(_inputs(loaded.config))
-    return Plan(
-        loaded=loaded,
-        directory=directory,
-        tools=tools,
-        reward=reward,
-        prompts=prompts,
-        validation_prompts=validation_prompts,
-    )
+    return EvaluationPlan(loaded=loaded, directory=directory, tools=tools, reward=reward, validation_prompts=prompts)
 
 
 def _inputs(config: RunConfig) -> dict[str, Path]:
@@ -129,30 +161,54 @@ def check_model_path(path: str) -> None:
         raise ConfigError(f"model.path: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
 
 
-def read_data(config: RunConfig) -> tuple[PromptDataset, list[Prompt]]:
-    """Return the training prompts, and the held-out ones.
+def training_prompts(config: RunConfig) -> PromptDataset:
+    """Return the training prompts.
 
     Raises:
         ConfigError: a file, a row or a column is missing or malformed.
     """
-    data, seed = config.data, config.run.seed
-    prompts = _dataset(data.train_files, data, shuffle=data.shuffle, seed=seed)
-    if not data.validation_files:
-        return prompts, []
-    held_out = _dataset(data.validation_files, data, shuffle=False, seed=seed)
-    return prompts, held_out.take(len(held_out))
+    return _dataset(config.data.train_files, config.data, shuffle=config.data.shuffle, seed=config.run.seed)
+
+
+def held_out_prompts(config: RunConfig) -> list[Prompt]:
+    """Return the held-out prompts; the errors are those of `training_prompts`."""
+    if not config.data.validation_files:
+        return []
+    return _dataset(config.data.validation_files, config.data, shuffle=False, seed=config.run.seed).all()
 
 
 @contextlib.asynccontextmanager
 async def running(plan: Plan) -> AsyncIterator[Run]:
-    """Start every process of the run, and end them all, whatever happens."""
+    """Start every process of a training run, and end them all, whatever happens."""
+    async with _alive(plan, launch, num_steps=plan.config.run.num_steps) as (cluster, run):
+        yield Run(
+            plan=plan,
+            rollouts=run.rollouts,
+            learner=cluster.learner,
+            weight_sync=cluster.weight_sync,
+            metrics=run.metrics,
+            progress=run.progress,
+        )
+
+
+@contextlib.asynccontextmanager
+async def evaluating(plan: EvaluationPlan) -> AsyncIterator[EvaluationRun]:
+    """Start every process of an evaluation, which has no actor, and end them all, whatever happens."""
+    async with _alive(plan, launch_engines, num_steps=1) as (_, run):
+        yield run
+
+
+@contextlib.asynccontextmanager
+async def _alive(
+    plan: EvaluationPlan, launcher: Callable[..., AbstractAsyncContextManager[ClusterT]], *, num_steps: int
+) -> AsyncIterator[tuple[ClusterT, EvaluationRun]]:
     config, path = plan.config, plan.directory.path
     console = Console()
     configure_logging(path, console=console)
     with guarded_run() as temp_dir:
         async with (
             judge_for(plan.tools, plan.reward, config.judge) as judged,
-            launch(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,
+            launcher(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,
             node_judges_for(judged, config.judge) as judged,
         ):
             worker_config = WorkerConfig(
@@ -172,17 +228,10 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
                 kv_tokens=[engine.kv_tokens_capacity for engine in stats],
                 reward_timeout_s=config.reward.timeout_s,
             )
-            await rollouts.check_prompts([*plan.prompts.all(), *plan.validation_prompts])
-            with MetricsLogger(path) as metrics, RunProgress(console, num_steps=config.run.num_steps) as progress:
+            await rollouts.check_prompts(plan.all_prompts())
+            with MetricsLogger(path) as metrics, RunProgress(console, num_steps=num_steps) as progress:
                 try:
-                    yield Run(
-                        plan=plan,
-                        rollouts=rollouts,
-                        learner=cluster.learner,
-                        weight_sync=cluster.weight_sync,
-                        metrics=metrics,
-                        progress=progress,
-                    )
+                    yield cluster, EvaluationRun(plan=plan, rollouts=rollouts, metrics=metrics, progress=progress)
                 finally:
                     await rollouts.aclose()
 

@@ -9,6 +9,8 @@ runs/demo/
 ├── checkpoints/step_000010/   written beside, then renamed: it is there whole, or not at all
 ├── policy/                 the trained policy as a Hugging Face folder
 └── result.json             written last: the run is finished
+
+An evaluation leaves the same less checkpoints, policy and curve; its figures are in `result.json` too.
 """
 
 import fcntl
@@ -18,6 +20,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import orjson
 import yaml
@@ -92,10 +95,13 @@ class RunDirectory:
         """Whether the run has come to its end."""
         return self._result.is_file()
 
-    def finish(self, *, num_steps: int) -> None:
-        """Mark the run as finished."""
-        result = {"num_steps": num_steps, "policy": str(self.policy), "reward_curve": str(self.reward_curve)}
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Mark the run as finished, with what came of it as plain data."""
         _write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
+
+    def result(self) -> dict[str, Any]:
+        """Return what came of the finished run."""
+        return orjson.loads(self._result.read_bytes())
 
     def describe_result(self) -> str:
         """Return what a person wants to see at the end: the curve, and where everything is."""

@@ -8,7 +8,7 @@ from agentrl.algorithms.group_filter import select
 from agentrl.errors import RolloutError
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
-from agentrl.runners.run import Run
+from agentrl.runners.run import EvaluationRun, Run
 from agentrl.runners.run_directory import RunState
 from agentrl.types import Group, Prompt, TrajectorySummary
 
@@ -81,6 +81,11 @@ async def validate(run: Run, *, step: int) -> dict[str, float]:
     every = run.config.validation.every_steps
     if every == 0 or (step % every != 0 and step != run.config.run.num_steps):
         return {}
+    return summarise_validation(await roll_out_held_out(run, step=step))
+
+
+async def roll_out_held_out(run: EvaluationRun, *, step: int) -> list[TrajectorySummary]:
+    """Roll out the held-out prompts with the policy after update `step`, and write the trajectories down."""
     prompts = run.plan.validation_prompts
     groups = await _roll_out(
         run,
@@ -91,7 +96,7 @@ async def validate(run: Run, *, step: int) -> dict[str, float]:
     )
     await run.rollouts.record(groups, prompts, step=step, validation=True)
     await run.rollouts.metrics()  # so that the judge's figures of the next step are of training alone
-    return summarise_validation(_summaries(groups))
+    return _summaries(groups)
 
 
 async def restore(run: Run) -> RunState:
@@ -125,11 +130,12 @@ async def finish(run: Run) -> None:
     directory = run.plan.directory
     await run.learner.export(str(directory.policy))
     draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
-    directory.finish(num_steps=run.config.run.num_steps)
+    policy, curve = str(directory.policy), str(directory.reward_curve)
+    directory.finish({"num_steps": run.config.run.num_steps, "policy": policy, "reward_curve": curve})
 
 
 async def _roll_out(
-    run: Run, prompts: Sequence[Prompt], description: str, *, step: int, samples_per_prompt: int
+    run: EvaluationRun, prompts: Sequence[Prompt], description: str, *, step: int, samples_per_prompt: int
 ) -> list[Group]:
     run.progress.start_rollout(description, num_trajectories=len(prompts) * samples_per_prompt)
     return await run.rollouts.collect(

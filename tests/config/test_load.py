@@ -7,6 +7,7 @@ import pytest
 from agentrl.config.class_path import import_by_path
 from agentrl.config.flatten import flatten
 from agentrl.config.load import find_config_file, load_run_config, resolve_path
+from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
 
 MINIMAL = "data: {train_files: [train.jsonl]}\nmodel: {path: policy}\n"
@@ -101,10 +102,59 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["actor.adam_beta1=2"], "actor.adam_beta1"),
         (["judge.num_slots=-1"], "judge.num_slots"),
         (["algorithm.selection.min_positives=-5"], "algorithm.selection.min_positives"),
+        (["rollout.engine=openai", "rollout.openai.base_urls=['http://a:1/v1']"], "rollout.engine"),
+        (["rollout.engine=openai"], "rollout.openai.base_urls"),
+        (["rollout.openai.token_env=TOKEN"], "rollout.openai"),
     ],
 )
 def test_contradictions_and_ranges_are_refused_with_their_keys(config_file: Path, overrides: list[str], named: str):
     assert f"`{named}`" in refused(config_file, *overrides)
+
+
+EVALUATION = [
+    "data.validation_files=[held_out.jsonl]",
+    "rollout.engine=openai",
+    "rollout.openai.base_urls=['http://10.0.0.1:8000/v1']",
+]
+
+
+def test_an_evaluation_needs_no_training_prompts_and_samples_as_it_likes(tmp_path: Path):
+    file = tmp_path / "measure.yaml"
+    file.write_text("model: {path: policy}\n")
+    words = [*EVALUATION, "rollout.temperature=0", "rollout.top_p=0.9", "rollout.top_k=20"]
+    config = load_run_config(str(file), words, purpose=Purpose.EVALUATION).config
+    assert (config.rollout.temperature, config.rollout.top_k, config.data.train_files) == (0, 20, [])
+
+
+def test_an_evaluation_of_a_training_config_has_a_folder_of_its_own(config_file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(config_file.parent)
+    config = load_run_config(str(config_file), EVALUATION, purpose=Purpose.EVALUATION).config
+    assert config.run.dir == str(config_file.parent / "runs" / "small_evaluation")
+    assert config.data.train_files == []
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("data.validation_files=[]", "`data.validation_files` is empty"),
+        ("rollout.temperature=-1", "`rollout.temperature` is -1"),
+        ("rollout.openai.base_urls=[]", "`rollout.openai.base_urls` is empty"),
+        ("rollout.openai.base_urls=['10.0.0.1:8000']", "`rollout.openai.base_urls[0]`"),
+        ("rollout.openai.base_urls=['http://a:1','http://a:99999']", "`rollout.openai.base_urls[1]`"),
+        ("rollout.openai.base_urls=['http://a/v1?key=x']", "`rollout.openai.base_urls[0]`"),
+    ],
+)
+def test_an_evaluation_that_could_not_run_is_refused(config_file: Path, override: str, named: str):
+    with pytest.raises(ConfigError) as caught:
+        load_run_config(str(config_file), [*EVALUATION, override], purpose=Purpose.EVALUATION)
+    assert named in str(caught.value)
+
+
+def test_a_password_in_the_address_of_a_server_is_refused_and_not_repeated(config_file: Path):
+    words = [*EVALUATION, "rollout.openai.base_urls=['http://me:hunter2@a:1/v1']"]
+    with pytest.raises(ConfigError, match=r"token_env") as caught:
+        load_run_config(str(config_file), words, purpose=Purpose.EVALUATION)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_run_directory_is_named_after_the_config(config_file: Path, monkeypatch: pytest.MonkeyPatch):

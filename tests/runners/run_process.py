@@ -63,9 +63,10 @@ def running(
     config: str = "configs/demo.yaml",
     cwd: Path | None = None,
     python: str = sys.executable,
+    runner: str = "rstar2",
 ) -> Iterator[RunProcess]:
     """Start a run; kill it at the end if it still runs."""
-    command = [python, "-m", "agentrl.runners.rstar2", config, f"run.dir={run_dir}", *overrides]
+    command = [python, "-m", f"agentrl.runners.{runner}", config, f"run.dir={run_dir}", *overrides]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd)
     try:
         yield RunProcess(process, run_dir)

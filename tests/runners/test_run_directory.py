@@ -126,5 +126,6 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line():
 
 def test_a_run_is_finished_only_by_its_result(run: RunDirectory):
     assert not run.finished
-    run.finish(num_steps=60)
+    run.finish({"num_steps": 60})
     assert run.finished
+    assert run.result() == {"num_steps": 60}

@@ -1,0 +1,250 @@
+"""The engine that others run: servers of OpenAI's completions protocol, with token ids in and token ids out.
+
+For evaluation. Several servers share the completions, each going to the one with the fewest in flight; what a server did
+not answer goes to another one, with its seed, so that what is long is not sampled anew until it is short. The protocol has
+no deadlines: when one passes, or a request is aborted or cancelled, the connection is closed and the server stops sampling.
+
+It does NOT load weights, freeze what runs, or free the servers' memory.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Literal, NoReturn
+
+from transformers import AutoTokenizer
+
+from agentrl.config.schema import ModelSection, RolloutSection
+from agentrl.engine.base import EngineStats
+from agentrl.engine.openai_examination import Examination
+from agentrl.engine.openai_reply import Sampled, read_completion
+from agentrl.engine.openai_servers import OpenAIServers, Server
+from agentrl.engine.openai_wire import BrokenError, NotAnsweredError, OpenAIWire, completion_body
+from agentrl.errors import ConfigError, EngineError
+from agentrl.types import Completion, Deadline, SamplingParams
+from agentrl.weight_sync.base import WeightSource
+
+_MAX_FAILURES_INSIDE = 2
+"""Tries that servers fail on inside (HTTP 500), after which the request itself is held to be the cause."""
+_SILENCE_S = 30.0
+"""A server that has not said a word for so long when the deadline passes may have hung."""
+
+
+class OpenAIEngine:
+    """An `Engine` that asks running servers; at most `rollout.max_concurrent_trajectories` requests are open at once."""
+
+    def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
+        self._model_path = model.path
+        self._rollout = rollout
+        self._places = asyncio.Semaphore(rollout.max_concurrent_trajectories)
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._limits: dict[str, asyncio.Timeout] = {}
+        self._num_running = 0
+        self._num_running_tokens = 0
+        self._counts = EngineStats(
+            num_running=0,
+            num_waiting=0,
+            kv_tokens_used=0,
+            kv_tokens_capacity=rollout.max_concurrent_trajectories
+            * (rollout.max_prompt_tokens + rollout.max_response_tokens),
+            policy_version=0,
+            num_generated_tokens=0,
+            num_prefill_tokens=0,
+            num_cached_tokens=0,
+        )
+        self._wire: OpenAIWire
+        self._servers: OpenAIServers
+
+    async def start(self) -> None:
+        """Examine the servers with two short completions each.
+
+        Raises:
+            ConfigError: the token's variable is not set, or `model.path` has no tokenizer.
+            EngineError: a server will not do (the message says why, and the way out), or none answers.
+        """
+        section = self._rollout.openai
+        self._wire = OpenAIWire(token=_token(section.token_env))
+        encode = await asyncio.to_thread(_load_encoder, self._model_path)
+        self._servers = OpenAIServers(
+            section.base_urls, Examination(wire=self._wire, rollout=self._rollout, encode=encode)
+        )
+        await self._wire.start()
+        try:
+            await self._servers.start()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def generate(
+        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
+    ) -> Completion:
+        """Sample one completion; see `Engine`. Requests wait while the engine is paused.
+
+        What no server answers is sent again, with jittered back-off, until the deadline.
+
+        Raises:
+            EngineError: a server refuses the request, failed inside on it again, or its reply is not one token id and one
+                finite log-probability after the other.
+        """
+        sampled = Sampled()
+        try:
+            async with asyncio.timeout(deadline.remaining_s()) as limit:
+                self._limits[request_id] = limit
+                async with self._place(len(token_ids)):
+                    await self._sample(token_ids, params, sampled, request_id)
+        except TimeoutError:
+            pass  # the deadline or an abort: what is there by now is the completion
+        finally:
+            self._limits.pop(request_id, None)
+            self._count(len(token_ids), sampled)
+        return sampled.completion(max_tokens=params.max_tokens, where=f"engine: request `{request_id}`")
+
+    async def abort(self, request_id: str) -> None:
+        """End a request with what it has; unknown ids are ignored."""
+        limit = self._limits.get(request_id)
+        if limit is not None and not limit.expired():
+            limit.reschedule(0)
+
+    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
+        """Send nothing more; what runs is awaited (`wait`) or ended (`abort`).
+
+        Raises:
+            EngineError: `keep`: servers of others cannot be frozen.
+        """
+        if mode == "keep":
+            _refuse("freeze what they are sampling (`pause` with `keep`)")
+        self._awake.clear()
+        if mode == "abort":
+            for request_id in list(self._limits):
+                await self.abort(request_id)
+        await self._idle.wait()
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        self._awake.set()
+
+    async def sleep(self, level: int) -> None:
+        """Refuse: the memory is the servers' own (EngineError)."""
+        _refuse("be put to sleep")
+
+    async def wake(self, tags: tuple[str, ...]) -> None:
+        """Refuse: see `sleep` (EngineError)."""
+        _refuse("be woken")
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        """Refuse: the weights are those that the servers were started with (EngineError)."""
+        _refuse("load weights")
+
+    async def stats(self) -> EngineStats:
+        """Return the load of this engine's own requests; what others send to the same servers is not in it."""
+        return replace(
+            self._counts,
+            num_running=self._num_running,
+            num_waiting=len(self._limits) - self._num_running,
+            kv_tokens_used=self._num_running_tokens,
+        )
+
+    async def aclose(self) -> None:
+        """End what runs, and close the connections."""
+        for request_id in list(self._limits):
+            await self.abort(request_id)
+        await self._servers.aclose()
+        await self._wire.aclose()
+
+    async def _sample(self, prompt: list[int], params: SamplingParams, sampled: Sampled, request_id: str) -> None:
+        """Try until there is a completion in `sampled`."""
+        num_failures_inside = 0
+        while True:
+            try:
+                async with self._servers.borrow() as server:
+                    await self._try(server, prompt, params, sampled, request_id)
+                return
+            except NotAnsweredError as error:
+                num_failures_inside += isinstance(error, BrokenError) and error.failed_inside
+                if num_failures_inside >= _MAX_FAILURES_INSIDE:
+                    raise EngineError(
+                        f"engine: request `{request_id}` failed {num_failures_inside} times: {error}"
+                    ) from error
+
+    async def _try(
+        self, server: Server, prompt: list[int], params: SamplingParams, sampled: Sampled, request_id: str
+    ) -> None:
+        where = f"engine {server.base_url}: request `{request_id}`"
+        if server.max_tokens is not None:
+            room = server.max_tokens - len(prompt)
+            if room < 1:
+                raise EngineError(
+                    f"{where}: a prompt of {len(prompt)} tokens does not fit a context of {server.max_tokens}, of which one is "
+                    "for the answer. Serve it with a longer context, or lower `rollout.max_response_tokens`"
+                )
+            params = replace(params, max_tokens=min(params.max_tokens, room))
+        sampled.forget()
+        started_at = time.monotonic()
+        chunks = self._wire.complete(server.base_url, completion_body(prompt, params, model=server.model))
+        try:
+            await read_completion(chunks, sampled, where=where)
+        except asyncio.CancelledError:
+            silent_s = time.monotonic() - started_at
+            if not sampled.token_ids and silent_s >= _SILENCE_S:
+                self._servers.suspect(server, f"{where}: not a token in {silent_s:.0f} s")
+            raise
+
+    @asynccontextmanager
+    async def _place(self, num_prompt_tokens: int) -> AsyncIterator[None]:
+        """Wait for one of the places while the engine is not paused, and hold it."""
+        async with self._places:
+            await self._awake.wait()
+            self._idle.clear()
+            self._num_running += 1
+            self._num_running_tokens += num_prompt_tokens
+            try:
+                yield
+            finally:
+                self._num_running -= 1
+                self._num_running_tokens -= num_prompt_tokens
+                if self._num_running == 0:
+                    self._idle.set()
+
+    def _count(self, num_prompt_tokens: int, sampled: Sampled) -> None:
+        if not sampled.token_ids:
+            return
+        counts = self._counts
+        self._counts = replace(
+            counts,
+            num_generated_tokens=counts.num_generated_tokens + len(sampled.token_ids),
+            num_prefill_tokens=counts.num_prefill_tokens + num_prompt_tokens - sampled.num_cached_tokens,
+            num_cached_tokens=counts.num_cached_tokens + sampled.num_cached_tokens,
+        )
+
+
+def _token(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    token = os.environ.get(variable)
+    if not token:
+        raise ConfigError(
+            f"rollout.openai.token_env: it is `{variable}`, but that variable is not set in this process; export the servers' "
+            "token under that name"
+        )
+    return token
+
+
+def _load_encoder(model_path: str) -> Callable[[str], list[int]]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: no tokenizer in `{model_path}`: {error}") from error
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise EngineError(
+        f"engine `openai`: the servers in `rollout.openai.base_urls` are run by others and cannot {what}. Use another "
+        "`rollout.engine` for that"
+    )

@@ -1,0 +1,53 @@
+"""pass@k: the chance that at least one of k samples of a prompt solves it."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from agentrl.types import TrajectorySummary
+
+_SOLVED_REWARD = 1.0
+
+
+def pass_at_k(summaries: Sequence[TrajectorySummary], *, samples_per_prompt: int) -> dict[str, float]:
+    """Return `validation/pass_at_<k>` and its standard error over prompts, for k of 2, 4, 8, ... and all samples.
+
+    The unbiased estimator of arXiv:2107.03374 (`1 - C(n - c, k) / C(n, k)` for c solved of n samples), averaged over the
+    prompts. A sample is solved with a reward of 1 or more; one whose infrastructure failed does not count among the n, and a
+    prompt with fewer than k that do is left out.
+    """
+    solved: defaultdict[str, list[bool]] = defaultdict(list)
+    for summary in summaries:
+        if summary.reward is not None:
+            solved[summary.prompt_id].append(summary.reward >= _SOLVED_REWARD)
+    metrics: dict[str, float] = {}
+    for k in _sizes(samples_per_prompt):
+        chances = [_chance(len(samples), sum(samples), k) for samples in solved.values() if len(samples) >= k]
+        metrics[f"validation/pass_at_{k}"] = _mean(chances)
+        metrics[f"validation/pass_at_{k}_stderr"] = _stderr(chances)
+    return metrics
+
+
+def _sizes(samples_per_prompt: int) -> Iterator[int]:
+    k = 2
+    while k < samples_per_prompt:
+        yield k
+        k *= 2
+    if samples_per_prompt > 1:
+        yield samples_per_prompt
+
+
+def _chance(num_samples: int, num_solved: int, k: int) -> float:
+    return 1.0 - math.comb(num_samples - num_solved, k) / math.comb(num_samples, k)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _stderr(values: Sequence[float]) -> float:
+    """Return the sample standard deviation over the root of the number; NaN for fewer than two."""
+    if len(values) < 2:
+        return math.nan
+    mean = _mean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))

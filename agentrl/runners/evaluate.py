@@ -1,0 +1,97 @@
+"""Measures a policy on the held-out prompts: `python -m agentrl.runners.evaluate config.yaml [section.key=value ...]`.
+
+prompt -> agent loop -> engine -> tool call -> judge -> trajectory -> reward -> accuracy. The same workers, tools and rewards
+as in training, without an actor: the engine is the embedded one on the folder in `model.path`, or running servers
+(`rollout.engine: openai`). A config of a training run will do as it is.
+"""
+
+import math
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.config.validate import Purpose
+from agentrl.observability.pass_at_k import pass_at_k
+from agentrl.observability.rollout_metrics import summarise_validation
+from agentrl.runners.command_line import make_parser, run_command
+from agentrl.runners.run import EvaluationRun, evaluating, prepare_evaluation
+from agentrl.runners.steps import roll_out_held_out
+
+
+async def evaluate(loaded: LoadedConfig) -> None:
+    """Measure once, and print the result; where it has been measured already, only print it."""
+    plan = prepare_evaluation(loaded)  # whatever can be wrong is found here, before any process starts
+    if plan.directory.finished:
+        print(f"{plan.directory.path} holds this evaluation already; name another `run.dir` to measure again")
+    else:
+        async with evaluating(plan) as run:  # judge, Ray, engines, agent-loop workers
+            plan.directory.finish(await measure(run))
+    result = plan.directory.result()
+    print(f"{result['model']}: {result['num_prompts']:,} prompts x {result['samples_per_prompt']} samples")
+    Console().print(result_table(result))
+    print(f"trajectories: {result['trajectories']}")
+
+
+async def measure(run: EvaluationRun) -> dict[str, Any]:
+    """Roll out every held-out prompt `validation.samples_per_prompt` times; return the result as plain data."""
+    directory, samples = run.plan.directory, run.config.validation.samples_per_prompt
+    run.metrics.take_back(after_step=-1)  # what a killed evaluation left
+    directory.trajectories.take_back(after_step=-1)
+    summaries = await roll_out_held_out(run, step=0)
+    metrics = summarise_validation(summaries) | pass_at_k(summaries, samples_per_prompt=samples)
+    run.metrics.log(0, metrics)
+    return {
+        "model": run.config.rollout.openai.model or run.config.model.path,
+        "num_prompts": len(run.plan.validation_prompts),
+        "samples_per_prompt": samples,
+        "trajectories": str(directory.path / "trajectories"),
+        "metrics": metrics,
+    }
+
+
+def result_table(result: dict[str, Any]) -> Table:
+    """Return what a person wants to see: the accuracy, and what it is made of."""
+    metrics: dict[str, float | None] = result["metrics"]
+
+    def value(name: str, digits: int = 3) -> str:
+        number = metrics.get(f"validation/{name}")
+        return "-" if number is None or math.isnan(number) else f"{number:.{digits}f}"
+
+    table = Table()
+    for column in ("what", "value", "standard error"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    table.add_row("accuracy (mean reward)", value("accuracy"), value("accuracy_stderr"))
+    for name in metrics:
+        k = name.removeprefix("validation/pass_at_")
+        if k.isdigit():
+            table.add_row(f"pass@{k}", value(f"pass_at_{k}"), value(f"pass_at_{k}_stderr"))
+    table.add_section()
+    table.add_row("trajectories that call a tool", value("tool_call_share"), "")
+    table.add_row("tool calls that succeed", value("tool_success_rate"), "")
+    table.add_row("sampled tokens per trajectory", value("response_tokens_mean", 1), "")
+    table.add_row("cut short (tokens, turns or time)", _cut_short(metrics), "")
+    table.add_row("left out (infrastructure failed)", value("infra_errors", 0), "")
+    return table
+
+
+def _cut_short(metrics: dict[str, float | None]) -> str:
+    shares = [metrics[f"validation/{name}_share"] for name in ("truncated", "max_turns", "timeout")]
+    known = [share for share in shares if share is not None]
+    return f"{math.fsum(known):.3f}" if known else "-"
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    arguments = make_parser("evaluate", "Measure a policy on the held-out prompts.").parse_intermixed_args()
+
+    async def command() -> None:
+        await evaluate(load_run_config(arguments.config, arguments.overrides, purpose=Purpose.EVALUATION))
+
+    return run_command(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

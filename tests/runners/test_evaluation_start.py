@@ -1,0 +1,43 @@
+"""An evaluation before it starts, and its table; without Ray, judge or engine."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.runners.evaluate import result_table
+
+
+def refused(runner: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", f"agentrl.runners.{runner}", "configs/demo.yaml", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+SERVERS = ["rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:9/v1']"]
+
+
+def test_training_on_servers_of_others_is_refused_before_anything_starts(tmp_path: Path):
+    message = refused("rstar2", f"run.dir={tmp_path / 'run'}", *SERVERS)
+    assert "`rollout.engine` is `openai`" in message
+    assert "agentrl.runners.evaluate" in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [("data.validation_files=[]", "data.validation_files"), ("model.path=/nowhere", "/nowhere")],
+)
+def test_an_evaluation_that_cannot_run_ends_in_one_line_before_anything_starts(
+    tmp_path: Path, override: str, named: str
+):
+    assert named in refused("evaluate", f"run.dir={tmp_path / 'run'}", *SERVERS, override)
+
+
+def test_what_could_not_be_measured_is_a_dash_in_the_table():
+    shares = {f"validation/{name}_share": None for name in ("truncated", "max_turns", "timeout")}
+    table = result_table({"metrics": {"validation/accuracy": 0.25, "validation/tool_success_rate": None} | shares})
+    assert list(table.columns[1].cells) == ["0.250", "-", "-", "-", "-", "-"]
