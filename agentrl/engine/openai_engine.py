@@ -32,6 +32,9 @@ _MAX_FAILURES_INSIDE = 2
 _SILENCE_S = 30.0
 """A server that has not said a word for so long when the deadline passes may have hung."""
 
+_AT_ONCE = 0.0
+"""A time of the event loop's clock that is past; an abort brings a request's deadline forward to it."""
+
 
 class OpenAIEngine:
     """An `Engine` that asks running servers; at most `rollout.max_concurrent_trajectories` requests are open at once."""
@@ -90,26 +93,27 @@ class OpenAIEngine:
 
         Raises:
             EngineError: a server refuses the request, failed inside on it again, or its reply is not one token id and one
-                finite log-probability after the other.
+                finite log-probability after the other; or the deadline passed because servers failed.
         """
-        sampled = Sampled()
+        sampled, where = Sampled(), f"engine: request `{request_id}`"
+        limit = self._limits[request_id] = asyncio.timeout(deadline.remaining_s())
         try:
-            async with asyncio.timeout(deadline.remaining_s()) as limit:
-                self._limits[request_id] = limit
-                async with self._place(len(token_ids)):
-                    await self._sample(token_ids, params, sampled, request_id)
-        except TimeoutError:
-            pass  # the deadline or an abort: what is there by now is the completion
+            async with limit, self._place(len(token_ids)):
+                await self._sample(token_ids, params, sampled, request_id)
+        except TimeoutError as error:
+            # What is there by now is the completion. But time that servers have wasted says nothing about the policy.
+            if sampled.failure and sampled.finish_reason is None and limit.when() != _AT_ONCE:
+                raise EngineError(f"{where} was not answered by its deadline: {sampled.failure}") from error
         finally:
             self._limits.pop(request_id, None)
             self._count(len(token_ids), sampled)
-        return sampled.completion(max_tokens=params.max_tokens, where=f"engine: request `{request_id}`")
+        return sampled.completion(max_tokens=params.max_tokens, where=where)
 
     async def abort(self, request_id: str) -> None:
         """End a request with what it has; unknown ids are ignored."""
         limit = self._limits.get(request_id)
         if limit is not None and not limit.expired():
-            limit.reschedule(0)
+            limit.reschedule(_AT_ONCE)
 
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
         """Send nothing more; what runs is awaited (`wait`) or ended (`abort`).
@@ -166,6 +170,7 @@ class OpenAIEngine:
                     await self._try(server, prompt, params, sampled, request_id)
                 return
             except NotAnsweredError as error:
+                sampled.failure = str(error)
                 num_failures_inside += isinstance(error, BrokenError) and error.failed_inside
                 if num_failures_inside >= _MAX_FAILURES_INSIDE:
                     raise EngineError(
@@ -192,7 +197,8 @@ class OpenAIEngine:
         except asyncio.CancelledError:
             silent_s = time.monotonic() - started_at
             if not sampled.token_ids and silent_s >= _SILENCE_S:
-                self._servers.suspect(server, f"{where}: not a token in {silent_s:.0f} s")
+                sampled.failure = f"{where}: not a token in {silent_s:.0f} s"
+                self._servers.suspect(server, sampled.failure)
             raise
 
     @asynccontextmanager

@@ -25,6 +25,8 @@ class Sampled:
     prompt_token_ids: list[int] | None = None
     num_cached_tokens: int = 0
     """Prompt tokens that the server says it found in its cache."""
+    failure: str = ""
+    """Why an earlier try gave nothing, or why this one seems to give nothing."""
 
     def forget(self) -> None:
         """Start again, for another try."""

@@ -224,11 +224,34 @@ async def test_at_its_deadline_a_request_gives_what_there_is_and_the_server_stop
     await until(lambda: server.num_left == 1)
 
 
-async def test_a_deadline_ends_waiting_for_a_server_that_never_answers(server: OpenAIServer, start_engine: StartEngine):
+async def test_a_deadline_that_passes_because_servers_fail_is_an_error_and_no_slow_answer(
+    server: OpenAIServer, start_engine: StartEngine
+):
+    engine = await start_engine(server)
+    server.script = always(Status(503, "gone"))
+    with pytest.raises(EngineError, match=r"not answered by its deadline: .*HTTP 503: gone"):
+        await generate(engine, within_s=0.5)
+
+
+async def test_a_deadline_that_passes_before_the_first_token_gives_none(
+    server: OpenAIServer, start_engine: StartEngine
+):
+    engine = await start_engine(server)
+    server.script = always(Pause(60))
+    completion = await generate(engine, within_s=0.3)
+    assert (completion.token_ids, completion.finish_reason) == ([], FinishReason.ABORT)
+
+
+async def test_a_request_that_is_aborted_while_servers_fail_gives_nothing(
+    server: OpenAIServer, start_engine: StartEngine
+):
     engine = await start_engine(server)
     server.script = always(Status(503))
-    completion = await generate(engine, within_s=0.5)
-    assert (completion.token_ids, completion.finish_reason) == ([], FinishReason.ABORT)
+    asked = asyncio.create_task(generate(engine, name="mine"))
+    await until(lambda: len(server.bodies) >= 1)
+    await asyncio.sleep(0.05)
+    await engine.abort("mine")
+    assert (await asked).finish_reason is FinishReason.ABORT
 
 
 async def test_an_aborted_request_gives_what_there_is_and_the_server_stops(
