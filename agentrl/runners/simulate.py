@@ -22,7 +22,7 @@ from agentrl.engine.simulated_engine import SimulatedEngine
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.rewards.simulated_reward import SIMULATED_REWARD
 from agentrl.runners.command_line import EXIT_USAGE, make_parser
-from agentrl.runners.run import check_model_path, check_plugins, read_data
+from agentrl.runners.run import check_model_path, check_plugins, training_prompts
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.tools.simulated_tool import SIMULATED_TOOL
 from agentrl.types import Group, TrajectorySummary
@@ -75,7 +75,7 @@ async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None
     tools, reward = check_plugins(loaded)
     _refuse_real_time(config, [tool.class_name for tool in tools])
     check_model_path(config.model.path)
-    prompts, _ = read_data(config)
+    prompts = training_prompts(config)
     engines = [SimulatedEngine(config.model, config.rollout) for _ in range(config.rollout.num_engines)]
     for engine in engines:
         await engine.start()
