@@ -182,7 +182,7 @@ async def test_a_server_that_was_late_itself_fails_no_job_that_was_not(ends: tup
     slot, other = ends
     running = await begin(slot, other, Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.05)))
     protocol.close_all(other.take_job()[1])
-    protocol.send(other.end, ENDED)
+    protocol.send(other.end, {**ENDED, "wall_time_s": 0.04})
     block_the_event_loop()
     assert (await running.outcome).ending is Ending.EXITED
     other.end.setblocking(False)

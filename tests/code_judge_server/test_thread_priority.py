@@ -16,11 +16,13 @@ def nice_and_slice_ns():
     _, _, _, nice, _, slice_ns, _, _ = struct.unpack("=IIQiIQQQ", attributes.raw)
     return nice, slice_ns
 
+if os.geteuid() == 0:
+    os.setpriority(os.PRIO_PROCESS, 0, 0)  # however nice the tests are
 if sys.argv[1] == "as user":
     os.setgid(65534)
     os.setuid(65534)
 elif sys.argv[1] == "made nice":
-    os.nice(3)
+    os.setpriority(os.PRIO_PROCESS, 0, 19)
 print(*nice_and_slice_ns(), flush=True)
 prefer_this_thread()
 if os.fork() == 0:
@@ -59,4 +61,4 @@ def test_the_server_of_a_user_gets_short_slices_alone():
 
 def test_a_nice_value_that_an_operator_gave_stays():
     before, of_child, own = preferred("made nice")
-    assert own == (3, SHORT_NS) != before == of_child
+    assert own == (19, SHORT_NS) != before == of_child
