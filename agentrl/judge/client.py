@@ -78,6 +78,7 @@ class JudgeClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._senders.clear()  # one that was cancelled before its first step is still there
         fail(self._queue, JudgeUnavailableError(CLOSED))
         self._queue.clear()
         await self._hosts.aclose()

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import RejectedError, rejection
+from code_judge_server.api.http_guards import OPEN_PATHS
 from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 _ARRIVAL_TIMEOUT_S = 120.0
@@ -40,6 +41,8 @@ class LimitBody:
             return await self._app(scope, receive, send)
         is_patient = not scope["path"].startswith("/v1/")
         expected = _announced_bytes(scope)
+        if expected == 0 or scope["path"] in OPEN_PATHS:  # no body, or none that is read
+            return await self._app(scope, receive, send)
         if expected is None:
             expected = self._max_bytes if is_patient else 0
         if expected > self._max_bytes:

@@ -80,8 +80,10 @@ class RequireToken:
         if hmac.compare_digest(given, self._expected):
             return await self._app(scope, receive, send)
         error = RejectedError("authorization: the bearer token is missing or wrong", status_code=401)
-        # Closed, since who has no token is to take no place from who has one.
-        headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
+        headers = {"WWW-Authenticate": "Bearer"}
+        if not {b"content-length", b"transfer-encoding"} & {name for name, _ in scope["headers"]}:
+            # Who has no token is to take no place from who has one. With a body on its way, closing could lose this answer.
+            headers["Connection"] = "close"
         return await rejection(error, headers=headers)(scope, receive, send)
 
 

@@ -5,7 +5,7 @@ its reply, and replies in one piece.
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from code_judge_server.api.open_connections import OpenConnections
 
@@ -63,6 +63,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    _answered: RequestResponseCycle | None = None
+    """The request that is being answered, or was last."""
 
     def connection_made(self, transport: Any) -> None:
         """Expect the first head."""
@@ -100,12 +102,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._forget_writing()
         self._end_if_all_is_sent()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
         self._forget_head()
         self._forget_writing()
         self.open_connections.remove(self)
         super().connection_lost(exc)
+        if (
+            self._answered is not None and not self._answered.response_complete
+        ):  # uvicorn tells the last of a pipeline only
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def abort(self) -> None:
         """Close the connection at once, whatever is not sent yet."""

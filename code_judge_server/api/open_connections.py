@@ -44,12 +44,17 @@ class OpenConnections:
         """Take a new one in, in place of another if need be; close it if none can go."""
         if len(self) >= self._most:
             self._metrics.connection_closed()
-            spare = self._newcomers or self._idle
-            if not spare:
+            if not self._newcomers and not self._idle:
                 connection.abort()
                 return
-            spare.popitem(last=False)[0].abort()
+            self._next_to_go().popitem(last=False)[0].abort()
         self._newcomers[connection] = None
+
+    def _next_to_go(self) -> "OrderedDict[Abortable, None]":
+        """Newcomers first, unless they are few: the next one would then push out the last before its head can be there."""
+        if not self._idle or len(self._newcomers) > self._most // 4:
+            return self._newcomers
+        return self._idle
 
     def begin(self, connection: Abortable) -> None:
         """Note that it has sent a head, and is to be answered."""

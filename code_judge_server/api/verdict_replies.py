@@ -106,6 +106,7 @@ class BatchReply(VerdictReply):
             separator = b","
             if len(chunk) > _CHUNK_BYTES:
                 await send(_body(bytes(chunk), more=True))
+                await asyncio.sleep(0)  # which sending alone need not do
                 chunk.clear()
         await send(_body(bytes(chunk) + b"]}"))
 

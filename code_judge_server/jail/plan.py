@@ -211,4 +211,6 @@ def _links_and_end(path: str) -> list[str]:
             ahead += target.split("/")[::-1]
         else:
             here = step
+    if ahead:
+        raise HiddenPathError(f"{path}: more than {_MOST_LINKS} links lead there. Name where it really is")
     return [*found, here or "/"]

@@ -13,10 +13,12 @@ _ACCEPTS, _REFUSES = 0, 1
 _UNCAUGHT = re.compile(
     rb"^(?:Traceback \(most recent call last\):\n  File \"|"
     rb"  \+ Exception Group Traceback \(most recent call last\):\n|"
-    rb"  File \".*\", line \d+\n(?: .*\n)*(?:SyntaxError|IndentationError|TabError): )",
+    rb"  File \".*\", line \d+\n(?: .*\n){0,3}(?:SyntaxError|IndentationError|TabError): )",
     re.MULTILINE,
 )
-"""What Python writes to stderr before it ends with exit code 1: that of a refusal."""
+"""What Python writes to stderr before it ends with exit code 1: that of a refusal. The search takes time in proportion to the
+text, which a judged program may have had its checker repeat.
+"""
 
 
 class CheckerFailedError(Exception):

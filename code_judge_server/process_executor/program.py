@@ -23,6 +23,8 @@ from code_judge_server.process_executor.spawn import CommandLimits, spawn
 
 SAMPLE_INTERVAL_S = 0.02
 _READ_BYTES = 65536
+_LATENESS_S = 0.1
+"""By which this process may see too late, on a busy machine, that a command has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +198,7 @@ class _Watch:
             return Ending.MEMORY
         if self._reaped_cpu_s > self._limits.cpu_time_s:
             return Ending.CPU_TIME
-        if waited_s > self._limits.wall_time_s:
+        if waited_s > self._limits.wall_time_s + _LATENESS_S:
             return Ending.WALL_TIME
         return Ending.EXITED
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from code_judge_server.queueing.queued_run import QueuedRun
 from code_judge_server.queueing.run_times import RunTimes
 
+_MOST_DEBTORS = 10_000
+"""Idle clients whose use is remembered; of more, those that used least are forgotten."""
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Client:
@@ -73,9 +76,12 @@ class FairQueue:
             used_s, _, name = heapq.heappop(self._heap)
             client = self._clients[name]
             client.in_heap = False
-            if client.waiting:
+            if not client.waiting:
+                self._forget_if_idle(name, client)
+            elif client.used_s > used_s:  # a run of it took longer than it was charged with, meanwhile
+                self._enter_heap(name, client)
+            else:
                 break
-            self._forget_if_idle(name, client)
         self._virtual_time_s = max(self._virtual_time_s, used_s)
         self._forget_caught_up()
         run, _ = client.waiting.popitem(last=False)
@@ -104,15 +110,23 @@ class FairQueue:
         self._forget_if_idle(run.client, client)
 
     def work_ahead_s(self, name: str) -> float:
-        """Return the slot time that goes to others before a run starts that a client entered now.
+        """Return the slot time that is used before a run starts that a client entered now.
 
-        By then each other client has had as much as this one, or all that it wants.
+        By then each other client has had as much as this one, what it used before included, or all that it wants.
         """
         own = self._clients.get(name)
         if own is None:
             return 0.0
         own_s = self._run_times.backlog_s(own.waiting_units)
-        return sum(min(own_s, self._run_times.backlog_s(client.waiting_units)) for client in self._clients.values())
+        had_s = max(own.used_s, self._virtual_time_s) + own_s
+        return own_s + sum(
+            min(
+                max(0.0, had_s - max(client.used_s, self._virtual_time_s)),
+                self._run_times.backlog_s(client.waiting_units),
+            )
+            for client in self._clients.values()
+            if client is not own
+        )
 
     def _enter_heap(self, name: str, client: _Client) -> None:
         if not client.in_heap:
@@ -131,6 +145,8 @@ class FairQueue:
             del self._clients[name]
         else:
             heapq.heappush(self._idle, (client.used_s, name))
+            if len(self._idle) > _MOST_DEBTORS:
+                self._forget_first_idle()
         if not self._num_waiting and not self._num_running:  # nobody is there to whom anything would be owed
             self._clients.clear()
             self._heap.clear()
@@ -139,7 +155,10 @@ class FairQueue:
     def _forget_caught_up(self) -> None:
         """Forget the idle clients that have had no more than the others."""
         while self._idle and self._idle[0][0] <= self._virtual_time_s:
-            used_s, name = heapq.heappop(self._idle)
-            client = self._clients.get(name)
-            if client is not None and client.is_idle and not client.in_heap and client.used_s == used_s:
-                del self._clients[name]
+            self._forget_first_idle()
+
+    def _forget_first_idle(self) -> None:
+        used_s, name = heapq.heappop(self._idle)
+        client = self._clients.get(name)
+        if client is not None and client.is_idle and not client.in_heap and client.used_s == used_s:
+            del self._clients[name]

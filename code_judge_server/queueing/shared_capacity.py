@@ -59,7 +59,9 @@ class SharedCapacity:
         newcomer = _Newcomer(client=client, amount=amount)
         self._newcomers[newcomer] = None
         try:
-            while self._next_newcomer() is not newcomer:
+            while (first := self._next_newcomer()) is not newcomer:
+                if first is not None:
+                    first.call()  # what looked like this one's turn when it was called is another's by now
                 newcomer.called = asyncio.get_running_loop().create_future()
                 await newcomer.called
                 if newcomer not in self._newcomers:
@@ -99,7 +101,13 @@ class SharedCapacity:
                 continue
             if self.fits(newcomer.client, newcomer.amount):
                 return newcomer
-            if self._held[newcomer.client] == 0:
+            if not self._waits_for_itself(newcomer):
                 return None  # the room that it waits for is others', and whatever they give back is for it
             passed_by.add(newcomer.client)
         return None
+
+    def _waits_for_itself(self, newcomer: _Newcomer) -> bool:
+        """Tell whether it would not fit even if all others gave back what they hold."""
+        held = self._held[newcomer.client]
+        free = self.capacity - held
+        return held > 0 and (newcomer.amount > free or held + newcomer.amount > _SHARE * free)

@@ -106,6 +106,7 @@ class SessionJob:
                 self._start(theirs.fileno(), python, limits, memory_is_sampled)
         except OSError:
             self.close()
+            self._kill_slot()  # which has no job yet that it could say the end of
             raise
         self._loop.add_reader(self._end, self._take_messages)
         self._loop.add_reader(slot.end, self._hear_end)

@@ -130,3 +130,18 @@ async def test_a_request_whose_body_is_there_may_take_its_time() -> None:
     assert not task.done()
     endpoint.may_answer.set()
     await task
+
+
+@pytest.mark.parametrize(
+    "scope", [scope_of("/status"), scope_of("/ping", (b"content-length", b"60"))], ids=["no body", "probe"]
+)
+async def test_a_request_without_a_body_needs_no_room(scope: Scope) -> None:
+    memory = SharedCapacity(100)
+    memory.take("another", 100)
+    passed: list[str] = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        passed.append(scope["path"])
+
+    await asyncio.wait_for(LimitBody(app, max_bytes=80, memory=memory)(scope, pieces(0), no_reply), 1)
+    assert passed == [scope["path"]]

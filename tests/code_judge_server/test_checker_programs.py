@@ -1,10 +1,13 @@
 """How a checker of the user's accepts, refuses, and fails."""
 
+import time
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from judge_in_process import JudgeInProcess, judge_in_process
+
+from code_judge_server.judging import program_checker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -66,3 +69,10 @@ async def test_only_a_checker_in_python_raises(judge: JudgeInProcess) -> None:
 async def test_a_checker_that_accepts_may_print_what_it_likes(judge: JudgeInProcess) -> None:
     code = "import traceback\ntry: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc()"
     assert await checked(judge, code) == ("accepted", "")
+
+
+def test_what_a_checker_repeats_of_a_program_is_searched_in_no_time() -> None:
+    hostile = b'  File "", line 1\n' * 60_000
+    started = time.perf_counter()
+    assert program_checker._UNCAUGHT.search(hostile) is None
+    assert time.perf_counter() - started < 1

@@ -140,3 +140,31 @@ def test_what_was_used_is_forgotten_when_nobody_is_there_any_more(queue: FairQue
     queue.ended(queue.pop(), 100.0)
     assert not queue._clients
     assert not queue._idle
+
+
+def test_the_wait_of_a_client_that_used_more_than_others_is_told(queue: FairQueue) -> None:
+    for number in range(1000):
+        queue.push(a_run("busy", str(number)))
+    queue.push(a_run("once"))
+    once = next(run for run in (queue.pop(), queue.pop()) if run.client == "once")
+    queue.ended(once, 5.0)
+    assert queue.work_ahead_s("once") == pytest.approx(5.0, rel=0.1)
+
+
+def test_a_client_that_always_has_one_waiting_pays_for_its_long_runs_at_once(queue: FairQueue) -> None:
+    for number in range(1000):
+        queue.push(a_run("fast", str(number)))
+        queue.push(a_run("slow", str(number)))
+    slow = next(run for run in (queue.pop(), queue.pop()) if run.client == "slow")
+    queue.ended(slow, 10.0)
+    assert {queue.pop().client for _ in range(100)} == {"fast"}
+
+
+def test_debts_of_more_clients_than_anybody_can_have_are_not_all_kept(queue: FairQueue) -> None:
+    queue.push(a_run("first"))
+    first = queue.pop()
+    for number in range(10_050):
+        queue.push(a_run(str(number)))
+        queue.ended(queue.pop(), 50.0 + number)
+    assert len(queue._clients) <= 10_001
+    queue.ended(first, 1.0)

@@ -39,7 +39,7 @@ def several(number: int, connections: OpenConnections) -> list[Connection]:
     return made
 
 
-def test_the_oldest_without_a_head_goes_first_then_who_was_idle_for_longest() -> None:
+def test_the_oldest_without_a_head_goes_first_then_idle_ones_and_the_last_newcomers_at_the_end() -> None:
     connections = OpenConnections(4, Metrics())
     busy, idle, newcomer, other_newcomer = several(4, connections)
     connections.begin(busy)
@@ -50,7 +50,7 @@ def test_the_oldest_without_a_head_goes_first_then_who_was_idle_for_longest() ->
         (fourth,) = several(1, connections)
         connections.begin(fourth)
         order.append([item for item in (busy, idle, newcomer, other_newcomer) if not item.is_open])
-    assert order == [[newcomer], [newcomer, other_newcomer], [idle, newcomer, other_newcomer]]
+    assert order == [[newcomer], [idle, newcomer], [idle, newcomer, other_newcomer]]
     assert len(connections) == 4
 
 

@@ -246,6 +246,7 @@ async def judged_by_a_false_slot(messages: list[tuple[bytes, int]]) -> object:
     """Have something else than a slot answer a job; return what becomes of the job."""
     loop = asyncio.get_running_loop()
     ours, theirs = protocol.socket_pair()
+    theirs.setblocking(False)  # two large messages fill it, and who reads runs on this very thread
     sleeper = subprocess.Popen(["/bin/sleep", "60"])  # noqa: ASYNC220  it starts in a millisecond, and nothing else runs here
     watch, idle = Watch(loop), asyncio.Event()
     slot = Slot(

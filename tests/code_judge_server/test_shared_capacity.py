@@ -65,3 +65,44 @@ async def test_those_who_wait_can_be_turned_away() -> None:
     room.turn_away()
     with pytest.raises(TimeoutError):
         await waiting
+
+
+async def test_who_is_called_too_early_calls_whose_turn_it_is() -> None:
+    room = SharedCapacity(100)
+    room.take("x", 100)
+    entered: list[str] = []
+
+    async def enter(client: str, amount: int, name: str) -> None:
+        await room.until_fits(client, amount)
+        room.take(client, amount)
+        entered.append(name)
+
+    tasks = [asyncio.create_task(enter(*who)) for who in (("a", 60, "a1"), ("a", 60, "a2"), ("b", 15, "b"))]
+    await asyncio.sleep(0)
+    room.give_back("x", 75)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert entered == ["a1", "b"], "the second waits for what the first has taken"
+    room.give_back("a", 60)
+    await asyncio.gather(*tasks)
+    assert entered == ["a1", "b", "a2"]
+
+
+async def test_who_holds_little_and_waits_for_the_room_of_others_is_not_passed_by() -> None:
+    room = SharedCapacity(100)
+    room.take("big", 1)
+    room.take("x", 60)
+    order: list[str] = []
+
+    async def enter(client: str, amount: int) -> None:
+        await room.until_fits(client, amount)
+        room.take(client, amount)
+        order.append(client)
+
+    waiting = [asyncio.create_task(enter("big", 70)), asyncio.create_task(enter("small", 10))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert order == []
+    room.give_back("x", 60)
+    await asyncio.gather(*waiting)
+    assert order == ["big", "small"]
