@@ -71,7 +71,7 @@ async def test_a_checker_that_accepts_may_print_what_it_likes(judge: JudgeInProc
     assert await checked(judge, code) == ("accepted", "")
 
 
-def test_what_a_checker_repeats_of_a_program_is_searched_in_no_time() -> None:
+async def test_what_a_checker_repeats_of_a_program_is_searched_in_no_time() -> None:
     hostile = b'  File "", line 1\n' * 60_000
     started = time.perf_counter()
     assert program_checker._UNCAUGHT.search(hostile) is None
