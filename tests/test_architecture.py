@@ -60,7 +60,7 @@ ISLANDS = {
     "aiohttp": ("agentrl/judge/", "agentrl/engine/", "agentrl/tools/"),
     "fastapi": ("code_judge_server/",),
     "uvicorn": ("code_judge_server/",),
-    "vllm": ("agentrl/engine/vllm_engine.py",),
+    "vllm": ("agentrl/engine/vllm_engine.py", "agentrl/engine/vllm_load.py", "agentrl/engine/vllm_worker.py"),
 }
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60

@@ -147,13 +147,12 @@ def test_the_pages_rooms_and_islands_are_those_that_are_checked():
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| (.+) \|$", page, flags=re.MULTILINE)
     names = [set(re.findall(r"`(\w+)`", row[0])) for row in rows]
     assert names[: len(LAYERS)] == LAYERS
-    islands = {package: places for package, places in ISLANDS.items() if package != "vllm"}  # has no file yet
     shown = {
         name: tuple(re.findall(r"`([\w/.]+)`", row[1]))
         for group, row in zip(names, rows, strict=True)
         for name in group
     }
-    assert {package: shown.get(package) for package in islands} == islands
+    assert {package: shown.get(package) for package in ISLANDS} == ISLANDS
 
 
 def test_the_tools_that_the_readme_shows_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -73,3 +73,7 @@ def _build_engine(config: RunConfig) -> Engine:
             from agentrl.engine.openai_engine import OpenAIEngine
 
             return OpenAIEngine(config.model, config.rollout)
+        case "vllm":
+            from agentrl.engine.vllm_engine import VllmEngine  # loads vLLM: in this process only
+
+            return VllmEngine(config.model, config.rollout)

@@ -108,7 +108,7 @@ def _ray(config: RunConfig, num_processes: int, *, temp_dir: Path, user_folder: 
 def _spawn_engines(config: RunConfig, num_gpus: float) -> list[WorkerHandle]:
     return spawn(
         EngineWorker,
-        ResourcePool(num_processes=config.rollout.num_engines, num_gpus=num_gpus),
+        ResourcePool(num_processes=config.rollout.num_engines, num_gpus=num_gpus * gpus_per_engine(config)),
         config,
         "engine",
         max_concurrency=config.rollout.max_concurrent_trajectories + _SPARE_CALLS,
@@ -130,16 +130,22 @@ def threads_per_rank(config: RunConfig) -> int:
     return config.actor.num_threads_per_worker or max(1, num_cores() // config.actor.num_workers)
 
 
+def gpus_per_engine(config: RunConfig) -> int:
+    """Return how many GPUs an engine takes where there are GPUs."""
+    return config.rollout.tensor_parallel_size * config.rollout.data_parallel_size
+
+
 def _gpus_per_process(config: RunConfig, *, num_ranks: int) -> float:
+    """Return the GPUs of one rank, which are also those of each GPU's worth of an engine."""
     num_gpus = int(ray.cluster_resources().get("GPU", 0))
     if num_gpus == 0:
         return 0.0
-    wanted = num_ranks + config.rollout.num_engines
+    wanted = num_ranks + config.rollout.num_engines * gpus_per_engine(config)
     if wanted <= num_gpus:
         return 1.0
-    if num_gpus == 1 and num_ranks <= 1:
+    if num_gpus == 1 and num_ranks <= 1 and gpus_per_engine(config) == 1:
         return 1.0 / wanted  # one rank and its engines share the only GPU
     raise ConfigError(
-        f"actor.num_workers and rollout.num_engines: {num_ranks} ranks and {config.rollout.num_engines} engines "
-        f"need a GPU each, and there are {num_gpus}. Make them {num_gpus} together."
+        f"actor.num_workers and rollout.num_engines: {num_ranks} ranks with a GPU each and "
+        f"{config.rollout.num_engines} engines with {gpus_per_engine(config)} each need {wanted}, and there are {num_gpus}"
     )

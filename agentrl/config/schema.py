@@ -47,7 +47,7 @@ class ModelSection:
     path: str = MISSING
     """Folder (or hub name) of a Hugging Face causal LM with its tokenizer and chat template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which the actor and the embedded engine compute; the actor's master weights stay float32."""
+    """Type in which actor and engines compute; the actor's master weights stay float32."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class OpenAIEngineSection:
 class RolloutSection:
     """How trajectories are made."""
 
-    engine: Literal["transformers", "openai", "simulated"] = "transformers"
-    """`transformers` is the embedded engine, which needs nothing but torch; `openai` asks running servers (evaluation only);
-    `simulated` only takes time (`runners.simulate`).
+    engine: Literal["transformers", "vllm", "openai", "simulated"] = "transformers"
+    """`transformers` is the embedded engine, which needs nothing but torch; `vllm` needs vLLM (`.[vllm]`, see the README);
+    `openai` asks running servers (evaluation only); `simulated` only takes time (`runners.simulate`).
     """
     openai: OpenAIEngineSection = field(default_factory=OpenAIEngineSection)
     """Servers of OpenAI's completions protocol."""
@@ -109,6 +109,12 @@ class RolloutSection:
     """Engine processes; each holds a full copy of the policy."""
     num_threads_per_engine: int = 0
     """CPU threads of an engine without a GPU; 0 takes every core."""
+    tensor_parallel_size: int = 1
+    """GPUs over which one copy of the policy is split (`vllm` only); without GPUs, processes."""
+    data_parallel_size: int = 1
+    """Copies of the policy within one engine (`vllm` only); a trajectory stays with one of them."""
+    kv_memory_gb: float = 0.0
+    """KV cache in GiB per GPU (`vllm` only); 0 takes what is free, on CPU what the trajectories at once can fill."""
     num_workers: int = 1
     """Agent-loop processes; each runs many trajectories at once."""
     prompts_per_step: int = 128

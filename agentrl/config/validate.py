@@ -1,5 +1,6 @@
 """What the types of the schema cannot say: ranges, and keys that contradict each other."""
 
+import importlib.util
 import math
 from dataclasses import asdict
 from enum import StrEnum
@@ -16,6 +17,7 @@ class Purpose(StrEnum):
 
     TRAINING = "training"
     EVALUATION = "evaluation"
+    SIMULATION = "simulation"
 
 
 def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAINING) -> None:
@@ -25,8 +27,11 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         ConfigError: names `source`, the keys, their values and the way out.
     """
     problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
-    problems += _engine_contradictions(config.rollout)
-    problems += _training_problems(config) if purpose is Purpose.TRAINING else _evaluation_problems(config)
+    problems += [*_openai_contradictions(config.rollout), *_vllm_contradictions(config.rollout)]
+    if purpose is Purpose.TRAINING:
+        problems += _training_problems(config)
+    elif purpose is Purpose.EVALUATION:
+        problems += _evaluation_problems(config)
     if problems:
         raise ConfigError("; ".join(f"{source}: {problem}" for problem in problems))
 
@@ -70,6 +75,8 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "rollout.simulated.max_running": rollout.simulated.max_running,
         "rollout.simulated.max_batched_tokens": rollout.simulated.max_batched_tokens,
         "rollout.simulated.min_turns": rollout.simulated.min_turns,
+        "rollout.tensor_parallel_size": rollout.tensor_parallel_size,
+        "rollout.data_parallel_size": rollout.data_parallel_size,
         "actor.num_workers": actor.num_workers,
         "actor.mini_batches_per_step": actor.mini_batches_per_step,
         "actor.max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
@@ -121,6 +128,7 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "rollout.max_retries": rollout.max_retries,
         "rollout.temperature": rollout.temperature,
         "rollout.top_k": rollout.top_k,
+        "rollout.kv_memory_gb": rollout.kv_memory_gb,
         "validation.every_steps": config.validation.every_steps,
     }
 
@@ -140,6 +148,11 @@ def _training_problems(config: RunConfig) -> list[str]:
         problems.append(
             "`rollout.engine` is `openai`: servers that others run take no new weights, so nothing can be trained on them; "
             "train with `transformers`, or measure with `python -m agentrl.runners.evaluate`"
+        )
+    if rollout.engine == "simulated":
+        problems.append(
+            "`rollout.engine` is `simulated`: it only takes time, and writes nothing to learn from; "
+            "`python -m agentrl.runners.simulate` plays it"
         )
     if rollout.temperature == 0:
         problems.append(
@@ -182,7 +195,7 @@ def _training_problems(config: RunConfig) -> list[str]:
     return problems
 
 
-def _engine_contradictions(rollout: RolloutSection) -> list[str]:
+def _openai_contradictions(rollout: RolloutSection) -> list[str]:
     section = rollout.openai
     if rollout.engine != "openai":
         if section.base_urls or section.model is not None or section.token_env is not None:
@@ -208,6 +221,26 @@ def _base_url_problem(url: str, key: str) -> str | None:
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
         return f"`{key}` is {url!r}; it must be a URL such as `http://10.0.0.1:8000/v1`"
     return None
+
+
+def _vllm_contradictions(rollout: RolloutSection) -> list[str]:
+    if rollout.engine == "vllm":
+        if importlib.util.find_spec("vllm") is not None:
+            return []
+        return [
+            "`rollout.engine` is `vllm`, which is not installed: `pip install '.[vllm]'` for CUDA, `make vllm` for CPU; or use "
+            "`transformers`"
+        ]
+    idle = {
+        "tensor_parallel_size": rollout.tensor_parallel_size != 1,
+        "data_parallel_size": rollout.data_parallel_size != 1,
+        "kv_memory_gb": rollout.kv_memory_gb != 0,
+    }
+    return [
+        f"`rollout.{key}` is {getattr(rollout, key)}, which only `rollout.engine: vllm` can do"
+        for key, is_set in idle.items()
+        if is_set
+    ]
 
 
 def _judge_contradictions(judge: JudgeSection) -> list[str]:

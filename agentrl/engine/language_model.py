@@ -11,6 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agentrl.config.schema import ModelSection
 from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
+from agentrl.engine.weight_check import check_weights
 from agentrl.errors import ConfigError, EngineError
 from agentrl.weight_sync.base import WeightSource
 from agentrl.weight_sync.shared_memory import read_tensors
@@ -88,20 +89,7 @@ class LanguageModel:
         if "weights" in self._asleep:
             raise EngineError("engine: the weights sleep: `wake(('weights',))` before `load_weights`")
         own = self._model.state_dict(keep_vars=True)
-        shapes = {spec.name: spec.shape for spec in source.tensors}
-        given = {own[name].data_ptr() for name in shapes if name in own}
-        problems = [
-            *(f"unknown `{name}`" for name in shapes if name not in own),
-            *(f"missing `{name}`" for name, tensor in own.items() if tensor.data_ptr() not in given),
-            *(
-                f"`{name}` has shape {list(shape)}, not {list(own[name].shape)}"
-                for name, shape in shapes.items()
-                if name in own and tuple(own[name].shape) != tuple(shape)
-            ),
-        ]
-        if problems:
-            shown = "; ".join(problems[:5])
-            raise EngineError(f"engine: these are not the model's weights ({len(problems)} problems): {shown}")
+        check_weights(own, source)
         for name, tensor in read_tensors(source):
             self._weights_dropped = True  # should the source break off half-way, nothing runs on a mixture
             own[name].copy_(tensor)

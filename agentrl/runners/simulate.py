@@ -18,6 +18,7 @@ from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema import RunConfig
+from agentrl.config.validate import Purpose
 from agentrl.engine.simulated_engine import SimulatedEngine
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.rewards.simulated_reward import SIMULATED_REWARD
@@ -172,7 +173,7 @@ def main() -> int:
     parser = make_parser("simulate", "Play one step's rollout on simulated engines, in virtual time.")
     arguments = parser.parse_intermixed_args()
     try:
-        loaded = load_run_config(arguments.config, arguments.overrides)
+        loaded = load_run_config(arguments.config, arguments.overrides, purpose=Purpose.SIMULATION)
         simulation = run_in_virtual_time(simulate(loaded))
     except AgentRLError as error:
         print(f"error: {error}", file=sys.stderr)

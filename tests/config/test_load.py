@@ -90,6 +90,11 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["validation.every_steps=5"], "data.validation_files"),
         (["rollout.top_p=0.9"], "rollout.top_p"),
         (["rollout.num_engines=0"], "rollout.num_engines"),
+        (["rollout.tensor_parallel_size=0"], "rollout.tensor_parallel_size"),
+        (["rollout.tensor_parallel_size=2"], "rollout.tensor_parallel_size"),
+        (["rollout.data_parallel_size=2"], "rollout.data_parallel_size"),
+        (["rollout.kv_memory_gb=-1"], "rollout.kv_memory_gb"),
+        (["rollout.kv_memory_gb=1"], "rollout.kv_memory_gb"),
         (["actor.mini_batches_per_step=999"], "rollout.prompts_per_step"),
         (["algorithm.selection.min_group_size=99"], "algorithm.selection.min_group_size"),
         (["judge.token_env=TOKEN"], "judge.token_env"),
@@ -255,3 +260,16 @@ def test_a_users_module_that_raises_at_import_is_one_line_with_type_and_cause(
         import_by_path("raises_at_import.Reward", key="reward.class_name")
     assert "\n" not in str(caught.value)
     assert type(caught.value.__cause__).__name__ in str(caught.value)
+
+
+def test_an_engine_that_is_not_installed_is_refused_with_the_way_to_get_it(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    options = ["rollout.engine=vllm", "rollout.tensor_parallel_size=2", "rollout.kv_memory_gb=0.5"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "`rollout.engine` is `vllm`, which is not installed: `pip install '.[vllm]'`" in refused(
+        config_file, *options
+    )
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    rollout = load_run_config(str(config_file), options).config.rollout
+    assert (rollout.engine, rollout.tensor_parallel_size, rollout.kv_memory_gb) == ("vllm", 2, 0.5)

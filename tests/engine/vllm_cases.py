@@ -1,0 +1,82 @@
+"""What the vLLM tests share: whether they can run, models without an end token, and the actor's view of a completion."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentrl.agent_loop.chat_tokens import load_tokenizer
+from agentrl.config.schema import ModelSection, RolloutSection
+from agentrl.training.batch import TokenisedExample, pack_tokens
+from agentrl.training.model import load_model
+from agentrl.training.scoring import score_tokens
+from agentrl.types import Completion
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+POLICY = REPOSITORY / "examples" / "arithmetic" / "policy"
+CONTEXT = 512
+
+
+def need_vllm() -> None:
+    """Skip the test where vLLM is not installed."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed: `make vllm` does that, and says why where it cannot")
+
+
+def rollout(**changes: int) -> RolloutSection:
+    """Return the section that the engines of these tests run with."""
+    settings = {"num_threads_per_engine": 1, "max_concurrent_trajectories": 8}
+    limits = {"max_prompt_tokens": CONTEXT // 2, "max_response_tokens": CONTEXT // 2}
+    return RolloutSection(engine="vllm", **(settings | limits | changes))  # pyright: ignore[reportArgumentType]
+
+
+def endless_policy(folder: Path) -> str:
+    """Copy the example's policy, without its end token, so that lengths are known."""
+    shutil.copytree(POLICY, folder)
+    for name in ("config.json", "generation_config.json"):
+        settings = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(settings | {"eos_token_id": None}))
+    return str(folder)
+
+
+def changed_policy(base: str, folder: Path, *, seed: int) -> str:
+    """Save `base` with every weight moved by about a tenth; the embedding is tied to the head."""
+    shutil.copytree(base, folder)
+    model = load_model(ModelSection(path=base))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    assert model.config.tie_word_embeddings
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def weights_of(folder: str) -> dict[str, torch.Tensor]:
+    """The parameters as an actor publishes them: tied ones once."""
+    return {name: p.data for name, p in load_model(ModelSection(path=folder)).named_parameters()}
+
+
+def problems(count: int) -> list[list[int]]:
+    """Prompts of the arithmetic task, in tokens."""
+    tokenizer = load_tokenizer(str(POLICY))
+    lines = (POLICY.parent / "train.jsonl").read_text().splitlines()[:count]
+    texts = [
+        tokenizer.apply_chat_template(json.loads(line)["prompt"], add_generation_prompt=True, tokenize=False)
+        for line in lines
+    ]
+    return [tokenizer(str(text), add_special_tokens=False)["input_ids"] for text in texts]
+
+
+def actor_logprobs(folder: str, prompt: list[int], completion: Completion, *, temperature: float = 1.0) -> torch.Tensor:
+    """What the actor computes again for the sampled tokens, [tokens], float32."""
+    example = TokenisedExample(
+        token_ids=prompt + completion.token_ids,
+        response_mask=[0] * len(prompt) + [1] * len(completion.token_ids),
+    )
+    with torch.inference_mode():
+        model = load_model(ModelSection(path=folder))
+        return score_tokens(model, pack_tokens([example]), temperature=temperature).logprobs_N
