@@ -1,6 +1,5 @@
 """One FSDP rank as a Ray worker: hands plain calls on to the actor that lives in `training/`."""
 
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from agentrl.types import Trajectory
 from agentrl.weight_sync.base import WeightSource
 
 if TYPE_CHECKING:
+    from agentrl.training.parallel import Store
     from agentrl.training.sharding import UpdateShard
 
 
@@ -28,6 +28,7 @@ class ModelWorker:
         from agentrl.training.actor import Actor  # loads torch: in this process only
 
         self._role = role
+        self._store: Store | None = None
         self._actor = Actor(
             config.model,
             config.actor,
@@ -38,15 +39,20 @@ class ModelWorker:
 
     def rendezvous(self) -> Rendezvous:
         """Return an address at which this process, as rank 0, can be met."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            return Rendezvous(host="127.0.0.1", port=free.getsockname()[1])
+        from agentrl.training.parallel import open_store
+
+        self._store = open_store("127.0.0.1")
+        return Rendezvous(host="127.0.0.1", port=self._store.port)
 
     def setup(self, rank: int, world_size: int, at: Rendezvous) -> None:
         """Join the process group, load the model and shard it."""
         from agentrl.training.parallel import ParallelContext
 
-        self._actor.setup(ParallelContext(rank=rank, world_size=world_size, master_addr=at.host, master_port=at.port))
+        self._actor.setup(
+            ParallelContext(
+                rank=rank, world_size=world_size, master_addr=at.host, master_port=at.port, store=self._store
+            )
+        )
 
     def update(self, shard: "UpdateShard", *trajectories: Trajectory) -> dict[str, float]:
         """Make one step's update from this rank's share; every rank must be called."""

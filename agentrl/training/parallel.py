@@ -16,6 +16,9 @@ from torch.distributed.tensor import DTensor
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
+Store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+"""What the ranks of a group meet at."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelContext:
@@ -25,6 +28,13 @@ class ParallelContext:
     world_size: int
     master_addr: str
     master_port: int
+    store: Store | None = None
+    """Rank 0: what listens there already (`open_store`); absent, it listens there itself, if nobody else does by then."""
+
+
+def open_store(host: str) -> Store:
+    """Return what the ranks meet at, as rank 0: it listens from now on, so that nobody else can have its `port`."""
+    return Store(host, 0, is_master=True, wait_for_workers=False)
 
 
 class Parallel:
@@ -36,9 +46,12 @@ class Parallel:
         self.world_size = context.world_size
         self.device = _device(context.rank)
         on_gpu = self.device.type == "cuda"
+        store = context.store or Store(
+            context.master_addr, context.master_port, is_master=context.rank == 0, wait_for_workers=False
+        )
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-            init_method=f"tcp://{context.master_addr}:{context.master_port}",
+            store=store,
             rank=context.rank,
             world_size=context.world_size,
             timeout=_COLLECTIVE_TIMEOUT,

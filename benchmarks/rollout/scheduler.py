@@ -1,0 +1,107 @@
+"""How close the schedule of rollouts comes to the best that there can be, on simulated engines and a virtual clock.
+
+    python -m benchmarks.rollout.scheduler [--sizes 1 64 1024] [--json FILE]
+
+Eight simulated engines (`configs/simulate.yaml`) play 1, 64, 1,024 and, where asked, 8,192 trajectories: 2 to 10 turns of
+log-normal length, some prompts longer than others, tools of 0.05 to 5 s. Every schedule plays the same trajectories.
+
+- *ample* memory: makespan over the larger of the longest trajectory alone and all work at the engines' peak rate. No schedule
+  gets below 1.
+- *scarce* memory (a sixteenth): the makespan of static assignment, where all trajectories enter at once and the engines
+  preempt what does not fit, over that of admission by reservation, at the longest or by the lengths seen.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.config.schema import RunConfig
+from agentrl.config.validate import Purpose
+from agentrl.runners.simulate import Simulation, simulate
+from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.types import TrajectorySummary
+from benchmarks.judge import report
+
+_SAMPLES_PER_PROMPT = 16
+_AMPLE, _SCARCE = 6_400_000, 400_000
+
+
+def play(size: int, *, kv_tokens: int, admission: str, static: bool = False) -> tuple[Simulation, LoadedConfig]:
+    """Play so many trajectories; `static` lets all of them in at once."""
+    samples = min(size, _SAMPLES_PER_PROMPT)
+    overrides = [
+        f"rollout.prompts_per_step={size // samples}",
+        f"rollout.samples_per_prompt={samples}",
+        f"rollout.simulated.kv_tokens={kv_tokens}",
+        f"rollout.admission={admission}",
+        f"rollout.max_concurrent_trajectories={max(size, 256) if static else 256}",
+    ]
+    loaded = load_run_config("configs/simulate.yaml", overrides, purpose=Purpose.SIMULATION)
+    return run_in_virtual_time(simulate(loaded, assumed_kv_tokens=0 if static else None)), loaded
+
+
+def least_makespan_s(simulation: Simulation, config: RunConfig) -> float:
+    """Return what no schedule can beat: the longest trajectory alone, or all work at the peak rate of all engines."""
+    section = config.rollout.simulated
+
+    def alone_s(summary: TrajectorySummary) -> float:
+        prefilled = summary.num_tokens - summary.num_response_tokens
+        step_ms = section.step_ms + section.step_ms_per_request
+        sampling_ms = summary.num_response_tokens * step_ms + prefilled * section.step_ms_per_prefill_token
+        return 1e-3 * sampling_ms + summary.tool_time_s
+
+    full_step_ms = section.step_ms + section.step_ms_per_request * section.max_running
+    num_sampled = sum(summary.num_response_tokens for summary in simulation.summaries)
+    work_s = 1e-3 * num_sampled * full_step_ms / section.max_running / config.rollout.num_engines
+    return max(work_s, *(alone_s(summary) for summary in simulation.summaries), 0.0)
+
+
+def ample_row(size: int) -> report.Row:
+    """Return the row of one size where every trajectory fits."""
+    simulation, loaded = play(size, kv_tokens=_AMPLE, admission="reserve_max")
+    least_s = least_makespan_s(simulation, loaded.config)
+    return {
+        "trajectories": size,
+        "makespan s": simulation.makespan_s,
+        "least s": least_s,
+        "ratio": simulation.makespan_s / least_s,
+        "CPU ms per turn": 1000 * simulation.cpu_time_s / sum(s.num_turns for s in simulation.summaries),
+    }
+
+
+def scarce_row(size: int) -> report.Row:
+    """Return the row of one size where few trajectories fit."""
+    static, _ = play(size, kv_tokens=_SCARCE, admission="reserve_max", static=True)
+    row: report.Row = {"trajectories": size, "static s": static.makespan_s, "static recomputed": _recomputed(static)}
+    for admission in ("reserve_max", "expected"):
+        simulation, _ = play(size, kv_tokens=_SCARCE, admission=admission)
+        row |= {
+            f"{admission} s": simulation.makespan_s,
+            f"{admission} faster": static.makespan_s / simulation.makespan_s,
+            f"{admission} recomputed": _recomputed(simulation),
+        }
+    return row
+
+
+def _recomputed(simulation: Simulation) -> float:
+    return simulation.num_recomputed_tokens / (simulation.num_generated_tokens + simulation.num_prefill_tokens)
+
+
+def main() -> int:
+    """Play all sizes and print the tables."""
+    parser = report.arguments(__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 64, 1024], help="trajectories")
+    options: argparse.Namespace = parser.parse_args()
+    report.print_machine()
+    ample = [ample_row(size) for size in options.sizes]
+    report.print_table("ample memory: makespan over the least there can be", ample)
+    scarce = [scarce_row(size) for size in options.sizes if size >= _SAMPLES_PER_PROMPT]
+    report.print_table("scarce memory: static assignment over admission by reservation", scarce)
+    path: Path | None = options.json
+    report.write_json(path, {"ample": ample, "scarce": scarce})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
