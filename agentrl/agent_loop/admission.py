@@ -13,7 +13,7 @@ from typing import Literal
 
 from agentrl.agent_loop.response_lengths import ResponseLengths
 from agentrl.agent_loop.waiting_line import Waiting, WaitingLine
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError
 
 _MARGIN = 3.0
 """Standard deviations by which the memory must be larger than what is expected to be used of it."""
@@ -36,7 +36,6 @@ class _Room:
     """What is given out of one engine."""
 
     kv_tokens: float
-    is_open: bool = True
     num_trajectories: int = 0
     prompt_tokens: int = 0
     max_tokens: int = 0
@@ -80,16 +79,6 @@ class Admission:
         self._order = itertools.count()
         self._line: WaitingLine[Place] = WaitingLine()
 
-    @property
-    def num_running(self) -> int:
-        """Trajectories that have a place."""
-        return sum(room.num_trajectories for room in self._rooms)
-
-    @property
-    def num_waiting(self) -> int:
-        """Trajectories that have none yet."""
-        return len(self._line)
-
     def refuse_too_long(self, num_prompt_tokens: int) -> None:
         """Refuse what would wait for ever.
 
@@ -104,11 +93,7 @@ class Admission:
             )
 
     async def enter(self, prompt_id: str, *, num_prompt_tokens: int) -> Place:
-        """Wait for a place.
-
-        Raises:
-            EngineError: no engine is left.
-        """
+        """Wait for a place."""
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         waiting = Waiting(
             prompt_id=prompt_id, order=next(self._order), num_prompt_tokens=num_prompt_tokens, place=future
@@ -119,7 +104,7 @@ class Admission:
             return await future
         except asyncio.CancelledError:
             self._line.remove(waiting)
-            if future.done() and not future.cancelled() and future.exception() is None:
+            if future.done() and not future.cancelled():
                 self.leave(future.result())  # it came at the same moment
             raise
 
@@ -133,20 +118,7 @@ class Admission:
         self._line.learn(prompt_id, duration_s)
         self._lengths.finish(place.number, num_response_tokens)
 
-    def close(self, engine: int) -> None:
-        """Let nothing more onto an engine; what has a place there must still leave."""
-        self._rooms[engine].is_open = False
-        self._admit()
-
-    def reopen(self, engine: int) -> None:
-        """Let trajectories onto an engine again."""
-        self._rooms[engine].is_open = True
-        self._admit()
-
     def _admit(self) -> None:
-        if not any(room.is_open for room in self._rooms):
-            for waiting in self._line.remove_all():
-                waiting.place.set_exception(EngineError("rollout: no engine is left"))
         while self._line:
             waiting = self._line.first()
             place = self._find_place(waiting.num_prompt_tokens)
@@ -176,7 +148,7 @@ class Admission:
         )
 
     def _fits(self, room: _Room, num_prompt_tokens: int, max_tokens: int) -> bool:
-        if not room.is_open or room.num_trajectories >= self._max_trajectories:
+        if room.num_trajectories >= self._max_trajectories:
             return False
         if room.max_tokens + max_tokens <= room.kv_tokens:
             return True

@@ -33,9 +33,6 @@ class WaitingLine(Generic[Place]):
         self._heap: list[tuple[float, int, str]] = []
         """`(minus the expected seconds, order, prompt id)`; entries that are out of date are dropped when they come up."""
 
-    def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
-
     def __bool__(self) -> bool:
         return bool(self._queues)
 
@@ -68,13 +65,6 @@ class WaitingLine(Generic[Place]):
                 self._rank(waiting.prompt_id)
             else:
                 del self._queues[waiting.prompt_id]
-
-    def remove_all(self) -> list[Waiting[Place]]:
-        """Let all go, and return them."""
-        everyone = [waiting for queue in self._queues.values() for waiting in queue]
-        self._queues.clear()
-        self._heap.clear()
-        return everyone
 
     def learn(self, prompt_id: str, duration_s: float) -> None:
         """Note how long a trajectory of a prompt took."""

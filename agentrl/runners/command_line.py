@@ -21,13 +21,17 @@ def make_parser(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def run_command(command: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Run `command` to its end, and return the exit status.
+def run_command(
+    command: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> int:
+    """Run `command` to its end, and return the exit status; `run` gives it an event loop.
 
     SIGINT and SIGTERM cancel it, so that everything it started is ended in order; a second one is left to the guardian.
     """
     try:
-        asyncio.run(_until_signalled(command()))
+        run(_until_signalled(command()))
     except _Signalled as stop:
         name = signal.Signals(stop.number).name
         print(f"stopped by {name}; the same command goes on from its last checkpoint, if there is one", file=sys.stderr)

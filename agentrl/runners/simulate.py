@@ -20,9 +20,9 @@ from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema import RunConfig
 from agentrl.config.validate import Purpose
 from agentrl.engine.simulated_engine import SimulatedEngine
-from agentrl.errors import AgentRLError, ConfigError
+from agentrl.errors import ConfigError
 from agentrl.rewards.simulated_reward import SIMULATED_REWARD
-from agentrl.runners.command_line import EXIT_USAGE, make_parser
+from agentrl.runners.command_line import make_parser, run_command
 from agentrl.runners.run import check_model_path, check_plugins, training_prompts
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.tools.simulated_tool import SIMULATED_TOOL
@@ -172,14 +172,12 @@ def main() -> int:
     """Run the command line; returns the exit status."""
     parser = make_parser("simulate", "Play one step's rollout on simulated engines, in virtual time.")
     arguments = parser.parse_intermixed_args()
-    try:
+
+    async def command() -> None:
         loaded = load_run_config(arguments.config, arguments.overrides, purpose=Purpose.SIMULATION)
-        simulation = run_in_virtual_time(simulate(loaded))
-    except AgentRLError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    Console().print(report(simulation, loaded.config))
-    return 0
+        Console().print(report(await simulate(loaded), loaded.config))
+
+    return run_command(command, run=run_in_virtual_time)
 
 
 if __name__ == "__main__":
