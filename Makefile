@@ -45,6 +45,7 @@ test-vllm: vllm
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rollout/embedded_engine.py
+	$(BIN)/python -m benchmarks.rollout.scheduler
 	$(BIN)/python -m benchmarks.judge.floor
 	$(BIN)/python -m benchmarks.judge.speed
 	$(BIN)/python -m benchmarks.judge.overhead

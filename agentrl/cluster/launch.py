@@ -147,5 +147,6 @@ def _gpus_per_process(config: RunConfig, *, num_ranks: int) -> float:
         return 1.0 / wanted  # one rank and its engines share the only GPU
     raise ConfigError(
         f"actor.num_workers and rollout.num_engines: {num_ranks} ranks with a GPU each and "
-        f"{config.rollout.num_engines} engines with {gpus_per_engine(config)} each need {wanted}, and there are {num_gpus}"
+        f"{config.rollout.num_engines} engines with {gpus_per_engine(config)} each need {wanted}, and there are "
+        f"{num_gpus}. Make them {num_gpus} together."
     )

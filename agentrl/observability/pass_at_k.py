@@ -1,6 +1,7 @@
 """pass@k: the chance that at least one of k samples of a prompt solves it."""
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -23,8 +24,9 @@ def pass_at_k(summaries: Sequence[TrajectorySummary], *, samples_per_prompt: int
     metrics: dict[str, float] = {}
     for k in _sizes(samples_per_prompt):
         chances = [_chance(len(samples), sum(samples), k) for samples in solved.values() if len(samples) >= k]
-        metrics[f"validation/pass_at_{k}"] = _mean(chances)
-        metrics[f"validation/pass_at_{k}_stderr"] = _stderr(chances)
+        deviation = statistics.stdev(chances) if len(chances) > 1 else math.nan
+        metrics[f"validation/pass_at_{k}"] = statistics.fmean(chances) if chances else math.nan
+        metrics[f"validation/pass_at_{k}_stderr"] = deviation / math.sqrt(max(1, len(chances)))
     return metrics
 
 
@@ -39,15 +41,3 @@ def _sizes(samples_per_prompt: int) -> Iterator[int]:
 
 def _chance(num_samples: int, num_solved: int, k: int) -> float:
     return 1.0 - math.comb(num_samples - num_solved, k) / math.comb(num_samples, k)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
-
-
-def _stderr(values: Sequence[float]) -> float:
-    """Return the sample standard deviation over the root of the number; NaN for fewer than two."""
-    if len(values) < 2:
-        return math.nan
-    mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))

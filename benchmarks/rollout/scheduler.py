@@ -7,8 +7,9 @@ log-normal length, some prompts longer than others, tools of 0.05 to 5 s. Every 
 
 - *ample* memory: makespan over the larger of the longest trajectory alone and all work at the engines' peak rate. No schedule
   gets below 1.
-- *scarce* memory (a sixteenth): the makespan of static assignment, where all trajectories enter at once and the engines
-  preempt what does not fit, over that of admission by reservation, at the longest or by the lengths seen.
+- *scarce* memory (a sixteenth of what all would hold at their longest, room for one at least): the makespan of static
+  assignment, where all trajectories enter at once and the engines preempt what does not fit, over that of admission by
+  reservation, at the longest or by the lengths seen.
 """
 
 import argparse
@@ -24,7 +25,9 @@ from agentrl.types import TrajectorySummary
 from benchmarks.judge import report
 
 _SAMPLES_PER_PROMPT = 16
-_AMPLE, _SCARCE = 6_400_000, 400_000
+_NUM_ENGINES = 8
+_LONGEST_TOKENS = 256 + 8192
+"""Of a trajectory, prompt included, as `configs/simulate.yaml` allows."""
 
 
 def play(size: int, *, kv_tokens: int, admission: str, static: bool = False) -> tuple[Simulation, LoadedConfig]:
@@ -59,7 +62,7 @@ def least_makespan_s(simulation: Simulation, config: RunConfig) -> float:
 
 def ample_row(size: int) -> report.Row:
     """Return the row of one size where every trajectory fits."""
-    simulation, loaded = play(size, kv_tokens=_AMPLE, admission="reserve_max")
+    simulation, loaded = play(size, kv_tokens=size * _LONGEST_TOKENS, admission="reserve_max")
     least_s = least_makespan_s(simulation, loaded.config)
     return {
         "trajectories": size,
@@ -72,10 +75,11 @@ def ample_row(size: int) -> report.Row:
 
 def scarce_row(size: int) -> report.Row:
     """Return the row of one size where few trajectories fit."""
-    static, _ = play(size, kv_tokens=_SCARCE, admission="reserve_max", static=True)
+    kv_tokens = max(_LONGEST_TOKENS, size * _LONGEST_TOKENS // _NUM_ENGINES // 16)
+    static, _ = play(size, kv_tokens=kv_tokens, admission="reserve_max", static=True)
     row: report.Row = {"trajectories": size, "static s": static.makespan_s, "static recomputed": _recomputed(static)}
     for admission in ("reserve_max", "expected"):
-        simulation, _ = play(size, kv_tokens=_SCARCE, admission=admission)
+        simulation, _ = play(size, kv_tokens=kv_tokens, admission=admission)
         row |= {
             f"{admission} s": simulation.makespan_s,
             f"{admission} faster": static.makespan_s / simulation.makespan_s,
@@ -96,7 +100,7 @@ def main() -> int:
     report.print_machine()
     ample = [ample_row(size) for size in options.sizes]
     report.print_table("ample memory: makespan over the least there can be", ample)
-    scarce = [scarce_row(size) for size in options.sizes if size >= _SAMPLES_PER_PROMPT]
+    scarce = [scarce_row(size) for size in options.sizes if size >= 4 * _NUM_ENGINES]
     report.print_table("scarce memory: static assignment over admission by reservation", scarce)
     path: Path | None = options.json
     report.write_json(path, {"ample": ample, "scarce": scarce})
