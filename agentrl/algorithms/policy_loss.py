@@ -1,4 +1,4 @@
-"""The clipped policy loss, and measures of the distance between two policies on the tokens that one of them sampled.
+"""The clipped policy loss, and the divergence of two policies on the tokens that one of them sampled.
 
 All functions are over scored tokens, whatever trajectory they are of; sums are divided by the caller, who knows how many
 tokens the whole update has. Letters in shapes: N scored tokens.
@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-_MAX_REPORTED_LOG_RATIO = 20.0
-"""Ratios in metrics stop at e^20, so that one token far off does not make a mean infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +23,13 @@ class PolicyLoss:
 
 
 def clipped_policy_loss(
-    logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, *, clip_low: float, clip_high: float
+    logprobs_N: Tensor,
+    old_logprobs_N: Tensor,
+    advantages_N: Tensor,
+    *,
+    weights_N: Tensor | None = None,
+    clip_low: float,
+    clip_high: float,
 ) -> PolicyLoss:
     """Sum the clipped surrogate over tokens (PPO, arXiv:1707.06347 eq. 7; clip-higher, DAPO, arXiv:2503.14476 eq. 10).
 
@@ -34,16 +37,18 @@ def clipped_policy_loss(
         logprobs_N: of the current forward pass.
         old_logprobs_N: of the actor before the update, without gradient.
         advantages_N: the trajectory's advantage, at each of its tokens.
+        weights_N: importance weights (`rollout_weights`), not negative; absent: 1.
         clip_low: ratios below `1 - clip_low` are clipped.
         clip_high: ratios above `1 + clip_high` are clipped.
     """
     ratio_N = (logprobs_N - old_logprobs_N).exp()
     plain_N = -advantages_N * ratio_N
     clipped_N = -advantages_N * ratio_N.clamp(1.0 - clip_low, 1.0 + clip_high)
+    loss_N = torch.maximum(plain_N, clipped_N)
     return PolicyLoss(
-        loss_sum=torch.maximum(plain_N, clipped_N).sum(),
+        loss_sum=(loss_N if weights_N is None else weights_N * loss_N).sum(),
         num_clipped=(clipped_N > plain_N).sum(),
-        ratio_max=_max_or_zero(ratio_N.detach()),
+        ratio_max=max_or_zero(ratio_N.detach()),
     )
 
 
@@ -59,28 +64,6 @@ def kl_k3(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
     return log_ratio_N.exp() - 1.0 - log_ratio_N
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutMismatch:
-    """How far the engine's log-probabilities are from the actor's on the same tokens; near zero, or something is wrong."""
-
-    kl_sum: Tensor
-    """`[]`: k3 estimate of KL(rollout || actor), summed over tokens."""
-    abs_difference_sum: Tensor
-    """`[]`: |actor - rollout| in nats, summed over tokens."""
-    ratio_max: Tensor
-    """`[]`: greatest actor / rollout ratio; 0 where there are no tokens."""
-
-
-def rollout_mismatch(old_logprobs_N: Tensor, rollout_logprobs_N: Tensor) -> RolloutMismatch:
-    """Compare the actor before the update with the engine that sampled the tokens."""
-    difference_N = old_logprobs_N - rollout_logprobs_N
-    reported_N = difference_N.clamp(-_MAX_REPORTED_LOG_RATIO, _MAX_REPORTED_LOG_RATIO)
-    return RolloutMismatch(
-        kl_sum=kl_k3(torch.zeros_like(reported_N), reported_N).sum(),
-        abs_difference_sum=difference_N.abs().sum(),
-        ratio_max=_max_or_zero(reported_N.exp()),
-    )
-
-
-def _max_or_zero(values_N: Tensor) -> Tensor:
+def max_or_zero(values_N: Tensor) -> Tensor:
+    """Return the greatest value, `[]`; 0 where there are none."""
     return values_N.max() if values_N.numel() else values_N.new_zeros(())

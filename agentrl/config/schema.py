@@ -188,6 +188,22 @@ class SelectionSection:
 
 
 @dataclass(frozen=True)
+class RolloutCorrectionSection:
+    """Importance weights for what the actor and the engine that sampled do not agree on: older weights, or other arithmetic."""
+
+    method: Literal["none", "truncate", "mask"] = "none"
+    """`truncate` multiplies the loss by the ratio of actor and engine, at most `max_ratio`; `mask`, by the ratio where it lies
+    between `min_ratio` and `max_ratio`, by 0 elsewhere.
+    """
+    level: Literal["token", "trajectory"] = "token"
+    """Ratios of single tokens, or the geometric mean over a trajectory for all of its tokens."""
+    min_ratio: float = 0.5
+    """Lower bound, for `mask` only."""
+    max_ratio: float = 2.0
+    """Upper bound."""
+
+
+@dataclass(frozen=True)
 class AlgorithmSection:
     """From rewards to a loss."""
 
@@ -201,6 +217,10 @@ class AlgorithmSection:
     """Upper PPO clip: ratios above 1 + this are clipped (clip-higher)."""
     kl_coefficient: float = 0.0
     """Weight of the KL term against the frozen starting policy (k3 estimator); 0 builds no reference model."""
+    rollout_correction: RolloutCorrectionSection = field(default_factory=RolloutCorrectionSection)
+    """Whether tokens count by how likely the actor is to write what the engine sampled; right where `rollout.max_staleness`
+    is above 0.
+    """
 
 
 @dataclass(frozen=True)

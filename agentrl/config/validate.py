@@ -98,6 +98,7 @@ def _amounts(config: RunConfig) -> dict[str, float]:
         "rollout.turn_timeout_s": rollout.turn_timeout_s,
         "rollout.trajectory_timeout_s": rollout.trajectory_timeout_s,
         "reward.timeout_s": config.reward.timeout_s,
+        "algorithm.rollout_correction.max_ratio": config.algorithm.rollout_correction.max_ratio,
         "actor.max_grad_norm": actor.max_grad_norm,
         "judge.max_wall_time_s": config.judge.max_wall_time_s,
         "judge.max_memory_mb": config.judge.max_memory_mb,
@@ -124,6 +125,7 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "algorithm.kl_coefficient": config.algorithm.kl_coefficient,
         "algorithm.clip_ratio_low": config.algorithm.clip_ratio_low,
         "algorithm.clip_ratio_high": config.algorithm.clip_ratio_high,
+        "algorithm.rollout_correction.min_ratio": config.algorithm.rollout_correction.min_ratio,
         "algorithm.selection.max_refill_rounds": selection.max_refill_rounds,
         "rollout.max_retries": rollout.max_retries,
         "rollout.temperature": rollout.temperature,
@@ -172,6 +174,12 @@ def _training_problems(config: RunConfig) -> list[str]:
         problems.append(
             f"`algorithm.selection.min_group_size` is {selection.min_group_size}: every group of "
             f"`rollout.samples_per_prompt` = {rollout.samples_per_prompt} would be dropped"
+        )
+    correction = config.algorithm.rollout_correction
+    if not correction.min_ratio <= 1 <= correction.max_ratio:
+        problems.append(
+            f"`algorithm.rollout_correction`: `min_ratio` ({correction.min_ratio}) and `max_ratio` ({correction.max_ratio}) "
+            "must have 1 between them, the ratio of a token on which actor and engine agree"
         )
     if config.actor.mini_batches_per_step > rollout.prompts_per_step:
         problems.append(

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.advantage import group_advantages
-from agentrl.algorithms.policy_loss import clipped_policy_loss, kl_k3, rollout_mismatch
+from agentrl.algorithms.policy_loss import clipped_policy_loss, kl_k3
+from agentrl.algorithms.rollout_correction import rollout_mismatch, rollout_weights
 from agentrl.training.batch import MicroBatch, empty_micro_batch, fill_up, pack_trajectories
 from agentrl.training.checkpoint import load_checkpoint, save_checkpoint
 from agentrl.training.model import decoder_layers, export_model, load_model
@@ -190,6 +191,7 @@ class Actor:
             scores.logprobs_N,
             old_logprobs_N,
             batch.advantages_N,
+            weights_N=self._weights(batch, old_logprobs_N, tally),
             clip_low=self._algorithm.clip_ratio_low,
             clip_high=self._algorithm.clip_ratio_high,
         )
@@ -208,6 +210,23 @@ class Actor:
         )
         tally.raise_to(ratio_max=policy.ratio_max, rollout_ratio_max=mismatch.ratio_max)
         return loss_sum
+
+    def _weights(self, batch: MicroBatch, old_logprobs_N: Tensor, tally: TokenTally) -> Tensor | None:
+        """Return the importance weights of a micro-batch; None where the loss has none."""
+        correction = self._algorithm.rollout_correction
+        if correction.method == "none":
+            return None
+        weighed = rollout_weights(
+            old_logprobs_N,
+            batch.rollout_logprobs_N,
+            batch.trajectory_N,
+            method=correction.method,
+            level=correction.level,
+            min_ratio=correction.min_ratio,
+            max_ratio=correction.max_ratio,
+        )
+        tally.add(rollout_weight_mean=weighed.weights_N.sum(), rollout_weight_cut_fraction=weighed.num_cut)
+        return weighed.weights_N
 
     def publish_weights(self) -> WeightSource | None:
         """Gather the weights, in the type that engines compute in, where they can be read; None on all ranks but 0.

@@ -81,6 +81,8 @@ class MicroBatch:
     tokens: PackedTokens
     advantages_N: Tensor
     rollout_logprobs_N: Tensor
+    trajectory_N: Tensor
+    """Number of the trajectory that each is of, from 0."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy on `device`."""
@@ -88,6 +90,7 @@ class MicroBatch:
             tokens=self.tokens.to(device),
             advantages_N=self.advantages_N.to(device),
             rollout_logprobs_N=self.rollout_logprobs_N.to(device),
+            trajectory_N=self.trajectory_N.to(device),
         )
 
 
@@ -174,7 +177,9 @@ def empty_tokens() -> PackedTokens:
 def empty_micro_batch() -> MicroBatch:
     """Return `empty_tokens` as a micro-batch; it adds nothing to loss or gradient."""
     nothing = torch.empty(0, dtype=torch.float32)
-    return MicroBatch(tokens=empty_tokens(), advantages_N=nothing, rollout_logprobs_N=nothing)
+    return MicroBatch(
+        tokens=empty_tokens(), advantages_N=nothing, rollout_logprobs_N=nothing, trajectory_N=nothing.long()
+    )
 
 
 def fill_up(batches: list[_Batch], filler: _Batch, count: int) -> list[_Batch]:
@@ -184,15 +189,12 @@ def fill_up(batches: list[_Batch], filler: _Batch, count: int) -> list[_Batch]:
 
 def _micro_batch(trajectories: Sequence[Trajectory], advantages: Sequence[float]) -> MicroBatch:
     logprobs = [logprob for trajectory in trajectories for logprob in _scored_logprobs(trajectory)]
-    per_token = [
-        advantage
-        for trajectory, advantage in zip(trajectories, advantages, strict=True)
-        for _ in range(sum(trajectory.response_mask[1:]))
-    ]
+    counts = torch.tensor([sum(trajectory.response_mask[1:]) for trajectory in trajectories])
     return MicroBatch(
         tokens=pack_tokens(trajectories),
-        advantages_N=torch.tensor(per_token, dtype=torch.float32),
+        advantages_N=torch.tensor(advantages, dtype=torch.float32).repeat_interleave(counts),
         rollout_logprobs_N=torch.tensor(logprobs, dtype=torch.float32),
+        trajectory_N=torch.arange(len(trajectories)).repeat_interleave(counts),
     )
 
 

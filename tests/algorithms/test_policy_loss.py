@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.policy_loss import clipped_policy_loss, kl_k3, rollout_mismatch
+from agentrl.algorithms.policy_loss import clipped_policy_loss, kl_k3
 
 
 def loss_of(ratio: float, advantage: float) -> tuple[float, float, int]:
@@ -63,17 +63,19 @@ def test_k3_is_the_exact_divergence_in_expectation():
     assert (estimates >= 0).all()
 
 
-def test_mismatch_is_zero_for_equal_policies_and_known_for_one_token():
-    same = torch.tensor([-0.5, -2.0])
-    assert rollout_mismatch(same, same).kl_sum.item() == 0.0
-    off = rollout_mismatch(torch.tensor([math.log(0.6)]), torch.tensor([math.log(0.3)]))
-    assert off.ratio_max.item() == pytest.approx(2.0)
-    assert off.abs_difference_sum.item() == pytest.approx(math.log(2.0))
-    assert off.kl_sum.item() == pytest.approx(2.0 - 1.0 - math.log(2.0))
+def test_weights_multiply_the_loss_of_their_tokens():
+    logprobs = torch.tensor([0.1, -0.2, 0.3], dtype=torch.float64, requires_grad=True)
+    old, advantages = torch.zeros(3, dtype=torch.float64), torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64)
+    weights = torch.tensor([0.5, 2.0, 0.0], dtype=torch.float64)
+    weighed = clipped_policy_loss(logprobs, old, advantages, weights_N=weights, clip_low=0.2, clip_high=0.28)
+    alone = [
+        clipped_policy_loss(logprobs[i : i + 1], old[:1], advantages[i : i + 1], clip_low=0.2, clip_high=0.28).loss_sum
+        for i in range(3)
+    ]
+    assert weighed.loss_sum.item() == pytest.approx(0.5 * alone[0].item() + 2.0 * alone[1].item())
 
 
 def test_no_tokens_add_nothing():
     nothing = torch.empty(0)
     loss = clipped_policy_loss(nothing, nothing, nothing, clip_low=0.2, clip_high=0.28)
-    mismatch = rollout_mismatch(nothing, nothing)
-    assert (loss.loss_sum.item(), loss.ratio_max.item(), mismatch.kl_sum.item(), mismatch.ratio_max.item()) == (0,) * 4
+    assert (loss.loss_sum.item(), loss.ratio_max.item()) == (0, 0)

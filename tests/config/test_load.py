@@ -97,6 +97,8 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["rollout.kv_memory_gb=1"], "rollout.kv_memory_gb"),
         (["actor.mini_batches_per_step=999"], "rollout.prompts_per_step"),
         (["algorithm.selection.min_group_size=99"], "algorithm.selection.min_group_size"),
+        (["algorithm.rollout_correction.max_ratio=0.9"], "algorithm.rollout_correction"),
+        (["algorithm.rollout_correction.min_ratio=1.1"], "algorithm.rollout_correction"),
         (["judge.token_env=TOKEN"], "judge.token_env"),
         (["judge.hosts=[a:1]", "judge.placement=per_node"], "judge.placement"),
         (["judge.hosts=[a:1]", "judge.host_addr=b", "judge.host_port=1"], "judge.hosts"),

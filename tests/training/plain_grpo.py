@@ -19,7 +19,7 @@ class PlainUpdate:
 class PlainGrpo:
     """Trains the model of a folder with AdamW (learning rate 0.01, decay 0.1), clipping 0.2 / 0.28 and norm 0.5."""
 
-    def __init__(self, folder: str, *, temperature: float = 1.0, kl_coefficient: float = 0.0):
+    def __init__(self, folder: str, *, temperature: float = 1.0, kl_coefficient: float = 0.0, cap: float = 0.0):
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         self.reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         self.optimiser = torch.optim.AdamW(
@@ -27,6 +27,8 @@ class PlainGrpo:
         )
         self.temperature = temperature
         self.kl_coefficient = kl_coefficient
+        self.cap = cap
+        """Of the importance weights of truncated importance sampling; 0: there are none."""
 
     def logprobs(self, model: torch.nn.Module, trajectory: Trajectory) -> Tensor:
         ids = torch.tensor(trajectory.token_ids)
@@ -46,7 +48,8 @@ class PlainGrpo:
             for trajectory, advantage in batch:
                 logprobs = self.logprobs(self.model, trajectory)
                 ratio = torch.exp(logprobs - old[trajectory.trajectory_id])
-                total -= torch.min(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage).sum()
+                surrogate = torch.min(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+                total -= (self._weights(trajectory, old[trajectory.trajectory_id]) * surrogate).sum()
                 gap = ref[trajectory.trajectory_id] - logprobs
                 total += self.kl_coefficient * (gap.exp() - 1 - gap).sum()
                 num_tokens += len(logprobs)
@@ -57,6 +60,10 @@ class PlainGrpo:
             losses, num_all = losses + total.item(), num_all + num_tokens
         weights = {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
         return PlainUpdate(weights=weights, grad_norm=sum(norms) / len(norms), loss=losses / num_all)
+
+    def _weights(self, trajectory: Trajectory, old: Tensor) -> Tensor:
+        rollout = torch.tensor([value for value in trajectory.rollout_logprobs if value == value])
+        return (old - rollout).exp().clamp(max=self.cap) if self.cap else torch.ones_like(old)
 
     def _with_advantages(self, group: Group) -> list[tuple[Trajectory, float]]:
         rewards = torch.tensor(group.rewards)

@@ -10,7 +10,7 @@ from torch import Tensor
 from training_cases import alone, make_group
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection
+from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection, RolloutCorrectionSection
 from agentrl.training.actor import Actor
 from agentrl.training.sharding import plan_update
 from agentrl.types import Group
@@ -122,6 +122,30 @@ def test_the_kl_term_pulls_towards_the_starting_policy(
     assert metrics["actor/kl_reference"] > 1e-3
     assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
     assert_same_way(weights_of(actor), expected.weights, start_weights)
+
+
+@pytest.mark.parametrize("num_mini_batches", [1, 2])
+def test_truncated_importance_sampling_is_that_of_a_plain_loop(
+    policy: ModelSection, start: Start, start_weights: dict[str, Tensor], num_mini_batches: int
+):
+    correction = RolloutCorrectionSection(method="truncate", max_ratio=1.5)
+    actor, plain = start(algorithm=AlgorithmSection(rollout_correction=correction)), PlainGrpo(policy.path, cap=1.5)
+    groups = groups_of(4)
+    metrics = update(actor, groups, num_mini_batches=num_mini_batches)
+    size = len(groups) // num_mini_batches
+    expected = plain.update([groups[i : i + size] for i in range(0, len(groups), size)])
+    assert 0 < metrics["actor/rollout_weight_cut_fraction"] < 1
+    assert 0 < metrics["actor/rollout_weight_mean"] < 1.5
+    assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
+    assert_same_way(weights_of(actor), expected.weights, start_weights)
+
+
+def test_masking_leaves_out_what_the_actor_would_not_have_written(start: Start):
+    nothing_left = RolloutCorrectionSection(method="mask", min_ratio=1.0, max_ratio=1.0)
+    actor = start(algorithm=AlgorithmSection(rollout_correction=nothing_left))
+    metrics = update(actor, groups_of(2))
+    assert metrics["actor/rollout_weight_cut_fraction"] == 1.0
+    assert (metrics["actor/loss"], metrics["actor/grad_norm"]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 100, 10_000])
