@@ -1,7 +1,9 @@
-"""Advantages from the rewards of a group.
+"""Advantages from the rewards of the groups of a step.
 
 Letters in shapes: G trajectories of one group.
 """
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -9,21 +11,66 @@ from torch import Tensor
 _STD_FLOOR = 1e-6
 """Added to the standard deviation, as the released code of rStar2-Agent does."""
 
+AdvantageFunction = Callable[..., list[Tensor]]
+"""`(rewards of each group [G], normalise_by_std=...) -> advantages of each group [G]`; one of your own is named by its path."""
 
-def group_advantages(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
-    """Centre the rewards of a group on their mean, and divide by their standard deviation (GRPO, arXiv:2402.03300).
+
+def grpo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+    """Centre the rewards of each group on their mean, and divide by their standard deviation (GRPO, arXiv:2402.03300).
 
     The deviation is the sample's (divisor G - 1), as in verl and TRL. Without the division it is the variant of
     Dr. GRPO (arXiv:2503.20783).
 
     Args:
-        rewards_G: float rewards of the trajectories that are trained on.
+        groups: float rewards of the trajectories that are trained on, `[G]` each.
         normalise_by_std: divide by the deviation.
 
     Returns:
-        `[G]`; exact zeros where all rewards are equal, and so for a single trajectory.
+        `[G]` each; exact zeros where all rewards are equal, and so for a single trajectory.
     """
+    return [_centred(rewards_G, normalise_by_std=normalise_by_std) for rewards_G in groups]
+
+
+def rloo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+    """Subtract from each reward the mean of the others of its group (RLOO, arXiv:2402.14740 sec. 2.2).
+
+    Args:
+        groups: as of `grpo`.
+        normalise_by_std: bring the advantages of the whole step to mean 0 and deviation 1.
+    """
+    left_out = [
+        _centred(rewards_G, normalise_by_std=False) * (len(rewards_G) / max(1, len(rewards_G) - 1))
+        for rewards_G in groups
+    ]
+    return _normalised(left_out) if normalise_by_std else left_out
+
+
+def reinforce_plus_plus(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+    """Centre on the group's mean, and divide by the deviation of the whole step (REINFORCE++-baseline, arXiv:2501.03262).
+
+    Args:
+        groups: as of `grpo`.
+        normalise_by_std: divide by the deviation.
+    """
+    centred = [_centred(rewards_G, normalise_by_std=False) for rewards_G in groups]
+    return _normalised(centred) if normalise_by_std else centred
+
+
+ADVANTAGES: dict[str, AdvantageFunction] = {"grpo": grpo, "rloo": rloo, "reinforce_plus_plus": reinforce_plus_plus}
+"""By their names in the config."""
+
+
+def _centred(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
     if rewards_G.numel() == 0 or bool((rewards_G == rewards_G[0]).all()):
         return torch.zeros_like(rewards_G)
     centred_G = rewards_G - rewards_G.mean()
     return centred_G / (rewards_G.std() + _STD_FLOOR) if normalise_by_std else centred_G
+
+
+def _normalised(groups: list[Tensor]) -> list[Tensor]:
+    """Bring all advantages of a step to mean 0 and deviation 1."""
+    every = torch.cat(groups)
+    if len(every) < 2:
+        return groups
+    mean, deviation = every.mean(), every.std() + _STD_FLOOR
+    return [(advantages_G - mean) / deviation for advantages_G in groups]

@@ -1,69 +1,107 @@
-"""The clipped policy loss, and the divergence of two policies on the tokens that one of them sampled.
+"""Policy losses per token, from log-probabilities and advantages.
 
-All functions are over scored tokens, whatever trajectory they are of; sums are divided by the caller, who knows how many
-tokens the whole update has. Letters in shapes: N scored tokens.
+All functions are over scored tokens, whatever trajectory they are of; the caller weighs them (`aggregation`) and adds them
+up. Letters in shapes: N scored tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.aggregation import trajectory_means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipRange:
+    """How far the policy may move in one step, as ratios of probabilities."""
+
+    low: float
+    """Ratios below `1 - low` are clipped."""
+    high: float
+    """Ratios above `1 + high` are clipped."""
+    dual: float = 0.0
+    """Where the advantage is negative, the loss grows no more with ratios above this; 0: it does."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
-    """The loss over some tokens, and what is reported of it."""
+    """The loss of some tokens, and what is reported of it."""
 
-    loss_sum: Tensor
-    """`[]`, differentiable."""
-    num_clipped: Tensor
-    """`[]`: tokens whose gradient the clipping removed."""
-    ratio_max: Tensor
-    """`[]`: greatest probability ratio; 0 where there are no tokens."""
+    loss_N: Tensor
+    """Differentiable."""
+    clipped_N: Tensor
+    """bool: tokens whose gradient, or part of it, the clipping removed."""
+    ratio_N: Tensor
+    """Probability ratios, without gradient."""
 
 
-def clipped_policy_loss(
-    logprobs_N: Tensor,
-    old_logprobs_N: Tensor,
-    advantages_N: Tensor,
-    *,
-    weights_N: Tensor | None = None,
-    clip_low: float,
-    clip_high: float,
+class PolicyLossFunction(Protocol):
+    """A policy loss; one of your own is named in the config by its import path."""
+
+    def __call__(
+        self,
+        logprobs_N: Tensor,
+        old_logprobs_N: Tensor,
+        advantages_N: Tensor,
+        trajectory_N: Tensor,
+        clip: ClipRange,
+        /,
+    ) -> PolicyLoss:
+        """Give each token its loss.
+
+        Args:
+            logprobs_N: of the current forward pass.
+            old_logprobs_N: of the actor before the update, without gradient.
+            advantages_N: of the tokens.
+            trajectory_N: number of the trajectory that each token is of, from 0.
+            clip: the range that ratios may be in.
+        """
+        ...
+
+
+def ppo_loss(
+    logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, trajectory_N: Tensor, clip: ClipRange, /
 ) -> PolicyLoss:
-    """Sum the clipped surrogate over tokens (PPO, arXiv:1707.06347 eq. 7; clip-higher, DAPO, arXiv:2503.14476 eq. 10).
+    """Clip the ratio of each token (PPO, arXiv:1707.06347 eq. 7; clip-higher, DAPO, arXiv:2503.14476 eq. 10)."""
+    return _clipped((logprobs_N - old_logprobs_N).exp(), advantages_N, clip)
 
-    Args:
-        logprobs_N: of the current forward pass.
-        old_logprobs_N: of the actor before the update, without gradient.
-        advantages_N: the trajectory's advantage, at each of its tokens.
-        weights_N: importance weights (`rollout_weights`), not negative; absent: 1.
-        clip_low: ratios below `1 - clip_low` are clipped.
-        clip_high: ratios above `1 + clip_high` are clipped.
+
+def gspo_loss(
+    logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, trajectory_N: Tensor, clip: ClipRange, /
+) -> PolicyLoss:
+    """Clip one ratio per trajectory, the geometric mean of its tokens' (GSPO, arXiv:2507.18071 eq. 5 to 7).
+
+    The ratios lie much closer to 1 than those of tokens, and so must the clip range (the paper: 3e-4 and 4e-4). The paper means
+    `algorithm.aggregation: trajectory_mean`.
     """
-    ratio_N = (logprobs_N - old_logprobs_N).exp()
+    log_ratio_N = trajectory_means(logprobs_N - old_logprobs_N, trajectory_N)
+    return _clipped(log_ratio_N.exp(), advantages_N, clip)
+
+
+def cispo_loss(
+    logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, trajectory_N: Tensor, clip: ClipRange, /
+) -> PolicyLoss:
+    """Clip the weight of a token, not its gradient (CISPO, MiniMax-M1, arXiv:2506.13585 eq. 4 and 5)."""
+    ratio_N = (logprobs_N - old_logprobs_N).exp().detach()
+    weight_N = ratio_N.clamp(1.0 - clip.low, 1.0 + clip.high)
+    return PolicyLoss(loss_N=-weight_N * advantages_N * logprobs_N, clipped_N=weight_N != ratio_N, ratio_N=ratio_N)
+
+
+POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo_loss, "gspo": gspo_loss, "cispo": cispo_loss}
+"""By their names in the config."""
+
+
+def _clipped(ratio_N: Tensor, advantages_N: Tensor, clip: ClipRange) -> PolicyLoss:
     plain_N = -advantages_N * ratio_N
-    clipped_N = -advantages_N * ratio_N.clamp(1.0 - clip_low, 1.0 + clip_high)
+    clipped_N = -advantages_N * ratio_N.clamp(1.0 - clip.low, 1.0 + clip.high)
     loss_N = torch.maximum(plain_N, clipped_N)
-    return PolicyLoss(
-        loss_sum=(loss_N if weights_N is None else weights_N * loss_N).sum(),
-        num_clipped=(clipped_N > plain_N).sum(),
-        ratio_max=max_or_zero(ratio_N.detach()),
-    )
-
-
-def kl_k3(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
-    """Estimate KL(policy || other) at each token that the policy sampled: `r - 1 - log r`, `r = other / policy`.
-
-    Unbiased and never negative (Schulman, "Approximating KL divergence", 2020; GRPO, arXiv:2402.03300 eq. 4).
-
-    Returns:
-        `[N]`, differentiable in `logprobs_N`.
-    """
-    log_ratio_N = other_logprobs_N - logprobs_N
-    return log_ratio_N.exp() - 1.0 - log_ratio_N
-
-
-def max_or_zero(values_N: Tensor) -> Tensor:
-    """Return the greatest value, `[]`; 0 where there are none."""
-    return values_N.max() if values_N.numel() else values_N.new_zeros(())
+    was_clipped_N = clipped_N > plain_N
+    if clip.dual:
+        # Dual-clip PPO, arXiv:1912.09729 eq. 5.
+        most_N = torch.where(advantages_N < 0, -advantages_N * clip.dual, torch.inf)
+        was_clipped_N = was_clipped_N | (loss_N > most_N)
+        loss_N = torch.minimum(loss_N, most_N)
+    return PolicyLoss(loss_N=loss_N, clipped_N=was_clipped_N, ratio_N=ratio_N.detach())

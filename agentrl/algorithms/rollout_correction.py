@@ -11,7 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.policy_loss import kl_k3, max_or_zero
+from agentrl.algorithms.aggregation import trajectory_means
+from agentrl.algorithms.kl_divergence import kl_estimate
 
 _MAX_LOG_RATIO = 20.0
 """Ratios stop at e^20, so that one token far off makes no metric or weight infinite."""
@@ -34,9 +35,9 @@ def rollout_mismatch(old_logprobs_N: Tensor, rollout_logprobs_N: Tensor) -> Roll
     difference_N = old_logprobs_N - rollout_logprobs_N
     reported_N = difference_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     return RolloutMismatch(
-        kl_sum=kl_k3(torch.zeros_like(reported_N), reported_N).sum(),
+        kl_sum=kl_estimate(torch.zeros_like(reported_N), reported_N, "k3").sum(),
         abs_difference_sum=difference_N.abs().sum(),
-        ratio_max=max_or_zero(reported_N.exp()),
+        ratio_max=reported_N.exp().max() if len(reported_N) else reported_N.new_zeros(()),
     )
 
 
@@ -76,19 +77,9 @@ def rollout_weights(
     """
     log_ratio_N = old_logprobs_N - rollout_logprobs_N
     if level == "trajectory":
-        log_ratio_N = _means_of_trajectories(log_ratio_N, trajectory_N)
+        log_ratio_N = trajectory_means(log_ratio_N, trajectory_N)
     ratio_N = log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
     if method == "truncate":
         return RolloutWeights(weights_N=ratio_N.clamp(max=max_ratio), num_cut=(ratio_N > max_ratio).sum())
     outside_N = (ratio_N < min_ratio) | (ratio_N > max_ratio)
     return RolloutWeights(weights_N=ratio_N.masked_fill(outside_N, 0.0), num_cut=outside_N.sum())
-
-
-def _means_of_trajectories(values_N: Tensor, trajectory_N: Tensor) -> Tensor:
-    """Give each token the mean over its trajectory."""
-    if not len(values_N):
-        return values_N
-    count = int(trajectory_N.max()) + 1
-    sums = values_N.new_zeros(count).index_add(0, trajectory_N, values_N)
-    sizes = values_N.new_zeros(count).index_add(0, trajectory_N, torch.ones_like(values_N))
-    return (sums / sizes)[trajectory_N]

@@ -34,6 +34,7 @@ class ModelWorker:
             config.actor,
             config.algorithm,
             temperature=config.rollout.temperature,
+            max_response_tokens=config.rollout.max_response_tokens,
             seed=config.run.seed,
         )
 

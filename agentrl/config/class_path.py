@@ -1,9 +1,21 @@
 """Finds what a config names by import path: a tool, a reward, a worker, a function."""
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from agentrl.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def named(name: str, ours: Mapping[str, T], *, key: str) -> T:
+    """Return what `name` stands for: one of ours by its short name, or the user's own by its import path.
+
+    Raises:
+        ConfigError: neither; see `import_by_path`.
+    """
+    return ours[name] if name in ours else import_by_path(name, key=key)
 
 
 def import_by_path(path: str, *, key: str) -> Any:

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
+ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus")
+POLICY_LOSS_NAMES = ("ppo", "gspo", "cispo")
+
 
 @dataclass(frozen=True)
 class RunSection:
@@ -209,14 +212,32 @@ class AlgorithmSection:
 
     selection: SelectionSection = field(default_factory=SelectionSection)
     """Which trajectories of a group are trained on."""
+    advantage: str = "grpo"
+    """`grpo` (the group's mean is the baseline), `rloo` (the mean of the others), `reinforce_plus_plus` (deviation of the whole
+    step), or the import path of a function of your own (`agentrl.algorithms.advantage`).
+    """
     normalise_by_std: bool = True
-    """Divide advantages by the standard deviation of their group (GRPO)."""
+    """Divide advantages by their standard deviation: of the group (`grpo`), or of the step; Dr. GRPO does not."""
+    policy_loss: str = "ppo"
+    """`ppo`, `gspo` (one ratio per trajectory), `cispo` (clipped weights), or the import path of a function of your own
+    (`agentrl.algorithms.policy_loss`).
+    """
+    aggregation: Literal["token_mean", "trajectory_mean", "fixed_length"] = "token_mean"
+    """What tokens count in the loss of a mini-batch: all the same; each trajectory the same; or all divided by
+    `rollout.max_response_tokens` per trajectory (Dr. GRPO).
+    """
     clip_ratio_low: float = 0.2
     """Lower PPO clip: ratios below 1 - this are clipped."""
     clip_ratio_high: float = 0.28
     """Upper PPO clip: ratios above 1 + this are clipped (clip-higher)."""
+    clip_ratio_dual: float = 0.0
+    """Ratio from which on a negative advantage weighs no more (dual clip, usually 3); 0 sets no such bound."""
     kl_coefficient: float = 0.0
-    """Weight of the KL term against the frozen starting policy (k3 estimator); 0 builds no reference model."""
+    """Weight of the KL term against the frozen starting policy; 0 builds no reference model."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How that divergence is estimated from the sampled tokens; `k2` and `k3` have useful gradients."""
+    entropy_coefficient: float = 0.0
+    """Weight of the mean entropy, which is added to what is maximised."""
     rollout_correction: RolloutCorrectionSection = field(default_factory=RolloutCorrectionSection)
     """Whether tokens count by how likely the actor is to write what the engine sampled; right where `rollout.max_staleness`
     is above 0.

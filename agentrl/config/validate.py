@@ -8,7 +8,14 @@ from urllib.parse import urlsplit
 
 from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
-from agentrl.config.schema import JudgeSection, RolloutSection, RunConfig
+from agentrl.config.schema import (
+    ADVANTAGE_NAMES,
+    POLICY_LOSS_NAMES,
+    AlgorithmSection,
+    JudgeSection,
+    RolloutSection,
+    RunConfig,
+)
 from agentrl.errors import ConfigError
 
 
@@ -123,6 +130,8 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "actor.warmup_steps": actor.warmup_steps,
         "actor.weight_decay": actor.weight_decay,
         "algorithm.kl_coefficient": config.algorithm.kl_coefficient,
+        "algorithm.entropy_coefficient": config.algorithm.entropy_coefficient,
+        "algorithm.clip_ratio_dual": config.algorithm.clip_ratio_dual,
         "algorithm.clip_ratio_low": config.algorithm.clip_ratio_low,
         "algorithm.clip_ratio_high": config.algorithm.clip_ratio_high,
         "algorithm.rollout_correction.min_ratio": config.algorithm.rollout_correction.min_ratio,
@@ -143,9 +152,33 @@ def _evaluation_problems(config: RunConfig) -> list[str]:
     ]
 
 
+def _algorithm_problems(algorithm: AlgorithmSection) -> list[str]:
+    correction = algorithm.rollout_correction
+    choices = {
+        "algorithm.advantage": (algorithm.advantage, ADVANTAGE_NAMES),
+        "algorithm.policy_loss": (algorithm.policy_loss, POLICY_LOSS_NAMES),
+    }
+    problems = [
+        f"`{key}` is `{name}`, and must be one of {', '.join(names)}, or an import path such as `my_module.my_function`"
+        for key, (name, names) in choices.items()
+        if name not in names and "." not in name
+    ]
+    if not correction.min_ratio <= 1 <= correction.max_ratio:
+        problems.append(
+            f"`algorithm.rollout_correction`: `min_ratio` ({correction.min_ratio}) and `max_ratio` ({correction.max_ratio}) "
+            "must have 1 between them, the ratio of a token on which actor and engine agree"
+        )
+    if 0 < algorithm.clip_ratio_dual <= 1 + algorithm.clip_ratio_high:
+        problems.append(
+            f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual}, and must be above 1 + `clip_ratio_high` "
+            f"({1 + algorithm.clip_ratio_high:g}), or 0 for no such bound"
+        )
+    return problems
+
+
 def _training_problems(config: RunConfig) -> list[str]:
     rollout, selection = config.rollout, config.algorithm.selection
-    problems: list[str] = []
+    problems = _algorithm_problems(config.algorithm)
     if rollout.engine == "openai":
         problems.append(
             "`rollout.engine` is `openai`: servers that others run take no new weights, so nothing can be trained on them; "
@@ -174,12 +207,6 @@ def _training_problems(config: RunConfig) -> list[str]:
         problems.append(
             f"`algorithm.selection.min_group_size` is {selection.min_group_size}: every group of "
             f"`rollout.samples_per_prompt` = {rollout.samples_per_prompt} would be dropped"
-        )
-    correction = config.algorithm.rollout_correction
-    if not correction.min_ratio <= 1 <= correction.max_ratio:
-        problems.append(
-            f"`algorithm.rollout_correction`: `min_ratio` ({correction.min_ratio}) and `max_ratio` ({correction.max_ratio}) "
-            "must have 1 between them, the ratio of a token on which actor and engine agree"
         )
     if config.actor.mini_batches_per_step > rollout.prompts_per_step:
         problems.append(

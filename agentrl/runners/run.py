@@ -18,7 +18,7 @@ from agentrl.cluster.learner import Learner, WeightSync
 from agentrl.cluster.runtime import guarded_run
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema import DataSection, RewardSection, RunConfig
+from agentrl.config.schema import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, DataSection, RewardSection, RunConfig
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_logging
@@ -141,6 +141,13 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
         if tool.class_name == FUNCTION_TOOL:
             import_by_path(tool.config["function"], key="function")
     import_by_path(reward.class_name, key="reward.class_name")
+    algorithm = loaded.config.algorithm
+    for key, name, ours in (
+        ("algorithm.advantage", algorithm.advantage, ADVANTAGE_NAMES),
+        ("algorithm.policy_loss", algorithm.policy_loss, POLICY_LOSS_NAMES),
+    ):
+        if name not in ours:
+            import_by_path(name, key=key)
     return tools, reward
 
 

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantage import group_advantages
-from agentrl.algorithms.policy_loss import clipped_policy_loss, kl_k3
-from agentrl.algorithms.rollout_correction import rollout_mismatch, rollout_weights
 from agentrl.training.batch import MicroBatch, empty_micro_batch, fill_up, pack_trajectories
 from agentrl.training.checkpoint import load_checkpoint, save_checkpoint
 from agentrl.training.model import decoder_layers, export_model, load_model
+from agentrl.training.objective import Objective
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
 from agentrl.training.parallel import Parallel, ParallelContext, full_tensors
 from agentrl.training.reference import Reference
@@ -45,6 +43,7 @@ class Actor:
         algorithm: "AlgorithmSection",
         *,
         temperature: float,
+        max_response_tokens: int,
         seed: int,
     ) -> None:
         """Take the settings; `setup` loads the model.
@@ -54,6 +53,7 @@ class Actor:
             actor: optimiser and sizes.
             algorithm: the loss.
             temperature: at which trajectories are sampled; log-probabilities are of that distribution.
+            max_response_tokens: longest response, prompt not counted.
             seed: of torch's generator.
 
         Raises:
@@ -66,6 +66,7 @@ class Actor:
         self._source = model
         self._config = actor
         self._algorithm = algorithm
+        self._objective = Objective(algorithm, max_response_tokens=max_response_tokens)
         self._temperature = temperature
         self._seed = seed
         self._dtype: torch.dtype = getattr(torch, model.dtype)
@@ -127,10 +128,7 @@ class Actor:
 
     def _mini_batches(self, shard: UpdateShard, trajectories: Sequence[Trajectory]) -> list[list[MicroBatch]]:
         """Pack each mini-batch of this rank, with as many micro-batches as the rank that has most."""
-        advantages = [
-            group_advantages(torch.tensor(rewards), normalise_by_std=self._algorithm.normalise_by_std).tolist()
-            for rewards in shard.group_rewards
-        ]
+        advantages = self._objective.advantages(shard.group_rewards)
         packed = []
         for mini_batch in range(shard.num_mini_batches):
             members = [i for i, item in enumerate(shard.items) if item.mini_batch == mini_batch]
@@ -162,12 +160,14 @@ class Actor:
         stats: UpdateStats,
     ) -> None:
         """Make one optimiser update from the micro-batches of a mini-batch."""
-        [num_scored] = self._parallel.sum([sum(len(batch.advantages_N) for batch in batches)])
+        num_scored, num_trajectories = self._parallel.sum(
+            [sum(len(batch.advantages_N) for batch in batches), sum(batch.num_trajectories for batch in batches)]
+        )
         if num_scored == 0:
             raise ValueError(f"update {step}: a mini-batch has no sampled token; look at the response masks")
         tally = TokenTally()
         for batch, old_logprobs_N in zip(batches, old_logprobs, strict=True):
-            loss_sum = self._loss(batch, old_logprobs_N, tally)
+            loss_sum = self._loss(batch, old_logprobs_N, mean_length=num_scored / num_trajectories, tally=tally)
             # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
             (loss_sum * (self._parallel.world_size / num_scored)).backward()
         sums, maxima = tally.reduce(self._parallel)
@@ -181,52 +181,27 @@ class Actor:
         )
         stats.add(sums, maxima, num_tokens=num_scored, grad_norm=grad_norm)
 
-    def _loss(self, batch: MicroBatch, old_logprobs_N: Tensor | None, tally: TokenTally) -> Tensor:
+    def _loss(
+        self, batch: MicroBatch, old_logprobs_N: Tensor | None, *, mean_length: float, tally: TokenTally
+    ) -> Tensor:
         """Return the loss summed over the tokens of a micro-batch, and count what is reported."""
-        scores = score_tokens(self._model, batch.tokens, temperature=self._temperature)
+        scores = score_tokens(
+            self._model,
+            batch.tokens,
+            temperature=self._temperature,
+            entropy_gradient=self._algorithm.entropy_coefficient > 0,
+        )
         if old_logprobs_N is None:
             # With one mini-batch the weights have not changed since the rollout: this pass is the recomputation.
             old_logprobs_N = scores.logprobs_N.detach()
-        policy = clipped_policy_loss(
-            scores.logprobs_N,
-            old_logprobs_N,
-            batch.advantages_N,
-            weights_N=self._weights(batch, old_logprobs_N, tally),
-            clip_low=self._algorithm.clip_ratio_low,
-            clip_high=self._algorithm.clip_ratio_high,
+        return self._objective.loss(
+            batch,
+            scores,
+            old_logprobs_N=old_logprobs_N,
+            reference_logprobs_N=None if self._reference is None else self._reference.logprobs(batch.tokens),
+            mean_length=mean_length,
+            tally=tally,
         )
-        mismatch = rollout_mismatch(old_logprobs_N, batch.rollout_logprobs_N)
-        loss_sum = policy.loss_sum
-        if self._reference is not None:
-            kl_sum = kl_k3(scores.logprobs_N, self._reference.logprobs(batch.tokens)).sum()
-            loss_sum = loss_sum + self._algorithm.kl_coefficient * kl_sum
-            tally.add(kl_reference=kl_sum)
-        tally.add(
-            loss=loss_sum,
-            clip_fraction=policy.num_clipped,
-            entropy=scores.entropy_N.sum(),
-            rollout_kl=mismatch.kl_sum,
-            rollout_logprob_diff_mean=mismatch.abs_difference_sum,
-        )
-        tally.raise_to(ratio_max=policy.ratio_max, rollout_ratio_max=mismatch.ratio_max)
-        return loss_sum
-
-    def _weights(self, batch: MicroBatch, old_logprobs_N: Tensor, tally: TokenTally) -> Tensor | None:
-        """Return the importance weights of a micro-batch; None where the loss has none."""
-        correction = self._algorithm.rollout_correction
-        if correction.method == "none":
-            return None
-        weighed = rollout_weights(
-            old_logprobs_N,
-            batch.rollout_logprobs_N,
-            batch.trajectory_N,
-            method=correction.method,
-            level=correction.level,
-            min_ratio=correction.min_ratio,
-            max_ratio=correction.max_ratio,
-        )
-        tally.add(rollout_weight_mean=weighed.weights_N.sum(), rollout_weight_cut_fraction=weighed.num_cut)
-        return weighed.weights_N
 
     def publish_weights(self) -> WeightSource | None:
         """Gather the weights, in the type that engines compute in, where they can be read; None on all ranks but 0.

@@ -83,6 +83,7 @@ class MicroBatch:
     rollout_logprobs_N: Tensor
     trajectory_N: Tensor
     """Number of the trajectory that each is of, from 0."""
+    num_trajectories: int
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy on `device`."""
@@ -91,6 +92,7 @@ class MicroBatch:
             advantages_N=self.advantages_N.to(device),
             rollout_logprobs_N=self.rollout_logprobs_N.to(device),
             trajectory_N=self.trajectory_N.to(device),
+            num_trajectories=self.num_trajectories,
         )
 
 
@@ -178,7 +180,11 @@ def empty_micro_batch() -> MicroBatch:
     """Return `empty_tokens` as a micro-batch; it adds nothing to loss or gradient."""
     nothing = torch.empty(0, dtype=torch.float32)
     return MicroBatch(
-        tokens=empty_tokens(), advantages_N=nothing, rollout_logprobs_N=nothing, trajectory_N=nothing.long()
+        tokens=empty_tokens(),
+        advantages_N=nothing,
+        rollout_logprobs_N=nothing,
+        trajectory_N=nothing.long(),
+        num_trajectories=0,
     )
 
 
@@ -195,6 +201,7 @@ def _micro_batch(trajectories: Sequence[Trajectory], advantages: Sequence[float]
         advantages_N=torch.tensor(advantages, dtype=torch.float32).repeat_interleave(counts),
         rollout_logprobs_N=torch.tensor(logprobs, dtype=torch.float32),
         trajectory_N=torch.arange(len(trajectories)).repeat_interleave(counts),
+        num_trajectories=len(trajectories),
     )
 
 

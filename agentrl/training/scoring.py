@@ -22,16 +22,19 @@ class TokenScores:
     logprobs_N: Tensor
     """float32, differentiable where gradients are on."""
     entropy_N: Tensor
-    """float32, in nats, without gradient."""
+    """float32, in nats; differentiable where it was asked for."""
 
 
-def score_tokens(model: nn.Module, tokens: PackedTokens, *, temperature: float) -> TokenScores:
+def score_tokens(
+    model: nn.Module, tokens: PackedTokens, *, temperature: float, entropy_gradient: bool = False
+) -> TokenScores:
     """Run the model over a packed row and score the tokens that were sampled.
 
     Args:
         model: from `load_model`, on the device of `tokens`.
         tokens: the row.
         temperature: divides the logits, as it did when the tokens were sampled.
+        entropy_gradient: let gradients through the entropy as well, which takes the memory of one more copy of the logits.
     """
     logits_NV = model(
         input_ids=tokens.token_ids_T.unsqueeze(0),
@@ -42,20 +45,20 @@ def score_tokens(model: nn.Module, tokens: PackedTokens, *, temperature: float) 
     ).logits[0]
     chunk_size = max(1, _MAX_LOGITS_IN_FLOAT32 // logits_NV.shape[-1])
     if logits_NV.shape[0] <= chunk_size:
-        logprobs_N, entropy_N = _score(logits_NV, tokens.targets_N, temperature)
+        logprobs_N, entropy_N = _score(logits_NV, tokens.targets_N, temperature, entropy_gradient)
         return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
     chunks = [
         # Recomputed in the backward pass, so that only one chunk exists in float32 at a time.
-        checkpoint(_score, logits, targets, temperature, use_reentrant=False)
+        checkpoint(_score, logits, targets, temperature, entropy_gradient, use_reentrant=False)
         for logits, targets in zip(logits_NV.split(chunk_size), tokens.targets_N.split(chunk_size), strict=True)
     ]
     logprobs, entropies = zip(*chunks, strict=True)
     return TokenScores(logprobs_N=torch.cat(logprobs), entropy_N=torch.cat(entropies))
 
 
-def _score(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _score(logits_NV: Tensor, targets_N: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
     scaled_NV = logits_NV.float() / temperature
     logprobs_NV = scaled_NV.log_softmax(dim=-1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
     return logprobs_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1), entropy_N

@@ -2,22 +2,47 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.algorithms.advantage import group_advantages
+from agentrl.algorithms.advantage import ADVANTAGES, grpo, reinforce_plus_plus, rloo
+
+GROUPS = [torch.tensor([1.0, 0.0, 0.0, 1.0, 0.25]), torch.tensor([0.0, 0.0, 1.0])]
 
 
-def test_advantages_are_numpys_standard_scores():
+def test_grpo_gives_numpys_standard_scores():
     rewards = np.array([1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.25])
     expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
-    advantages = group_advantages(torch.tensor(rewards), normalise_by_std=True)
+    [advantages] = grpo([torch.tensor(rewards)], normalise_by_std=True)
     np.testing.assert_allclose(advantages.numpy(), expected, atol=1e-12)
 
 
 def test_without_normalisation_only_the_mean_is_taken_away():
-    advantages = group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0]), normalise_by_std=False)
+    [advantages] = grpo([torch.tensor([1.0, 0.0, 0.0, 0.0])], normalise_by_std=False)
     assert advantages.tolist() == [0.75, -0.25, -0.25, -0.25]
 
 
+def test_rloo_subtracts_the_mean_of_the_others():
+    for rewards, advantages in zip(GROUPS, rloo(GROUPS, normalise_by_std=False), strict=True):
+        values = rewards.tolist()
+        expected = [value - (sum(values) - value) / (len(values) - 1) for value in values]
+        assert advantages.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("estimate", [rloo, reinforce_plus_plus])
+def test_over_the_step_advantages_have_mean_0_and_deviation_1(estimate):
+    advantages = torch.cat(estimate(GROUPS, normalise_by_std=True))
+    assert advantages.mean().item() == pytest.approx(0.0, abs=1e-6)
+    assert advantages.std().item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_reinforce_plus_plus_keeps_the_proportions_between_groups_that_grpo_does_not():
+    wide, narrow = torch.tensor([1.0, 0.0]), torch.tensor([0.6, 0.4])
+    ours, theirs = (estimate([wide, narrow], normalise_by_std=True) for estimate in (reinforce_plus_plus, grpo))
+    assert (ours[0][0] / ours[1][0]).item() == pytest.approx(5.0)
+    assert (theirs[0][0] / theirs[1][0]).item() == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_equal_rewards_and_singletons_have_advantage_exactly_zero(reward: float, size: int):
-    assert group_advantages(torch.full((size,), reward), normalise_by_std=True).tolist() == [0.0] * size
+def test_equal_rewards_and_singletons_have_advantage_exactly_zero(name: str, reward: float, size: int):
+    [advantages] = ADVANTAGES[name]([torch.full((size,), reward)], normalise_by_std=True)
+    assert advantages.tolist() == [0.0] * size

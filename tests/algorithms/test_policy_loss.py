@@ -4,17 +4,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.policy_loss import clipped_policy_loss, kl_k3
+from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange, cispo_loss, gspo_loss, ppo_loss
+
+CLIP = ClipRange(low=0.2, high=0.28)
 
 
-def loss_of(ratio: float, advantage: float) -> tuple[float, float, int]:
+def one_token(ratio: float, advantage: float, clip: ClipRange = CLIP) -> tuple[float, float, int]:
     """Loss, gradient with respect to the log-probability, and number of clipped tokens, for one token."""
     logprobs = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
     zeros, advantages = torch.zeros(1, dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64)
-    result = clipped_policy_loss(logprobs, zeros, advantages, clip_low=0.2, clip_high=0.28)
-    result.loss_sum.backward()
+    result = ppo_loss(logprobs, zeros, advantages, torch.tensor([0]), clip)
+    result.loss_N.sum().backward()
     assert logprobs.grad is not None
-    return result.loss_sum.item(), logprobs.grad.item(), int(result.num_clipped.item())
+    return result.loss_N.item(), logprobs.grad.item(), int(result.clipped_N.sum().item())
 
 
 @pytest.mark.parametrize(
@@ -31,51 +33,51 @@ def loss_of(ratio: float, advantage: float) -> tuple[float, float, int]:
 def test_the_loss_of_one_token_is_the_closed_form(
     ratio: float, advantage: float, loss: float, gradient: float, clipped: int
 ):
-    assert loss_of(ratio, advantage) == (pytest.approx(loss), pytest.approx(gradient), clipped)
+    assert one_token(ratio, advantage) == (pytest.approx(loss), pytest.approx(gradient), clipped)
 
 
-def trl_per_token_loss(logprobs: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
-    """The formula of `GRPOTrainer._compute_loss` in TRL (loss_type `dapo`, before its division)."""
-    coef_1 = torch.exp(logprobs - old)
-    coef_2 = torch.clamp(coef_1, 1 - 0.2, 1 + 0.28)
-    return -torch.min(coef_1 * advantages, coef_2 * advantages)
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient", "clipped"),
+    [(2.9, -1.0, 2.9, 2.9, 0), (5.0, -1.0, 3.0, 0.0, 1), (5.0, 1.0, -1.28, 0.0, 1)],
+)
+def test_dual_clip_bounds_the_loss_of_bad_tokens_that_became_likely(
+    ratio: float, advantage: float, loss: float, gradient: float, clipped: int
+):
+    clip = ClipRange(low=0.2, high=0.28, dual=3.0)
+    assert one_token(ratio, advantage, clip) == (pytest.approx(loss), pytest.approx(gradient), clipped)
 
 
-def test_the_loss_is_trls():
-    generator = torch.Generator().manual_seed(0)
-    logprobs, old, advantages = (torch.randn(500, generator=generator, dtype=torch.float64) for _ in range(3))
-    logprobs.requires_grad_(True)
-    ours = clipped_policy_loss(logprobs, old, advantages, clip_low=0.2, clip_high=0.28)
-    theirs = trl_per_token_loss(logprobs, old, advantages).sum()
-    assert ours.loss_sum.item() == pytest.approx(theirs.item(), rel=1e-12)
-    (our_gradient,) = torch.autograd.grad(ours.loss_sum, logprobs)
-    (their_gradient,) = torch.autograd.grad(theirs, logprobs)
-    torch.testing.assert_close(our_gradient, their_gradient)
-    assert ours.ratio_max.item() == pytest.approx((logprobs - old).exp().max().item())
+def packed(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log-probabilities, old ones, advantages and trajectory numbers of three trajectories of 2, 5 and 1 tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([2, 5, 1])
+    logprobs, old = (torch.randn(8, generator=generator, dtype=torch.float64) for _ in range(2))
+    advantages = torch.randn(3, generator=generator, dtype=torch.float64).repeat_interleave(lengths)
+    return logprobs.requires_grad_(True), old, advantages, torch.arange(3).repeat_interleave(lengths)
 
 
-def test_k3_is_the_exact_divergence_in_expectation():
-    policy = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    other = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
-    exact = (policy * (policy / other).log()).sum()
-    estimates = kl_k3(policy.log(), other.log())
-    assert (policy * estimates).sum().item() == pytest.approx(exact.item(), rel=1e-12)
-    assert (estimates >= 0).all()
+def test_gspo_gives_all_tokens_of_a_trajectory_the_ratio_of_its_mean_log_ratio():
+    logprobs, old, advantages, trajectory = packed()
+    result = gspo_loss(logprobs, old, advantages, trajectory, ClipRange(low=0.9, high=100.0))
+    for number in range(3):
+        of_it = trajectory == number
+        ratio = (logprobs - old)[of_it].mean().exp().item()
+        expected = -advantages[of_it] * max(ratio, 0.1) if advantages[of_it][0] < 0 else -advantages[of_it] * ratio
+        torch.testing.assert_close(result.loss_N[of_it].detach(), expected.detach())
 
 
-def test_weights_multiply_the_loss_of_their_tokens():
-    logprobs = torch.tensor([0.1, -0.2, 0.3], dtype=torch.float64, requires_grad=True)
-    old, advantages = torch.zeros(3, dtype=torch.float64), torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64)
-    weights = torch.tensor([0.5, 2.0, 0.0], dtype=torch.float64)
-    weighed = clipped_policy_loss(logprobs, old, advantages, weights_N=weights, clip_low=0.2, clip_high=0.28)
-    alone = [
-        clipped_policy_loss(logprobs[i : i + 1], old[:1], advantages[i : i + 1], clip_low=0.2, clip_high=0.28).loss_sum
-        for i in range(3)
-    ]
-    assert weighed.loss_sum.item() == pytest.approx(0.5 * alone[0].item() + 2.0 * alone[1].item())
+def test_cispo_clips_the_weight_and_leaves_every_token_a_gradient():
+    logprobs, old, advantages, trajectory = packed()
+    result = cispo_loss(logprobs, old, advantages, trajectory, ClipRange(low=1.0, high=0.1))
+    (gradient,) = torch.autograd.grad(result.loss_N.sum(), logprobs)
+    ratio = (logprobs - old).exp().detach()
+    torch.testing.assert_close(gradient, -advantages * ratio.clamp(max=1.1))
+    assert result.clipped_N.tolist() == (ratio > 1.1).tolist()
+    assert result.clipped_N.any()
 
 
-def test_no_tokens_add_nothing():
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_no_tokens_have_no_loss(name: str):
     nothing = torch.empty(0)
-    loss = clipped_policy_loss(nothing, nothing, nothing, clip_low=0.2, clip_high=0.28)
-    assert (loss.loss_sum.item(), loss.ratio_max.item()) == (0, 0)
+    result = POLICY_LOSSES[name](nothing, nothing, nothing, nothing.long(), CLIP)
+    assert result.loss_N.sum().item() == 0.0

@@ -2,6 +2,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -10,7 +11,16 @@ from torch import Tensor
 from training_cases import alone, make_group
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection, RolloutCorrectionSection
+from agentrl.algorithms.advantage import ADVANTAGES
+from agentrl.algorithms.policy_loss import POLICY_LOSSES
+from agentrl.config.schema import (
+    ADVANTAGE_NAMES,
+    POLICY_LOSS_NAMES,
+    ActorSection,
+    AlgorithmSection,
+    ModelSection,
+    RolloutCorrectionSection,
+)
 from agentrl.training.actor import Actor
 from agentrl.training.sharding import plan_update
 from agentrl.types import Group
@@ -40,7 +50,9 @@ def start(policy: ModelSection) -> Iterator[Start]:
     ) -> Actor:
         while running:
             running.pop().close()
-        made = Actor(model, actor, algorithm or AlgorithmSection(), temperature=temperature, seed=0)
+        made = Actor(
+            model, actor, algorithm or AlgorithmSection(), temperature=temperature, max_response_tokens=64, seed=0
+        )
         made.setup(alone())
         running.append(made)
         return made
@@ -122,6 +134,61 @@ def test_the_kl_term_pulls_towards_the_starting_policy(
     assert metrics["actor/kl_reference"] > 1e-3
     assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
     assert_same_way(weights_of(actor), expected.weights, start_weights)
+
+
+def test_an_entropy_bonus_makes_the_policy_less_certain(start: Start):
+    """With rewards all equal, advantages are 0, and only the bonus is left."""
+    groups = [
+        dataclasses.replace(
+            group,
+            trajectories=[
+                dataclasses.replace(made, summary=dataclasses.replace(made.summary, reward=1.0))
+                for made in group.trajectories
+            ],
+        )
+        for group in groups_of(2)
+    ]
+    actor = start(algorithm=AlgorithmSection(entropy_coefficient=0.1))
+    entropies = [update(actor, groups, step=step)["actor/entropy"] for step in (1, 2, 3)]
+    assert entropies[0] < entropies[1] < entropies[2]
+    metrics = update(actor, groups)
+    assert metrics["actor/loss"] == pytest.approx(-0.1 * metrics["actor/entropy"], rel=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["trajectory_mean", "fixed_length"])
+@pytest.mark.parametrize("max_tokens", [1, 10_000])
+def test_aggregation_does_not_depend_on_the_packing(
+    start: Start,
+    start_weights: dict[str, Tensor],
+    aggregation: Literal["trajectory_mean", "fixed_length"],
+    max_tokens: int,
+):
+    results = []
+    for size in (64, max_tokens):
+        algorithm = AlgorithmSection(aggregation=aggregation)
+        actor = start(
+            actor=dataclasses.replace(ACTOR, max_tokens_per_micro_batch=size, max_grad_norm=1e9), algorithm=algorithm
+        )
+        metrics = update(actor, groups_of(3))
+        results.append((metrics["actor/loss"], metrics["actor/grad_norm"], weights_of(actor)))
+    assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-5)
+    assert_same_way(results[0][2], results[1][2], start_weights)
+
+
+def test_the_config_knows_the_names_of_all_advantages_and_losses():
+    assert (*ADVANTAGES,) == ADVANTAGE_NAMES
+    assert (*POLICY_LOSSES,) == POLICY_LOSS_NAMES
+
+
+def test_a_loss_of_the_users_own_is_found_by_its_path(start: Start):
+    """GSPO by its path does what GSPO by its name does, and PPO does something else."""
+    losses = ("agentrl.algorithms.policy_loss.gspo_loss", "gspo", "ppo")
+    norms = []
+    for name in losses:
+        actor = start(algorithm=AlgorithmSection(policy_loss=name))
+        norms.append(update(actor, groups_of(4), num_mini_batches=2)["actor/ratio_max"])
+    assert norms[0] == norms[1] != norms[2]
 
 
 @pytest.mark.parametrize("num_mini_batches", [1, 2])
@@ -228,7 +295,7 @@ def test_a_model_that_gives_nan_stops_the_run(start: Start, policy: ModelSection
 
 def test_a_temperature_of_zero_is_refused(policy: ModelSection):
     with pytest.raises(ValueError, match=r"rollout\.temperature"):
-        Actor(policy, ACTOR, AlgorithmSection(), temperature=0.0, seed=0)
+        Actor(policy, ACTOR, AlgorithmSection(), temperature=0.0, max_response_tokens=64, seed=0)
 
 
 def test_a_resumed_actor_goes_on_exactly_as_if_it_had_not_stopped(start: Start, tmp_path: Path):

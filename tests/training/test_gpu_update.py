@@ -40,7 +40,17 @@ ACTOR: Any = SimpleNamespace(
 
 def algorithm(kl_coefficient: float) -> Any:
     return SimpleNamespace(
-        normalise_by_std=True, clip_ratio_low=0.2, clip_ratio_high=0.28, kl_coefficient=kl_coefficient
+        advantage="grpo",
+        normalise_by_std=True,
+        policy_loss="ppo",
+        aggregation="token_mean",
+        clip_ratio_low=0.2,
+        clip_ratio_high=0.28,
+        clip_ratio_dual=0.0,
+        kl_coefficient=kl_coefficient,
+        kl_estimator="k3",
+        entropy_coefficient=0.0,
+        rollout_correction=SimpleNamespace(method="none"),
     )
 
 
@@ -55,7 +65,9 @@ def weights_of(actor: Actor) -> dict[str, Tensor]:
 
 
 def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tuple[dict[str, float], dict[str, Tensor]]:
-    actor = Actor(model_at(folder, dtype), ACTOR, algorithm(kl_coefficient), temperature=1.0, seed=0)
+    actor = Actor(
+        model_at(folder, dtype), ACTOR, algorithm(kl_coefficient), temperature=1.0, max_response_tokens=64, seed=0
+    )
     actor.setup(alone())
     draws = random.Random(0)
     groups = [make_group(draws, f"p{index}", 8) for index in range(3)]

@@ -40,7 +40,12 @@ def step_groups(step: int) -> list[Group]:
 
 def start_actor(context: ParallelContext, policy: str) -> Actor:
     actor = Actor(
-        ModelSection(path=policy), ACTOR, AlgorithmSection(kl_coefficient=0.2), temperature=1.0, seed=context.rank
+        ModelSection(path=policy),
+        ACTOR,
+        AlgorithmSection(kl_coefficient=0.2, aggregation="trajectory_mean"),
+        temperature=1.0,
+        max_response_tokens=64,
+        seed=context.rank,
     )
     actor.setup(context)
     return actor

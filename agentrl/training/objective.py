@@ -1,0 +1,121 @@
+"""What the policy update minimises: policy loss, divergence from the reference, entropy, and what each token counts.
+
+Letters in shapes: N scored tokens of a micro-batch.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.advantage import ADVANTAGES
+from agentrl.algorithms.aggregation import aggregation_weights
+from agentrl.algorithms.kl_divergence import kl_estimate
+from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange
+from agentrl.algorithms.rollout_correction import rollout_mismatch, rollout_weights
+from agentrl.config.class_path import named
+from agentrl.training.batch import MicroBatch
+from agentrl.training.scoring import TokenScores
+from agentrl.training.tally import TokenTally
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import AlgorithmSection
+
+
+class Objective:
+    """The loss of micro-batches, by the config's `algorithm`."""
+
+    def __init__(self, algorithm: "AlgorithmSection", *, max_response_tokens: int) -> None:
+        """Find the functions that the config names.
+
+        Args:
+            algorithm: advantages, loss and their numbers.
+            max_response_tokens: longest response, for `fixed_length`.
+
+        Raises:
+            ConfigError: a function of the user's own cannot be imported.
+        """
+        self._config = algorithm
+        self._max_length = max_response_tokens
+        self._advantages = named(algorithm.advantage, ADVANTAGES, key="algorithm.advantage")
+        self._policy_loss = named(algorithm.policy_loss, POLICY_LOSSES, key="algorithm.policy_loss")
+        self._clip = ClipRange(
+            low=algorithm.clip_ratio_low, high=algorithm.clip_ratio_high, dual=algorithm.clip_ratio_dual
+        )
+
+    def advantages(self, group_rewards: list[list[float]]) -> list[list[float]]:
+        """Return the advantage of each trajectory of each group of a step."""
+        groups = [torch.tensor(rewards) for rewards in group_rewards]
+        return [
+            advantages_G.tolist()
+            for advantages_G in self._advantages(groups, normalise_by_std=self._config.normalise_by_std)
+        ]
+
+    def loss(
+        self,
+        batch: MicroBatch,
+        scores: TokenScores,
+        *,
+        old_logprobs_N: Tensor,
+        reference_logprobs_N: Tensor | None,
+        mean_length: float,
+        tally: TokenTally,
+    ) -> Tensor:
+        """Return the loss summed over the tokens of a micro-batch, `[]`, and count what is reported.
+
+        Args:
+            batch: the tokens.
+            scores: of the current forward pass.
+            old_logprobs_N: of the actor before the update.
+            reference_logprobs_N: of the starting policy; absent: there is no such term.
+            mean_length: scored tokens per trajectory in the whole mini-batch, over all ranks.
+            tally: sums over tokens are added to it.
+        """
+        policy = self._policy_loss(
+            scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip
+        )
+        loss_N = policy.loss_N
+        weights_N = self._rollout_weights(batch, old_logprobs_N, tally)
+        if weights_N is not None:
+            loss_N = weights_N * loss_N
+        if reference_logprobs_N is not None:
+            kl_N = kl_estimate(scores.logprobs_N, reference_logprobs_N, self._config.kl_estimator)
+            loss_N = loss_N + self._config.kl_coefficient * kl_N
+            tally.add(kl_reference=kl_N.sum())
+        if self._config.entropy_coefficient:
+            loss_N = loss_N - self._config.entropy_coefficient * scores.entropy_N
+        if self._config.aggregation != "token_mean":
+            loss_N = loss_N * aggregation_weights(
+                batch.trajectory_N,
+                method=self._config.aggregation,
+                mean_length=mean_length,
+                max_length=self._max_length,
+            )
+        mismatch = rollout_mismatch(old_logprobs_N, batch.rollout_logprobs_N)
+        tally.add(
+            loss=loss_N.sum(),
+            clip_fraction=policy.clipped_N.sum(),
+            entropy=scores.entropy_N.sum(),
+            rollout_kl=mismatch.kl_sum,
+            rollout_logprob_diff_mean=mismatch.abs_difference_sum,
+        )
+        ratio_max = policy.ratio_N.max() if len(policy.ratio_N) else policy.ratio_N.new_zeros(())
+        tally.raise_to(ratio_max=ratio_max, rollout_ratio_max=mismatch.ratio_max)
+        return loss_N.sum()
+
+    def _rollout_weights(self, batch: MicroBatch, old_logprobs_N: Tensor, tally: TokenTally) -> Tensor | None:
+        """Return the importance weights of a micro-batch; None where the loss has none."""
+        correction = self._config.rollout_correction
+        if correction.method == "none":
+            return None
+        weighed = rollout_weights(
+            old_logprobs_N,
+            batch.rollout_logprobs_N,
+            batch.trajectory_N,
+            method=correction.method,
+            level=correction.level,
+            min_ratio=correction.min_ratio,
+            max_ratio=correction.max_ratio,
+        )
+        tally.add(rollout_weight_mean=weighed.weights_N.sum(), rollout_weight_cut_fraction=weighed.num_cut)
+        return weighed.weights_N

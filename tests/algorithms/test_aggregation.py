@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+from agentrl.algorithms.aggregation import aggregation_weights, trajectory_means
+
+TRAJECTORY = torch.tensor([0, 0, 0, 1, 2, 2])
+LOSS = torch.tensor([1.0, 2.0, 6.0, 5.0, 1.0, 2.0])
+
+
+def aggregated(method: str) -> float:
+    weights = aggregation_weights(TRAJECTORY, method=method, mean_length=2.0, max_length=10)  # type: ignore[arg-type]
+    return (weights * LOSS).mean().item()
+
+
+def test_trajectory_mean_is_the_mean_of_the_means_of_trajectories():
+    assert aggregated("trajectory_mean") == pytest.approx((3.0 + 5.0 + 1.5) / 3)
+
+
+def test_fixed_length_divides_every_sum_by_the_same():
+    assert aggregated("fixed_length") == pytest.approx((9.0 + 5.0 + 3.0) / 10 / 3)
+
+
+def test_parts_of_a_batch_add_up_to_the_whole():
+    """Micro-batches, in which trajectories are numbered anew, weigh tokens as the whole batch does."""
+    parts = [(TRAJECTORY[:4], LOSS[:4]), (TRAJECTORY[4:] - 2, LOSS[4:])]
+    total = sum(
+        (aggregation_weights(t, method="trajectory_mean", mean_length=2.0, max_length=10) * loss).sum().item()
+        for t, loss in parts
+    )
+    assert total / len(LOSS) == pytest.approx(aggregated("trajectory_mean"))
+
+
+def test_every_token_gets_the_mean_of_its_trajectory():
+    assert trajectory_means(LOSS, TRAJECTORY).tolist() == [3.0, 3.0, 3.0, 5.0, 1.5, 1.5]
