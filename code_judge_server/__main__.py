@@ -21,7 +21,7 @@ from code_judge_server.logs import configure_logging
 from code_judge_server.sandbox import Executor
 from code_judge_server.schemas import IsolationTier
 from code_judge_server.serving import JudgeServer, TooFewDescriptorsError, most_connections
-from code_judge_server.settings import Settings
+from code_judge_server.settings import Settings, unknown_variables
 from code_judge_server.settings_table import settings_table
 from code_judge_server.start_page import start_page
 from code_judge_server.tier_choice import IsolationRefusedError, choose_executor
@@ -40,6 +40,8 @@ def main() -> int:
     try:
         settings = CliApp.run(Settings)
         configure_logging(settings.log_format, settings.log_level)
+        for name in unknown_variables(os.environ):
+            logger.warning("environment: %s is no setting, and has no effect; `--help` lists those that are", name)
         num_connections = most_connections(settings)
         listener = _listen(settings.host, settings.port)
         executor = choose_executor(settings)

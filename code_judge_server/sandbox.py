@@ -70,6 +70,8 @@ class Outcome:
     peak_memory_bytes: int
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What `collect` asked for and was there."""
+    files_cut: bool = False
+    """There was more of it than `collect_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,8 +194,9 @@ class Checker(_NativeModel):
     """For `program`."""
     code: SourceText | None = None
     """For `program`: run in the jail as `checker input.txt output.txt expected.txt` (the last one empty where no output is
-    expected), within the server's default limits. Exit code 0 accepts, 1 is a wrong answer (the convention of testlib), any
-    other end, and an exception that a Python checker does not catch, is an `internal_error` with what it printed to stderr."""
+    expected), within the server's default limits. Exit code 0 accepts, 1 is a wrong answer, and so are 2, 4 and 8 of a checker
+    that is not in Python (testlib: presentation error, dirt, unexpected end of file); any other end, and an exception that a
+    Python checker does not catch, is an `internal_error` with what it printed to stderr."""
 
     @model_validator(mode="after")
     def _check_program(self) -> "Checker":
@@ -312,6 +313,8 @@ class Verdict(RunResult):
     """One per test case that ran, in their order; times of the verdict are their sums, its memory their maximum."""
     files: dict[str, FileContent] = {}
     """The files of `collect` that were regular files, in base64."""
+    files_truncated: bool = False
+    """Some of them are left out: the server had no room for them (`max_collect_mb`, `reply_memory_mb`)."""
     limits: Limits | None = None
     """The limits that held, with the server's defaults and maxima applied; absent if the program was neither run nor refused by
     its compiler."""

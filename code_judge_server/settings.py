@@ -6,7 +6,7 @@ honoured where they make sense here.
 
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +17,8 @@ from code_judge_server.languages import LanguageRules
 from code_judge_server.limits import LimitPolicy
 from code_judge_server.preload_sets import preload_sets
 from code_judge_server.schemas import IsolationTier, LanguageName, Limits, PreloadName
+
+ENVIRONMENT_PREFIX = "CODE_JUDGE_"
 
 CODE_JUDGE_NAMES = {
     "MAX_EXECUTION_TIME": "max_cpu_time_s",
@@ -35,7 +37,7 @@ class Settings(BaseSettings):
     """Run untrusted programs on request and judge what they print."""
 
     model_config = SettingsConfigDict(
-        env_prefix="CODE_JUDGE_",
+        env_prefix=ENVIRONMENT_PREFIX,
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_exit_on_error=False,
@@ -271,3 +273,9 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the names in the environment that look like settings and are none: misspelt, or of somebody else."""
+    known = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    return sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name.upper() not in known)

@@ -48,30 +48,42 @@ def _open_executable(path: str, flags: int) -> int:
     return os.open(path, flags, stat.S_IRWXU)
 
 
-def collect(folder: str, paths: list[str], *, max_bytes: int) -> dict[str, bytes]:
+def collect(folder: str, paths: list[str], *, max_bytes: int) -> tuple[dict[str, bytes], bool]:
     """Return the contents of those of `paths`, relative to `folder`, that are regular files reached through no link.
 
     Args:
         folder: Where a program ran, of which nothing is left.
         paths: What to look for.
         max_bytes: Size of all contents together; a file that does not fit is left out.
+
+    Returns:
+        The contents by path, and whether any was left out because it did not fit.
     """
     found: dict[str, bytes] = {}
+    any_left_out = False
     for path in paths:
         try:
             content = _read_regular_file(folder, path.split("/"), max_bytes=max_bytes)
         except OSError:
             continue  # not there, a link, or the program took away the right to read it
+        except _TooLargeError:
+            any_left_out = True
+            continue
         if content is not None:
             max_bytes -= len(content)
             found[path] = content
-    return found
+    return found, any_left_out
+
+
+class _TooLargeError(Exception):
+    """A file does not fit."""
 
 
 def _read_regular_file(folder: str, parts: list[str], *, max_bytes: int) -> bytes | None:
-    """Return the content of the file, or None if it is too large or no regular file.
+    """Return the content of the file, or None if it is no regular file.
 
     Raises:
+        _TooLargeError: it has more than `max_bytes`.
         OSError: a part of the path is missing or is a link.
     """
     opened = os.open(folder, _NO_LINK | os.O_RDONLY)
@@ -82,8 +94,10 @@ def _read_regular_file(folder: str, parts: list[str], *, max_bytes: int) -> byte
             os.close(opened)
             opened = following
         status = os.fstat(opened)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+        if not stat.S_ISREG(status.st_mode):
             return None
+        if status.st_size > max_bytes:
+            raise _TooLargeError
         with open(opened, "rb", closefd=False) as file:
             return file.read(status.st_size)
     finally:

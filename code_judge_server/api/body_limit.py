@@ -15,6 +15,8 @@ from code_judge_server.queueing.shared_capacity import SharedCapacity
 _ARRIVAL_TIMEOUT_S = 120.0
 """The largest body takes this long at half a megabyte a second; room is held for it all the while. As long it may wait for
 room."""
+_BUSY_STATUS = {"/run_code": 504, "/run_jupyter": 504}
+"""By path, where it is not 408: clients of SandboxFusion send again what got this answer, and only that."""
 _EARLY_BYTES = 64 * 1024
 """Of a body that waits for room, as many as the server keeps for a request that reads nothing."""
 
@@ -24,7 +26,8 @@ class LimitBody:
 
     A body over `max_bytes` is a 413, whether its length was announced or not. One that finds no room among the others is a 429
     where the native format is spoken; elsewhere, where clients do not know that answer, it is not read until there is room for
-    all of it, or for `max_bytes` where it did not say. One that finds none, or does not arrive, in time is a 408.
+    all of it, or for `max_bytes` where it did not say. One that does not arrive in time is a 408, and so is one that finds no
+    room in time, but for the paths of SandboxFusion, which call that 504.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class LimitBody:
         body = _Body(client=client_of(scope), memory=self._memory)
         try:
             if is_patient:
-                receive = await self._wait_for_room(body, expected, receive)
+                receive = await self._wait_for_room(body, expected, receive, path=scope["path"])
             elif self._memory.fits(body.client, expected):
                 body.hold(expected)
             else:
@@ -64,7 +67,7 @@ class LimitBody:
         finally:
             body.hold(0)
 
-    async def _wait_for_room(self, body: "_Body", expected: int, receive: Receive) -> Receive:
+    async def _wait_for_room(self, body: "_Body", expected: int, receive: Receive, *, path: str) -> Receive:
         """Hold room for a body as soon as there is some; return what gives the messages that it gave meanwhile, and the rest.
 
         Raises:
@@ -87,7 +90,7 @@ class LimitBody:
             if watching.done():
                 raise ClientDisconnect
             if not taking.done():
-                raise self._no_room()
+                raise self._no_room(path)
             taking.result()
         except BaseException:
             taking.cancel()
@@ -135,9 +138,10 @@ class LimitBody:
         error.headers = {"Connection": "close"}
         return error
 
-    def _no_room(self) -> RejectedError:
+    def _no_room(self, path: str) -> RejectedError:
         error = RejectedError(
-            f"body: no room for it after {self._arrival_timeout_s:g} s: {self._taken()} are taken", status_code=408
+            f"body: no room for it after {self._arrival_timeout_s:g} s: {self._taken()} are taken",
+            status_code=_BUSY_STATUS.get(path, 408),
         )
         error.headers = {"Connection": "close"}
         return error

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from code_judge_server.api.open_connections import OpenConnections
 
 _MAX_HEAD_BYTES = 64 * 1024
+"""Of a request line with its headers; and of what stands between the pieces of a chunked body, or after it."""
 _HEAD_TIMEOUT_S = 30.0
 _LEAST_READ_BYTES = 1024 * 1024
 """A peer that has not read so much of a reply after `write_timeout_s`, nor all of it, reads no more."""
@@ -51,16 +52,18 @@ class HeadWithBody(asyncio.Transport):
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Refuses a head (request line and headers) that is too large, and closes a connection whose head does not arrive, whose
-    reply is not read, or that has to go for another.
+    reply is not read, that sends trailers without end, or that has to go for another.
 
-    httptools itself collects headers without end, and uvicorn waits without end for a peer to read. Each server has a subclass,
-    with its own `open_connections`.
+    httptools itself collects headers and trailers without end, and uvicorn waits without end for a peer to read. Each server
+    has a subclass, with its own `open_connections`.
     """
 
     open_connections: OpenConnections
     write_timeout_s = 120.0
     _in_head = True
     _head_bytes = 0
+    _bytes_without_body = 0
+    """That came since the last piece of a body, or its end."""
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _answered: RequestResponseCycle | None = None
@@ -85,6 +88,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.open_connections.begin(self)
         if self.scope["method"] != "HEAD" and not self.expect_100_continue:  # what is written first is a head then
             self.cycle.transport = HeadWithBody(self.cycle.transport)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._bytes_without_body = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Expect nothing more of this request."""
+        self._bytes_without_body = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Go on to the next request, if it is there."""
@@ -129,7 +142,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self._head_bytes > _MAX_HEAD_BYTES + len(data):  # the piece that ends a head may hold much of the body
                 self.send_400_response("Request head too large.")
                 return
+        self._bytes_without_body += len(data)
         super().data_received(data)
+        if self._bytes_without_body > _MAX_HEAD_BYTES and not self._in_head:
+            self.transport.abort()  # there is a reply, or part of one, already
 
     def _end_if_all_is_sent(self) -> None:
         if self.cycle is not None and self.cycle.response_complete and not self.flow.write_paused:

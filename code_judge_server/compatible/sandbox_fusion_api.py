@@ -93,7 +93,7 @@ class _SandboxFusion:
         cells = {notebook_driver.CELL_FILE.format(number=number): cell.encode() for number, cell in numbered}
         task = {
             "num_cells": len(cells),
-            "cell_timeout": body.cell_timeout,
+            "cell_timeout": min(body.cell_timeout, body.total_timeout),  # timers have bounds of their own
             "max_chars": self._settings.max_reply_chars,
         }
         return Submission(

@@ -18,8 +18,8 @@ Server to slot:
     `{"kind": "kill"}`: end the job now; ignored where none runs.
 Slot to server:
     `{"kind": "ended", "exit_code", "signal", "cpu_time_s", "wall_time_s", "max_rss_bytes", "oom_kills",
-    "peak_memory_bytes", "tasks_refused", "collected": [[index among those to collect, size], ..], "error": text or null}`:
-    nothing of the job is left. `error`: the job could not be set up.
+    "peak_memory_bytes", "tasks_refused", "collected": [[index among those to collect, size or null], ..], "error": text or
+    null}`: nothing of the job is left. `error`: the job could not be set up.
 An end that sees the other's socket closed stops: the launcher and all below it, or the slot and its job.
 """
 

@@ -212,7 +212,7 @@ class Slot:
         os.write(score, str(oom_score_adj).encode())
         self._enclosure.enter()
 
-    def _collect(self, job: protocol.Message, contents: int, target: int) -> list[list[int]]:
+    def _collect(self, job: protocol.Message, contents: int, target: int) -> list[list[int | None]]:
         """Have a process with the job's rights copy its files; whatever else of the job still ran is killed before."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         with nullcontext() if self._maker is None else self._maker.whole_forks():

@@ -45,16 +45,16 @@ def write_files(contents: int, sizes: list[int]) -> None:
         os.close(target)
 
 
-def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list[int]]:
+def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list[int | None]]:
     """Copy regular files below the current folder to `target`, one after the other, as long as `max_bytes` hold them.
 
     What is not there, or a link, device, socket or pipe, or lies behind a link, is left out: nothing is followed,
     and nothing blocks.
 
     Returns:
-        `[index, size]` of what was copied, the first its place in `paths`.
+        `[index, size]` of what was copied, the first its place in `paths`; no size where there was no room for it.
     """
-    collected: list[list[int]] = []
+    collected: list[list[int | None]] = []
     folder = os.open(".", os.O_DIRECTORY | os.O_PATH | os.O_CLOEXEC)
     free = max_bytes
     for index, path in enumerate(paths):
@@ -62,10 +62,11 @@ def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list[in
             source = syscalls.open_beneath(folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             try:
                 found = os.fstat(source)
-                if stat.S_ISREG(found.st_mode) and found.st_size <= free:
-                    size = _copy(source, target, found.st_size)
-                    free -= size
-                    collected.append([index, size])
+                if not stat.S_ISREG(found.st_mode):
+                    continue
+                size = _copy(source, target, found.st_size) if found.st_size <= free else None
+                free -= size or 0
+                collected.append([index, size])
             finally:
                 os.close(source)
     os.close(folder)

@@ -30,8 +30,8 @@ class Ended:
     peak_memory_bytes: int | None
     tasks_refused: int | None
     """How often the kernel refused a new process or thread."""
-    collected: list[tuple[int, int]]
-    """Index among those to collect and size of the files, in the order of their contents."""
+    collected: list[tuple[int, int | None]]
+    """Index among those to collect and size of the files, in the order of their contents; no size: there was no room for it."""
     error: str | None
     """The job could not be set up."""
 
@@ -132,7 +132,7 @@ def _is_count_or_none(value: Any) -> bool:
 
 
 def _is_file(value: Any) -> bool:
-    return type(value) is list and len(value) == 2 and all(map(_is_count, value))
+    return type(value) is list and len(value) == 2 and _is_count(value[0]) and (value[1] is None or _is_count(value[1]))
 
 
 _RIGHT_IN_ENDED: Mapping[str, Callable[[Any], bool]] = {

@@ -89,7 +89,8 @@ class RunningJob:
                 read, write = os.pipe()
                 pipe_ends.append(write)
                 self._streams += (OutputStream(read, job.limits.output_bytes),)
-                os.fchmod(write, 0o666)  # its user is another one, and may open /dev/stdout as any program may
+                # Its user is another one, and may open /dev/stdout as any program may; but not to read, which would never end.
+                os.fchmod(write, 0o222)
             given += pipe_ends
             if job.collect:
                 self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
@@ -160,6 +161,7 @@ class RunningJob:
             wall_time_s=self._wall_time_s(ended),
             peak_memory_bytes=self._peak(ended),
             files=self._collected_files(ended),
+            files_cut=any(size is None for _, size in ended.collected),
         )
         self._settle(outcome)
 
@@ -271,6 +273,8 @@ class RunningJob:
         files: dict[str, bytes] = {}
         offset = 0
         for index, size in ended.collected:
+            if size is None:
+                continue
             if self._collected is None or index >= len(self._job.collect) or offset + size > self._job.collect_bytes:
                 raise JailDiedError(f"it brought back file {index} of {size} bytes, which nobody asked for")
             files[self._job.collect[index]] = os.pread(self._collected, size, offset)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from code_judge_server.ending import Ending
 from code_judge_server.judging.compile_cache import Compilation, CompileCache
 from code_judge_server.judging.precompiled_header import PrecompiledHeader
-from code_judge_server.judging.preload_choice import choose_preload
+from code_judge_server.judging.preload_choice import choose_preload, hides_a_module
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
-_CHANCE_ENDINGS = {Ending.WALL_TIME, Ending.CANCELLED}
-"""Ends of a compiler that say nothing of the next time."""
+_ASLEEP_BELOW_CPU_SHARE = 0.01
+"""A compiler that the wall clock ended, and that used less of a core, waited for what never came: its source made it wait."""
 
 _SCANNED_BYTES = 16 * 1024
 """Of each of several modules; imports stand at the top."""
@@ -90,7 +90,9 @@ class Compiler:
         source = {rules.source: code.encode()}
         if rules.compile is None or rules.artifact is None:
             modules = [code.encode(), *(content for path, content in files.items() if path.endswith(".py"))]
-            preload = choose_preload(_beginnings(modules), self._executor.preloads) if rules.preload else None
+            preload = None
+            if rules.preload and not hides_a_module(files):
+                preload = choose_preload(_beginnings(modules), self._executor.preloads)
             return Program(argv=rules.run, files={**files, **source}, preload=preload)
         job = Job(
             argv=rules.compile,
@@ -102,7 +104,7 @@ class Compiler:
         header = rules.precompiled_header
         compilation = await self._cache.get(_key(job), lambda: self._compile(job, source[rules.source], header))
         outcome = compilation.outcome
-        if outcome.ending is Ending.WALL_TIME and outcome.cpu_time_s < job.limits.cpu_time_s:
+        if not compilation.is_lasting and outcome.ending is Ending.WALL_TIME:
             raise CompilerHeldUpError(
                 f"compiler: {rules.compile[0]} had {outcome.cpu_time_s:.2f} s of CPU time in {outcome.wall_time_s:.2f} s"
             )
@@ -119,7 +121,7 @@ class Compiler:
         return Compilation(
             outcome=replace(outcome, files={}),
             artifact=outcome.files.get(job.collect[0]) if succeeded else None,
-            is_lasting=outcome.ending not in _CHANCE_ENDINGS,
+            is_lasting=not _ended_by_chance(outcome, job.limits),
         )
 
     def _header(self, rules: PrecompiledHeaderRules) -> PrecompiledHeader:
@@ -134,6 +136,14 @@ class Compiler:
             return self._limits
         slack = self._limits.wall_time_s / self._limits.cpu_time_s
         return replace(self._limits, cpu_time_s=time_limit_s, wall_time_s=slack * time_limit_s)
+
+
+def _ended_by_chance(outcome: Outcome, limits: JobLimits) -> bool:
+    """Tell whether the end of a compiler says nothing of the next time."""
+    if outcome.ending is not Ending.WALL_TIME:
+        return outcome.ending is Ending.CANCELLED
+    slept = outcome.cpu_time_s < _ASLEEP_BELOW_CPU_SHARE * outcome.wall_time_s
+    return not slept and outcome.cpu_time_s < limits.cpu_time_s
 
 
 def _beginnings(modules: list[bytes]) -> bytes:

@@ -71,10 +71,10 @@ class Judge:
         except CompileError as error:
             return self._compile_error(submission, error, queue_time_s=queue_time_s)
         except CheckerFailedError as error:
-            logger.warning("submission %s: %s", submission.id, error)
+            logger.warning("submission %r: %s", submission.id, error)
             return self._checker_failure(submission, error, queue_time_s=queue_time_s)
         except (ExecutorError, CompilerHeldUpError) as error:
-            logger.warning("submission %s: %s", submission.id, error)
+            logger.warning("submission %r: %s", submission.id, error)
             return self.unjudged(
                 submission, VerdictStatus.INTERNAL_ERROR, queue_time_s=queue_time_s, explanation=str(error)
             )
@@ -162,6 +162,7 @@ class Judge:
             compile_time_s=program.compile_time_s,
             tests=runs.of_tests,
             files=dict(runs.files),
+            files_truncated=runs.files_cut,
             limits=self._limits.told(submission.limits),
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
@@ -202,6 +203,7 @@ class _Runs:
     of_tests: list[RunResult] = field(default_factory=list)
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Of the last."""
+    files_cut: bool = False
     cpu_time_s: float = 0.0
     wall_time_s: float = 0.0
     peak_memory_bytes: int = 0
@@ -214,7 +216,7 @@ class _Runs:
         self.cpu_time_s += outcome.cpu_time_s
         self.wall_time_s += outcome.wall_time_s
         self.peak_memory_bytes = max(self.peak_memory_bytes, outcome.peak_memory_bytes)
-        self.files = outcome.files
+        self.files, self.files_cut = outcome.files, outcome.files_cut
 
 
 def create_judge(settings: Settings, executor: Executor, languages: Mapping[str, LanguageRules]) -> Judge:

@@ -6,8 +6,9 @@ rStar2-Agent does, have it in base64 inside of the program: its imports count to
 
 import base64
 import binascii
+import importlib.util
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 _SCANNED_BYTES = 256 * 1024
@@ -37,6 +38,17 @@ def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str
         return -len(modules & wanted), len(modules)
 
     return min(available, key=rank, default=None)
+
+
+def hides_a_module(paths: Iterable[str]) -> bool:
+    """Tell whether files beside a program stand before modules that a warm interpreter may have imported already.
+
+    Args:
+        paths: Of the files, relative to the program's folder.
+    """
+    names = {path.partition("/")[0].partition(".")[0] for path in paths if "/" in path or path.endswith((".py", ".so"))}
+    found = (importlib.util.find_spec(name) for name in names if name.isidentifier())
+    return any(spec is not None and spec.origin is not None for spec in found)  # without an origin: any folder
 
 
 def _wrapped(source: bytes) -> Iterator[bytes]:

@@ -10,6 +10,8 @@ from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
 _FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
 _ACCEPTS, _REFUSES = 0, 1
+_TESTLIB_REFUSES = (_REFUSES, 2, 4, 8)
+"""Wrong answer, presentation error, dirt after the answer, unexpected end of file."""
 _UNCAUGHT = re.compile(
     rb"^(?:Traceback \(most recent call last\):\n  File \"|"
     rb"  \+ Exception Group Traceback \(most recent call last\):\n|"
@@ -67,6 +69,8 @@ class ProgramChecker:
             told = "checker: it ended with an exception"
         elif outcome.ending is Ending.EXITED and outcome.exit_code in (_ACCEPTS, _REFUSES):
             return outcome.exit_code == _ACCEPTS
+        elif not self._is_python and outcome.ending is Ending.EXITED and outcome.exit_code in _TESTLIB_REFUSES:
+            return False
         else:
             told = f"checker: it {end_of(outcome)}; exit code 0 accepts and 1 refuses"
         raise CheckerFailedError(told, outcome=outcome, program_ran=True)

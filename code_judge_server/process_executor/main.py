@@ -6,6 +6,7 @@ import signal
 import socket
 from dataclasses import asdict
 from itertools import count
+from typing import Any
 
 from code_judge_server import process_tree, work_folder
 from code_judge_server.process_executor import frames
@@ -74,15 +75,15 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
         os.lseek(stdin, 0, os.SEEK_SET)
         limits = CommandLimits(**header["limits"])
         outcome = run_command(header["argv"], folder=folder, stdin=stdin, limits=limits, control=control)
-        files = work_folder.collect(folder, header["collect"], max_bytes=header["collect_bytes"])
-        return _pack_outcome(outcome, files, folder=folder)
+        files, files_cut = work_folder.collect(folder, header["collect"], max_bytes=header["collect_bytes"])
+        return _pack_outcome(outcome, files, files_cut=files_cut, folder=folder)
     finally:
         os.close(stdin)
         work_folder.remove(folder)
 
 
-def _pack_outcome(outcome: CommandOutcome, files: dict[str, bytes], *, folder: str) -> bytes:
-    header = asdict(outcome)
+def _pack_outcome(outcome: CommandOutcome, files: dict[str, bytes], *, files_cut: bool, folder: str) -> bytes:
+    header: dict[str, Any] = asdict(outcome) | {"files_cut": files_cut}
     streams = [header.pop(name).replace(folder.encode(), SHOWN_FOLDER) for name in ("stdout", "stderr")]
     return frames.pack({"kind": "outcome", "file_names": list(files), **header}, [*streams, *files.values()])
 

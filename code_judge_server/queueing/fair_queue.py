@@ -20,7 +20,8 @@ class _Client:
     num_running: int = 0
     used_s: float = 0.0
     """Slot time, in the virtual time of start-time fair queueing."""
-    in_heap: bool = False
+    entry: int | None = None
+    """Number of its entry in the heap of those that wait; others with its name are out of date."""
 
     @property
     def is_idle(self) -> bool:
@@ -43,6 +44,7 @@ class FairQueue:
         self._run_times = run_times
         self._clients: dict[str, _Client] = {}
         self._heap: list[tuple[float, int, str]] = []
+        """Slot time used, number of the entry, and name of clients; entries may be out of date."""
         self._order = itertools.count()
         self._idle: list[tuple[float, str]] = []
         """Clients that have nothing here but what they used, as a heap; entries may be out of date."""
@@ -61,6 +63,7 @@ class FairQueue:
         if not client.waiting:
             # Time that a client did not use is not saved up.
             client.used_s = max(client.used_s, self._virtual_time_s)
+            client.entry = None  # one that is left says less
         client.waiting[run] = None
         client.waiting_units[run.kind] += run.num_units
         self._num_waiting += 1
@@ -72,16 +75,10 @@ class FairQueue:
         Raises:
             IndexError: nothing waits.
         """
-        while True:
-            used_s, _, name = heapq.heappop(self._heap)
-            client = self._clients[name]
-            client.in_heap = False
-            if not client.waiting:
-                self._forget_if_idle(name, client)
-            elif client.used_s > used_s:  # a run of it took longer than it was charged with, meanwhile
-                self._enter_heap(name, client)
-            else:
-                break
+        name = self.next_client()
+        used_s, _, _ = heapq.heappop(self._heap)
+        client = self._clients[name]
+        client.entry = None
         self._virtual_time_s = max(self._virtual_time_s, used_s)
         self._forget_caught_up()
         run, _ = client.waiting.popitem(last=False)
@@ -93,6 +90,23 @@ class FairQueue:
         if client.waiting:
             self._enter_heap(name, client)
         return run
+
+    def next_client(self) -> str:
+        """Return whose run `pop` would take out.
+
+        Raises:
+            IndexError: nothing waits.
+        """
+        while True:
+            _, number, name = self._heap[0]
+            client = self._clients.get(name)
+            if client is not None and client.entry == number:
+                if client.waiting:
+                    return name
+                client.entry = None
+                self._forget_if_idle(name, client)
+            if self._heap and self._heap[0][1] == number:
+                heapq.heappop(self._heap)
 
     def remove(self, run: QueuedRun) -> None:
         """Take out a run that nobody waits for any more."""
@@ -107,6 +121,9 @@ class FairQueue:
         client.used_s += run_time_s - run.charged_s
         client.num_running -= 1
         self._num_running -= 1
+        if client.entry is not None:  # its turn is earlier or later than it was
+            client.entry = None
+            self._enter_heap(run.client, client)
         self._forget_if_idle(run.client, client)
 
     def work_ahead_s(self, name: str) -> float:
@@ -129,9 +146,9 @@ class FairQueue:
         )
 
     def _enter_heap(self, name: str, client: _Client) -> None:
-        if not client.in_heap:
-            heapq.heappush(self._heap, (client.used_s, next(self._order), name))
-            client.in_heap = True
+        if client.entry is None:
+            client.entry = next(self._order)
+            heapq.heappush(self._heap, (client.used_s, client.entry, name))
 
     def _left(self, run: QueuedRun, client: _Client) -> None:
         client.waiting_units[run.kind] -= run.num_units
@@ -139,7 +156,7 @@ class FairQueue:
 
     def _forget_if_idle(self, name: str, client: _Client) -> None:
         # One that is still in the heap is forgotten when its turn comes.
-        if client.in_heap or not client.is_idle:
+        if client.entry is not None or not client.is_idle:
             return
         if client.used_s <= self._virtual_time_s:
             del self._clients[name]
@@ -160,5 +177,5 @@ class FairQueue:
     def _forget_first_idle(self) -> None:
         used_s, name = heapq.heappop(self._idle)
         client = self._clients.get(name)
-        if client is not None and client.is_idle and not client.in_heap and client.used_s == used_s:
+        if client is not None and client.is_idle and client.entry is None and client.used_s == used_s:
             del self._clients[name]

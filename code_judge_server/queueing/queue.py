@@ -163,7 +163,13 @@ class SubmissionQueue:
             batch.close()
 
     async def run_work(
-        self, submission: Submission, work: Work, *, client: str, deadline_s: float | None = None
+        self,
+        submission: Submission,
+        work: Work,
+        *,
+        client: str,
+        deadline_s: float | None = None,
+        entered_at: float | None = None,
     ) -> Verdict:
         """Give `work` a slot's turn, and return the verdict that it comes to; cancelling the call cancels it.
 
@@ -172,6 +178,7 @@ class SubmissionQueue:
             work: Called when its turn has come, with the seconds that it waited.
             client: Who is served by fair shares.
             deadline_s: As in `take_in`.
+            entered_at: Since when it waits, on the clock of `time.monotonic`; absent: since now.
 
         Raises:
             QueueFullError: there is no room, or the wait is longer than `max_estimated_wait_s`.
@@ -180,12 +187,17 @@ class SubmissionQueue:
         self.refuse_if_draining()
         self._refuse_if_full(client, 1)
         batch = self._new_batch(client, deadline_s=deadline_s, start_by_s=None)
-        run = QueuedRun(submission=submission, client=client, entered_at=time.monotonic(), work=work)
+        run = QueuedRun(submission=submission, client=client, entered_at=entered_at or time.monotonic(), work=work)
         try:
             self._enter(batch, [(0, run)])
             return (await batch.all())[0]
         finally:
             batch.close()
+
+    def timed_out(self, submission: Submission, *, entered_at: float) -> Verdict:
+        """Return the verdict on what has waited since `entered_at`, and is not waited for any longer."""
+        waited_s = time.monotonic() - entered_at
+        return self._judge.unjudged(submission, VerdictStatus.QUEUE_TIMEOUT, queue_time_s=waited_s)
 
     def start_draining(self) -> None:
         """Take nothing more in."""
@@ -200,11 +212,10 @@ class SubmissionQueue:
             )
 
     def cancel_all(self) -> None:
-        """Answer everything now: what waits is a `queue_timeout`, what runs is killed and an `internal_error`."""
+        """Answer everything now: what waits is a `queue_timeout`, what runs is killed and `cancelled`: nobody judged it."""
         self._scheduler.room.turn_away()
         for run in list(self._in_flight):
-            status = VerdictStatus.QUEUE_TIMEOUT if run.task is None else VerdictStatus.INTERNAL_ERROR
-            verdict = self._unjudged(run, status, explanation="the server was stopped")
+            verdict = self._unjudged(run, _unfinished(run), explanation="the server was stopped")
             for waiter in run.waiters:
                 waiter.give(run, verdict)
             run.waiters.clear()
@@ -261,10 +272,13 @@ class SubmissionQueue:
 
     def _expire(self, batch: PendingBatch, runs: list[QueuedRun]) -> None:
         for run in runs:
-            status = VerdictStatus.QUEUE_TIMEOUT if run.task is None else VerdictStatus.CANCELLED
-            batch.give(run, self._unjudged(run, status))
+            batch.give(run, self._unjudged(run, _unfinished(run)))
             self._leave(run, batch)
 
     def _unjudged(self, run: QueuedRun, status: VerdictStatus, explanation: str = "") -> Verdict:
         waited_s = (run.started_at if run.task is not None else time.monotonic()) - run.entered_at
         return self._judge.unjudged(run.submission, status, queue_time_s=waited_s, explanation=explanation)
+
+
+def _unfinished(run: QueuedRun) -> VerdictStatus:
+    return VerdictStatus.QUEUE_TIMEOUT if run.task is None else VerdictStatus.CANCELLED

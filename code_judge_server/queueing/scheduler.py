@@ -58,6 +58,8 @@ class Scheduler:
         self._run_times = RunTimes()
         self._waiting = FairQueue(self._run_times)
         self._running_units: Counter[str] = Counter()
+        self._num_running_of: Counter[str] = Counter()
+        """By client."""
         self._sleeper_poll: asyncio.TimerHandle | None = None
 
     @property
@@ -89,14 +91,16 @@ class Scheduler:
         return (half_done_s + self._waiting.work_ahead_s(client)) / self.num_slots
 
     def _fill_slots(self) -> None:
-        while self._waiting and self._has_slot():
+        while self._waiting and self._has_slot(self._waiting.next_client()):
             self._start(self._waiting.pop())
         if self._waiting and self._sleeper_poll is None and self.num_slots < self._total_slots:
             self._sleeper_poll = asyncio.get_running_loop().call_later(_SLEEPER_POLL_S, self._look_for_sleepers)
 
-    def _has_slot(self) -> bool:
+    def _has_slot(self, client: str) -> bool:
         if self.num_running < self.num_slots:
             return True
+        if self._num_running_of[client] >= self._total_slots - 1:
+            return False  # the last is for others, whom the sleepers of one client must not keep waiting
         return (
             self.num_running < self._total_slots
             and self.num_running - self._executor.load().num_asleep < self.num_slots
@@ -108,6 +112,7 @@ class Scheduler:
 
     def _start(self, run: QueuedRun) -> None:
         self.num_running += 1
+        self._num_running_of[run.client] += 1
         self._running_units[run.kind] += run.num_units
         self.room.give_back(run.client, 1)
         run.started_at = time.monotonic()
@@ -120,6 +125,9 @@ class Scheduler:
     def _ended(self, run: QueuedRun, task: asyncio.Task[Verdict]) -> None:
         run_time_s = time.monotonic() - run.started_at
         self.num_running -= 1
+        self._num_running_of[run.client] -= 1
+        if not self._num_running_of[run.client]:
+            del self._num_running_of[run.client]
         self._running_units[run.kind] -= run.num_units
         self._waiting.ended(run, run_time_s)
         if not task.cancelled() and task.exception() is None:
@@ -133,7 +141,7 @@ class Scheduler:
     def _fail(self, run: QueuedRun, error: BaseException | None) -> None:
         if not run.waiters:
             return  # it was given up
-        logger.error("submission %s: the judge gave no verdict", run.submission.id, exc_info=error)
+        logger.error("submission %r: the judge gave no verdict", run.submission.id, exc_info=error)
         failure = JudgeFailedError(f"submission `{run.submission.id}`: the judge failed")
         failure.__cause__ = error
         for waiter in run.waiters:

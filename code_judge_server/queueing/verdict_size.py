@@ -21,7 +21,8 @@ def without_outputs(verdict: Verdict) -> Verdict:
     """Return the verdict without what the program printed and wrote, flagged as truncated."""
     return verdict.model_copy(
         update=_emptied(verdict)
-        | {"files": {}, "tests": [test.model_copy(update=_emptied(test)) for test in verdict.tests]}
+        | {"files": {}, "files_truncated": verdict.files_truncated or bool(verdict.files)}
+        | {"tests": [test.model_copy(update=_emptied(test)) for test in verdict.tests]}
     )
 
 

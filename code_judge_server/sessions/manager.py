@@ -4,6 +4,8 @@ import asyncio
 import logging
 import secrets
 import sys
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -63,6 +65,8 @@ class SessionManager:
         self._settings = settings
         self._sessions: dict[str, Session] = {}
         self._expiries: dict[str, asyncio.TimerHandle] = {}
+        self._num_cells: Counter[str] = Counter()
+        """That run or wait, by session."""
         self._openings: set[asyncio.Task[Session]] = set()
         self._free = list(range(0 if self._jail is None else self._jail.num_private_slots))
         self._places = SharedCapacity(len(self._free))
@@ -195,14 +199,26 @@ class SessionManager:
             QueueFullError: too much waits already.
             DrainingError: the server is stopping.
         """
+        entered_at = time.monotonic()
         session = self._session(session_id)
-        async with self._in_use(session), session.turn:
-            limits = self._limits(session, cell)
-            max_chars = self._settings.max_reply_chars
-            turn = Turn(session, cell, limits=limits, executor=self._executor, max_chars=max_chars)
-            subject = Submission(id=session.id, language="python", code=cell.code)
-            verdict = await self._queue.run_work(subject, turn.take, client=client, deadline_s=cell.deadline_s)
-            return turn.result(verdict)
+        limits = self._limits(session, cell)
+        max_chars = self._settings.max_reply_chars
+        turn = Turn(session, cell, limits=limits, executor=self._executor, max_chars=max_chars)
+        subject = Submission(id=session.id, language="python", code=cell.code)
+        async with self._in_use(session):
+            try:
+                async with asyncio.timeout(cell.deadline_s):
+                    await session.turn.acquire()
+            except TimeoutError:
+                return turn.result(self._queue.timed_out(subject, entered_at=entered_at))
+            try:
+                left_s = None if cell.deadline_s is None else cell.deadline_s - (time.monotonic() - entered_at)
+                verdict = await self._queue.run_work(
+                    subject, turn.take, client=client, deadline_s=left_s, entered_at=entered_at
+                )
+            finally:
+                session.turn.release()
+        return turn.result(verdict)
 
     def _session(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
@@ -219,16 +235,20 @@ class SessionManager:
 
     @asynccontextmanager
     async def _in_use(self, session: Session) -> AsyncIterator[None]:
-        """Keep a session from expiring."""
+        """Keep a session from expiring while any cell of it runs or waits."""
         self._cancel_expiry(session)
+        self._num_cells[session.id] += 1
         try:
             yield
         finally:
+            self._num_cells[session.id] -= 1
+            if not self._num_cells[session.id]:
+                del self._num_cells[session.id]
             self._touch(session)
 
     def _touch(self, session: Session) -> None:
         self._cancel_expiry(session)
-        if session.alive:
+        if session.alive and session.id not in self._num_cells:
             loop = asyncio.get_running_loop()
             self._expiries[session.id] = loop.call_later(self._settings.session_idle_s, self._end, session)
 

@@ -185,9 +185,9 @@ def _memfd(content: bytes) -> int:
     return descriptor
 
 
-def _split(collected: int | None, paths: list[str], files: list[tuple[int, int]]) -> dict[str, bytes]:
+def _split(collected: int | None, paths: list[str], files: list[tuple[int, int | None]]) -> dict[str, bytes]:
     if collected is None:
         return {}
     with open(collected, "rb") as content:
         content.seek(0)
-        return {paths[index]: content.read(size) for index, size in files}
+        return {paths[index]: content.read(size) for index, size in files if size is not None}

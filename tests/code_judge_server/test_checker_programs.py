@@ -76,3 +76,17 @@ async def test_what_a_checker_repeats_of_a_program_is_searched_in_no_time() -> N
     started = time.perf_counter()
     assert program_checker._UNCAUGHT.search(hostile) is None
     assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "status"),
+    [(1, "wrong_answer"), (2, "wrong_answer"), (4, "wrong_answer"), (8, "wrong_answer"), (3, "internal_error")],
+)
+async def test_a_compiled_checker_may_end_as_those_of_testlib_do(
+    judge: JudgeInProcess, exit_code: int, status: str
+) -> None:
+    assert (await checked(judge, f"int main() {{ return {exit_code}; }}", "c"))[0] == status
+
+
+async def test_a_python_checker_that_ends_with_2_has_failed(judge: JudgeInProcess) -> None:
+    assert (await checked(judge, "raise SystemExit(2)"))[0] == "internal_error"

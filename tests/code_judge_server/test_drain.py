@@ -56,7 +56,7 @@ def test_what_takes_longer_than_the_drain_is_cancelled_and_answered(tmp_path: Pa
         request = Request(judge, sleep_code(30), "print('waited')")
         judge.wait_until_running()
         judge.process.send_signal(signal.SIGTERM)
-        assert [verdict["status"] for verdict in request.verdicts()] == ["internal_error", "queue_timeout"]
+        assert [verdict["status"] for verdict in request.verdicts()] == ["cancelled", "queue_timeout"]
         assert judge.process.wait(timeout=3) == 0
 
 
@@ -68,7 +68,7 @@ def test_a_second_signal_stops_it_at_once(tmp_path: Path) -> None:
         wait_until(lambda: judge.http.get("/v1/ready").status_code == 503)
         signalled_at = time.monotonic()
         judge.process.send_signal(signal.SIGINT)
-        assert [verdict["status"] for verdict in request.verdicts()] == ["internal_error"]
+        assert [verdict["status"] for verdict in request.verdicts()] == ["cancelled"]
         assert judge.process.wait(timeout=3) == 0
         assert time.monotonic() - signalled_at < 2
 

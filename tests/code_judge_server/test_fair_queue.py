@@ -8,7 +8,7 @@ import pytest
 from code_judge_server.queueing.fair_queue import FairQueue
 from code_judge_server.queueing.queued_run import QueuedRun
 from code_judge_server.queueing.run_times import RunTimes
-from code_judge_server.schemas import Submission
+from code_judge_server.schemas import Submission, TestCase
 
 
 def a_run(client: str, name: str = "") -> QueuedRun:
@@ -168,3 +168,18 @@ def test_debts_of_more_clients_than_anybody_can_have_are_not_all_kept(queue: Fai
         queue.ended(queue.pop(), 50.0 + number)
     assert len(queue._clients) <= 10_001
     queue.ended(first, 1.0)
+
+
+def test_what_a_client_was_charged_too_much_is_given_back_while_it_waits(queue: FairQueue) -> None:
+    """Its runs are expected to take long and end at once, so it goes on before one that computes all the time."""
+    for number in range(3):
+        submission = Submission(id=f"short{number}", code="", tests=[TestCase()] * 1000)
+        queue.push(QueuedRun(submission=submission, client="short", entered_at=0.0))
+    for number in range(100):
+        queue.push(a_run("busy", str(number)))
+    served = []
+    for _ in range(6):
+        run = queue.pop()
+        served.append(run.client)
+        queue.ended(run, 0.01 if run.client == "short" else 1.0)
+    assert served.count("short") == 3

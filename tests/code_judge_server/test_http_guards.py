@@ -5,6 +5,7 @@ import json
 import socket
 import time
 
+import psutil
 import pytest
 from judge_process import JudgeProcess
 
@@ -175,3 +176,29 @@ def test_the_answer_to_head_is_not_held_back(judge: JudgeProcess) -> None:
     reply = b"".join(_reply(judge, b"HEAD /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
     assert reply.startswith(b"HTTP/1.1 ")
     assert reply.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("trailer", [b"x: " + b"y" * 10_000 + b"\r\n", b"y" * 10_000], ids=["many", "one"])
+def test_trailers_without_end_close_the_connection_and_take_no_memory(judge: JudgeProcess, trailer: bytes) -> None:
+    before = psutil.Process(judge.process.pid).memory_info().rss
+    with connection(judge) as client:
+        client.sendall(b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        client.sendall(b"Transfer-Encoding: chunked\r\n\r\n")
+        client.sendall(b"2\r\n{}\r\n0\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(4000):
+                client.sendall(trailer)
+            pytest.fail("40 MB were taken")
+    assert psutil.Process(judge.process.pid).memory_info().rss - before < 8 * 2**20
+    assert judge.http.get("/ping").status_code == 200
+
+
+def test_a_chunked_body_with_a_trailer_is_read(judge: JudgeProcess) -> None:
+    with connection(judge) as client:
+        client.sendall(b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        client.sendall(b"Transfer-Encoding: chunked\r\n\r\n")
+        for piece in (b'{"id": "chunked", ', b'"code": "print(', b"6 * 7", b')"}'):
+            client.sendall(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            time.sleep(0.01)
+        client.sendall(b"0\r\nchecksum: none\r\n\r\n")
+        assert b'"stdout":"42\\n"' in client.recv(10_000)

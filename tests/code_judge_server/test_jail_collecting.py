@@ -23,9 +23,11 @@ def test_regular_files_come_back_in_the_order_that_was_asked(started: Jail):
     assert ran.files == {"a/b/c": b"deep", "x": bytes(70000)}
 
 
-def test_what_does_not_fit_is_left_out(started: Jail):
+def test_what_does_not_fit_is_left_out_and_told(started: Jail):
     code = "open('large', 'wb').write(bytes(1000)); open('small', 'w').write('x')"
-    assert started.run_python(code, collect=["large", "small"], collect_bytes=999).files == {"small": b"x"}
+    ran = started.run_python(code, collect=["large", "small", "none"], collect_bytes=999)
+    assert ran.files == {"small": b"x"}
+    assert ran.ended["collected"] == [[0, None], [1, 1]]
 
 
 def test_no_link_device_pipe_or_socket_is_followed_or_opened(started: Jail):

@@ -98,6 +98,14 @@ async def test_input_files_and_output_go_through_whole(executor: JailExecutor) -
     )
     assert (outcome.stderr, outcome.exit_code) == (b"5120000 below\n", 0)
     assert outcome.files == {"out/x": bytes(range(10))}
+    assert not outcome.files_cut
+
+
+async def test_files_that_do_not_fit_are_told_of(executor: JailExecutor) -> None:
+    outcome = await executor.execute(
+        python("open('large', 'w').write('x' * 101)", collect=("large", "none"), collect_bytes=100)
+    )
+    assert (dict(outcome.files), outcome.files_cut) == ({}, True)
 
 
 async def test_a_command_runs_without_a_warm_interpreter(executor: JailExecutor) -> None:

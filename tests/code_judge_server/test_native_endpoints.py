@@ -157,3 +157,11 @@ def test_hostile_bodies_are_a_400(judge: JudgeProcess, body: bytes) -> None:
         assert reply.status_code == 400, path
         assert reply.json()["detail"]
     assert judge.judge(code="print(1)")["status"] == "accepted"
+
+
+def test_files_for_which_there_is_no_room_are_told_of(judge: JudgeProcess) -> None:
+    code = "open('large', 'wb').write(bytes(17 * 2**20)); open('small', 'w').write('x')"
+    verdict = judge.judge(code=code, collect=["large", "none", "small"])
+    assert (verdict["files"], verdict["files_truncated"]) == ({"small": "eA=="}, True)
+    verdict = judge.judge(code="", collect=["none"])
+    assert (verdict["files"], verdict["files_truncated"]) == ({}, False)

@@ -8,6 +8,8 @@ from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 
 from code_judge_server.queueing.queue_errors import DrainingError, QueueFullError
 from code_judge_server.queueing.scheduler import JudgeFailedError
+from code_judge_server.queueing.verdict_size import without_outputs
+from code_judge_server.schemas import IsolationTier, Verdict, VerdictStatus
 
 
 @pytest.fixture
@@ -98,12 +100,16 @@ async def test_while_programs_sleep_others_take_the_spare_slots(executor: Script
     assert len(executor.started) == 4
     executor.num_asleep = 4
     await asyncio.sleep(0.2)
-    assert len(executor.started) == 5  # two, and three spare ones
+    assert len(executor.started) == 4  # two, and of three spare ones those that one client may have
+    other = queue.take_in(submissions("hold other"), client="b")
+    await asyncio.sleep(0.2)
+    assert len(executor.started) == 5
     executor.num_asleep = 0
     executor.release("hold 0")
     await asyncio.sleep(0.2)
     assert len(executor.started) == 5  # four are at work on two cores
     batch.close()
+    other.close()
 
 
 async def test_at_the_deadline_what_waits_times_out_and_what_runs_is_killed(executor: ScriptedExecutor) -> None:
@@ -185,6 +191,15 @@ async def test_outputs_that_find_no_room_are_left_out_and_flagged(executor: Scri
     again.close()
 
 
+async def test_files_that_find_no_room_are_left_out_and_flagged() -> None:
+    verdict = Verdict(
+        id="a", status=VerdictStatus.ACCEPTED, files={"x": b"y"}, isolation=IsolationTier.A, memory_enforcement="cgroup"
+    )
+    emptied = without_outputs(verdict)
+    assert (emptied.files, emptied.files_truncated) == ({}, True)
+    assert not without_outputs(verdict.model_copy(update={"files": {}})).files_truncated
+
+
 async def test_a_server_that_drains_finishes_what_it_has_and_takes_nothing_in(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     batch = queue.take_in(submissions("hold", "print"), client="a")
@@ -207,7 +222,7 @@ async def test_what_is_cancelled_at_the_end_is_answered(executor: ScriptedExecut
     outside = asyncio.create_task(queue.judge_all(submissions("x", "y"), client="b"))
     await settle()
     queue.cancel_all()
-    assert [verdict.status for verdict in await batch.all()] == ["internal_error", "queue_timeout"]
+    assert [verdict.status for verdict in await batch.all()] == ["cancelled", "queue_timeout"]
     assert [verdict.status for verdict in await outside] == ["queue_timeout"] * 2
     await settle()
     assert executor.killed == ["hold"]

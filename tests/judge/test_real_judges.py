@@ -123,6 +123,21 @@ async def test_nothing_is_lost_when_the_only_judge_is_killed_and_comes_back() ->
 
 
 @pytest.mark.slow
+async def test_nothing_is_lost_when_the_only_judge_is_told_to_stop_in_the_middle_of_programs_and_comes_back() -> None:
+    stopping = Judge(0, "--num-slots", "2", "--drain-timeout-s", "0.1")
+    with judges(0) as running:
+        running.append(stopping)
+        async with client_of(stopping) as client:
+            code = "import time; time.sleep(1); print('done')"
+            verdicts = [asyncio.create_task(client.run(code, deadline=Deadline.after(60))) for _ in range(4)]
+            await until(lambda: stopping.num_running() == 2)
+            stopping.process.terminate()
+            assert await asyncio.to_thread(stopping.process.wait, 30) == 0
+            running.append(await asyncio.to_thread(Judge, stopping.port))
+            assert [(await verdict).stdout for verdict in verdicts] == ["done\n"] * 4
+
+
+@pytest.mark.slow
 async def test_a_judge_that_is_told_to_stop_finishes_what_it_has_and_the_rest_goes_elsewhere() -> None:
     with judges(2) as running:
         async with client_of(*running) as client:
