@@ -3,6 +3,8 @@
     AgentRLError
     ├── ConfigError            the user's input is wrong; nothing has started yet
     ├── ToolError              a tool cannot be built or breaks its contract; the run stops
+    ├── DataError              a prompt's own data breaks a tool or the reward: counted, left out, never a reward
+    │   └── UnexplainedError   a tool or the reward raised what nobody expected: taken for that if it comes again
     ├── RolloutError           the world failed under one trajectory: counted, retried, never a reward
     │   ├── JudgeUnavailableError
     │   ├── EngineError
@@ -13,6 +15,9 @@ A mistake of the *model* (bad JSON, unknown tool, a program that crashes) is non
 Exceptions cross process borders, so each must survive pickling: one positional `message`, extras as attributes with
 defaults.
 """
+
+import traceback
+from pathlib import Path
 
 
 class AgentRLError(Exception):
@@ -25,6 +30,26 @@ class ConfigError(AgentRLError):
 
 class ToolError(AgentRLError):
     """A tool cannot be built, or its class does not follow the `Tool` protocol."""
+
+
+class DataError(AgentRLError):
+    """The prompt's own data cannot be used by a tool or by the reward, however often it is tried."""
+
+
+class UnexplainedError(DataError):
+    """A tool or the reward raised something that is none of these; `cause` says what and where, without its words."""
+
+    def __init__(self, message: str, *, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
+
+    @classmethod
+    def of(cls, where: str, error: Exception) -> "UnexplainedError":
+        """Return the error for what `where` raised: `ValueError at my_rewards.py:17`, and its words."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+        cause = f"{type(error).__name__}{place}"
+        return cls(f"{where} raised {cause}: {' '.join(str(error).split())}", cause=cause)
 
 
 class RolloutError(AgentRLError):

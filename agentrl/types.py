@@ -159,6 +159,48 @@ class Termination(StrEnum):
     """The deadline of the trajectory, or of a turn, passed after the policy had begun to write."""
     INFRA_ERROR = "infra_error"
     """The world's fault: no reward, never trained on."""
+    DATA_ERROR = "data_error"
+    """The fault of the prompt's data, or of the code that reads it: no reward, never trained on."""
+
+
+class FailureClass(StrEnum):
+    """What failed under a trajectory; those on `_DATA` are the data's, all others the world's."""
+
+    ENGINE = "engine"
+    """An engine died, did not answer in time, or gave a reply that cannot be trained on."""
+    JUDGE = "judge"
+    """A tool or the reward had no verdict of the code judge."""
+    TOOL = "tool"
+    """What another tool needs is away."""
+    REWARD = "reward"
+    """The reward did not answer in time, or what it needs is away."""
+    WORKER = "worker"
+    """An agent-loop process died, did not answer, or could not build its tools."""
+    HANG = "hang"
+    """The episode was over its time and nothing of the above had said so, such as a tokenizer that hangs."""
+    TOOL_DATA = "tool_data"
+    """A tool cannot use what the prompt brings, or raised what nobody expected."""
+    REWARD_DATA = "reward_data"
+    """The reward cannot use it, or raised what nobody expected."""
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the data is at fault, or the code that reads it, and not the world."""
+        return self in (FailureClass.TOOL_DATA, FailureClass.REWARD_DATA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One try to make a trajectory that failed.
+
+    Example: `Failure(failure_class=FailureClass.REWARD_DATA, cause="ValueError at my_rewards.py:17", message="reward of
+    prompt `p3` raised ValueError at my_rewards.py:17: invalid literal")`.
+    """
+
+    failure_class: FailureClass
+    message: str
+    cause: str = ""
+    """What was raised and where, if nobody expected it; equal causes are the same failure again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +227,9 @@ class Trajectory:
     turns: tuple[Turn, ...]
     termination: Termination
     reward: float | None = None
-    """None exactly when `termination` is `infra_error`."""
-    error: str = ""
+    """None exactly when `termination` is `infra_error` or `data_error`."""
+    failures: tuple[Failure, ...] = ()
+    """Every try that failed; the last one too, where the trajectory is lost."""
     num_retries: int = 0
     """Fresh episodes that failed before this one."""
     wall_time_s: float = 0.0
@@ -224,7 +267,8 @@ class TrajectorySummary:
     """The oldest version that sampled any of its tokens."""
     tool_time_s: float = 0.0
     num_cut_tool_results: int = 0
-    error: str = ""
+    failures: tuple[Failure, ...] = ()
+    """As in `Trajectory`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

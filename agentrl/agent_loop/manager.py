@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 
 from agentrl import clock
 from agentrl.agent_loop.admission import Admission
+from agentrl.agent_loop.failure_budget import FailureBudget
+from agentrl.agent_loop.tries import longest_s
 from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
-from agentrl.errors import AgentRLError, ConfigError, RolloutError, WorkerDiedError
+from agentrl.errors import AgentRLError, ConfigError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
-from agentrl.types import Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
+from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +64,8 @@ class AgentLoopManager:
             max_response_tokens=rollout.max_response_tokens,
             policy=rollout.admission,
         )
-        per_try_s = rollout.trajectory_timeout_s + rollout.tool_timeout_s + reward_timeout_s
-        self._timeout_s = (rollout.max_retries + 1) * per_try_s + _MARGIN_S
+        self._budget = FailureBudget(rollout)
+        self._timeout_s = longest_s(rollout, reward_timeout_s=reward_timeout_s) + _MARGIN_S
 
     async def collect(
         self,
@@ -80,7 +82,7 @@ class AgentLoopManager:
             whose infrastructure failed are in it, without a reward.
 
         Raises:
-            RolloutError: not one trajectory of several prompts could be made; the message quotes the first reason.
+            RolloutError, DataError: too many could not be made (`FailureBudget`).
         """
         requests = [
             TrajectoryRequest(step=step, prompt=prompt, sample_index=sample)
@@ -88,11 +90,6 @@ class AgentLoopManager:
             for prompt in prompts
         ]
         finished = await all_of(self._make(request, on_finished) for request in requests)
-        failed = [made for made in finished if made.summary.termination is Termination.INFRA_ERROR]
-        if len(failed) == len(finished) and len(prompts) > 1:  # one prompt alone may be what breaks the world
-            raise RolloutError(
-                f"step {step}: all {len(failed)} trajectories failed, the first with: {failed[0].summary.error}"
-            )
         return [
             Group(prompt_id=prompt.prompt_id, trajectories=finished[index :: len(prompts)])
             for index, prompt in enumerate(prompts)
@@ -156,6 +153,7 @@ class AgentLoopManager:
             self._admission.learn(place, prompt_id, num_response_tokens=num_response_tokens, duration_s=duration_s)
         finally:
             self._admission.leave(place)
+        self._budget.add(made.summary)
         on_finished(made.summary)
         return made
 
@@ -190,5 +188,5 @@ def _given_up(request: TrajectoryRequest, reason: str) -> TrajectorySummary:
         num_retries=0,
         wall_time_s=0.0,
         policy_version=0,
-        error=reason,
+        failures=(Failure(failure_class=FailureClass.WORKER, message=reason),),
     )

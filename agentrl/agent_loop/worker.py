@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,10 +16,12 @@ from typing import Protocol, runtime_checkable
 
 from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
 from agentrl.agent_loop.loop_lag import LoopLag
+from agentrl.agent_loop.scoring import score
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
+from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, worth_another
 from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.engine.base import Engine
-from agentrl.errors import ConfigError, RolloutError
+from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
@@ -29,7 +30,8 @@ from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.trajectories.store import TrajectoryStore
 from agentrl.types import (
-    Deadline,
+    Failure,
+    FailureClass,
     Prompt,
     Termination,
     ToolStatus,
@@ -40,7 +42,6 @@ from agentrl.types import (
 logger = logging.getLogger(__name__)
 
 _TOKENIZER_THREADS = 2
-_RETRY_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,31 +129,24 @@ class AgentLoopWorker:
         await self._built()
 
     async def prompt_lengths(self, prompts: Sequence[Prompt]) -> dict[str, int]:
-        """Return the number of tokens of each prompt, tools and system text included, by prompt id."""
+        """Return the number of tokens of each prompt, tools and system text included, by prompt id.
+
+        Raises:
+            ConfigError: the chat template cannot render one.
+        """
         tokens = (await self._built()).tokens
-
-        def count() -> dict[str, int]:
-            return {prompt.prompt_id: len(tokens.prompt(prompt.messages)) for prompt in prompts}
-
-        return await asyncio.to_thread(count)
+        return await asyncio.to_thread(_count_tokens, tokens, prompts)
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
-        """Make one trajectory, in a fresh episode again where the world failed; after the last try, a record of that."""
-        error = ""
-        for retry in range(self._config.rollout.max_retries + 1):
-            if retry:
-                await asyncio.sleep(_RETRY_PAUSE_S * 2**retry)
-            try:
-                # Built here, so that a restarted worker whose judge is away for a moment tries again as well.
-                with self._noted():
-                    trajectory = await self._play(await self._built(), request, engine, retry)
-                break
-            except RolloutError as failure:
-                error = f"{type(failure).__name__}: {failure}"
-                logger.warning("trajectory %s, try %d: %s", request.trajectory_id, retry + 1, error)
-        else:
-            trajectory = _infra_error(request, error, num_retries=self._config.rollout.max_retries)
-        return summarise_trajectory(trajectory), trajectory
+        """Make one trajectory, in a fresh episode again while that may help; after the last try, a record of what failed."""
+        failures: list[Failure] = []
+        with self._noted():
+            while (made := await self._try(request, engine, failures)) is None:
+                if not worth_another(failures, max_retries=self._config.rollout.max_retries):
+                    made = failed_trajectory(request, failures)
+                    break
+                await asyncio.sleep(pause_s(len(failures)))
+        return summarise_trajectory(made), made
 
     async def record(self, step: int, prompts: Sequence[Prompt], validation: bool, *trajectories: Trajectory) -> None:
         """Write finished trajectories of any worker into the run directory; they never pass through the driver."""
@@ -184,6 +178,17 @@ class AgentLoopWorker:
             if self._parts is None:
                 self._parts = await self._build()
             return self._parts
+
+    async def _built_again(self) -> _Parts:
+        """Return the parts; a worker that was started again in mid-run builds them now.
+
+        Raises:
+            RolloutError: they could be built when the run began, and cannot now, so that something must be away.
+        """
+        try:
+            return await self._built()
+        except (ConfigError, ToolError) as error:
+            raise RolloutError(f"{self._role}: started again, and cannot build its tools: {error}") from error
 
     async def _build(self) -> _Parts:
         config = self._config
@@ -220,7 +225,19 @@ class AgentLoopWorker:
         finally:
             self._running.discard(task)
 
-    async def _play(self, parts: _Parts, request: TrajectoryRequest, engine: Engine, retry: int) -> Trajectory:
+    async def _try(self, request: TrajectoryRequest, engine: Engine, failures: list[Failure]) -> Trajectory | None:
+        """Play one episode; where it fails, add to `failures` and return None."""
+        try:
+            with failing_as(FailureClass.WORKER, FailureClass.TOOL_DATA):
+                parts = await self._built_again()
+            made = await self._play(parts, request, engine, retry=len(failures))
+        except FailedTryError as failed:
+            failures.append(failed.failure)
+            logger.debug("trajectory %s, try %d: %r", request.trajectory_id, len(failures), failed.failure)
+            return None
+        return replace(made, failures=tuple(failures))
+
+    async def _play(self, parts: _Parts, request: TrajectoryRequest, engine: Engine, *, retry: int) -> Trajectory:
         # The id of a fresh episode is its own: state that a tool kept for the failed one must not be found again.
         episode_id = request.trajectory_id if retry == 0 else f"{request.trajectory_id}-retry{retry}"
         episode = EpisodeRequest(
@@ -230,27 +247,37 @@ class AgentLoopWorker:
             # The seed too: what the policy wrote may be what broke the world, and would break it again.
             seed=f"{self._config.run_seed}/{episode_id}",
         )
+        timeout_s = self._config.rollout.trajectory_timeout_s
         try:
-            trajectory = await parts.loop.run(episode, engine)
+            with failing_as(FailureClass.TOOL, FailureClass.TOOL_DATA):
+                # Engines and tools keep their own time; this is for what has none, such as a tokenizer.
+                async with asyncio.timeout(timeout_s + HANG_GRACE_S):
+                    trajectory = await parts.loop.run(episode, engine)
+        except TimeoutError as error:
+            message = f"episode {episode_id}: not at its end {HANG_GRACE_S:g} s after its {timeout_s:g} s"
+            raise FailedTryError(Failure(failure_class=FailureClass.HANG, message=message)) from error
         finally:
             await parts.tools.end_episode(Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id))
         # What was cut short stays, as a negative: leaving it out teaches a policy to ramble (arXiv:2508.20722).
-        answered = trajectory.termination is Termination.ANSWERED
-        reward = await self._score(parts.reward, request.prompt, trajectory) if answered else 0.0
+        reward = 0.0
+        if trajectory.termination is Termination.ANSWERED:
+            with failing_as(FailureClass.REWARD, FailureClass.REWARD_DATA):
+                reward = await score(parts.reward, self._config.reward, request.prompt, trajectory.turns)
         return replace(trajectory, trajectory_id=request.trajectory_id, reward=reward, num_retries=retry)
 
-    async def _score(self, reward: Reward, prompt: Prompt, trajectory: Trajectory) -> float:
-        timeout_s = self._config.reward.timeout_s
+
+def _count_tokens(tokens: ChatTokens, prompts: Sequence[Prompt]) -> dict[str, int]:
+    lengths: dict[str, int] = {}
+    for prompt in prompts:
         try:
-            async with asyncio.timeout(timeout_s + 1):  # a reward that watches its deadline may answer by itself
-                value = await reward.score(prompt, trajectory.turns, deadline=Deadline.after(timeout_s))
-        except TimeoutError as error:
-            raise RolloutError(f"reward of prompt `{prompt.prompt_id}`: no answer in {timeout_s:g} s") from error
-        if not (math.isfinite(value) and value >= 0):  # below 0, a trajectory cut short would beat a wrong answer
+            lengths[prompt.prompt_id] = len(tokens.prompt(prompt.messages))
+        except Exception as error:
+            # A template is a program of its own, and may raise anything about messages that it does not expect.
             raise ConfigError(
-                f"reward.class_name: `{self._config.reward.class_name}` gave {value} for `{prompt.prompt_id}`"
-            )
-        return float(value)
+                f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: {error}. "
+                "Mend the row, or remove it from the data."
+            ) from error
+    return lengths
 
 
 def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
@@ -276,11 +303,13 @@ def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
         wall_time_s=trajectory.wall_time_s,
         policy_version=min(versions, default=0),
         tool_time_s=sum(result.wall_time_s for result in results),
-        error=trajectory.error,
+        failures=trajectory.failures,
     )
 
 
-def _infra_error(request: TrajectoryRequest, error: str, *, num_retries: int) -> Trajectory:
+def failed_trajectory(request: TrajectoryRequest, failures: Sequence[Failure]) -> Trajectory:
+    """Return the record of a trajectory that none of its tries could make."""
+    is_data = failures[-1].failure_class.is_data
     return Trajectory(
         trajectory_id=request.trajectory_id,
         prompt_id=request.prompt.prompt_id,
@@ -291,7 +320,7 @@ def _infra_error(request: TrajectoryRequest, error: str, *, num_retries: int) ->
         rollout_logprobs=[],
         version_spans=(),
         turns=(),
-        termination=Termination.INFRA_ERROR,
-        error=error,
-        num_retries=num_retries,
+        termination=Termination.DATA_ERROR if is_data else Termination.INFRA_ERROR,
+        failures=tuple(failures),
+        num_retries=len(failures) - 1,
     )

@@ -30,7 +30,7 @@ class DropReport:
     groups_singleton: int = 0
     """Kept, with one trajectory, whose advantage is 0."""
     trajectories_unscored: int = 0
-    """Left out: the infrastructure failed, so there is no reward."""
+    """Left out: the infrastructure failed, or the data, so there is no reward."""
     trajectories_not_drawn: int = 0
     """Left out by the resampling."""
 

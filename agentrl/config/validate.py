@@ -61,6 +61,11 @@ def _out_of_range(config: RunConfig) -> list[str]:
         *(f"`{key}` is {value}, and must be above 0" for key, value in _amounts(config).items() if value <= 0),
         *(f"`{key}` is {value}, and must not be negative" for key, value in _not_negative(config).items() if value < 0),
         *([] if 0 < rollout.top_p <= 1 else [f"`rollout.top_p` is {rollout.top_p}, and must be above 0 and at most 1"]),
+        *(
+            []
+            if 0 <= rollout.max_infra_error_share <= 1
+            else [f"`rollout.max_infra_error_share` is {rollout.max_infra_error_share}, and must be from 0 to 1"]
+        ),
     ]
 
 

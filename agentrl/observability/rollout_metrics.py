@@ -1,7 +1,7 @@
 """From the summaries of finished trajectories to the numbers of a step.
 
-A trajectory whose infrastructure failed says nothing about the policy: it is counted (`infra_errors`) and left out of
-every mean and share. A mean over nothing is NaN.
+A trajectory that was lost to its infrastructure or its data says nothing about the policy: it is counted (`infra_errors`,
+`data_errors`) and left out of every mean and share. A mean over nothing is NaN.
 """
 
 import math
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy
 
+from agentrl.observability.failure_report import count_failures
 from agentrl.types import Termination, TrajectorySummary
 
 
@@ -46,7 +47,9 @@ def _stage_metrics(stage: str, summaries: Sequence[TrajectorySummary]) -> dict[s
     wall_times_s = [summary.wall_time_s for summary in scored]
     metrics = {
         "trajectories": float(len(summaries)),
-        "infra_errors": float(len(summaries) - len(scored)),
+        "infra_errors": float(sum(summary.termination is Termination.INFRA_ERROR for summary in summaries)),
+        "data_errors": float(sum(summary.termination is Termination.DATA_ERROR for summary in summaries)),
+        **count_failures(summaries),
         "retries": float(sum(summary.num_retries for summary in summaries)),
         "response_tokens_mean": _mean(summary.num_response_tokens for summary in scored),
         "response_tokens_max": float(max((summary.num_response_tokens for summary in scored), default=math.nan)),

@@ -18,7 +18,10 @@ class Reward(Protocol):
         It is asked about finished episodes only; one that was cut short (turns, tokens, time) gets 0 without being asked.
 
         Raises:
-            RolloutError: it could not be scored; the trajectory is then an `infra_error`, not a wrong answer.
+            RolloutError: it could not be scored; after the last try the trajectory is an `infra_error`, not a wrong answer.
+                An `OSError` means the same.
+            DataError: it can never be, because of what the prompt holds; the trajectory is a `data_error`. Any other exception
+                means the same, where it comes a second time.
         """
         ...
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from agentrl.config.plain import read_plain_config
-from agentrl.errors import ConfigError, JudgeUnavailableError
+from agentrl.errors import ConfigError, DataError, JudgeUnavailableError
 from agentrl.judge.client import InvalidSubmissionError
 from agentrl.judge.connection import JudgeConnection
 from agentrl.judge.stats import JudgeStats
@@ -68,7 +68,7 @@ class CodeTestsReward:
         """Return the reward, from 0.0 to 1.0.
 
         Raises:
-            ConfigError: the prompt has no tests.
+            DataError: the prompt has no tests.
             JudgeUnavailableError: not every test could be judged in time.
         """
         tests = _tests(prompt)
@@ -114,13 +114,13 @@ def last_python_block(text: str) -> str | None:
 def _tests(prompt: Prompt) -> list[tuple[str, str]]:
     tests = prompt.extra.get("tests")
     if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
-        raise ConfigError(
+        raise DataError(
             f"reward: prompt `{prompt.prompt_id}` has `tests` = {tests!r:.100}; it must be a list of "
             "`{input, output}` that is not empty"
         )
     for test in tests:
         if not isinstance(test, Mapping) or not all(isinstance(test.get(key), str) for key in ("input", "output")):
-            raise ConfigError(
+            raise DataError(
                 f"reward: prompt `{prompt.prompt_id}` has a test {test!r:.100}; it must be `{{input, output}}`, both text"
             )
     return [(test["input"], test["output"]) for test in tests]

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.math_equivalence import EquivalencePool
 from agentrl.types import Deadline, Prompt, Turn
 
@@ -62,12 +62,12 @@ class MathAnswerReward:
         """Return 1.0 or 0.0.
 
         Raises:
-            ConfigError: the prompt has no reference answer.
+            DataError: the prompt has no reference answer.
             RolloutError: the answer could not be compared by the deadline.
         """
         reference = prompt.answer.strip()
         if not reference:
-            raise ConfigError(f"reward: prompt `{prompt.prompt_id}` has no reference answer; check `data.answer_key`")
+            raise DataError(f"reward: prompt `{prompt.prompt_id}` has no reference answer; check `data.answer_key`")
         answer = final_answer(turns[-1].text if turns else "", require_tag=self._config.require_answer_tag)
         if not answer:
             return 0.0

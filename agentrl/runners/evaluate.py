@@ -74,6 +74,7 @@ def result_table(result: dict[str, Any]) -> Table:
     table.add_row("sampled tokens per trajectory", value("response_tokens_mean", 1), "")
     table.add_row("cut short (tokens, turns or time)", _cut_short(metrics), "")
     table.add_row("left out (infrastructure failed)", value("infra_errors", 0), "")
+    table.add_row("left out (data cannot be scored)", value("data_errors", 0), "")
     return table
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from agentrl.algorithms.group_filter import select
 from agentrl.errors import RolloutError
+from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
 from agentrl.runners.run import EvaluationRun, Run
@@ -71,6 +72,7 @@ async def _collect_once(run: Run, state: RunState) -> Batch:
         seen += _summaries(rolled_out)
         if len(kept) == rollout.prompts_per_step:
             break
+    warn_of_failures(f"step {step} rollout", seen)
     state = replace(state, prompts_taken=run.plan.prompts.position)
     counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
     return Batch(groups=kept, metrics=summarise(seen) | drops | counts | await run.rollouts.metrics(), state=state)
@@ -96,7 +98,9 @@ async def roll_out_held_out(run: EvaluationRun, *, step: int) -> list[Trajectory
     )
     await run.rollouts.record(groups, prompts, step=step, validation=True)
     await run.rollouts.metrics()  # so that the judge's figures of the next step are of training alone
-    return _summaries(groups)
+    summaries = _summaries(groups)
+    warn_of_failures(f"step {step} validation", summaries)
+    return summaries
 
 
 async def restore(run: Run) -> RunState:

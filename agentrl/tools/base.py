@@ -60,7 +60,8 @@ class Tool(Protocol):
         """Answer one call.
 
         Raises:
-            RolloutError: the tool's infrastructure failed, which is not the policy's fault.
+            RolloutError: the tool's infrastructure failed, which is not the policy's fault; so does an `OSError`.
+            DataError: what the prompt brings (`episode.extra`) cannot be used.
         """
         ...
 

@@ -4,8 +4,9 @@ Whose fault a failure is decides what becomes of it:
 
 - The policy's (a call that does not parse, an unknown tool, wrong arguments, no answer in time) is a `ToolResult` that
   it reads.
-- The world's is a `RolloutError`, which passes through. An exception that a tool does not explain is taken for one too:
-  it says nothing about the policy, and a fault that strikes one call in a million must not end a run.
+- The world's is a `RolloutError`, which passes through; an `OSError` (no connection, no answer) is taken for one.
+- The prompt's data is a `DataError`, which passes through. Any other exception becomes an `UnexplainedError`: it says nothing
+  about the policy, and a fault that strikes one call in a million must not end a run.
 - Ours is a `ToolError`: a tool that answers with anything but a `ToolResult` breaks its contract on every call.
 
 It does NOT protect the event loop from a tool that blocks it.
@@ -21,7 +22,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
 from agentrl import clock
-from agentrl.errors import ConfigError, RolloutError, ToolError
+from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
 from agentrl.tools.base import Episode, Tool, ToolSchema
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
 
@@ -79,6 +80,7 @@ class ToolExecutor:
 
         Raises:
             RolloutError: a tool's infrastructure failed; the calls beside it are cancelled.
+            DataError: a tool cannot use what the prompt brings, or raised what it does not explain; likewise.
             ToolError: a tool breaks its contract.
         """
         tasks = [asyncio.create_task(self._answer(call, episode, deadline)) for call in calls]
@@ -178,14 +180,15 @@ def _outcome(task: asyncio.Task[ToolResult], call: ToolCall) -> ToolResult:
     if task.cancelled():
         raise RolloutError(f"tool `{call.name}`: the call cancelled itself")
     error = task.exception()
-    if isinstance(error, RolloutError | ToolError):
+    if isinstance(error, RolloutError | DataError | ToolError):
         raise error
+    if isinstance(error, OSError):
+        raise RolloutError(f"tool `{call.name}`: {type(error).__name__}: {error}") from error
+    if isinstance(error, Exception):
+        logger.debug("tool `%s`: call `%s` failed", call.name, call.call_id, exc_info=error)
+        raise UnexplainedError.of(f"tool `{call.name}`", error) from error
     if error is not None:
-        logger.warning("tool `%s`: call `%s` failed", call.name, call.call_id, exc_info=error)
-        raise RolloutError(
-            f"tool `{call.name}`: call `{call.call_id}` raised `{type(error).__name__}`: {error}. A tool answers the "
-            "policy's mistakes with a `ToolResult`, and raises `RolloutError` for the world's"
-        ) from error
+        raise error  # the process is to end
     result = task.result()
     if not isinstance(result, ToolResult):
         raise ToolError(

@@ -16,7 +16,7 @@ from pydantic_core import ArgsKwargs, to_json
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import ConfigError, RolloutError
+from agentrl.errors import ConfigError, DataError, RolloutError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -59,7 +59,7 @@ class FunctionTool:
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
         """Call the function."""
         (outcome,) = await asyncio.gather(self._run(arguments), return_exceptions=True)
-        if isinstance(outcome, RolloutError | ConnectionError | TimeoutError):
+        if isinstance(outcome, RolloutError | DataError | ConnectionError | TimeoutError):
             raise outcome
         if isinstance(outcome, ValidationError):
             first = outcome.errors(include_url=False)[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from agentrl.errors import RolloutError, ToolError
+from agentrl.errors import DataError, RolloutError, ToolError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -59,7 +59,7 @@ class VerlToolAdapter:
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
         """Execute one call on the episode's instance."""
         (outcome,) = await asyncio.gather(self._execute(episode, arguments), return_exceptions=True)
-        if isinstance(outcome, RolloutError | ConnectionError | TimeoutError):
+        if isinstance(outcome, RolloutError | DataError | ConnectionError | TimeoutError):
             raise outcome
         if isinstance(outcome, BaseException):
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {type(outcome).__name__}: {outcome}")

@@ -9,7 +9,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
-from agentrl.types import Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
+from agentrl.types import Failure, FailureClass, Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
 
 FORMAT_VERSION = 1
 
@@ -33,6 +33,7 @@ def encode_trajectory(trajectory: Trajectory) -> JsonObject:
     record = _header(RecordKind.TRAJECTORY) | _shallow(trajectory)
     record["rollout_logprobs"] = [x if math.isfinite(x) else None for x in trajectory.rollout_logprobs]
     record["turns"] = [_encode_turn(turn) for turn in trajectory.turns]
+    record["failures"] = [_shallow(failure) for failure in trajectory.failures]
     return record
 
 
@@ -59,6 +60,7 @@ def decode_trajectory(record: JsonObject) -> Trajectory:
     values["rollout_logprobs"] = [math.nan if x is None else x for x in record["rollout_logprobs"]]
     values["version_spans"] = tuple((start, version) for start, version in record["version_spans"])
     values["turns"] = tuple(_decode_turn(turn) for turn in record["turns"])
+    values["failures"] = tuple(_decode_failure(failure) for failure in record["failures"])
     values["termination"] = Termination(record["termination"])
     return Trajectory(**values)
 
@@ -75,6 +77,10 @@ def _decode_turn(record: JsonObject) -> Turn:
     return Turn(text=record["text"], calls=calls, results=results)
 
 
+def _decode_failure(record: JsonObject) -> Failure:
+    return Failure(**record | {"failure_class": FailureClass(record["failure_class"])})
+
+
 def _header(kind: RecordKind) -> JsonObject:
     return {"version": FORMAT_VERSION, "kind": kind}
 
@@ -83,6 +89,6 @@ def _without_header(record: JsonObject) -> JsonObject:
     return {key: value for key, value in record.items() if key not in ("version", "kind")}
 
 
-def _shallow(item: Prompt | Trajectory | ToolCall | ToolResult) -> JsonObject:
+def _shallow(item: Prompt | Trajectory | ToolCall | ToolResult | Failure) -> JsonObject:
     # `dataclasses.asdict` would copy every list of tokens.
     return {field.name: getattr(item, field.name) for field in fields(item)}

@@ -10,8 +10,9 @@ from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
 from agentrl.config.schema import RolloutSection
 from agentrl.errors import ConfigError, RolloutError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
-from agentrl.types import Prompt, Termination, TrajectorySummary
+from agentrl.types import Failure, FailureClass, Prompt, Termination, TrajectorySummary
 
+ENGINE_DOWN = Failure(failure_class=FailureClass.ENGINE, message="the engine is down")
 PROMPTS = [Prompt(prompt_id=f"p{n}", messages=[]) for n in range(6)]
 
 
@@ -31,7 +32,7 @@ def summary_of(request: TrajectoryRequest, termination: Termination = Terminatio
         num_retries=0,
         wall_time_s=0.1,
         policy_version=0,
-        error="the engine is down" if termination is Termination.INFRA_ERROR else "",
+        failures=(ENGINE_DOWN,) if termination is Termination.INFRA_ERROR else (),
     )
 
 
@@ -150,12 +151,25 @@ async def test_a_trajectory_that_nobody_can_make_has_no_reward_and_no_reference(
     lost = groups[2].trajectories
     assert {made.summary.termination for made in lost} == {Termination.INFRA_ERROR}
     assert {(made.summary.reward, made.ref) for made in lost} == {(None, None)}
+    assert {failure.failure_class for made in lost for failure in made.summary.failures} == {FailureClass.WORKER}
 
 
-async def test_a_step_without_a_single_trajectory_is_an_error_with_its_first_reason():
+async def test_trajectories_that_the_infrastructure_keeps_losing_end_the_step_before_all_of_them_are_lost():
+    seen: list[TrajectorySummary] = []
     worker = FakeWorker(lambda request: summary_of(request, Termination.INFRA_ERROR))
-    with pytest.raises(RolloutError, match=r"all 18 trajectories failed.*the engine is down"):
-        await collect(make_manager([worker]))
+    manager = make_manager([worker], max_concurrent_trajectories=1)
+    with pytest.raises(RolloutError, match=r"lost to the infrastructure.*`engine`: .*the engine is down"):
+        await manager.collect(PROMPTS, step=7, samples_per_prompt=3, on_finished=seen.append)
+    assert len(seen) < 18
+
+
+async def test_a_run_without_a_judge_ends_in_few_steps_of_one_prompt_each():
+    worker = FakeWorker(lambda request: summary_of(request, Termination.INFRA_ERROR))
+    manager = make_manager([worker], prompts_per_step=1, samples_per_prompt=2)
+    for step, prompt in enumerate(PROMPTS[:4]):
+        await manager.collect([prompt], step=step, samples_per_prompt=2, on_finished=lambda _: None)
+    with pytest.raises(RolloutError, match="8 of the last 8 trajectories were lost to the infrastructure"):
+        await manager.collect(PROMPTS[4:5], step=4, samples_per_prompt=2, on_finished=lambda _: None)
 
 
 async def test_a_bug_in_a_worker_stops_the_step_with_that_error_alone():

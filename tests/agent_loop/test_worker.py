@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from agentrl.agent_loop import tries
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
 from agentrl.config.schema import RewardSection, RolloutSection
-from agentrl.errors import ConfigError, EngineError, RolloutError, ToolError
-from agentrl.tools.base import ToolConfig
+from agentrl.errors import ConfigError, DataError, EngineError, RolloutError, ToolError
+from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.trajectories.store import read_prompts, read_trajectories
-from agentrl.types import Deadline, Prompt, Termination, Turn
+from agentrl.types import Deadline, Failure, FailureClass, Prompt, Termination, ToolResult, ToolStatus, Turn
 from tests.chat_templates import make_tokenizer
 from tests.fakes import ScriptedEngine
 
@@ -30,11 +31,46 @@ class ContainsAnswer:
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
         if self.config.get("broken"):
             raise RolloutError("the checker is down")
+        if "raises" in self.config:
+            raise ValueError(self.config["raises"])
         if self.config.get("slow"):
             await asyncio.sleep(60)
         return float(self.config.get("value", prompt.answer in turns[-1].text))
 
     async def aclose(self) -> None: ...
+
+
+class FailingTool:
+    """Fails in the way that its config names."""
+
+    def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
+        self.schema = ToolSchema(name="look_up", description="", parameters={"type": "object"})
+        self.fails_with = config.get("fails_with")
+
+    async def start(self) -> None: ...
+
+    async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
+        if self.fails_with == "world":
+            raise ConnectionRefusedError("port 5432")
+        if self.fails_with == "refusal":
+            raise DataError(f"prompt `{episode.prompt_id}` names no database")
+        return ToolResult(status=ToolStatus.OK, text=episode.extra["database"])
+
+    async def end_episode(self, episode: Episode) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class AwayTool(FailingTool):
+    """Cannot be started."""
+
+    async def start(self) -> None:
+        raise ToolError("the judge does not answer")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tries, "_FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -105,25 +141,91 @@ async def test_a_truncated_trajectory_is_kept_as_a_negative_even_with_an_answer_
     await worker.aclose()
 
 
-@pytest.mark.parametrize("reward", [{"broken": True}, {"slow": True}])
+@pytest.mark.parametrize(
+    ("reward", "message"), [({"broken": True}, "the checker is down"), ({"slow": True}, "no answer in 0.2 s")]
+)
 async def test_an_infrastructure_failure_has_no_reward_and_is_never_a_wrong_answer(
-    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast, reward: dict[str, Any]
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast, reward: dict[str, Any], message: str
 ):
     worker = make_worker(model_path, tmp_path, reward=reward, max_retries=1)
     summary, trajectory = await worker.run(REQUEST, ScriptedEngine([answer(tokenizer, "42")] * 2))
     assert summary.termination is Termination.INFRA_ERROR
     assert (summary.reward, trajectory.reward) == (None, None)
     assert trajectory.token_ids == []
-    assert summary.error
+    assert [failure.failure_class for failure in summary.failures] == [FailureClass.REWARD] * 2
+    assert message in summary.failures[-1].message
     await worker.aclose()
 
 
-async def test_a_reward_that_is_not_finite_stops_the_run(
+async def test_a_row_that_breaks_the_reward_twice_in_the_same_way_is_the_datas_fault_and_tried_no_more(
     model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ):
-    worker = make_worker(model_path, tmp_path, reward={"value": float("nan")})
-    with pytest.raises(ConfigError, match="gave nan"):
+    worker = make_worker(model_path, tmp_path, reward={"raises": "no such row"}, max_retries=5)
+    engine = ScriptedEngine([answer(tokenizer, "42")] * 6)
+    summary, trajectory = await worker.run(REQUEST, engine)
+    assert (summary.termination, summary.reward) == (Termination.DATA_ERROR, None)
+    assert len(engine.calls) == 2
+    assert summary.failures == trajectory.failures
+    assert {failure.failure_class for failure in summary.failures} == {FailureClass.REWARD_DATA}
+    assert summary.failures[0].message.startswith("reward of prompt `p0` raised ValueError at test_worker.py:")
+    await worker.aclose()
+
+
+async def test_what_failed_before_a_trajectory_was_made_is_recorded_on_it(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    worker = make_worker(model_path, tmp_path)
+    summary, trajectory = await worker.run(REQUEST, ScriptedEngine([EngineError("gone"), answer(tokenizer, "42")]))
+    gone = Failure(failure_class=FailureClass.ENGINE, message="gone")
+    assert summary.failures == trajectory.failures == (gone,)
+    assert summary.reward == 1.0
+    await worker.aclose()
+
+
+@pytest.mark.parametrize(
+    ("fails_with", "failure_class", "num_tries"),
+    [("world", FailureClass.TOOL, 3), ("refusal", FailureClass.TOOL_DATA, 1), ("bug", FailureClass.TOOL_DATA, 2)],
+)
+async def test_a_tool_that_fails_is_tried_as_often_as_that_may_help(
+    model_path: str,
+    tmp_path: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    fails_with: str,
+    failure_class: FailureClass,
+    num_tries: int,
+):
+    tools = (ToolConfig(class_name=f"{__name__}.FailingTool", config={"fails_with": fails_with}),)
+    worker = make_worker(model_path, tmp_path, tools=tools)
+    call = answer(tokenizer, '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>')
+    summary, _ = await worker.run(REQUEST, ScriptedEngine([call] * 3))
+    assert [failure.failure_class for failure in summary.failures] == [failure_class] * num_tries
+    assert (summary.termination is Termination.DATA_ERROR) == failure_class.is_data
+    await worker.aclose()
+
+
+async def test_a_worker_started_again_whose_tool_cannot_start_now_gives_the_trajectory_up_and_not_the_run(
+    model_path: str, tmp_path: Path
+):
+    worker = make_worker(model_path, tmp_path, tools=(ToolConfig(class_name=f"{__name__}.AwayTool"),))
+    summary, _ = await worker.run(REQUEST, ScriptedEngine([]))
+    assert {failure.failure_class for failure in summary.failures} == {FailureClass.WORKER}
+    assert "the judge does not answer" in summary.failures[0].message
+
+
+async def test_a_negative_reward_stops_the_run(model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast):
+    worker = make_worker(model_path, tmp_path, reward={"value": -1})
+    with pytest.raises(ConfigError, match="gave -1 for `p0`"):
         await worker.run(REQUEST, ScriptedEngine([answer(tokenizer, "42")]))
+    await worker.aclose()
+
+
+async def test_a_prompt_that_the_chat_template_cannot_render_is_named_before_anything_is_rolled_out(
+    model_path: str, tmp_path: Path
+):
+    worker = make_worker(model_path, tmp_path)
+    odd = Prompt(prompt_id="odd", messages=[{"role": "user", "content": None}])
+    with pytest.raises(ConfigError, match="prompt `odd`: the chat template cannot render its messages"):
+        await worker.prompt_lengths([PROMPT, odd])
     await worker.aclose()
 
 

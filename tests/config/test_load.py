@@ -89,6 +89,7 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["judge.host_addr=10.0.0.1"], "judge.host_port"),
         (["validation.every_steps=5"], "data.validation_files"),
         (["rollout.top_p=0.9"], "rollout.top_p"),
+        (["rollout.max_infra_error_share=1.5"], "rollout.max_infra_error_share"),
         (["rollout.num_engines=0"], "rollout.num_engines"),
         (["rollout.tensor_parallel_size=0"], "rollout.tensor_parallel_size"),
         (["rollout.tensor_parallel_size=2"], "rollout.tensor_parallel_size"),

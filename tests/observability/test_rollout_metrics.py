@@ -3,8 +3,9 @@ from dataclasses import replace
 
 import pytest
 
+from agentrl.observability.failure_report import count_failures
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
-from agentrl.types import Termination, TrajectorySummary
+from agentrl.types import Failure, FailureClass, Termination, TrajectorySummary
 
 SUMMARY = TrajectorySummary(
     trajectory_id="p/0",
@@ -33,6 +34,11 @@ LOST = replace(
     num_failed_tool_calls=9,
     num_retries=2,
     wall_time_s=900.0,
+    failures=(
+        Failure(failure_class=FailureClass.TOOL, message="the shop is shut"),
+        Failure(failure_class=FailureClass.JUDGE, message="no verdict"),
+        Failure(failure_class=FailureClass.JUDGE, message="no verdict"),
+    ),
 )
 
 
@@ -40,8 +46,10 @@ def test_infrastructure_failures_are_counted_and_left_out_of_every_mean() -> Non
     without = summarise([SUMMARY, WRONG])
     with_lost = summarise([SUMMARY, WRONG, LOST])
     changed = {name for name in without if without[name] != with_lost[name]}
-    assert changed == {"rollout/trajectories", "rollout/infra_errors", "rollout/retries"}
+    counts = {"trajectories", "infra_errors", "retries", "failures_judge", "failures_tool"}
+    assert changed == {f"rollout/{name}" for name in counts}
     assert with_lost["rollout/infra_errors"] == 1
+    assert (with_lost["rollout/failures_judge"], with_lost["rollout/failures_tool"]) == (2, 1)
     assert with_lost["rollout/retries"] == 2
 
 
@@ -49,6 +57,13 @@ def test_an_infrastructure_failure_does_not_lower_accuracy() -> None:
     metrics = summarise_validation([SUMMARY, WRONG, LOST, LOST])
     assert metrics["validation/accuracy"] == 0.5
     assert metrics["validation/infra_errors"] == 2
+
+
+def test_a_trajectory_lost_to_its_data_is_counted_as_no_infrastructure_failure() -> None:
+    broken = Failure(failure_class=FailureClass.REWARD_DATA, message="no reference answer")
+    metrics = summarise([SUMMARY, replace(LOST, termination=Termination.DATA_ERROR, failures=(broken,))])
+    assert (metrics["rollout/data_errors"], metrics["rollout/infra_errors"]) == (1, 0)
+    assert metrics["rollout/reward_mean"] == 1.0
 
 
 def test_tool_success_rate_is_over_calls_not_trajectories() -> None:
@@ -96,7 +111,8 @@ def test_means_and_percentiles() -> None:
 
 def test_a_mean_over_nothing_is_nan_and_counts_are_zero() -> None:
     metrics = summarise([])
-    counts = {"rollout/trajectories", "rollout/infra_errors", "rollout/retries", "rollout/tool_results_cut"}
+    names = ("trajectories", "infra_errors", "data_errors", "retries", "tool_results_cut", *count_failures([]))
+    counts = {f"rollout/{name}" for name in names}
     assert {name for name, value in metrics.items() if value == 0} == counts
     assert all(math.isnan(value) for name, value in metrics.items() if name not in counts)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.schema import JudgeSection
-from agentrl.errors import ConfigError, JudgeUnavailableError
+from agentrl.errors import ConfigError, DataError, JudgeUnavailableError
 from agentrl.judge.local import LocalJudge
 from agentrl.rewards.code_tests import CodeTestsReward, last_python_block
 from agentrl.types import Deadline, Prompt, Turn
@@ -69,8 +69,8 @@ async def test_a_judge_that_is_gone_is_no_score() -> None:
 
 
 @pytest.mark.parametrize("tests", [None, [], "[]", [{"input": "1"}], [{"input": 1, "output": 2}]])
-async def test_a_prompt_without_tests_stops_the_run(judge: LocalJudge, tests: Any) -> None:
-    with pytest.raises(ConfigError, match="prompt `p` has"):
+async def test_a_prompt_without_tests_is_an_error_of_the_data(judge: LocalJudge, tests: Any) -> None:
+    with pytest.raises(DataError, match="prompt `p` has"):
         await score(judge, DOUBLE, tests)
 
 

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.math_answer import MathAnswerReward, final_answer
 from agentrl.types import Deadline, Prompt, ToolResult, ToolStatus, Turn
 
@@ -77,8 +77,8 @@ async def test_waiving_the_tag_is_a_key_of_the_config() -> None:
     assert await score(MathAnswerReward({"require_answer_tag": False}), "5", r"\boxed{5}") == 1.0
 
 
-async def test_a_prompt_without_a_reference_answer_stops_the_run(reward: MathAnswerReward) -> None:
-    with pytest.raises(ConfigError, match=r"prompt `p` has no reference answer; check `data\.answer_key`"):
+async def test_a_prompt_without_a_reference_answer_is_an_error_of_the_data(reward: MathAnswerReward) -> None:
+    with pytest.raises(DataError, match=r"prompt `p` has no reference answer; check `data\.answer_key`"):
         await score(reward, " ", r"<answer>\boxed{5}</answer>")
 
 

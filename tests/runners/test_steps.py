@@ -1,5 +1,7 @@
 """Refilling, empty batches and the position in the data, with rollouts whose rewards are written down."""
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,18 @@ from agentrl.errors import RolloutError
 from agentrl.runners.run import Plan, Run
 from agentrl.runners.run_directory import RunDirectory, RunState
 from agentrl.runners.steps import collect_batch
-from agentrl.types import Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
+from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
 
 
 class ScriptedRollouts:
-    """Gives every prompt a group: mixed rewards where `solvable` says so, all wrong otherwise."""
+    """Gives every prompt a group: mixed rewards where `solvable` says so, all wrong otherwise.
 
-    def __init__(self, solvable: Any) -> None:
+    Of the very first group, `num_lost` members are lost to the judge.
+    """
+
+    def __init__(self, solvable: Any, *, num_lost: int = 0) -> None:
         self.solvable = solvable
+        self.num_lost = num_lost
         self.rolled_out: list[str] = []
         self.recorded: list[str] = []
 
@@ -40,6 +46,8 @@ class ScriptedRollouts:
             TrajectoryRef(summary=self._summary(prompt, index, 1.0 if good and index % 2 else 0.0), ref=None)
             for index in range(samples)
         ]
+        if self.rolled_out.index(prompt.prompt_id) == 0:
+            made = [lose(one) if index < self.num_lost else one for index, one in enumerate(made)]
         return Group(prompt_id=prompt.prompt_id, trajectories=made)
 
     def _summary(self, prompt: Prompt, index: int, reward: float) -> TrajectorySummary:
@@ -59,6 +67,12 @@ class ScriptedRollouts:
             wall_time_s=0.1,
             policy_version=0,
         )
+
+
+def lose(made: TrajectoryRef) -> TrajectoryRef:
+    failure = Failure(failure_class=FailureClass.JUDGE, message="judge: no verdict")
+    lost = replace(made.summary, reward=None, termination=Termination.INFRA_ERROR, failures=(failure,) * 3)
+    return TrajectoryRef(summary=lost, ref=None)
 
 
 class SilentProgress:
@@ -124,3 +138,33 @@ async def test_every_rolled_out_prompt_is_recorded_dropped_ones_too(tmp_path: Pa
     rollouts = ScriptedRollouts(lambda count, prompt_id: count > 12)
     await collect_batch(make_run(tmp_path, rollouts), RunState())
     assert rollouts.recorded == rollouts.rolled_out
+
+
+async def test_a_group_of_which_too_few_were_made_is_replaced_by_a_fresh_prompt(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=9)
+    run = make_run(
+        tmp_path, rollouts, "algorithm.selection.min_group_size=8", "algorithm.selection.max_refill_rounds=1"
+    )
+    batch = await collect_batch(run, RunState())
+    assert rollouts.rolled_out[0] not in [group.prompt_id for group in batch.groups]
+    assert (len(batch.groups), len(rollouts.rolled_out)) == (12, 13)
+    assert batch.metrics["rollout/groups_dropped_too_small"] == 1
+
+
+async def test_a_group_of_which_enough_were_made_is_trained_on(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=8)
+    batch = await collect_batch(make_run(tmp_path, rollouts, "algorithm.selection.min_group_size=8"), RunState())
+    assert rollouts.rolled_out[0] in [group.prompt_id for group in batch.groups]
+
+
+async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=5)
+    with caplog.at_level(logging.WARNING):
+        batch = await collect_batch(make_run(tmp_path, rollouts), RunState())
+    assert batch.metrics["rollout/failures_judge"] == 15
+    assert batch.metrics["rollout/infra_errors"] == 5
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("step 1 rollout: `judge`: 15 tries failed, 5 trajectories lost, such as ")
+    assert warning.endswith("-0: judge: no verdict")

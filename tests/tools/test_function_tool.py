@@ -130,7 +130,7 @@ async def test_an_exception_of_a_function_is_a_failed_call_that_names_it() -> No
 
 
 async def test_a_lost_connection_is_not_the_policys_fault() -> None:
-    with pytest.raises(RolloutError, match="raised `ConnectionError`: refused"):
+    with pytest.raises(RolloutError, match="tool `unreachable`: ConnectionError: refused"):
         await call("unreachable", kind="refused")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import ConfigError, JudgeUnavailableError, RolloutError, ToolError
+from agentrl.errors import ConfigError, DataError, JudgeUnavailableError, ToolError, UnexplainedError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.executor import ToolExecutor
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
@@ -163,13 +163,26 @@ async def test_an_infrastructure_failure_passes_through_untouched_and_ends_the_c
     assert beside.was_cancelled
 
 
-async def test_an_unexplained_exception_of_a_tool_is_a_rollout_error_and_never_a_result() -> None:
+async def test_an_unexplained_exception_of_a_tool_is_the_datas_and_says_where_it_was_raised() -> None:
     async def buggy(_: dict[str, Any], __: Deadline) -> ToolResult:
         raise ZeroDivisionError("division by zero")
 
-    with pytest.raises(RolloutError, match="call `c` raised `ZeroDivisionError`: division by zero") as caught:
+    with pytest.raises(
+        UnexplainedError, match=r"tool `tool` raised ZeroDivisionError at .*: division by zero"
+    ) as caught:
         await one(executor(TestTool(buggy)), call())
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    line = buggy.__code__.co_firstlineno + 1
+    assert caught.value.cause == f"ZeroDivisionError at test_tool_executor.py:{line}"
+
+
+async def test_a_tool_may_refuse_what_the_prompt_brings() -> None:
+    async def picky(_: dict[str, Any], __: Deadline) -> ToolResult:
+        raise DataError("prompt `p` has no `database`")
+
+    with pytest.raises(DataError, match=r"^prompt `p` has no `database`$") as caught:
+        await one(executor(TestTool(picky)), call())
+    assert not isinstance(caught.value, UnexplainedError)
 
 
 async def test_a_tool_that_answers_with_something_else_breaks_its_contract_and_stops_the_run() -> None:

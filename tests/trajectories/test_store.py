@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.trajectories.store import TrajectoryStore, read_prompts, read_trajectories
-from agentrl.types import Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
+from agentrl.types import Failure, FailureClass, Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
 
 NAN = math.nan
 PROMPT = Prompt(
@@ -61,8 +61,12 @@ def test_a_trajectory_is_read_back_exactly(tmp_path: Path) -> None:
     assert_identical(store_one(tmp_path, TRAJECTORY), TRAJECTORY)
 
 
-def test_a_failed_trajectory_keeps_its_error_and_has_no_reward(tmp_path: Path) -> None:
-    failed = replace(TRAJECTORY, termination=Termination.INFRA_ERROR, reward=None, error="judge: no answer", turns=())
+def test_a_failed_trajectory_keeps_its_failures_and_has_no_reward(tmp_path: Path) -> None:
+    failures = (
+        Failure(failure_class=FailureClass.JUDGE, message="judge: no answer"),
+        Failure(failure_class=FailureClass.REWARD_DATA, message="reward: no number", cause="no number"),
+    )
+    failed = replace(TRAJECTORY, termination=Termination.DATA_ERROR, reward=None, failures=failures, turns=())
     assert_identical(store_one(tmp_path, failed), failed)
 
 

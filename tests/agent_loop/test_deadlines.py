@@ -1,0 +1,168 @@
+"""Every stage of an episode hangs in turn, and the trajectory comes to its end all the same, with the reason."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.agent_loop import scoring, tool_agent_loop
+from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
+from agentrl.config.schema import RewardSection, RolloutSection
+from agentrl.tools import executor
+from agentrl.tools.base import Episode, ToolConfig, ToolSchema
+from agentrl.types import (
+    Completion,
+    Deadline,
+    FailureClass,
+    Prompt,
+    Termination,
+    ToolResult,
+    ToolStatus,
+    TrajectorySummary,
+    Turn,
+)
+from tests.chat_templates import make_tokenizer
+from tests.fakes import ScriptedEngine
+
+PROMPT = Prompt(prompt_id="p0", messages=[{"role": "user", "content": "How much is 6 * 7?"}], answer="42")
+REQUEST = TrajectoryRequest(step=3, prompt=PROMPT, sample_index=1)
+TOKENIZER = make_tokenizer("qwen2_5")
+ANSWER = TOKENIZER.encode("42<|im_end|>", add_special_tokens=False)
+CALL = TOKENIZER.encode('<tool_call>{"name": "hang", "arguments": {}}</tool_call><|im_end|>', add_special_tokens=False)
+
+
+async def hang_and_ignore_cancellation() -> None:
+    """Ends after a second, so that the event loop of the test can."""
+    until = asyncio.get_running_loop().time() + 1
+    while (left_s := until - asyncio.get_running_loop().time()) > 0:
+        try:
+            await asyncio.sleep(left_s)
+        except asyncio.CancelledError:
+            continue
+
+
+class HangingTool:
+    """Neither a call nor the end of an episode comes to an end."""
+
+    def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
+        self.schema = ToolSchema(name="hang", description="", parameters={"type": "object"})
+
+    async def start(self) -> None: ...
+
+    async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
+        await hang_and_ignore_cancellation()
+        return ToolResult(status=ToolStatus.OK, text="")
+
+    async def end_episode(self, episode: Episode) -> None:
+        await asyncio.sleep(60)
+
+    async def aclose(self) -> None: ...
+
+
+class OneOrHang:
+    """Reward 1, or none for ever."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.hangs = config.get("hangs", False)
+
+    async def start(self) -> None: ...
+
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
+        if self.hangs:
+            await hang_and_ignore_cancellation()
+        return 1.0
+
+    async def aclose(self) -> None: ...
+
+
+class DeafEngine(ScriptedEngine):
+    """Keeps no deadline."""
+
+    async def generate(self, *arguments: Any, **options: Any) -> Completion:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+
+@pytest.fixture(autouse=True)
+def short_graces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_agent_loop, "_ENGINE_GRACE_S", 0.05)
+    monkeypatch.setattr("agentrl.agent_loop.worker.HANG_GRACE_S", 0.2)
+    monkeypatch.setattr(scoring, "_GRACE_S", 0.05)
+    monkeypatch.setattr(executor, "_GRACE_S", 0.05)
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    TOKENIZER.save_pretrained(folder)
+    return str(folder)
+
+
+async def play(model_path: str, engine: ScriptedEngine, *, reward_hangs: bool = False) -> TrajectorySummary:
+    rollout = RolloutSection(
+        max_response_tokens=200, turn_timeout_s=0.3, trajectory_timeout_s=0.6, tool_timeout_s=0.1, max_retries=0
+    )
+    config = WorkerConfig(
+        model_path=model_path,
+        rollout=rollout,
+        reward=RewardSection(class_name=f"{__name__}.OneOrHang", config={"hangs": reward_hangs}, timeout_s=0.1),
+        tools=(ToolConfig(class_name=f"{__name__}.HangingTool"),),
+        run_seed=0,
+        run_dir=str(Path(model_path)),
+    )
+    worker = AgentLoopWorker(config, "agent_loop")
+    await worker.start()
+    async with asyncio.timeout(5):
+        summary, _ = await worker.run(REQUEST, engine)
+    await worker.aclose()
+    return summary
+
+
+async def test_the_end_of_an_episode_in_a_tool_holds_nobody_up(model_path: str):
+    summary = await play(model_path, ScriptedEngine([ANSWER]))
+    assert (summary.reward, summary.failures) == (1.0, ())
+
+
+async def test_a_completion_that_waits_in_the_queue_of_an_engine_is_an_engine_failure(model_path: str):
+    summary = await play(model_path, ScriptedEngine([ANSWER], delay_s=60))
+    assert [failure.failure_class for failure in summary.failures] == [FailureClass.ENGINE]
+
+
+async def test_an_engine_that_keeps_no_deadline_is_an_engine_failure(model_path: str):
+    summary = await play(model_path, DeafEngine([]))
+    assert [failure.failure_class for failure in summary.failures] == [FailureClass.ENGINE]
+    assert "no answer to request" in summary.failures[0].message
+
+
+async def test_a_tool_that_hangs_is_a_failed_call_and_the_episode_goes_on(model_path: str):
+    summary = await play(model_path, ScriptedEngine([CALL, ANSWER]))
+    assert (summary.reward, summary.num_failed_tool_calls) == (1.0, 1)
+
+
+async def test_a_reward_that_hangs_is_a_reward_failure(model_path: str):
+    summary = await play(model_path, ScriptedEngine([ANSWER]), reward_hangs=True)
+    assert [failure.failure_class for failure in summary.failures] == [FailureClass.REWARD]
+
+
+@pytest.fixture
+def hung_parser(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    released = threading.Event()
+
+    def hang(*_: Any, **__: Any) -> None:
+        released.wait()
+
+    monkeypatch.setattr(tool_agent_loop, "parse_tool_calls", hang)
+    yield
+    released.set()
+
+
+@pytest.mark.usefixtures("hung_parser")
+async def test_a_thread_that_hangs_over_the_text_of_a_turn_is_named_as_a_hang(model_path: str):
+    summary = await play(model_path, ScriptedEngine([ANSWER]))
+    assert summary.termination is Termination.INFRA_ERROR
+    (failure,) = summary.failures
+    assert failure.failure_class is FailureClass.HANG
+    assert failure.message == "episode 3-p0-1: not at its end 0.2 s after its 0.6 s"
