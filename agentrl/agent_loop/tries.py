@@ -1,4 +1,4 @@
-"""What becomes of a try to make a trajectory that failed: its class, and whether a fresh episode may help."""
+"""What becomes of a try to make a trajectory that failed: its class, and whether, when and how a fresh episode may help."""
 
 import contextlib
 import random
@@ -18,6 +18,7 @@ from agentrl.types import Failure, FailureClass
 HANG_GRACE_S = 15.0
 """How long an episode whose time is over has to say so in its own words; engines and tools take up to ten seconds of it."""
 
+_AWAY = (FailureClass.JUDGE, FailureClass.TOOL, FailureClass.REWARD)
 _MAX_MESSAGE_CHARACTERS = 1000
 _FIRST_PAUSE_S = 1.0
 _PAUSE_GROWTH = 4
@@ -64,6 +65,16 @@ def worth_another(failures: Sequence[Failure], *, max_retries: int) -> bool:
     if last.failure_class.is_data:
         return bool(last.cause) and all(earlier.cause != last.cause for earlier in failures[:-1])
     return True
+
+
+def seed_suffix(failures: Sequence[Failure]) -> str:
+    """Return what is added to the seed of a trajectory for its next try.
+
+    Nothing where a judge, a tool or the reward was away: another seed would choose episodes that do without them, and the policy
+    would be trained on those. Otherwise what it wrote may have broken the world, and would again.
+    """
+    num_seeds = sum(failure.failure_class not in _AWAY for failure in failures)
+    return f"-retry{num_seeds}" if num_seeds else ""
 
 
 def pause_s(num_failures: int) -> float:

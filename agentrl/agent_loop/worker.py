@@ -18,7 +18,7 @@ from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
 from agentrl.agent_loop.loop_lag import LoopLag
 from agentrl.agent_loop.scoring import score
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
-from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, worth_another
+from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, worth_another
 from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
@@ -230,22 +230,24 @@ class AgentLoopWorker:
         try:
             with failing_as(FailureClass.WORKER, FailureClass.TOOL_DATA):
                 parts = await self._built_again()
-            made = await self._play(parts, request, engine, retry=len(failures))
+            made = await self._play(parts, request, engine, failures)
         except FailedTryError as failed:
             failures.append(failed.failure)
             logger.debug("trajectory %s, try %d: %r", request.trajectory_id, len(failures), failed.failure)
             return None
         return replace(made, failures=tuple(failures))
 
-    async def _play(self, parts: _Parts, request: TrajectoryRequest, engine: Engine, *, retry: int) -> Trajectory:
+    async def _play(
+        self, parts: _Parts, request: TrajectoryRequest, engine: Engine, failures: Sequence[Failure]
+    ) -> Trajectory:
+        retry = len(failures)
         # The id of a fresh episode is its own: state that a tool kept for the failed one must not be found again.
         episode_id = request.trajectory_id if retry == 0 else f"{request.trajectory_id}-retry{retry}"
         episode = EpisodeRequest(
             trajectory_id=episode_id,
             prompt=request.prompt,
             sample_index=request.sample_index,
-            # The seed too: what the policy wrote may be what broke the world, and would break it again.
-            seed=f"{self._config.run_seed}/{episode_id}",
+            seed=f"{self._config.run_seed}/{request.trajectory_id}{seed_suffix(failures)}",
         )
         timeout_s = self._config.rollout.trajectory_timeout_s
         try:

@@ -152,7 +152,7 @@ class RolloutSection:
     """Wall clock for one episode; what is there by then is scored as a truncated answer."""
     max_retries: int = 2
     """Fresh episodes for a trajectory whose infrastructure failed, before it is left out of its group."""
-    max_infra_error_share: float = 0.5
+    max_infra_error_share: float = 0.25
     """The run ends where more of its last trajectories, as many as a step has, were left out for that; 1 never ends it."""
     tool_config_path: str | None = None
     """Tool YAML; may stand at the root instead."""

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from agentrl.agent_loop.failure_budget import FailureBudget
@@ -33,8 +31,11 @@ def finished(prompt: int, failure_class: FailureClass | None = None) -> Trajecto
     )
 
 
-def make_budget(**rollout: Any) -> FailureBudget:
-    return FailureBudget(RolloutSection(**({"prompts_per_step": 10, "samples_per_prompt": 10} | rollout)))
+def make_budget(*, prompts_per_step: int = 10, max_infra_error_share: float = 0.5) -> FailureBudget:
+    rollout = RolloutSection(
+        prompts_per_step=prompts_per_step, samples_per_prompt=10, max_infra_error_share=max_infra_error_share
+    )
+    return FailureBudget(rollout)
 
 
 def lose(budget: FailureBudget, prompts: range, failure_class: FailureClass) -> None:
@@ -42,7 +43,7 @@ def lose(budget: FailureBudget, prompts: range, failure_class: FailureClass) -> 
         budget.add(finished(prompt, failure_class))
 
 
-def test_a_world_that_fails_half_of_the_time_is_borne_and_one_that_fails_more_ends_the_run():
+def test_a_world_that_fails_as_often_as_allowed_is_borne_and_one_that_fails_more_ends_the_run():
     budget = make_budget()
     for prompt in range(200):
         budget.add(finished(prompt, FailureClass.JUDGE if prompt % 2 else None))

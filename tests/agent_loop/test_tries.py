@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.agent_loop.tries import FailedTryError, failing_as, longest_s, pause_s, worth_another
+from agentrl.agent_loop.tries import FailedTryError, failing_as, longest_s, pause_s, seed_suffix, worth_another
 from agentrl.config.schema import RolloutSection
 from agentrl.errors import (
     ConfigError,
@@ -69,6 +69,13 @@ def test_an_unexpected_exception_is_tried_again_until_the_same_comes_back():
     assert worth_another([first], max_retries=9)
     assert worth_another([first, other], max_retries=9)
     assert not worth_another([first, other, again], max_retries=9)
+
+
+def test_an_episode_that_the_judge_failed_is_played_again_with_its_seed_so_that_no_tool_users_are_weeded_out():
+    engine = Failure(failure_class=FailureClass.ENGINE, message="gone")
+    assert seed_suffix([]) == seed_suffix([JUDGE, JUDGE]) == ""
+    assert seed_suffix([engine]) == seed_suffix([JUDGE, engine, JUDGE]) == "-retry1"
+    assert len({seed_suffix([engine] * n) for n in range(4)}) == 4
 
 
 def test_pauses_grow_and_differ_and_end_at_half_a_minute():

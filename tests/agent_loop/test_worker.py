@@ -171,6 +171,20 @@ async def test_a_row_that_breaks_the_reward_twice_in_the_same_way_is_the_datas_f
     await worker.aclose()
 
 
+async def test_after_the_world_failed_a_tool_the_policy_samples_with_the_same_seed_in_an_episode_of_its_own(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    tools = (ToolConfig(class_name=f"{__name__}.FailingTool", config={"fails_with": "world"}),)
+    worker = make_worker(model_path, tmp_path, tools=tools, max_retries=1)
+    call = answer(tokenizer, '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>')
+    engine = ScriptedEngine([call] * 2)
+    await worker.run(REQUEST, engine)
+    first, second = engine.calls
+    assert first.params.seed == second.params.seed
+    assert first.request_id != second.request_id
+    await worker.aclose()
+
+
 async def test_what_failed_before_a_trajectory_was_made_is_recorded_on_it(
     model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ):
