@@ -70,8 +70,8 @@ def worth_another(failures: Sequence[Failure], *, max_retries: int) -> bool:
 def seed_suffix(failures: Sequence[Failure]) -> str:
     """Return what is added to the seed of a trajectory for its next try.
 
-    Nothing where a judge, a tool or the reward was away: another seed would choose episodes that do without them, and the policy
-    would be trained on those. Otherwise what it wrote may have broken the world, and would again.
+    Nothing where a judge, a tool or the reward was away: another seed would choose episodes that do without them, and a policy
+    would be trained on these. Otherwise what it wrote may have broken the world, and would again.
     """
     num_seeds = sum(failure.failure_class not in _AWAY for failure in failures)
     return f"-retry{num_seeds}" if num_seeds else ""

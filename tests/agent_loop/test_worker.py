@@ -290,6 +290,26 @@ async def test_closing_breaks_off_what_still_runs_before_the_tools_are_closed(mo
     assert episode.cancelled()
 
 
+async def test_closing_ends_the_pause_before_a_fresh_episode(
+    model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tries, "_FIRST_PAUSE_S", 60)
+    worker = make_worker(model_path, tmp_path)
+    await worker.start()
+    asked = asyncio.Event()
+
+    def fail(*_: Any) -> EngineError:
+        asked.set()
+        return EngineError("gone")
+
+    episode = asyncio.create_task(worker.run(REQUEST, ScriptedEngine(fail)))
+    await asked.wait()
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        await worker.aclose()
+    assert episode.cancelled()
+
+
 async def test_a_blocked_event_loop_is_measured(model_path: str, tmp_path: Path):
     import time
 
