@@ -8,15 +8,20 @@ import asyncio
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from agentrl.agent_loop.response_lengths import ResponseLengths
+import numpy as np
+
+from agentrl import clock
+from agentrl.agent_loop.kv_forecast import KvForecast
 from agentrl.agent_loop.waiting_line import Waiting, WaitingLine
 from agentrl.errors import ConfigError
 
-_MARGIN = 3.0
-"""Standard deviations by which the memory must be larger than what is expected to be used of it."""
+_FORECAST_SHARE = 0.9
+"""Of an engine's memory that the forecast may fill. What a memory that overflows throws out is computed again, which slows all
+others down, so that they too hold their memory longer: it does not recover by itself.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +33,7 @@ class Place:
     max_tokens: int
     """Prompt and response at their longest."""
     number: int
-    """How many got a place before."""
+    """Tells it from all others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,17 +41,22 @@ class _Room:
     """What is given out of one engine."""
 
     kv_tokens: float
-    num_trajectories: int = 0
+    started_at: dict[int, float] = field(default_factory=dict)
+    """Of each that has a place, by its number."""
     prompt_tokens: int = 0
     max_tokens: int = 0
 
+    @property
+    def num_trajectories(self) -> int:
+        return len(self.started_at)
+
     def add(self, place: Place) -> None:
-        self.num_trajectories += 1
+        self.started_at[place.number] = clock.now()
         self.prompt_tokens += place.num_prompt_tokens
         self.max_tokens += place.max_tokens
 
     def remove(self, place: Place) -> None:
-        self.num_trajectories -= 1
+        del self.started_at[place.number]
         self.prompt_tokens -= place.num_prompt_tokens
         self.max_tokens -= place.max_tokens
 
@@ -68,15 +78,15 @@ class Admission:
             kv_tokens: memory of each engine, in tokens; 0 where it has no bound of its own.
             max_trajectories: on one engine at once.
             max_response_tokens: of one trajectory, observations included.
-            policy: `reserve_max` lets in what fits even if all get as long as they may; `expected`, what fits by the lengths
-                of those that finished.
+            policy: `reserve_max` lets in what fits even if all get as long as they may; `expected`, what will fit at all times
+                to come if they go on as those that finished did.
         """
         self._rooms = [_Room(kv_tokens=number or math.inf) for number in kv_tokens]
         self._max_trajectories = max_trajectories
         self._max_response_tokens = max_response_tokens
         self._may_expect = policy == "expected"
-        self._lengths = ResponseLengths(max_response_tokens)
-        self._order = itertools.count()
+        self._forecast = KvForecast(max_response_tokens)
+        self._order, self._numbers = itertools.count(), itertools.count()
         self._line: WaitingLine[Place] = WaitingLine()
 
     def refuse_too_long(self, num_prompt_tokens: int) -> None:
@@ -116,7 +126,8 @@ class Admission:
     def learn(self, place: Place, prompt_id: str, *, num_response_tokens: int, duration_s: float) -> None:
         """Note what a trajectory that finished by itself took, before it leaves."""
         self._line.learn(prompt_id, duration_s)
-        self._lengths.finish(place.number, num_response_tokens)
+        if self._may_expect:
+            self._forecast.learn(num_response_tokens, duration_s)
 
     def _admit(self) -> None:
         while self._line:
@@ -127,7 +138,6 @@ class Admission:
             self._line.remove(waiting)
             if not waiting.place.done():  # else it is being cancelled
                 self._rooms[place.engine].add(place)
-                self._lengths.start()
                 waiting.place.set_result(place)
 
     def _find_place(self, num_prompt_tokens: int) -> Place | None:
@@ -144,7 +154,7 @@ class Admission:
             engine=min(fitting)[2],
             num_prompt_tokens=num_prompt_tokens,
             max_tokens=max_tokens,
-            number=self._lengths.num_started,
+            number=next(self._numbers),
         )
 
     def _fits(self, room: _Room, num_prompt_tokens: int, max_tokens: int) -> bool:
@@ -152,10 +162,13 @@ class Admission:
             return False
         if room.max_tokens + max_tokens <= room.kv_tokens:
             return True
-        held = self._lengths.held_tokens() if self._may_expect else None
-        if held is None:
+        if not self._may_expect:
             return False
-        mean, variance = held
-        number = room.num_trajectories + 1
-        expected = room.prompt_tokens + num_prompt_tokens + number * mean
-        return expected + _MARGIN * math.sqrt(number * variance) <= room.kv_tokens
+        if self._forecast.is_out_of_date:
+            self._forecast.renew(self._ages_s(self._rooms))
+        ages_s = np.append(self._ages_s([room]), 0.0)
+        peak_tokens = self._forecast.peak_tokens(ages_s, room.prompt_tokens + num_prompt_tokens)
+        return peak_tokens <= _FORECAST_SHARE * room.kv_tokens
+
+    def _ages_s(self, rooms: Sequence[_Room]) -> np.ndarray:
+        return clock.now() - np.array([at for room in rooms for at in room.started_at.values()], dtype=float)

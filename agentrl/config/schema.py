@@ -57,14 +57,15 @@ class ModelSection:
 class SimulatedEngineSection:
     """An engine that computes nothing: how long its steps take, what its memory holds, and what it writes.
 
-    The defaults are of the order of an 8B model on one GPU of 80 GB; measure your own for plans that count.
+    The times are fitted to what is published of vLLM with an 8B model on one H100 (docs/benchmarks.md says how); measure your
+    own for plans that count.
     """
 
-    step_ms: float = 7.0
+    step_ms: float = 6.4
     """Time of a step, whatever runs in it."""
-    step_ms_per_request: float = 0.03
+    step_ms_per_request: float = 0.055
     """Added for each request that runs."""
-    step_ms_per_prefill_token: float = 0.03
+    step_ms_per_prefill_token: float = 0.06
     """Added for each prompt token that is computed."""
     kv_tokens: int = 400_000
     """Tokens whose keys and values fit in the memory."""

@@ -3,7 +3,8 @@
 It follows vLLM's scheduler as far as time is concerned. One step samples a token for every running request, and takes
 `a + b x running + c x prefilled tokens` seconds. A request is admitted when its prompt fits the KV memory, in the order of
 arrival. When running requests need more than there is, the last admitted one is preempted, loses what it has and computes it
-again. What ended requests leave behind is found again by the next turn, until the memory is needed (least recently used first).
+again. What ended requests leave behind is found again by the next turn, until the memory is needed: then what was used least
+recently goes first, its end before its beginning.
 
 Running requests share no memory here, which is the worse case.
 
@@ -29,6 +30,8 @@ class SimulatedRequest:
     """Names its trajectory, whose past turns may be in the memory."""
     num_prompt_tokens: int
     num_to_sample: int
+    num_once_computed: int = 0
+    """Tokens, from the first, that this engine has computed before: in earlier turns, or until a preemption."""
     num_sampled: int = 0
     num_computed: int = 0
     """Tokens whose keys and values are in the memory."""
@@ -41,8 +44,13 @@ class SimulatedRequest:
 
     @property
     def num_to_compute(self) -> int:
-        """Tokens to prefill before the next one can be sampled."""
+        """Tokens without keys and values."""
         return self.num_tokens - self.num_computed
+
+    @property
+    def num_to_prefill(self) -> int:
+        """Tokens to compute before the next can be sampled; that of a token sampled last is part of sampling."""
+        return self.num_to_compute - (self.num_sampled > 0)
 
 
 @dataclass(slots=True)
@@ -54,7 +62,7 @@ class BatchCounts:
     cached: int = 0
     """Prompt tokens found in the memory."""
     recomputed: int = 0
-    """Of `prefilled`: what had been computed before, and was lost by a preemption."""
+    """Of `prefilled`: what had been computed for the same trajectory before, and was lost by a preemption or between turns."""
 
 
 class BatchSimulation:
@@ -70,12 +78,11 @@ class BatchSimulation:
         self._cache: OrderedDict[bytes, int] = OrderedDict()
         """Tokens kept of openings, and of trajectories beyond their opening; least recently used first."""
         self._cached_tokens = 0
-        self._step: _Steps | None = None
-
-    @property
-    def used_tokens(self) -> int:
+        self.used_tokens = 0
         """Tokens of the memory that running requests hold; what is only cached is free for the taking."""
-        return sum(request.num_computed for request in self.running)
+        self._prefilling: list[SimulatedRequest] = []
+        """Of those that run, in their order: which have tokens to compute before they can sample."""
+        self._step: _Steps | None = None
 
     @property
     def next_event_at(self) -> float | None:
@@ -96,7 +103,7 @@ class BatchSimulation:
         if request in self.waiting:
             self.waiting.remove(request)
         elif request in self.running:
-            self.running.remove(request)
+            self._stop(request)
             self._keep(request)
         if self._step is not None and not self.running:
             self._step = None
@@ -137,23 +144,32 @@ class BatchSimulation:
 
     def _end_steps(self, step: "_Steps") -> list[SimulatedRequest]:
         for request, num_tokens in step.prefills:
+            before = request.num_computed
             request.num_computed += num_tokens
+            self.used_tokens += num_tokens
             self.counts.prefilled += num_tokens
+            self.counts.recomputed += max(0, min(request.num_computed, request.num_once_computed) - before)
         self._sample(step, step.num_steps)
-        ended = [request for request in self.running if request.num_sampled >= request.num_to_sample]
+        ended = [request for request in step.samplers if request.num_sampled >= request.num_to_sample]
         for request in ended:
-            self.running.remove(request)
+            self._stop(request)
             self._keep(request)
         return ended
 
     def _sample(self, step: "_Steps", num_steps: int) -> None:
+        version = self.policy_version
         for request in step.samplers:
             spans = request.version_spans
-            if not spans or spans[-1][1] != self.policy_version:
-                spans.append((request.num_sampled, self.policy_version))
+            if not spans or spans[-1][1] != version:
+                spans.append((request.num_sampled, version))
             request.num_sampled += num_steps
-            request.num_computed = request.num_tokens - 1  # the last token's keys come with the next step
+            # The keys of the last token come with the next step.
+            num_computed = request.num_prompt_tokens + request.num_sampled - 1
+            self.used_tokens += num_computed - request.num_computed
+            request.num_computed = num_computed
         self.counts.generated += num_steps * len(step.samplers)
+        if step.prefills:
+            self._prefilling = [request for request in self._prefilling if request.num_to_prefill]
 
     def _begin_steps(self, now: float) -> None:
         self._admit()
@@ -164,22 +180,20 @@ class BatchSimulation:
         section = self._section
         budget = section.max_batched_tokens
         prefills: list[tuple[SimulatedRequest, int]] = []
-        samplers: list[SimulatedRequest] = []
-        for request in self.running:
-            missing = request.num_to_compute - 1 if request.num_sampled else request.num_to_compute
-            if missing <= 0:
-                samplers.append(request)
-                continue
+        unready: set[SimulatedRequest] = set()
+        for request in self._prefilling:
+            missing = request.num_to_prefill
             num_tokens = min(missing, budget)
             budget -= num_tokens
             if num_tokens:
                 prefills.append((request, num_tokens))
-            if num_tokens == missing:
-                samplers.append(request)
+            if num_tokens < missing:
+                unready.add(request)
+        samplers = [request for request in self.running if request not in unready] if unready else list(self.running)
         duration_s = 1e-3 * (
             section.step_ms
             + section.step_ms_per_request * len(self.running)
-            + section.step_ms_per_prefill_token * sum(number for _, number in prefills)
+            + section.step_ms_per_prefill_token * (section.max_batched_tokens - budget)
         )
         num_steps = 1 if prefills else self._steps_without_change(samplers)
         self._step = _Steps(starts_at=now, step_s=duration_s, num_steps=num_steps, prefills=prefills, samplers=samplers)
@@ -191,26 +205,39 @@ class BatchSimulation:
         return max(1, min(to_first_end, free // len(samplers)))
 
     def _admit(self) -> None:
+        if not self.waiting:
+            return
+        needed = self.used_tokens + sum(request.num_to_compute for request in self._prefilling)
         while self.waiting and len(self.running) < self._section.max_running:
             request = self.waiting[0]
-            others = self.used_tokens + sum(max(0, other.num_to_compute) for other in self.running)
-            if self.running and others + request.num_tokens > self._section.kv_tokens:
+            needed += request.num_tokens
+            if self.running and needed > self._section.kv_tokens:
                 return
             self.waiting.popleft()
             self._find_prefix(request)
             self.running.append(request)
+            self.used_tokens += request.num_computed
+            self._prefilling.append(request)
 
     def _make_room(self) -> None:
         """Preempt the last admitted requests until the next step's tokens fit."""
-        while len(self.running) > 1:
-            needed = sum(max(request.num_tokens, request.num_computed + 1) for request in self.running)
-            if needed <= self._section.kv_tokens:
-                break
-            victim = self.running.pop()
-            self.counts.recomputed += victim.num_computed
+        # One token for each that samples; those that prefill need all that they have yet to compute.
+        needed = self.used_tokens + len(self.running) - len(self._prefilling)
+        needed += sum(request.num_to_compute for request in self._prefilling)
+        while len(self.running) > 1 and needed > self._section.kv_tokens:
+            victim = self.running[-1]
+            needed -= max(victim.num_tokens, victim.num_computed + 1)
+            self._stop(victim)
+            victim.num_once_computed = max(victim.num_once_computed, victim.num_computed)
             victim.num_computed = 0
             self.waiting.appendleft(victim)
         self._evict()
+
+    def _stop(self, request: SimulatedRequest) -> None:
+        self.running.remove(request)
+        self.used_tokens -= request.num_computed
+        if request in self._prefilling:
+            self._prefilling.remove(request)
 
     def _find_prefix(self, request: SimulatedRequest) -> None:
         if request.num_sampled:
@@ -232,10 +259,16 @@ class BatchSimulation:
         self._evict()
 
     def _evict(self) -> None:
-        free = self._section.kv_tokens - self.used_tokens
-        while self._cache and self._cached_tokens > free:
-            _, num_tokens = self._cache.popitem(last=False)
-            self._cached_tokens -= num_tokens
+        excess = self._cached_tokens + self.used_tokens - self._section.kv_tokens
+        while self._cache and excess > 0:
+            key, num_tokens = next(iter(self._cache.items()))
+            dropped = min(num_tokens, excess)
+            if dropped == num_tokens:
+                del self._cache[key]
+            else:
+                self._cache[key] = num_tokens - dropped
+            self._cached_tokens -= dropped
+            excess -= dropped
 
 
 @dataclass(slots=True, kw_only=True)

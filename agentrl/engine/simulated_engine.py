@@ -24,8 +24,19 @@ _TOOL_CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 _ANSWER = "<answer>0</answer>"
 _FILLER = " and"
 _LOGPROB = -0.5
-_MAX_OPENINGS = 65_536
+_MAX_PASTS = 65_536
 """Trajectories that are remembered; many more than run at once."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Past:
+    """What is remembered of a trajectory between its turns."""
+
+    opening: str
+    """Names the prompt of its first turn."""
+    num_opening_tokens: int
+    num_computed: int = 0
+    """Tokens of it that were computed here, whether they are still in the memory or not."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +61,7 @@ class SimulatedEngine:
         self._section = rollout.simulated
         self._batch = BatchSimulation(rollout.simulated)
         self._pending: dict[str, _Pending] = {}
-        self._openings: dict[str, tuple[str, int]] = {}
+        self._pasts: dict[str, _Past] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
 
@@ -65,15 +76,16 @@ class SimulatedEngine:
         """See `Engine.generate`."""
         loop = asyncio.get_running_loop()
         trajectory, _, number = request_id.rpartition("-")
-        opening, num_opening_tokens = self._opening(trajectory, token_ids)
-        turn = self._writer.write(params, opening=opening, trajectory=trajectory, number=int(number))
+        past = self._past(trajectory, token_ids)
+        turn = self._writer.write(params, opening=past.opening, trajectory=trajectory, number=int(number))
         request = SimulatedRequest(
             request_id=request_id,
-            opening=opening.encode(),
-            num_opening_tokens=num_opening_tokens,
+            opening=past.opening.encode(),
+            num_opening_tokens=past.num_opening_tokens,
             trajectory=trajectory.encode(),
             num_prompt_tokens=len(token_ids),
             num_to_sample=len(turn.token_ids),
+            num_once_computed=past.num_computed,
         )
         pending = self._pending[request_id] = _Pending(
             request=request,
@@ -86,6 +98,7 @@ class SimulatedEngine:
         try:
             return await pending.answer
         finally:
+            past.num_computed = max(request.num_computed, request.num_once_computed)
             pending.deadline.cancel()
             if request_id in self._pending:  # the awaiting task was cancelled
                 self._end_early(request_id)
@@ -144,7 +157,7 @@ class SimulatedEngine:
 
     @property
     def num_recomputed_tokens(self) -> int:
-        """Tokens that were computed, lost by a preemption and computed again, since the start."""
+        """Tokens that were computed, lost by a preemption or between two turns, and computed again, since the start."""
         return self._batch.counts.recomputed
 
     async def aclose(self) -> None:
@@ -152,14 +165,14 @@ class SimulatedEngine:
         for request_id in list(self._pending):
             self._end_early(request_id)
 
-    def _opening(self, trajectory: str, token_ids: list[int]) -> tuple[str, int]:
-        """Return a name for the prompt of a trajectory's first turn, and its length."""
-        opening = self._openings.get(trajectory)
-        if opening is None:
-            opening = self._openings[trajectory] = (f"{hash(tuple(token_ids))}", len(token_ids))
-            if len(self._openings) > _MAX_OPENINGS:
-                del self._openings[next(iter(self._openings))]
-        return opening
+    def _past(self, trajectory: str, token_ids: list[int]) -> _Past:
+        past = self._pasts.get(trajectory)
+        if past is None:
+            opening = f"{hash(tuple(token_ids))}"
+            past = self._pasts[trajectory] = _Past(opening=opening, num_opening_tokens=len(token_ids))
+            if len(self._pasts) > _MAX_PASTS:
+                del self._pasts[next(iter(self._pasts))]
+        return past
 
     def _add(self, request: SimulatedRequest) -> None:
         if self._paused:

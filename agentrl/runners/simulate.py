@@ -34,6 +34,8 @@ class Simulation:
     """What came of it; times in virtual seconds."""
 
     groups: list[Group]
+    prompt_tokens: dict[str, int]
+    """Length of each prompt, by its id."""
     makespan_s: float
     num_generated_tokens: int
     num_prefill_tokens: int
@@ -95,6 +97,7 @@ async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None
     )
     taken = prompts.take(config.rollout.prompts_per_step)
     await manager.check_prompts(taken)
+    prompt_tokens = await workers[0].prompt_lengths(taken)
     started_at, started_cpu = clock.now(), time.process_time()
     groups = await manager.collect(
         taken, step=1, samples_per_prompt=config.rollout.samples_per_prompt, on_finished=lambda _: None
@@ -104,6 +107,7 @@ async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None
     stats = [await engine.stats() for engine in engines]
     return Simulation(
         groups=groups,
+        prompt_tokens=prompt_tokens,
         makespan_s=makespan_s,
         num_generated_tokens=sum(engine.num_generated_tokens for engine in stats),
         num_prefill_tokens=sum(engine.num_prefill_tokens for engine in stats),

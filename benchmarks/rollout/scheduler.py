@@ -1,15 +1,16 @@
 """How close the schedule of rollouts comes to the best that there can be, on simulated engines and a virtual clock.
 
-    python -m benchmarks.rollout.scheduler [--sizes 1 64 1024] [--json FILE]
+    python -m benchmarks.rollout.scheduler [--sizes 1 64 1024] [--prefill-ms 0.06] [--json FILE]
 
 Eight simulated engines (`configs/simulate.yaml`) play 1, 64, 1,024 and, where asked, 8,192 trajectories: 2 to 10 turns of
 log-normal length, some prompts longer than others, tools of 0.05 to 5 s. Every schedule plays the same trajectories.
 
 - *ample* memory: makespan over the larger of the longest trajectory alone and all work at the engines' peak rate. No schedule
   gets below 1.
-- *scarce* memory (a sixteenth of what all would hold at their longest, room for one at least): the makespan of static
+- *scarce* memory (an eighth of what all would hold at their longest, room for one at least): the makespan of static
   assignment, where all trajectories enter at once and the engines preempt what does not fit, over that of admission by
-  reservation, at the longest or by the lengths seen.
+  reservation, at the longest or by the lengths seen. *Recomputed* is the share of all computed tokens that the same engine had
+  computed for the same trajectory before.
 """
 
 import argparse
@@ -26,43 +27,56 @@ from benchmarks.judge import report
 
 _SAMPLES_PER_PROMPT = 16
 _NUM_ENGINES = 8
+_AT_ONCE = 320
+"""Trajectories on one engine: as many as it runs, and a quarter more for those that wait for a tool."""
+_SCARCITY = 8
 _LONGEST_TOKENS = 256 + 8192
 """Of a trajectory, prompt included, as `configs/simulate.yaml` allows."""
 
 
-def play(size: int, *, kv_tokens: int, admission: str, static: bool = False) -> tuple[Simulation, LoadedConfig]:
+def play(
+    size: int, *, kv_tokens: int, admission: str, prefill_ms: float, static: bool = False
+) -> tuple[Simulation, LoadedConfig]:
     """Play so many trajectories; `static` lets all of them in at once."""
     samples = min(size, _SAMPLES_PER_PROMPT)
     overrides = [
         f"rollout.prompts_per_step={size // samples}",
         f"rollout.samples_per_prompt={samples}",
         f"rollout.simulated.kv_tokens={kv_tokens}",
+        f"rollout.simulated.step_ms_per_prefill_token={prefill_ms}",
         f"rollout.admission={admission}",
-        f"rollout.max_concurrent_trajectories={max(size, 256) if static else 256}",
+        f"rollout.max_concurrent_trajectories={max(size, _AT_ONCE) if static else _AT_ONCE}",
     ]
     loaded = load_run_config("configs/simulate.yaml", overrides, purpose=Purpose.SIMULATION)
     return run_in_virtual_time(simulate(loaded, assumed_kv_tokens=0 if static else None)), loaded
 
 
 def least_makespan_s(simulation: Simulation, config: RunConfig) -> float:
-    """Return what no schedule can beat: the longest trajectory alone, or all work at the peak rate of all engines."""
-    section = config.rollout.simulated
+    """Return what no schedule can beat: the longest trajectory alone, or all work at the peak rate of all engines.
+
+    Work is every sampled token in the fullest batch, every prompt computed once, and every observation.
+    """
+    section, summaries = config.rollout.simulated, simulation.summaries
+
+    def prefilled(summary: TrajectorySummary) -> int:
+        return summary.num_tokens - summary.num_response_tokens
 
     def alone_s(summary: TrajectorySummary) -> float:
-        prefilled = summary.num_tokens - summary.num_response_tokens
         step_ms = section.step_ms + section.step_ms_per_request
-        sampling_ms = summary.num_response_tokens * step_ms + prefilled * section.step_ms_per_prefill_token
-        return 1e-3 * sampling_ms + summary.tool_time_s
+        prefill_ms = prefilled(summary) * section.step_ms_per_prefill_token
+        return 1e-3 * (summary.num_response_tokens * step_ms + prefill_ms) + summary.tool_time_s
 
-    full_step_ms = section.step_ms + section.step_ms_per_request * section.max_running
-    num_sampled = sum(summary.num_response_tokens for summary in simulation.summaries)
-    work_s = 1e-3 * num_sampled * full_step_ms / section.max_running / config.rollout.num_engines
-    return max(work_s, *(alone_s(summary) for summary in simulation.summaries), 0.0)
+    lengths = simulation.prompt_tokens
+    observed = sum(prefilled(summary) - lengths[summary.prompt_id] for summary in summaries)
+    sampled_ms = section.step_ms / section.max_running + section.step_ms_per_request
+    work_ms = sampled_ms * sum(summary.num_response_tokens for summary in summaries)
+    work_ms += section.step_ms_per_prefill_token * (observed + sum(lengths.values()))
+    return max(1e-3 * work_ms / config.rollout.num_engines, *(alone_s(summary) for summary in summaries))
 
 
-def ample_row(size: int) -> report.Row:
+def ample_row(size: int, prefill_ms: float) -> report.Row:
     """Return the row of one size where every trajectory fits."""
-    simulation, loaded = play(size, kv_tokens=size * _LONGEST_TOKENS, admission="reserve_max")
+    simulation, loaded = play(size, kv_tokens=size * _LONGEST_TOKENS, admission="reserve_max", prefill_ms=prefill_ms)
     least_s = least_makespan_s(simulation, loaded.config)
     return {
         "trajectories": size,
@@ -73,13 +87,13 @@ def ample_row(size: int) -> report.Row:
     }
 
 
-def scarce_row(size: int) -> report.Row:
+def scarce_row(size: int, prefill_ms: float) -> report.Row:
     """Return the row of one size where few trajectories fit."""
-    kv_tokens = max(_LONGEST_TOKENS, size * _LONGEST_TOKENS // _NUM_ENGINES // 16)
-    static, _ = play(size, kv_tokens=kv_tokens, admission="reserve_max", static=True)
+    kv_tokens = max(_LONGEST_TOKENS, size * _LONGEST_TOKENS // _NUM_ENGINES // _SCARCITY)
+    static, _ = play(size, kv_tokens=kv_tokens, admission="reserve_max", prefill_ms=prefill_ms, static=True)
     row: report.Row = {"trajectories": size, "static s": static.makespan_s, "static recomputed": _recomputed(static)}
     for admission in ("reserve_max", "expected"):
-        simulation, _ = play(size, kv_tokens=kv_tokens, admission=admission)
+        simulation, _ = play(size, kv_tokens=kv_tokens, admission=admission, prefill_ms=prefill_ms)
         row |= {
             f"{admission} s": simulation.makespan_s,
             f"{admission} faster": static.makespan_s / simulation.makespan_s,
@@ -96,11 +110,12 @@ def main() -> int:
     """Play all sizes and print the tables."""
     parser = report.arguments(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 64, 1024], help="trajectories")
+    parser.add_argument("--prefill-ms", type=float, default=0.06, help="time that a step takes longer per prompt token")
     options: argparse.Namespace = parser.parse_args()
     report.print_machine()
-    ample = [ample_row(size) for size in options.sizes]
+    ample = [ample_row(size, options.prefill_ms) for size in options.sizes]
     report.print_table("ample memory: makespan over the least there can be", ample)
-    scarce = [scarce_row(size) for size in options.sizes if size >= 4 * _NUM_ENGINES]
+    scarce = [scarce_row(size, options.prefill_ms) for size in options.sizes if size >= 4 * _NUM_ENGINES]
     report.print_table("scarce memory: static assignment over admission by reservation", scarce)
     path: Path | None = options.json
     report.write_json(path, {"ample": ample, "scarce": scarce})

@@ -1,12 +1,12 @@
 import asyncio
-import math
 import random
 
 import pytest
 
+from agentrl import clock
 from agentrl.agent_loop.admission import Admission, Place
-from agentrl.agent_loop.response_lengths import ResponseLengths
 from agentrl.errors import ConfigError
+from agentrl.runners.virtual_time import run_in_virtual_time
 
 
 def make_admission(*kv_tokens: int, most: int = 1000, policy: str = "reserve_max") -> Admission:
@@ -87,64 +87,47 @@ def test_a_trajectory_that_fits_nowhere_is_refused_before_it_waits_for_ever():
         make_admission(120, 110).refuse_too_long(30)
 
 
-async def test_by_expectation_more_fit_than_at_their_longest_once_lengths_are_known():
-    admission = make_admission(4000, policy="expected")
-    tasks = await enter_all(admission, [f"p{n}" for n in range(300)])
-    assert len(placed(tasks)) == 4000 // 110
-    for name in placed(tasks):
-        place = tasks[name].result()
-        admission.learn(place, name, num_response_tokens=20, duration_s=1.0)
-        admission.leave(place)
-        await asyncio.sleep(0)
-    # Ten tokens of prompt and twenty of response each; some are kept free for those that still run, and for chance.
-    assert 0.6 * 4000 / 30 < num_running(admission) <= 4000 / 30
+def admit_by_expectation(*, kv_tokens: int, lengths: list[int]) -> tuple[list[int], list[float]]:
+    """Play trajectories that grow by a token a second on one engine.
+
+    Returns:
+        How many ran at each second, and how many tokens they held.
+    """
+
+    async def main() -> tuple[list[int], list[float]]:
+        admission = make_admission(kv_tokens, policy="expected")
+        started: dict[int, float] = {}
+
+        async def run(number: int) -> None:
+            place = await admission.enter(f"p{number}", num_prompt_tokens=10)
+            started[number] = clock.now()
+            await asyncio.sleep(lengths[number])
+            admission.learn(place, "p", num_response_tokens=lengths[number], duration_s=lengths[number])
+            admission.leave(place)
+            del started[number]
+
+        tasks = [asyncio.create_task(run(number)) for number in range(len(lengths))]
+        running, held = [], []
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(1)
+            running.append(len(started))
+            held.append(sum(10 + clock.now() - at for at in started.values()))
+        return running, held
+
+    return run_in_virtual_time(main())
 
 
-def learnt(started: list[int], *, finished: int) -> ResponseLengths:
-    """Return what is known after `started` began together, and the shortest `finished` of them have ended."""
-    lengths = ResponseLengths(1000)
-    for _ in started:
-        lengths.start()
-    for number in sorted(range(len(started)), key=started.__getitem__)[:finished]:
-        lengths.finish(number, started[number])
-    return lengths
-
-
-def test_the_short_ones_that_finish_first_are_not_taken_for_all():
-    drawn = [10] * 500 + [900] * 500
-    random.Random(0).shuffle(drawn)
-    half, all_of_them = learnt(drawn, finished=500).held_tokens(), learnt(drawn, finished=1000).held_tokens()
-    assert half is None
-    assert all_of_them is not None
-    assert all_of_them[0] == pytest.approx(455, rel=0.01)
-    nearly_all = learnt(drawn, finished=950).held_tokens()
-    assert nearly_all is not None
-    assert nearly_all[0] >= all_of_them[0], "what still runs may get as long as it is allowed to"
-
-
-def test_old_lengths_are_forgotten():
-    lengths = ResponseLengths(1000)
-    for number in range(10_000):
-        lengths.start()
-        lengths.finish(number, 100 if number < 5000 else 10)
-    assert lengths.held_tokens() == (pytest.approx(10), pytest.approx(100 / 12, rel=0.01))
-
-
-def test_what_running_trajectories_hold_is_what_a_simulation_of_them_finds():
+def test_by_expectation_more_fit_than_at_their_longest_and_the_memory_still_holds_them():
     rng = random.Random(0)
-    drawn = [max(1, round(rng.lognormvariate(5, 1))) for _ in range(4000)]
-    # One after the other in one place, looked at at random moments.
-    ends = [0]
-    for length in drawn:
-        ends.append(ends[-1] + length)
-    held, index = [], 0
-    for moment in sorted(rng.randrange(ends[-1]) for _ in range(20_000)):
-        while ends[index + 1] <= moment:
-            index += 1
-        held.append(moment - ends[index])
-    mean = sum(held) / len(held)
-    variance = sum((value - mean) ** 2 for value in held) / len(held)
-    found = learnt(drawn, finished=4000).held_tokens()
-    assert found is not None
-    assert found[0] == pytest.approx(mean, rel=0.05)
-    assert math.sqrt(found[1]) == pytest.approx(math.sqrt(variance), rel=0.05)
+    lengths = [max(1, min(100, round(rng.lognormvariate(3, 1)))) for _ in range(2000)]
+    running, held = admit_by_expectation(kv_tokens=4000, lengths=lengths)
+    assert running[0] == 4000 // 110, "nothing is known"
+    assert sum(running[60:200]) / 140 > 2.3 * 4000 / 110
+    assert sum(held[60:200]) / 140 > 0.8 * 4000
+    assert max(held) <= 4000
+
+
+def test_where_all_get_as_long_as_they_may_expectation_lets_in_no_more_than_reservation():
+    running, held = admit_by_expectation(kv_tokens=4000, lengths=[100] * 300)
+    assert max(running[:99]) == 4000 // 110
+    assert max(held) <= 4000

@@ -138,15 +138,19 @@ def test_others_of_the_group_find_the_prompt_that_they_share():
     assert batch.counts.cached == 99, "the last token is computed in any case"
 
 
-def test_what_was_left_is_dropped_when_others_need_the_memory():
+def test_what_was_left_is_dropped_from_its_end_when_others_need_the_memory():
     batch = make_batch(kv_tokens=400)
     batch.add(request("a", prompt=100, sample=100), 0.0)
     run_to_the_end(batch)
-    batch.add(request("b", prompt=100, sample=200, num_opening=100), 10.0)
+    batch.add(request("b", prompt=100, sample=150, num_opening=100), 10.0)
     run_to_the_end(batch)
-    batch.add(request("a", prompt=250, sample=1), 20.0)
+    again = request("a", prompt=250, sample=1)
+    again.num_once_computed = 199
+    batch.add(again, 20.0)
     run_to_the_end(batch)
-    assert batch.counts.cached < 199
+    # b came to hold 249 of 400 tokens: 151 of the 199 of a were left.
+    assert batch.counts.cached == 151
+    assert batch.counts.recomputed == 199 - 151, "what a had computed, and lost between its turns"
 
 
 def test_new_weights_forget_the_prefixes_and_mark_what_is_sampled_from_then_on():

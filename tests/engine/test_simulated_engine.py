@@ -18,7 +18,7 @@ NOWHERE = WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes
 
 
 async def make_engine(**section: float) -> SimulatedEngine:
-    simulated = SimulatedEngineSection(**section)  # type: ignore[arg-type]
+    simulated = SimulatedEngineSection(**{"step_ms": 7.0, "step_ms_per_request": 0.03} | section)  # type: ignore[arg-type]
     engine = SimulatedEngine(MODEL, RolloutSection(engine="simulated", simulated=simulated))
     await engine.start()
     return engine
