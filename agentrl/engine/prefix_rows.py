@@ -14,7 +14,7 @@ MIN_SHARED_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The row for a new prompt: its first `num_cached` tokens are to be copied from row `source` (often itself)."""
+    """The row of a new prompt: its first `num_cached` tokens are to be copied from row `source` (often itself)."""
 
     row: int
     source: int
@@ -33,12 +33,10 @@ class PrefixRows:
         self.num_tokens = np.zeros(num_rows, dtype=np.int64)
         self.num_computed = np.zeros(num_rows, dtype=np.int64)
         self.running = np.zeros(num_rows, dtype=bool)
-        self._stale = np.zeros(num_rows, dtype=bool)
         self._last_used = np.zeros(num_rows, dtype=np.int64)
-        self._clock = 0
 
     def place(self, prompt_ids: np.ndarray) -> Placement | None:
-        """Find the row that saves most: take over a parked row, or copy a prefix into the least recently used one.
+        """Give a prompt the row that saves most: a parked one, or the least recently used one with a prefix copied into it.
 
         Returns None when every row runs, or when a running row is about to have computed a longer common prefix.
         The last token of the prompt is never cached, as its logits are wanted.
@@ -46,26 +44,19 @@ class PrefixRows:
         if self.running.all():
             return None
         differs = self.token_ids[:, : len(prompt_ids)] != prompt_ids
-        common = np.where(differs.any(1), differs.argmax(1), len(prompt_ids))
-        common = np.where(self._stale, 0, common).clip(max=len(prompt_ids) - 1)
+        common = np.where(differs.any(1), differs.argmax(1), len(prompt_ids)).clip(max=len(prompt_ids) - 1)
         cached = np.minimum(common, self.num_computed)
         if np.minimum(common, self.num_tokens).max() - cached.max() >= MIN_SHARED_TOKENS:
             return None
         covered = ~self.running & (cached == self.num_tokens)
-        source = int((2 * cached + covered).argmax())
-        row = source
+        row = source = int((2 * cached + covered).argmax())
         if not covered[source]:
             row = int(np.where(self.running, np.iinfo(np.int64).max, self._last_used).argmin())
-        return Placement(row=row, source=source, num_cached=int(cached[source]))
-
-    def occupy(self, placement: Placement, prompt_ids: np.ndarray) -> None:
-        """Give the row to a request with this prompt."""
-        row = placement.row
         self.token_ids[row, : len(prompt_ids)] = prompt_ids
         self.num_tokens[row] = len(prompt_ids)
-        self.num_computed[row] = placement.num_cached
+        self.num_computed[row] = cached[source]
         self.running[row] = True
-        self._stale[row] = False
+        return Placement(row=row, source=source, num_cached=int(cached[source]))
 
     def append(self, row: int, token_id: int) -> None:
         """Add a sampled token, which has no keys and values yet."""
@@ -73,34 +64,12 @@ class PrefixRows:
         self.num_tokens[row] += 1
 
     def release(self, row: int) -> None:
-        """Park the row with what is computed of it, or free it where older weights have computed it."""
-        self._clock += 1
+        """Park the row with what is computed of it."""
         self.running[row] = False
-        if self._stale[row]:
-            self.free(row)
-        else:
-            self.num_tokens[row] = self.num_computed[row]
-            self._last_used[row] = self._clock
-
-    def free(self, row: int) -> None:
-        """Forget what the row holds."""
-        self.running[row] = self._stale[row] = False
-        self.num_tokens[row] = self.num_computed[row] = self._last_used[row] = 0
+        self.num_tokens[row] = self.num_computed[row]
+        self._last_used[row] = self._last_used.max() + 1
 
     def invalidate(self) -> None:
-        """Make sure that nothing computed so far is ever reused for another prompt."""
-        for row in np.flatnonzero(~self.running):
-            self.free(int(row))
-        self._stale[:] = self.running
-
-    def restart(self, row: int) -> None:
-        """Compute a running row from its first token again."""
-        self.num_computed[row] = 0
-        self._stale[row] = False
-
-    def swap(self, a: int, b: int) -> None:
-        """Exchange two rows."""
-        for column in (
-            self.token_ids, self.num_tokens, self.num_computed, self.running, self._stale, self._last_used,
-        ):  # fmt: skip
-            column[[a, b]] = column[[b, a]]
+        """Forget what is computed: running rows begin again at their first token, parked ones become free."""
+        self.num_computed[:] = 0
+        self.num_tokens[~self.running] = 0

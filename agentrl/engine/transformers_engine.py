@@ -1,8 +1,8 @@
 """The embedded engine: continuous batching over a Hugging Face model, with nothing but torch and transformers.
 
-It runs where vLLM is not installed, on CPU too. Requests come and go at any time; a thread of its own runs the model
-(`compute_thread`), a scheduler decides what each step computes (`batch_scheduler`), the turns of a trajectory and the
-samples of a prompt share what is already computed (`prefix_rows`, `kv_cache`).
+It runs where vLLM is not installed, and is meant for CPU. Requests come and go at any time; a thread of its own runs the
+model, a scheduler decides what each step computes (`batch_scheduler`), the turns of a trajectory and the samples of a prompt
+share what is already computed (`prefix_rows`, `kv_cache`).
 
 It does NOT do tensor parallelism, paged memory, sliding-window or linear attention, LoRA or structured output.
 """
@@ -10,9 +10,8 @@ It does NOT do tensor parallelism, paged memory, sliding-window or linear attent
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -20,10 +19,9 @@ import torch
 
 from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
-from agentrl.engine.batch_scheduler import BatchScheduler
-from agentrl.engine.compute_thread import ComputeThread
+from agentrl.engine.batch_scheduler import BatchScheduler, Request
 from agentrl.engine.language_model import LanguageModel
-from agentrl.engine.request import Request
+from agentrl.engine.request_check import check_request
 from agentrl.errors import EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
@@ -42,9 +40,14 @@ class TransformersEngine:
         self._section = model
         self._num_rows = rollout.max_concurrent_trajectories
         self._max_tokens = rollout.max_prompt_tokens + rollout.max_response_tokens
-        self._num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
-        self._thread = ComputeThread()
+        num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
+        # One thread: what else touches the model and the scheduler runs between two steps, in the order it was asked for.
+        self._thread = ThreadPoolExecutor(1, "agentrl-engine", torch.set_num_threads, (num_threads,))
         self._seeds = torch.Generator()
+        self._open: dict[str, Request] = {}
+        self._wanted = asyncio.Event()
+        self._over: EngineError | None = None
+        self._work: asyncio.Task[None] | None = None
         self._model: LanguageModel
         self._scheduler: BatchScheduler
 
@@ -54,8 +57,8 @@ class TransformersEngine:
         Raises:
             ConfigError: the model cannot be loaded, or not run by this engine.
         """
-        self._thread.start()
         await self._run(self._load)
+        self._work = asyncio.create_task(self._step_while_wanted())
 
     async def generate(
         self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
@@ -66,69 +69,71 @@ class TransformersEngine:
         engine is paused or asleep, requests wait.
 
         Raises:
-            EngineError: the prompt is empty, too long or not of this vocabulary, the logits are not finite, or the
-                engine died.
+            EngineError: the prompt is empty, too long or not of this vocabulary, the id is in use, the logits are not
+                finite, or the engine died or was closed.
         """
-        prompt_ids = self._checked(token_ids, params, request_id)
-        max_tokens = min(params.max_tokens, self._max_tokens - len(prompt_ids))
-        uniforms = self._uniforms(params.seed, max_tokens) if params.temperature else []
-        expires_at = time.monotonic() + deadline.remaining_s()
-
-        def submit(future: Future[Completion]) -> None:
-            self._scheduler.submit(
-                Request(
-                    request_id=request_id,
-                    prompt_ids=prompt_ids,
-                    params=params,
-                    max_tokens=max_tokens,
-                    stop_token_ids=self._model.eos_token_ids.union(params.stop_token_ids),
-                    expires_at=expires_at,
-                    uniforms=uniforms,
-                    future=future,
-                )
-            )
-
-        return await asyncio.wrap_future(self._thread.submit(submit))
+        vocabulary_size = self._model.config.vocab_size
+        check_request(
+            token_ids, params, request_id, self._open, max_tokens=self._max_tokens, vocabulary_size=vocabulary_size
+        )
+        if self._over is not None:
+            raise self._over
+        loop, max_tokens = asyncio.get_running_loop(), min(params.max_tokens, self._max_tokens - len(token_ids))
+        self._open[request_id] = request = Request(
+            request_id=request_id,
+            prompt_ids=np.asarray(token_ids, dtype=np.int32),
+            params=params,
+            max_tokens=max_tokens,
+            stop_token_ids=self._model.eos_token_ids.union(params.stop_token_ids),
+            uniforms=self._uniforms(params.seed, max_tokens) if params.temperature else [],
+            future=loop.create_future(),
+        )
+        timer = loop.call_later(deadline.remaining_s(), self._end, request)
+        self._scheduler.waiting.append(request)
+        self._wanted.set()
+        try:
+            return await request.future
+        finally:
+            timer.cancel()
+            del self._open[request_id]
+            self._end(request)  # it may have been cancelled
 
     async def abort(self, request_id: str) -> None:
         """End a request with what it has; unknown ids are ignored."""
-        await self._run(lambda: self._scheduler.abort(request_id))
+        if request := self._open.get(request_id):
+            self._end(request)
+            await asyncio.wait([request.future])
 
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
         """Stop sampling; returns when nothing is computed any more. Requests that come meanwhile wait."""
-        if mode == "wait":
-            await asyncio.wrap_future(self._thread.submit(self._scheduler.drain))
-            return
-        await self._run(self._scheduler.freeze)
-        if mode == "abort":
-            await self._run(lambda: self._scheduler.abort(None))
+        self._scheduler.admits, self._scheduler.steps = False, mode == "wait"
+        self._wanted.set()
+        running = await self._run(lambda: [request.future for request in self._scheduler.running])
+        if mode == "wait" and running:
+            await asyncio.wait(running)
+        elif mode == "abort":
+            await asyncio.gather(*map(self.abort, list(self._open)))
 
     async def resume(self) -> None:
         """Go on after `pause`."""
-        await self._run(self._scheduler.resume)
+        self._scheduler.admits = self._scheduler.steps = True
+        self._wanted.set()
 
     async def sleep(self, level: int) -> None:
-        """Free the KV cache, and move the weights to the host (1) or drop them (2); requests wait until `wake`.
-
-        Raises:
-            EngineError: a request is running.
-        """
-
-        def sleep() -> None:
-            self._scheduler.cache_dropped()
-            self._model.sleep(level)
-
-        await self._run(sleep)
+        """Free the KV cache; requests wait until `wake`. The weights stay, whatever the level: on CPU they are on the host."""
+        self._scheduler.is_awake = False
+        await self._run(self._scheduler.drop_cache)
 
     async def wake(self, tags: tuple[str, ...]) -> None:
-        """Undo `sleep`; after level 2 requests wait for `load_weights` as well."""
-        await self._run(lambda: self._model.wake(tags))
+        """Undo `sleep`, once `kv_cache` is among the tags."""
+        self._scheduler.is_awake |= "kv_cache" in tags
+        self._wanted.set()
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
-        """Replace the weights between two steps. Running requests go on, with the keys and values they have.
+        """Replace the weights between two steps. Running requests go on, computed again from their tokens.
 
         Raises:
-            EngineError: names or shapes are not those of the model; nothing has changed then.
+            EngineError: names or shapes are not those of the model, or the publisher is gone; nothing has changed then.
         """
 
         def load() -> None:
@@ -143,36 +148,45 @@ class TransformersEngine:
 
     async def aclose(self) -> None:
         """Stop; open requests get an `EngineError`."""
-        await asyncio.to_thread(self._thread.close)
+        self._fail(EngineError("engine: it was closed"))
+        if self._work is not None:
+            self._work.cancel()
+        await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self, function: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._thread.run(function))
+        """Run a function on the compute thread, between two steps."""
+        if self._over is not None:
+            raise self._over
+        call = torch.inference_mode()(function)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def _step_while_wanted(self) -> None:
+        """Step as long as there is work. A bug in it ends the engine, and every open request with the cause."""
+        try:
+            while True:
+                self._wanted.clear()
+                for request in await self._run(self._scheduler.tick):
+                    request.hand_over()
+                if not self._scheduler.is_busy:
+                    await self._wanted.wait()
+        except Exception as error:
+            logger.exception("engine: a step failed")
+            self._fail(EngineError(f"engine: it died of {type(error).__name__}: {error}"))
+
+    def _end(self, request: Request) -> None:
+        request.is_wanted = False
+        self._wanted.set()
+
+    def _fail(self, error: EngineError) -> None:
+        self._over = self._over or error
+        for request in self._open.values():
+            if not request.future.done():
+                request.future.set_exception(error)
 
     def _load(self) -> None:
-        torch.set_num_threads(self._num_threads)
-        model = LanguageModel(self._section, num_rows=self._num_rows, max_tokens=self._max_tokens)
-        limit = getattr(model.config, "max_position_embeddings", self._max_tokens)
-        if limit < self._max_tokens:
-            logger.warning(
-                "engine: the model has %d positions: the context is cut from %d tokens to that", limit, self._max_tokens
-            )
-            self._max_tokens = model.cache.max_tokens = limit
-        self._model = model
+        self._model = model = LanguageModel(self._section, num_rows=self._num_rows)
+        self._max_tokens = min(self._max_tokens, getattr(model.config, "max_position_embeddings", self._max_tokens))
         self._scheduler = BatchScheduler(model, num_rows=self._num_rows, max_tokens=self._max_tokens)
-        self._thread.work = self._scheduler
-
-    def _checked(self, token_ids: list[int], params: SamplingParams, request_id: str) -> np.ndarray:
-        where, vocabulary = f"engine: request `{request_id}`", self._model.config.vocab_size
-        if not 0 < len(token_ids) < self._max_tokens:
-            raise EngineError(
-                f"{where}: a prompt of {len(token_ids)} tokens does not fit a context of {self._max_tokens}, of which"
-                " one is for the answer: raise `rollout.max_prompt_tokens` or `rollout.max_response_tokens`"
-            )
-        if min(token_ids) < 0 or max(token_ids) >= vocabulary:
-            raise EngineError(f"{where}: token ids outside the vocabulary of {vocabulary}: is it another tokenizer's?")
-        if params.max_tokens < 1:
-            raise EngineError(f"{where}: `max_tokens` is {params.max_tokens}: there is nothing to sample")
-        return np.asarray(token_ids, dtype=np.int32)
 
     def _uniforms(self, seed: int | None, count: int) -> list[float]:
         if seed is None:

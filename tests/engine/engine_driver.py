@@ -32,7 +32,7 @@ async def ask_greedily(
 
 async def until(engine: Engine, condition: Callable[[EngineStats], bool]) -> EngineStats:
     """Wait until the engine's statistics fulfil a condition, and return them."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition(stats := await engine.stats()):  # noqa: ASYNC110  # an engine tells nobody how far it is
             await asyncio.sleep(0)
     return stats

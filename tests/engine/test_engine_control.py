@@ -1,7 +1,8 @@
-"""Everything that ends or holds a request: deadlines, abort, cancellation, pause, a full cache, a dead thread."""
+"""Everything that ends or holds a request: deadlines, abort, cancellation, pause, a full cache, a bug."""
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -94,7 +95,7 @@ async def test_a_request_id_in_use_is_refused(save_model: Save, start_engine: St
     await engine.pause("keep")
     first = asyncio.create_task(ask_greedily(engine, [1], 20, name="same"))
     await until_present(engine, 1)
-    with pytest.raises(EngineError, match="`same` is in use"):
+    with pytest.raises(EngineError, match="`same`: the id is in use"):
         await ask_greedily(engine, [1], 20, name="same")
     await engine.resume()
     assert len((await first).token_ids) == 20
@@ -201,13 +202,25 @@ async def test_closing_fails_open_requests_instead_of_leaving_them(save_model: S
         await engine.stats()
 
 
-async def test_a_dead_compute_thread_fails_every_request_with_the_cause(save_model: Save, start_engine: Start) -> None:
+async def test_a_bug_fails_every_open_and_every_later_call_with_the_cause(
+    save_model: Save, start_engine: Start
+) -> None:
     engine = await start_engine(save_model(), max_concurrent_trajectories=1)
     tasks = [asyncio.create_task(ask_greedily(engine, [1, 2], 250, name=str(i))) for i in range(3)]
     await until_generated(engine, 1)
-    engine._model.cache.keys[0] = torch.zeros(1, 1, 512, 1)  # a bug: the next step finds a cache of the wrong shape
+    engine._model.cache.keys[0] = torch.zeros(1, 1, 512, 1)  # the next step finds a cache of the wrong shape
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(outcome, EngineError)
-        assert "the compute thread died of RuntimeError" in str(outcome)
-    with pytest.raises(EngineError, match="died of RuntimeError"):
-        await ask_greedily(engine, [1], 5)
+        assert "it died of RuntimeError" in str(outcome)
+    for refused in (ask_greedily(engine, [1], 5), engine.stats(), engine.pause("keep")):
+        with pytest.raises(EngineError, match="it died of RuntimeError"):
+            await refused
+
+
+async def test_an_idle_engine_computes_nothing(save_model: Save, start_engine: Start) -> None:
+    engine = await start_engine(save_model())
+    await ask_greedily(engine, [1, 2], 5)
+    await until_present(engine, 0)
+    before = time.process_time()
+    await asyncio.sleep(0.3)
+    assert time.process_time() - before < 0.15

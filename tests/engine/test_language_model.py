@@ -27,7 +27,7 @@ def reference(folder: str, row: int, length: int) -> torch.Tensor:
 
 
 def load(folder: str) -> LanguageModel:
-    return LanguageModel(ModelSection(path=folder), num_rows=8, max_tokens=512)
+    return LanguageModel(ModelSection(path=folder), num_rows=8)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
@@ -36,8 +36,8 @@ def test_prefill_and_decode_in_one_packed_step_equal_separate_forwards(
 ) -> None:
     folder = save_model(family)
     model = load(folder)
-    model.extend(TOKENS, [], [], [Chunk(row=0, start=0, stop=40), Chunk(row=1, start=0, stop=7)])
-    logits = model.extend(TOKENS, [0, 1], [41, 8], [Chunk(row=2, start=0, stop=33), Chunk(row=4, start=0, stop=2)])
+    model.extend(TOKENS, [Chunk(0, 0, 40), Chunk(1, 0, 7)])
+    logits = model.extend(TOKENS, [Chunk(0, 40, 41), Chunk(1, 7, 8), Chunk(2, 0, 33), Chunk(4, 0, 2)])
     for got, (row, length) in zip(logits, [(0, 41), (1, 8), (2, 33), (4, 2)], strict=True):
         torch.testing.assert_close(got, reference(folder, row, length), atol=1e-5, rtol=1e-5)
 
@@ -46,7 +46,7 @@ def test_a_prompt_computed_in_chunks_equals_the_whole(save_model: Callable[..., 
     folder = save_model()
     model = load(folder)
     for start, stop in ((0, 100), (100, 101), (101, 299)):
-        logits = model.extend(TOKENS, [], [], [Chunk(row=3, start=start, stop=stop)])
+        logits = model.extend(TOKENS, [Chunk(3, start, stop)])
     torch.testing.assert_close(logits[0], reference(folder, 3, 299), atol=1e-5, rtol=1e-5)
 
 
@@ -54,22 +54,21 @@ def test_rows_with_holes_between_them_equal_separate_forwards(save_model: Callab
     folder = save_model()
     model = load(folder)
     for row in range(8):
-        model.extend(TOKENS, [], [], [Chunk(row=row, start=0, stop=20 + row)])
-    logits = model.extend(TOKENS, [1, 4, 7], [22, 25, 28], [])
-    for got, row in zip(logits, (1, 4, 7), strict=True):
+        model.extend(TOKENS, [Chunk(row, 0, 20 + row)])
+    logits = model.extend(TOKENS, [Chunk(7, 27, 28), Chunk(1, 21, 22), Chunk(4, 24, 25)])
+    for got, row in zip(logits, (7, 1, 4), strict=True):
         torch.testing.assert_close(got, reference(folder, row, 21 + row), atol=1e-5, rtol=1e-5)
 
 
-def test_growing_swapping_and_copying_rows_keeps_the_numbers(save_model: Callable[..., str]) -> None:
+def test_growing_and_copying_rows_keeps_the_numbers(save_model: Callable[..., str]) -> None:
     folder = save_model()
     model = load(folder)
-    model.extend(TOKENS, [], [], [Chunk(row=0, start=0, stop=200), Chunk(row=1, start=0, stop=50)])
-    model.cache.swap(0, 5, 200)
-    model.cache.copy_prefix(5, 2, 200)
+    model.extend(TOKENS, [Chunk(0, 0, 200), Chunk(1, 0, 50)])
+    model.cache.copy_prefix(0, 2, 200)
     tokens = TOKENS.copy()
-    tokens[[2, 5]] = TOKENS[0]
+    tokens[2] = TOKENS[0]
     capacity = model.cache.keys[0].shape[2]
-    logits = model.extend(tokens, [1], [51], [Chunk(row=2, start=200, stop=280), Chunk(row=5, start=200, stop=290)])
+    logits = model.extend(tokens, [Chunk(1, 50, 51), Chunk(2, 200, 280), Chunk(0, 200, 290)])
     assert model.cache.keys[0].shape[2] > capacity
     for got, (row, length) in zip(logits, [(1, 51), (0, 280), (0, 290)], strict=True):
         torch.testing.assert_close(got, reference(folder, row, length), atol=1e-5, rtol=1e-5)
