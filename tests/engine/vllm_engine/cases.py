@@ -1,11 +1,12 @@
-"""What the vLLM tests share: whether they can run, models without an end token, and the actor's view of a completion."""
+"""What the vLLM tests share: prompts, models without an end token, and the actor's view of a completion."""
 
-import importlib.util
 import json
+import random
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pytest
+import psutil
 import torch
 
 from agentrl.agent_loop.chat_tokens import load_tokenizer
@@ -15,15 +16,14 @@ from agentrl.training.model import load_model
 from agentrl.training.scoring import score_tokens
 from agentrl.types import Completion
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from agentrl.engine.vllm_engine import VllmEngine
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 POLICY = REPOSITORY / "examples" / "arithmetic" / "policy"
 CONTEXT = 512
-
-
-def need_vllm() -> None:
-    """Skip the test where vLLM is not installed."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed: `make vllm` does that, and says why where it cannot")
+PROMPT = [random.Random(0).randrange(3, 1000) for _ in range(40)]
+LONG_PROMPT = [random.Random(1).randrange(3, 1000) for _ in range(200)]
 
 
 def rollout(**changes: int) -> RolloutSection:
@@ -80,3 +80,10 @@ def actor_logprobs(folder: str, prompt: list[int], completion: Completion, *, te
     with torch.inference_mode():
         model = load_model(ModelSection(path=folder))
         return score_tokens(model, pack_tokens([example]), temperature=temperature).logprobs_N
+
+
+def core_process(engine: "VllmEngine") -> psutil.Process:
+    """Return the process that computes."""
+    assert engine._llm is not None
+    manager: Any = engine._llm.engine_core.resources.engine_manager
+    return psutil.Process(manager.processes[0].pid)

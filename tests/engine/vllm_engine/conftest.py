@@ -1,0 +1,74 @@
+"""One vLLM for all tests in this folder, for a start takes a quarter of a minute."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from agentrl.config.schema import ModelSection
+from agentrl.types import Completion
+from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from tests.engine.engine_driver import ask_greedily
+from tests.engine.vllm_engine.cases import changed_policy, endless_policy, problems, rollout, weights_of
+
+if TYPE_CHECKING:
+    from agentrl.engine.vllm_engine import VllmEngine
+
+
+@dataclass
+class Started:
+    """An engine, and what it answered before its weights were replaced for the first time."""
+
+    engine: "VllmEngine"
+    answers: list[Completion]
+    """Greedy, to `problems(4)`."""
+
+
+@pytest.fixture(scope="package")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights that every test begins with, as version 0."""
+    return endless_policy(tmp_path_factory.mktemp("models") / "base")
+
+
+@pytest.fixture(scope="package")
+def changed(base: str) -> str:
+    """The weights that the engine is started on."""
+    return changed_policy(base, Path(base).with_name("changed"), seed=1)
+
+
+@pytest.fixture
+def publisher() -> Iterator[SharedMemoryPublisher]:
+    publisher = SharedMemoryPublisher()
+    yield publisher
+    publisher.close()
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def started(changed: str) -> AsyncIterator[Started]:
+    from agentrl.engine.vllm_engine import VllmEngine
+
+    engine = VllmEngine(ModelSection(path=changed), rollout())
+    await engine.start()
+    yield Started(engine, [await ask_greedily(engine, prompt, 80) for prompt in problems(4)])
+    await engine.aclose()
+
+
+@pytest.fixture
+def fresh_answers(started: Started) -> list[Completion]:
+    """What an engine answers to `problems(4)` that was started on `changed`."""
+    return started.answers
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def engine(started: Started, base: str, publisher: SharedMemoryPublisher) -> "VllmEngine":
+    """The engine, idle, with the weights of `base`; started again where a test has ended it."""
+    engine = started.engine
+    if engine._llm is None or engine._llm.errored:
+        await engine.start()
+    await engine.pause("abort")  # what a failed test may have left
+    await engine.resume()
+    await engine.load_weights(publisher.publish(weights_of(base).items()), version=0)
+    return engine

@@ -1,0 +1,131 @@
+"""Everything that ends or holds a request of a real vLLM: abort, deadlines, cancellation, pause; and its statistics."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agentrl.types import FinishReason
+from tests.engine.engine_driver import ask_greedily, until, until_generated
+from tests.engine.vllm_engine.cases import (
+    CONTEXT,
+    PROMPT,
+)
+
+if TYPE_CHECKING:
+    from agentrl.engine.vllm_engine import VllmEngine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
+
+
+async def test_abort_gives_what_was_sampled_and_ignores_unknown_ids(engine: "VllmEngine") -> None:
+    whole = await ask_greedily(engine, PROMPT, 250, name="whole")
+    task = asyncio.create_task(ask_greedily(engine, PROMPT, 400, name="a"))
+    await until_generated(engine, (await engine.stats()).num_generated_tokens + 5)
+    await engine.abort("never heard of")
+    await engine.abort("a")
+    completion = await task
+    assert completion.finish_reason is FinishReason.ABORT
+    assert 5 <= len(completion.token_ids) == len(completion.logprobs) < 400
+    assert completion.token_ids[:250] == whole.token_ids[: len(completion.token_ids)]
+    assert completion.version_spans == ((0, 0),)
+
+
+async def test_a_passed_deadline_gives_what_was_sampled(engine: "VllmEngine") -> None:
+    completion = await ask_greedily(engine, PROMPT, 470, wait_s=0.3)
+    assert completion.finish_reason is FinishReason.ABORT
+    assert 0 < len(completion.token_ids) == len(completion.logprobs) < 470
+    assert (await ask_greedily(engine, PROMPT, 10, wait_s=0.0)).token_ids == []
+
+
+async def test_a_deadline_passes_while_the_engine_is_paused(engine: "VllmEngine") -> None:
+    running = asyncio.create_task(ask_greedily(engine, PROMPT, 400, name="a", wait_s=1.5))
+    await until_generated(engine, (await engine.stats()).num_generated_tokens + 1)
+    await engine.pause("keep")
+    waiting = await ask_greedily(engine, PROMPT, 250, name="b", wait_s=0.1)
+    assert (waiting.token_ids, waiting.finish_reason, waiting.version_spans) == ([], FinishReason.ABORT, ((0, 0),))
+    assert (await running).finish_reason is FinishReason.ABORT
+    assert (await engine.stats()).num_running == 0
+
+
+async def test_cancelling_frees_the_request(engine: "VllmEngine") -> None:
+    tasks = [asyncio.create_task(ask_greedily(engine, PROMPT, 400, name=str(i))) for i in range(8)]
+    stats = await until(engine, lambda stats: stats.num_running == 8)
+    assert stats.kv_tokens_used >= 8 * len(PROMPT)
+    for task in tasks[1:]:
+        task.cancel()
+    await asyncio.gather(*tasks[1:], return_exceptions=True)
+    await until(engine, lambda stats: stats.num_running == 1)
+    stats = await until(engine, lambda stats: stats.kv_tokens_used <= CONTEXT)
+    assert (stats.num_running, stats.num_waiting) == (1, 0)
+    await engine.abort("0")
+    assert (await tasks[0]).finish_reason is FinishReason.ABORT
+
+
+async def test_stats_count_running_and_waiting_requests(engine: "VllmEngine") -> None:
+    start = await engine.stats()
+    assert start.kv_tokens_capacity >= 8 * CONTEXT
+    assert (start.num_running, start.num_waiting, start.kv_tokens_used) == (0, 0, 0)
+    tasks = [asyncio.create_task(ask_greedily(engine, PROMPT, 100, name=str(i))) for i in range(12)]
+    full = await until(engine, lambda stats: stats.num_running == 8)
+    assert full.num_waiting == 4
+    assert 8 * len(PROMPT) <= full.kv_tokens_used <= full.kv_tokens_capacity
+    await asyncio.gather(*tasks)
+    end = await engine.stats()
+    assert end.num_generated_tokens - start.num_generated_tokens == 12 * 100
+    assert end.num_prefill_tokens - start.num_prefill_tokens == 12 * len(PROMPT)
+
+
+async def test_pause_keep_freezes_and_resume_goes_on(engine: "VllmEngine") -> None:
+    undisturbed = await ask_greedily(engine, PROMPT, 200)
+    task = asyncio.create_task(ask_greedily(engine, PROMPT, 200))
+    await until_generated(engine, (await engine.stats()).num_generated_tokens + 3)
+    await engine.pause("keep")
+    before = await engine.stats()
+    await asyncio.sleep(0.2)
+    assert await engine.stats() == before
+    assert before.num_running == 1
+    await engine.resume()
+    assert (await task).token_ids == undisturbed.token_ids
+
+
+async def test_pause_wait_lets_running_requests_finish_and_holds_new_ones(engine: "VllmEngine") -> None:
+    running = asyncio.create_task(ask_greedily(engine, PROMPT, 200, name="a"))
+    await until_generated(engine, (await engine.stats()).num_generated_tokens + 3)
+    paused = asyncio.create_task(engine.pause("wait"))
+    await asyncio.sleep(0.05)
+    held = asyncio.create_task(ask_greedily(engine, PROMPT, 5, name="b"))
+    assert len((await running).token_ids) == 200
+    await paused
+    await asyncio.sleep(0.1)
+    assert not held.done()
+    await engine.resume()
+    assert len((await held).token_ids) == 5
+
+
+async def test_pause_abort_ends_running_and_waiting_requests(engine: "VllmEngine") -> None:
+    tasks = [asyncio.create_task(ask_greedily(engine, PROMPT, 400, name=str(i))) for i in range(10)]
+    await until_generated(engine, (await engine.stats()).num_generated_tokens + 30)
+    await engine.pause("abort")
+    completions = await asyncio.gather(*tasks)
+    assert {c.finish_reason for c in completions} == {FinishReason.ABORT}
+    assert len(completions[0].token_ids) >= 3
+    held = asyncio.create_task(ask_greedily(engine, PROMPT, 5, name="b"))
+    await asyncio.sleep(0.1)
+    assert not held.done()
+    await engine.resume()
+    assert len((await held).token_ids) == 5
+
+
+async def test_sleep_on_cpu_does_nothing_and_says_so_once(
+    engine: "VllmEngine", caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            await engine.sleep(1)
+            assert len((await ask_greedily(engine, PROMPT, 3)).token_ids) == 3
+            await engine.wake(("weights", "kv_cache"))
+    assert [record.message for record in caplog.records if "sleep" in record.message] == [
+        "engine: vLLM cannot sleep on CPU: it keeps its memory"
+    ]

@@ -1,0 +1,129 @@
+"""Weight updates of a real vLLM. References: an engine started on the same weights, and the actor's own forward pass."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import torch
+
+from agentrl.errors import EngineError
+from agentrl.types import Completion
+from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from tests.engine.engine_driver import ask, ask_greedily, until_generated
+from tests.engine.vllm_engine.cases import (
+    PROMPT,
+    actor_logprobs,
+    core_process,
+    problems,
+    weights_of,
+)
+
+if TYPE_CHECKING:
+    from agentrl.engine.vllm_engine import VllmEngine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
+
+
+async def test_after_load_weights_the_engine_equals_a_fresh_one(
+    engine: "VllmEngine", fresh_answers: list[Completion], changed: str, publisher: SharedMemoryPublisher
+) -> None:
+    """The embedding is tied to the head, of which vLLM keeps a packed copy on CPU."""
+    before = [await ask_greedily(engine, prompt, 80) for prompt in problems(4)]
+    await engine.load_weights(publisher.publish(weights_of(changed).items()), version=7)
+    for prompt, old, expected in zip(problems(4), before, fresh_answers, strict=True):
+        updated = await ask_greedily(engine, prompt, 80)
+        assert updated.token_ids == expected.token_ids != old.token_ids
+        torch.testing.assert_close(updated.logprobs, expected.logprobs, atol=1e-5, rtol=0)
+        assert updated.version_spans == ((0, 7),)
+    assert (await engine.stats()).policy_version == 7
+
+
+async def test_both_parts_of_a_completion_that_spans_an_update_are_stamped_and_exact(
+    engine: "VllmEngine", base: str, changed: str, publisher: SharedMemoryPublisher
+) -> None:
+    source = publisher.publish(weights_of(changed).items())
+    start = await engine.stats()
+    task = asyncio.create_task(ask(engine, PROMPT, 200, seed=3))
+    await until_generated(engine, start.num_generated_tokens + 20)
+    await engine.pause("keep")
+    num_old = (await engine.stats()).num_generated_tokens - start.num_generated_tokens
+    await engine.load_weights(source, version=5)
+    await engine.resume()
+    completion = await task
+    assert len(completion.token_ids) == 200
+    assert completion.version_spans == ((0, 0), (num_old, 5))
+    for folder, span in ((base, slice(0, num_old)), (changed, slice(num_old, 200))):
+        expected = actor_logprobs(folder, PROMPT, completion)
+        torch.testing.assert_close(torch.tensor(completion.logprobs[span]), expected[span], atol=1e-4, rtol=0)
+
+
+async def test_many_requests_run_through_updates_that_nobody_paused_for(
+    engine: "VllmEngine", base: str, changed: str, publisher: SharedMemoryPublisher
+) -> None:
+    folders = {0: base, 1: changed, 2: base, 3: changed}
+    prompts = problems(12)  # more than run at once
+    tasks = [asyncio.create_task(ask(engine, p, 150, name=str(i), seed=i)) for i, p in enumerate(prompts)]
+    for version in (1, 2, 3):
+        await until_generated(engine, (await engine.stats()).num_generated_tokens + 200)
+        await engine.load_weights(publisher.publish(weights_of(folders[version]).items()), version=version)
+    completions = await asyncio.gather(*tasks)
+    assert max(len(completion.version_spans) for completion in completions) >= 3
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert len(completion.token_ids) == 150
+        by_version = {v: actor_logprobs(folders[v], prompt, completion) for _, v in completion.version_spans}
+        ends = [start for start, _ in completion.version_spans[1:]] + [150]
+        for (start, version), end in zip(completion.version_spans, ends, strict=True):
+            part = torch.tensor(completion.logprobs[start:end])
+            torch.testing.assert_close(part, by_version[version][start:end], atol=1e-4, rtol=0)
+
+
+async def test_weights_that_do_not_fit_or_are_gone_change_nothing(
+    engine: "VllmEngine", changed: str, publisher: SharedMemoryPublisher
+) -> None:
+    before = await ask_greedily(engine, PROMPT)
+    incomplete = weights_of(changed)
+    del incomplete["model.norm.weight"]
+    with pytest.raises(EngineError, match=r"missing `model\.norm\.weight`"):
+        await engine.load_weights(publisher.publish(incomplete.items()), version=1)
+    gone = SharedMemoryPublisher()
+    source = gone.publish(weights_of(changed).items())
+    gone.close()
+    with pytest.raises(EngineError, match="publish"):
+        await engine.load_weights(source, version=1)
+    after = await ask_greedily(engine, PROMPT)
+    assert (after.token_ids, after.version_spans) == (before.token_ids, ((0, 0),))
+
+
+async def test_broken_weights_are_an_engine_error_and_leave_no_trace(
+    engine: "VllmEngine", base: str, publisher: SharedMemoryPublisher
+) -> None:
+    before = await ask_greedily(engine, PROMPT)
+    good = weights_of(base)
+    bad = good | {"model.norm.weight": torch.full_like(good["model.norm.weight"], torch.nan)}
+    await engine.load_weights(publisher.publish(bad.items()), version=1)
+    with pytest.raises(EngineError, match="NaN or infinity"):
+        await ask(engine, PROMPT)
+    await engine.load_weights(publisher.publish(good.items()), version=2)
+    assert (await ask_greedily(engine, PROMPT)).token_ids == before.token_ids
+
+
+async def test_200_updates_leak_no_memory(
+    engine: "VllmEngine", base: str, changed: str, publisher: SharedMemoryPublisher
+) -> None:
+    processes = [psutil.Process(), core_process(engine)]
+    folders = [weights_of(base), weights_of(changed)]
+
+    async def update(version: int) -> None:
+        task = asyncio.create_task(ask_greedily(engine, PROMPT, 12))
+        await engine.load_weights(publisher.publish(folders[version % 2].items()), version=version)
+        assert len((await task).token_ids) == 12
+
+    for version in range(1, 21):  # allocators and caches fill up first
+        await update(version)
+    before = [process.memory_info().rss for process in processes]
+    for version in range(21, 221):
+        await update(version)
+    growth_mb = [(process.memory_info().rss - old) / 2**20 for process, old in zip(processes, before, strict=True)]
+    print(f"200 updates of {sum(w.nbytes for w in folders[0].values()) / 2**20:.1f} MiB: RSS grew by {growth_mb} MiB")
+    assert max(growth_mb) < 24  # one leaked copy of the weights in ten updates would be 56 MiB
