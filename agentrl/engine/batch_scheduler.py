@@ -59,10 +59,10 @@ class Request:
 
     def hand_over(self) -> None:
         """Give the awaiting task the outcome; on the event loop."""
-        if not self.future.done() and isinstance(self.outcome, EngineError):
-            self.future.set_exception(self.outcome)
-        elif not self.future.done() and self.outcome:
+        if isinstance(self.outcome, Completion) and not self.future.done():
             self.future.set_result(self.outcome)
+        elif isinstance(self.outcome, EngineError) and not self.future.done():
+            self.future.set_exception(self.outcome)
 
 
 class BatchScheduler:
