@@ -4,7 +4,7 @@ Everything here is plain data (it crosses processes and is written to disk) and 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -105,6 +105,8 @@ class Completion:
     finish_reason: FinishReason
     version_spans: tuple[tuple[int, int], ...]
     """`(start index, policy_version)` pairs, ascending; the first starts at 0."""
+    queue_s: float = 0.0
+    """Until the engine first worked on the request; 0 where the engine does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,8 @@ class ToolResult:
     text: str
     truncated: bool = False
     wall_time_s: float = 0.0
+    queue_s: float = 0.0
+    """Of `wall_time_s`: in the judge's queue, the judge client's included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,43 @@ class Turn:
     text: str
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSplit:
+    """Where the wall time of a trajectory went, from the moment it was asked for to the end of its batch, in seconds.
+
+    The parts do not overlap, and nothing is left out. Example: a place at once, 3 s of sampling, a program that waited 2 s for
+    a judge's slot and ran 1 s, 4 s of waiting for others: `TimeSplit(generate_s=3, judge_queue_s=2, tool_s=1, tail_wait_s=4)`.
+    """
+
+    admission_wait_s: float = 0.0
+    """Until an engine had room for it."""
+    dispatch_s: float = 0.0
+    """On the way between driver and worker, workers that died included."""
+    retry_s: float = 0.0
+    """Episodes that failed, and the pauses after them."""
+    tokenise_s: float = 0.0
+    """Tokenising, parsing and building the record."""
+    engine_queue_s: float = 0.0
+    generate_s: float = 0.0
+    """Sampling, the way to the engine and back included."""
+    judge_queue_s: float = 0.0
+    """Of the call that each turn waited for longest."""
+    tool_s: float = 0.0
+    """Everything else until the last call of a turn is answered."""
+    reward_s: float = 0.0
+    """Scoring, and the end of the episode in its tools."""
+    tail_wait_s: float = 0.0
+    """Finished, and waiting for the last one of its batch."""
+
+    @property
+    def held_s(self) -> float:
+        """The time for which it held a place on an engine."""
+        return sum(getattr(self, name) for name in TIME_PARTS) - self.admission_wait_s - self.tail_wait_s
+
+
+TIME_PARTS = tuple(part.name for part in fields(TimeSplit))
 
 
 class Termination(StrEnum):
@@ -233,6 +274,8 @@ class Trajectory:
     num_retries: int = 0
     """Fresh episodes that failed before this one."""
     wall_time_s: float = 0.0
+    times: TimeSplit = TimeSplit()
+    """As far as its worker knows: without the driver's parts."""
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
@@ -269,6 +312,9 @@ class TrajectorySummary:
     num_cut_tool_results: int = 0
     failures: tuple[Failure, ...] = ()
     """As in `Trajectory`."""
+    times: TimeSplit = TimeSplit()
+    finished_at: float = 0.0
+    """When the driver had it, on the driver's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,8 @@ class ChatTokens:
     def cut(self, text: str, max_tokens: int) -> tuple[str, bool]:
         """Return `text`, cut to about `max_tokens` tokens with a mark that says so, and whether it was cut."""
         text = self._break_token_literals(text)  # first: a broken literal is many tokens
+        if len(text.encode()) <= max_tokens:
+            return text, False  # no token stands for less than a byte
         ids = self._encode(text)
         if len(ids) <= max_tokens:
             return text, False

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from agentrl import clock
 from agentrl.agent_loop.admission import Admission
@@ -19,6 +20,7 @@ from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
 from agentrl.errors import AgentRLError, ConfigError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
+from agentrl.observability.step_time import end_together
 from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
 
 logger = logging.getLogger(__name__)
@@ -89,7 +91,7 @@ class AgentLoopManager:
             for sample in range(samples_per_prompt)
             for prompt in prompts
         ]
-        finished = await all_of(self._make(request, on_finished) for request in requests)
+        finished = end_together(await all_of(self._make(request, on_finished) for request in requests))
         return [
             Group(prompt_id=prompt.prompt_id, trajectories=finished[index :: len(prompts)])
             for index, prompt in enumerate(prompts)
@@ -122,11 +124,12 @@ class AgentLoopManager:
         await self._workers[0].record(step, list(prompts), validation, *refs)
 
     async def metrics(self) -> dict[str, float]:
-        """Return `judge/...` over all workers and the worst event-loop lag, since the last call."""
+        """Return `judge/...` over all workers and the event-loop lag of the worst, since the last call."""
         reports: list[WorkerReport] = await all_of(worker.report() for worker in self._workers)
         judge = sum((report.judge for report in reports), JudgeStats())
         return {
-            "rollout/loop_lag_s_max": max(report.loop_lag_s_max for report in reports),
+            "rollout/loop_lag_s_p99": max(report.lag.p99_s for report in reports),
+            "rollout/loop_lag_s_max": max(report.lag.max_s for report in reports),
             "reward/checks_given_up": float(sum(report.num_checks_given_up for report in reports)),
             **judge.metrics(),
         }
@@ -144,6 +147,7 @@ class AgentLoopManager:
     ) -> TrajectoryRef:
         prompt_id = request.prompt.prompt_id
         num_prompt_tokens = self._prompt_tokens.get(prompt_id, self._max_prompt_tokens)
+        entered_at = clock.now()
         place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens)
         started_at = clock.now()
         try:
@@ -155,7 +159,12 @@ class AgentLoopManager:
             self._admission.leave(place)
         self._budget.add(made.summary)
         on_finished(made.summary)
-        return made
+        times = replace(
+            made.summary.times,
+            admission_wait_s=started_at - entered_at,
+            dispatch_s=duration_s - made.summary.times.held_s,
+        )
+        return replace(made, summary=replace(made.summary, times=times, finished_at=started_at + duration_s))
 
     async def _run(self, request: TrajectoryRequest, engine: int) -> TrajectoryRef:
         reason = ""

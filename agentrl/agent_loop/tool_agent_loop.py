@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, TypeVarTuple
 
-from agentrl import clock
 from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.time_laps import TimeLaps
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
 from agentrl.config.schema import RolloutSection
@@ -36,6 +36,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _ENGINE_GRACE_S = 10.0
+
+_MAX_ON_LOOP = 2048
+"""Tokens to decode, or characters to encode, that are done on the event loop: less than the way to a thread and back costs."""
 
 _MIN_ANSWER_TOKENS = 32
 """Room that a tool result leaves for what the policy says to it."""
@@ -79,29 +82,36 @@ class ToolAgentLoop:
         Raises:
             RolloutError: engine or tool infrastructure failed; nothing of the episode may be trained on.
         """
-        started = clock.now()
+        laps = TimeLaps()
         deadline = Deadline.after(self._rollout.trajectory_timeout_s)
-        prompt_ids = await self._off_loop(self._tokens.prompt, request.prompt.messages)
+        prompt_ids = await self._in_thread(self._tokens.prompt, request.prompt.messages)
         builder = TrajectoryBuilder(prompt_ids, self._rollout.max_response_tokens)
         episode = Episode(
             episode_id=request.trajectory_id, prompt_id=request.prompt.prompt_id, extra=request.prompt.extra
         )
         termination = None
         while termination is None:
+            laps.end("tokenise_s")
             completion = await self._sample(request, builder, engine, deadline)
+            laps.end("generate_s", queue="engine_queue_s", queue_s=completion.queue_s)
             builder.add_completion(completion)
-            text, calls = await self._off_loop(self._read, completion, f"{len(builder.turns)}")
+            text, calls = await self._off_loop(
+                len(completion.token_ids), self._read, completion, f"{len(builder.turns)}"
+            )
             termination = self._ends(completion, calls, builder, deadline)
+            laps.end("tokenise_s")
             results = () if termination else await self._tools.execute(calls, episode, deadline=deadline)
+            laps.end("tool_s", queue="judge_queue_s", queue_s=_queue_s(results))
             builder.turns.append(Turn(text=text, calls=calls, results=results))
             if termination is None:
                 termination = await self._observe(builder, results)
+        laps.end("tokenise_s")
         return builder.build(
             trajectory_id=request.trajectory_id,
             prompt=request.prompt,
             sample_index=request.sample_index,
             termination=termination,
-            wall_time_s=clock.now() - started,
+            times=laps.split,
         )
 
     async def _sample(
@@ -152,11 +162,12 @@ class ToolAgentLoop:
         """Append the results, cut so that the policy has room to answer; end the episode where it has none."""
         room = builder.remaining_tokens - _MIN_ANSWER_TOKENS
         cap = min(self._rollout.max_tool_response_tokens, room // len(results))
-        observation, cuts = await self._off_loop(self._encode_results, results, max(0, cap))
+        size = sum(len(result.text) for result in results)
+        observation, cuts = await self._off_loop(size, self._encode_results, results, max(0, cap))
         excess = len(observation) - room
         if excess > 0 and cap > 0:
             # The template's own tokens and the mark of the cut come on top of the text: cut once more by what is over.
-            observation, cuts = await self._off_loop(self._encode_results, results, max(0, cap - excess))
+            observation, cuts = await self._off_loop(size, self._encode_results, results, max(0, cap - excess))
         if len(observation) > room:
             return Termination.MAX_RESPONSE_TOKENS
         builder.add_observation(observation)
@@ -170,8 +181,17 @@ class ToolAgentLoop:
         messages: list[Message] = [{"role": "tool", "content": text} for text, _ in cut]
         return self._tokens.observation(messages), [was_cut for _, was_cut in cut]
 
-    async def _off_loop(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    async def _off_loop(self, size: int, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Call in a thread what would block the event loop; `size` is that of the text, in tokens or characters."""
+        return function(*arguments) if size <= _MAX_ON_LOOP else await self._in_thread(function, *arguments)
+
+    async def _in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+def _queue_s(results: Sequence[ToolResult]) -> float:
+    """Return the time in a queue of the call that a turn waited for longest."""
+    return max(results, key=lambda result: result.wall_time_s).queue_s if results else 0.0
 
 
 def turn_seed(seed: str, turn: int) -> int:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from agentrl.errors import EngineError
-from agentrl.types import Completion, Prompt, Termination, Trajectory, Turn
+from agentrl.types import Completion, Prompt, Termination, TimeSplit, Trajectory, Turn
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class TrajectoryBuilder:
             EngineError: log-probabilities are missing or not finite; training on a made-up value would be silent.
         """
         num_tokens, num_logprobs = len(completion.token_ids), len(completion.logprobs)
-        if num_tokens != num_logprobs or not all(math.isfinite(value) for value in completion.logprobs):
+        if num_tokens != num_logprobs or not math.isfinite(sum(completion.logprobs)):
             raise EngineError(
                 f"engine reply of {num_tokens} tokens: {num_logprobs} log-probabilities, all of which must be there and finite"
             )
@@ -54,7 +54,7 @@ class TrajectoryBuilder:
         self._append(token_ids, mask=0, logprobs=[math.nan] * len(token_ids))
 
     def build(
-        self, *, trajectory_id: str, prompt: Prompt, sample_index: int, termination: Termination, wall_time_s: float
+        self, *, trajectory_id: str, prompt: Prompt, sample_index: int, termination: Termination, times: TimeSplit
     ) -> Trajectory:
         """Return the finished record, not yet scored."""
         return Trajectory(
@@ -68,7 +68,8 @@ class TrajectoryBuilder:
             version_spans=tuple(self.version_spans),
             turns=tuple(self.turns),
             termination=termination,
-            wall_time_s=wall_time_s,
+            wall_time_s=times.held_s,
+            times=times,
         )
 
     def _append(self, token_ids: list[int], *, mask: int, logprobs: list[float]) -> None:

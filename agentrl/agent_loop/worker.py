@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from agentrl import clock
 from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
-from agentrl.agent_loop.loop_lag import LoopLag
 from agentrl.agent_loop.scoring import score
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, worth_another
@@ -23,6 +23,7 @@ from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
+from agentrl.observability.loop_lag import Lag, LoopLag
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.tools.base import Episode, ToolConfig
@@ -74,8 +75,8 @@ class TrajectoryRequest:
 class WorkerReport:
     """What a worker measured."""
 
-    loop_lag_s_max: float
-    """Since its last report."""
+    lag: Lag
+    """Of its event loop, since its last report."""
     judge: JudgeStats
     """Since its last report."""
     num_checks_given_up: int
@@ -140,12 +141,14 @@ class AgentLoopWorker:
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
         """Make one trajectory, in a fresh episode again while that may help; after the last try, a record of what failed."""
         failures: list[Failure] = []
+        started = clock.now()
         with self._noted():
             while (made := await self._try(request, engine, failures)) is None:
                 if not worth_another(failures, max_retries=self._config.rollout.max_retries):
                     made = failed_trajectory(request, failures)
                     break
                 await asyncio.sleep(pause_s(len(failures)))
+        made = replace(made, times=replace(made.times, retry_s=clock.now() - started - made.times.held_s))
         return summarise_trajectory(made), made
 
     async def record(self, step: int, prompts: Sequence[Prompt], validation: bool, *trajectories: Trajectory) -> None:
@@ -159,7 +162,7 @@ class AgentLoopWorker:
         sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _AsksJudge))
         judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
         given_up = parts.reward.num_given_up if isinstance(parts.reward, _GivesUp) else 0
-        return WorkerReport(loop_lag_s_max=parts.lag.take_max_s(), judge=judge, num_checks_given_up=given_up)
+        return WorkerReport(lag=parts.lag.take(), judge=judge, num_checks_given_up=given_up)
 
     async def aclose(self) -> None:
         """Break off what still runs, then close tools and reward."""
@@ -250,6 +253,7 @@ class AgentLoopWorker:
             seed=f"{self._config.run_seed}/{request.trajectory_id}{seed_suffix(failures)}",
         )
         timeout_s = self._config.rollout.trajectory_timeout_s
+        started = clock.now()
         try:
             with failing_as(FailureClass.TOOL, FailureClass.TOOL_DATA):
                 # Engines and tools keep their own time; this is for what has none, such as a tokenizer.
@@ -265,7 +269,8 @@ class AgentLoopWorker:
         if trajectory.termination is Termination.ANSWERED:
             with failing_as(FailureClass.REWARD, FailureClass.REWARD_DATA):
                 reward = await score(parts.reward, self._config.reward, request.prompt, trajectory.turns)
-        return replace(trajectory, trajectory_id=request.trajectory_id, reward=reward, num_retries=retry)
+        times = replace(trajectory.times, reward_s=clock.now() - started - trajectory.times.held_s)
+        return replace(trajectory, trajectory_id=request.trajectory_id, reward=reward, num_retries=retry, times=times)
 
 
 def _count_tokens(tokens: ChatTokens, prompts: Sequence[Prompt]) -> dict[str, int]:
@@ -306,6 +311,7 @@ def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
         policy_version=min(versions, default=0),
         tool_time_s=sum(result.wall_time_s for result in results),
         failures=trajectory.failures,
+        times=trajectory.times,
     )
 
 

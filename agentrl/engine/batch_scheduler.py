@@ -4,6 +4,7 @@ Everything here runs on the compute thread, except where it says otherwise. A st
 one token for those that decode, a chunk of their tokens for those that have just come, or whose weights have changed.
 """
 
+import time
 from asyncio import Future
 from collections import deque
 from dataclasses import dataclass, field
@@ -42,6 +43,9 @@ class Request:
     """False ends it at the next tick; set from any thread."""
     row: int = -1
     """Its row of the KV cache; -1 while it waits for one."""
+    arrived_at: float = field(default_factory=time.monotonic)
+    queue_s: float = 0.0
+    """Until it got its row."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     version_spans: list[tuple[int, int]] = field(default_factory=list)
@@ -122,6 +126,7 @@ class BatchScheduler:
             if placement.row != placement.source:
                 self._model.cache.copy_prefix(placement.source, placement.row, placement.num_cached)
             request.row = placement.row
+            request.queue_s = time.monotonic() - request.arrived_at
             self.running.append(request)
             self._num_cached += placement.num_cached
             self._num_prefilled += len(request.prompt_ids) - placement.num_cached
@@ -168,6 +173,7 @@ class BatchScheduler:
             logprobs=request.logprobs,
             finish_reason=reason,
             version_spans=tuple(request.version_spans) or ((0, self._policy_version),),
+            queue_s=request.queue_s if request.row >= 0 else time.monotonic() - request.arrived_at,
         )
         self._ended.append(request)
 

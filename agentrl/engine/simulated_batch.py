@@ -32,6 +32,9 @@ class SimulatedRequest:
     num_to_sample: int
     num_once_computed: int = 0
     """Tokens, from the first, that this engine has computed before: in earlier turns, or until a preemption."""
+    arrived_at: float = 0.0
+    queue_s: float | None = None
+    """Until it was first admitted."""
     num_sampled: int = 0
     num_computed: int = 0
     """Tokens whose keys and values are in the memory."""
@@ -172,7 +175,7 @@ class BatchSimulation:
             self._prefilling = [request for request in self._prefilling if request.num_to_prefill]
 
     def _begin_steps(self, now: float) -> None:
-        self._admit()
+        self._admit(now)
         self._make_room()
         if not self.running:
             self._step = None
@@ -204,7 +207,7 @@ class BatchSimulation:
         free = self._section.kv_tokens - self.used_tokens
         return max(1, min(to_first_end, free // len(samplers)))
 
-    def _admit(self) -> None:
+    def _admit(self, now: float) -> None:
         if not self.waiting:
             return
         needed = self.used_tokens + sum(request.num_to_compute for request in self._prefilling)
@@ -214,6 +217,8 @@ class BatchSimulation:
             if self.running and needed > self._section.kv_tokens:
                 return
             self.waiting.popleft()
+            if request.queue_s is None:
+                request.queue_s = now - request.arrived_at
             self._find_prefix(request)
             self.running.append(request)
             self.used_tokens += request.num_computed

@@ -86,6 +86,7 @@ class SimulatedEngine:
             num_prompt_tokens=len(token_ids),
             num_to_sample=len(turn.token_ids),
             num_once_computed=past.num_computed,
+            arrived_at=clock.now(),
         )
         pending = self._pending[request_id] = _Pending(
             request=request,
@@ -210,6 +211,7 @@ class SimulatedEngine:
                 logprobs=[_LOGPROB] * len(token_ids),
                 finish_reason=reason,
                 version_spans=tuple(request.version_spans) or ((0, self._batch.policy_version),),
+                queue_s=clock.now() - request.arrived_at if request.queue_s is None else request.queue_s,
             )
         )
 

@@ -287,6 +287,7 @@ class VllmEngine:
             logprobs=logprobs,
             finish_reason=FinishReason(sampled.finish_reason),
             version_spans=spans or ((0, self._policy_version),),
+            queue_s=_queue_s(output),
         )
 
     def _nothing(self) -> Completion:
@@ -328,6 +329,11 @@ class VllmEngine:
         assert self._llm is not None
         cache = self._llm.vllm_config.cache_config
         return (cache.num_gpu_blocks or 0) * cache.block_size
+
+
+def _queue_s(output: RequestOutput) -> float:
+    stats = output.metrics
+    return max(0.0, stats.scheduled_ts - stats.queued_ts) if stats is not None and stats.scheduled_ts else 0.0
 
 
 def _settle(future: asyncio.Future[None]) -> None:

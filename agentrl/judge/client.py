@@ -92,7 +92,7 @@ class JudgeClient:
         language: str = "python",
         deadline: Deadline,
     ) -> Verdict:
-        """Run a program and return what became of it, whatever that is.
+        """Run a program and return what became of it, whatever that is; `queue_time_s` holds the wait in this client too.
 
         Raises:
             InvalidSubmissionError: the program cannot be sent to any judge.
@@ -135,9 +135,10 @@ class JudgeClient:
         except JudgeUnavailableError:
             self._stats.num_unavailable += 1
             raise
-        self._stats.queue_wait_s.append(pending.sent_at - pending.queued_at + verdict.queue_time_s)
+        queue_wait_s = pending.sent_at - pending.queued_at + verdict.queue_time_s
+        self._stats.queue_wait_s.append(queue_wait_s)
         self._stats.round_trip_s.append(time.monotonic() - pending.queued_at)
-        return verdict
+        return verdict.model_copy(update={"queue_time_s": queue_wait_s})
 
     async def _send_until_empty(self) -> None:
         try:

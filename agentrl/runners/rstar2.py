@@ -5,16 +5,20 @@ sync, `run.num_steps` times. Only plain data goes to the workers, and only refer
 tokens travel from worker to worker.
 """
 
+import logging
 import sys
 import time
 from dataclasses import replace
 
 from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.observability.step_time import StepTime, describe_step
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.command_line import make_parser, run_command
 from agentrl.runners.run import Run, prepare, running
 from agentrl.runners.run_directory import RunState
 from agentrl.runners.steps import collect_batch, finish, restore, save, validate
+
+logger = logging.getLogger(__name__)
 
 
 async def train(loaded: LoadedConfig) -> None:
@@ -43,14 +47,10 @@ async def train_step(run: Run, state: RunState) -> RunState:
     updated = time.monotonic()
     await run.weight_sync.push(version=state.step)
     synced = time.monotonic()
-    times = {
-        "time/rollout_s": rolled_out - started,
-        "time/update_s": updated - rolled_out,
-        "time/weight_sync_s": synced - updated,
-        "time/step_s": synced - started,
-    }
+    time_spent = StepTime(rollout_s=rolled_out - started, update_s=updated - rolled_out, weight_sync_s=synced - updated)
     validation = await validate(run, step=state.step)
-    run.metrics.log(state.step, batch.metrics | actor_metrics | times | validation)
+    run.metrics.log(state.step, batch.metrics | actor_metrics | time_spent.metrics() | validation)
+    logger.info("%s", describe_step(state.step, batch.summaries, time_spent))
     await save(run, state)
     run.progress.finish_step()
     return state

@@ -9,6 +9,7 @@ from agentrl.errors import RolloutError
 from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
+from agentrl.observability.step_time import split_metrics
 from agentrl.runners.run import EvaluationRun, Run
 from agentrl.runners.run_directory import RunState
 from agentrl.types import Group, Prompt, TrajectorySummary
@@ -24,6 +25,8 @@ class Batch:
     """The groups of one update, and what was rolled out to get them."""
 
     groups: list[Group]
+    summaries: list[TrajectorySummary]
+    """Of all that was rolled out."""
     metrics: dict[str, float]
     state: RunState
     """Where the data set stands after this batch; its step is still the last one done."""
@@ -38,12 +41,14 @@ async def collect_batch(run: Run, state: RunState) -> Batch:
         RolloutError: ten batches in a row taught nothing.
     """
     dropped: dict[str, float] = {}
+    seen: list[TrajectorySummary] = []
     for _ in range(_MAX_EMPTY_BATCHES):
         batch = await _collect_once(run, state)
+        seen += batch.summaries
         drops = {key: value for key, value in batch.metrics.items() if key.startswith("rollout/groups_dropped")}
         dropped = {key: dropped.get(key, 0.0) + value for key, value in drops.items()}
         if batch.groups:
-            return replace(batch, metrics=batch.metrics | dropped)
+            return replace(batch, summaries=seen, metrics=batch.metrics | dropped)
         state = replace(batch.state, empty_batches=state.empty_batches + 1)
         causes = ", ".join(f"{value:.0f} {key.removeprefix('rollout/groups_dropped_')}" for key, value in drops.items())
         logger.warning("empty batch: no group of step %d can be learnt from (%s)", state.step + 1, causes)
@@ -75,7 +80,8 @@ async def _collect_once(run: Run, state: RunState) -> Batch:
     warn_of_failures(f"step {step} rollout", seen)
     state = replace(state, prompts_taken=run.plan.prompts.position)
     counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
-    return Batch(groups=kept, metrics=summarise(seen) | drops | counts | await run.rollouts.metrics(), state=state)
+    metrics = summarise(seen) | split_metrics(seen) | drops | counts | await run.rollouts.metrics()
+    return Batch(groups=kept, summaries=seen, metrics=metrics, state=state)
 
 
 async def validate(run: Run, *, step: int) -> dict[str, float]:

@@ -47,7 +47,8 @@ class Episode:
 class Tool(Protocol):
     """One instance per worker, built from a `ToolConfig` by `Class(config: dict, schema: ToolSchema | None)`.
 
-    The constructor does no I/O; `start` runs on the worker's event loop and makes the sessions.
+    The constructor does no I/O; `start` makes the sessions. It and all other methods run on one event loop: the worker's for
+    the tools of this package, one in a thread of its own for any other, so that blocking code stops nobody else.
     """
 
     schema: ToolSchema

@@ -9,14 +9,16 @@ Whose fault a failure is decides what becomes of it:
   about the policy, and a fault that strikes one call in a million must not end a run.
 - Ours is a `ToolError`: a tool that answers with anything but a `ToolResult` breaks its contract on every call.
 
-It does NOT protect the event loop from a tool that blocks it.
+Tools that are not ours run on an event loop in a thread of their own (`tool_thread`): user code that blocks, in an `async def`
+too, holds up nobody but those who call the same tool. It does NOT make such calls run at once; a plain `def` does
+(`function_tool`).
 """
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
@@ -24,9 +26,13 @@ from jsonschema.exceptions import SchemaError, best_match
 from agentrl import clock
 from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
 from agentrl.tools.base import Episode, Tool, ToolSchema
+from agentrl.tools.function_tool import FunctionTool
+from agentrl.tools.tool_thread import ToolThread
+from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _GRACE_S = 1.0
 """How long a tool that watches its own deadline has to say so in its own words, before it is cut off."""
@@ -46,7 +52,8 @@ class ToolExecutor:
         self._tools = dict(tools)
         self._timeout_s = timeout_s
         self._validators = {name: _validator(tool.schema) for name, tool in self._tools.items()}
-        self._abandoned: set[asyncio.Task[ToolResult]] = set()
+        self._threads = {name: ToolThread(name) for name, tool in self._tools.items() if _runs_user_code(tool)}
+        self._abandoned: set[asyncio.Future[ToolResult]] = set()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -59,7 +66,7 @@ class ToolExecutor:
         return tuple(tool.schema for tool in self._tools.values())
 
     async def start(self) -> None:
-        """Start every tool on the running loop; those already started are closed if one cannot start.
+        """Start every tool on its event loop; those already started are closed if one cannot start.
 
         Raises:
             ToolError: a tool cannot work, or raised what nobody expected.
@@ -68,7 +75,7 @@ class ToolExecutor:
         """
         try:
             for name, tool in self._tools.items():
-                await _start(name, tool)
+                await self._start(name, tool)
         except BaseException:
             await self.aclose()
             raise
@@ -100,9 +107,27 @@ class ToolExecutor:
         for task in self._abandoned:
             task.cancel()
         await self._each("aclose", {name: tool.aclose() for name, tool in self._tools.items()})
+        for thread in self._threads.values():
+            thread.close()
+
+    async def _start(self, name: str, tool: Tool) -> None:
+        try:
+            await self._begin(name, tool.start())
+        except (ConfigError, RolloutError, ToolError):
+            raise
+        except Exception as error:
+            # `start` may be the user's own, and may raise anything.
+            raise ToolError(
+                f"tool `{name}`: cannot be started: {type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
+
+    def _begin(self, name: str, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Run a method of a tool on the event loop that the tool has."""
+        thread = self._threads.get(name)
+        return asyncio.create_task(coroutine) if thread is None else thread.run(coroutine)
 
     async def _each(self, what: str, coroutines: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-        tasks = {name: asyncio.create_task(coroutine) for name, coroutine in coroutines.items()}
+        tasks = {name: self._begin(name, coroutine) for name, coroutine in coroutines.items()}
         if not tasks:
             return
         _, late = await asyncio.wait(tasks.values(), timeout=self._timeout_s)
@@ -142,41 +167,34 @@ class ToolExecutor:
     async def _call(self, tool: Tool, call: ToolCall, episode: Episode, deadline: Deadline) -> ToolResult:
         allowed = deadline.capped(self._timeout_s)
         allowed_s = allowed.remaining_s()
-        task = asyncio.create_task(tool.call(episode, call.arguments, deadline=allowed))
+        task = self._begin(call.name, tool.call(episode, call.arguments, deadline=allowed))
         try:
             # Not `wait_for`: that waits until the tool has honoured the cancellation, which a broken one may never do.
-            await asyncio.wait({task}, timeout=allowed_s + _GRACE_S)
+            done, _ = await asyncio.wait({task}, timeout=allowed_s + _GRACE_S)
         finally:
             if not task.done():
                 self._abandon(task)
-        if not task.done():
+        if not done:
             return _failure(ToolStatus.TIMEOUT, f"no answer in {allowed_s:.3g} s")
         return _outcome(task, call)
 
-    def _abandon(self, task: asyncio.Task[ToolResult]) -> None:
+    def _abandon(self, task: asyncio.Future[ToolResult]) -> None:
         self._abandoned.add(task)
         task.add_done_callback(self._forget)
         task.cancel()
 
-    def _forget(self, task: asyncio.Task[ToolResult]) -> None:
+    def _forget(self, task: asyncio.Future[ToolResult]) -> None:
         self._abandoned.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.debug("an abandoned tool call failed after its time", exc_info=error)
 
 
-async def _start(name: str, tool: Tool) -> None:
-    try:
-        await tool.start()
-    except (ConfigError, RolloutError, ToolError):
-        raise
-    except Exception as error:
-        # `start` may be the user's own, and may raise anything.
-        raise ToolError(
-            f"tool `{name}`: cannot be started: {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
+def _runs_user_code(tool: Tool) -> bool:
+    is_ours = type(tool).__module__.partition(".")[0] == "agentrl"
+    return not is_ours or isinstance(tool, FunctionTool | VerlToolAdapter)
 
 
-def _outcome(task: asyncio.Task[ToolResult], call: ToolCall) -> ToolResult:
+def _outcome(task: asyncio.Future[ToolResult], call: ToolCall) -> ToolResult:
     if task.cancelled():
         raise RolloutError(f"tool `{call.name}`: the call cancelled itself")
     error = task.exception()

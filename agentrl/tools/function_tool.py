@@ -7,6 +7,7 @@ the policy is told the summary, that `word` is needed, and what its `Args:` say 
 import asyncio
 import inspect
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, cast
 
 import docstring_parser
@@ -22,6 +23,9 @@ from agentrl.types import Deadline, ToolResult, ToolStatus
 
 FUNCTION_TOOL = "agentrl.tools.function_tool.FunctionTool"
 
+_MAX_THREADS = 1024
+"""Calls of one sync function at once, in one worker; threads start as calls need them."""
+
 
 class FunctionToolConfig(PlainConfig):
     """The keys of a function tool."""
@@ -34,9 +38,9 @@ class FunctionToolConfig(PlainConfig):
 class FunctionTool:
     """Calls a function with the policy's arguments, checked and converted by its type hints.
 
-    A sync function runs in a thread. What it returns is the result's text (anything but a `str` as JSON); what it
-    raises is a failed call whose text names the exception, because a function has no other way to refuse its
-    arguments. `ConnectionError` and `TimeoutError` are the world's fault, and pass through.
+    A sync function runs in threads, as many calls at once as there are. What it returns is the result's text (anything
+    but a `str` as JSON); what it raises is a failed call whose text names the exception, because a function has no
+    other way to refuse its arguments. `ConnectionError` and `TimeoutError` are the world's fault, and pass through.
     """
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
@@ -50,6 +54,7 @@ class FunctionTool:
         if not inspect.isfunction(function):
             raise ConfigError(f"`function` is `{path}`, which is no function")
         self._is_async = inspect.iscoroutinefunction(function)
+        self._calls = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix=f"tool {function.__name__}")
         self._adapter = TypeAdapter[Any](cast(Any, function))
         self.schema = schema or infer_schema(function)
 
@@ -74,13 +79,14 @@ class FunctionTool:
         """Do nothing: a function keeps no state."""
 
     async def aclose(self) -> None:
-        """Do nothing."""
+        """Let the threads end."""
+        self._calls.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         packed = ArgsKwargs((), arguments)
         if self._is_async:
             return await self._adapter.validate_python(packed)
-        return await asyncio.to_thread(self._adapter.validate_python, packed)
+        return await asyncio.get_running_loop().run_in_executor(self._calls, self._adapter.validate_python, packed)
 
 
 class _NoTitles(GenerateJsonSchema):

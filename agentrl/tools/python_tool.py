@@ -92,6 +92,7 @@ class PythonTool:
             status=_status(verdict),
             text=result_text(verdict, show_execution_time=self._show_execution_time),
             truncated=verdict.stdout_truncated or verdict.stderr_truncated,
+            queue_s=verdict.queue_time_s,
         )
 
     async def end_episode(self, episode: Episode) -> None:

@@ -1,10 +1,12 @@
 """A tool that only takes time, for simulations: so many calls at once, and a time each that its argument decides."""
 
 import asyncio
+import contextlib
 import math
 import random
 from typing import Any
 
+from agentrl import clock
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
@@ -58,10 +60,10 @@ class SimulatedTool:
         time_s = min(max(time_s, settings.min_time_s), settings.max_time_s)
         try:
             async with asyncio.timeout(deadline.remaining_s()):
-                await self._take(time_s)
+                queue_s = await self._take(time_s)
         except TimeoutError:
             return ToolResult(status=ToolStatus.TIMEOUT, text="failure: time limit exceeded")
-        return ToolResult(status=ToolStatus.OK, text="0" * settings.result_chars)
+        return ToolResult(status=ToolStatus.OK, text="0" * settings.result_chars, queue_s=queue_s)
 
     async def end_episode(self, episode: Episode) -> None:
         """See `Tool.end_episode`; nothing is kept."""
@@ -69,9 +71,10 @@ class SimulatedTool:
     async def aclose(self) -> None:
         """See `Tool.aclose`."""
 
-    async def _take(self, time_s: float) -> None:
-        if self._slots is None:
+    async def _take(self, time_s: float) -> float:
+        """Return how long a slot took to come, in seconds."""
+        arrived_at = clock.now()
+        async with self._slots or contextlib.nullcontext():
+            started_at = clock.now()
             await asyncio.sleep(time_s)
-        else:
-            async with self._slots:
-                await asyncio.sleep(time_s)
+        return started_at - arrived_at

@@ -9,9 +9,20 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
-from agentrl.types import Failure, FailureClass, Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
+from agentrl.types import (
+    Failure,
+    FailureClass,
+    Prompt,
+    Termination,
+    TimeSplit,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+    Trajectory,
+    Turn,
+)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 JsonObject = dict[str, Any]
 
@@ -34,6 +45,7 @@ def encode_trajectory(trajectory: Trajectory) -> JsonObject:
     record["rollout_logprobs"] = [x if math.isfinite(x) else None for x in trajectory.rollout_logprobs]
     record["turns"] = [_encode_turn(turn) for turn in trajectory.turns]
     record["failures"] = [_shallow(failure) for failure in trajectory.failures]
+    record["times"] = _shallow(trajectory.times)
     return record
 
 
@@ -62,6 +74,7 @@ def decode_trajectory(record: JsonObject) -> Trajectory:
     values["turns"] = tuple(_decode_turn(turn) for turn in record["turns"])
     values["failures"] = tuple(_decode_failure(failure) for failure in record["failures"])
     values["termination"] = Termination(record["termination"])
+    values["times"] = TimeSplit(**record["times"])
     return Trajectory(**values)
 
 
@@ -89,6 +102,6 @@ def _without_header(record: JsonObject) -> JsonObject:
     return {key: value for key, value in record.items() if key not in ("version", "kind")}
 
 
-def _shallow(item: Prompt | Trajectory | ToolCall | ToolResult | Failure) -> JsonObject:
+def _shallow(item: Prompt | Trajectory | ToolCall | ToolResult | Failure | TimeSplit) -> JsonObject:
     # `dataclasses.asdict` would copy every list of tokens.
     return {field.name: getattr(item, field.name) for field in fields(item)}

@@ -4,7 +4,7 @@ import pytest
 
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
 from agentrl.errors import EngineError
-from agentrl.types import Completion, FinishReason, Prompt, Termination
+from agentrl.types import Completion, FinishReason, Prompt, Termination, TimeSplit
 
 
 def completion(
@@ -24,7 +24,7 @@ def built(builder: TrajectoryBuilder):
         prompt=Prompt(prompt_id="p", messages=[]),
         sample_index=0,
         termination=Termination.ANSWERED,
-        wall_time_s=1.0,
+        times=TimeSplit(generate_s=1.0),
     )
 
 

@@ -35,6 +35,7 @@ class ContainsAnswer:
             raise ValueError(self.config["raises"])
         if self.config.get("slow"):
             await asyncio.sleep(60)
+        await asyncio.sleep(self.config.get("pause_s", 0))
         return float(self.config.get("value", prompt.answer in turns[-1].text))
 
     async def aclose(self) -> None: ...
@@ -310,7 +311,7 @@ async def test_closing_ends_the_pause_before_a_fresh_episode(
     assert episode.cancelled()
 
 
-async def test_a_blocked_event_loop_is_measured(model_path: str, tmp_path: Path):
+async def test_a_blocked_event_loop_is_measured_and_the_call_named(model_path: str, tmp_path: Path):
     import time
 
     worker = make_worker(model_path, tmp_path)
@@ -319,5 +320,26 @@ async def test_a_blocked_event_loop_is_measured(model_path: str, tmp_path: Path)
     time.sleep(0.3)  # noqa: ASYNC251 - what the test is about
     await asyncio.sleep(0.1)
     report = await worker.report()
-    assert report.loop_lag_s_max > 0.2
+    assert report.lag.max_s > 0.2
+    assert "test_worker.py" in report.lag.blocked_by
+    assert report.lag.blocked_by.endswith("test_a_blocked_event_loop_is_measured_and_the_call_named")
+    await worker.aclose()
+
+
+async def test_the_time_of_failed_episodes_and_of_the_reward_is_told_apart_from_that_of_the_trajectory(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    worker = make_worker(model_path, tmp_path, reward={"pause_s": 0.1})
+    await worker.start()
+    started = asyncio.get_running_loop().time()
+    engine = ScriptedEngine([EngineError("gone"), answer(tokenizer, "42")], delay_s=0.2)
+    summary, trajectory = await worker.run(REQUEST, engine)
+    wall_time_s = asyncio.get_running_loop().time() - started
+    times = summary.times
+    assert times == trajectory.times
+    assert times.held_s == pytest.approx(wall_time_s, abs=0.02)
+    assert times.retry_s >= 0.2
+    assert times.generate_s >= 0.2
+    assert times.reward_s >= 0.1
+    assert trajectory.wall_time_s == pytest.approx(times.generate_s + times.tokenise_s + times.tool_s)
     await worker.aclose()

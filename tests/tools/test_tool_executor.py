@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ class TestTool:
         self.answer = answer
         self.schema = ToolSchema(name=name, description="", parameters=parameters or {"type": "object"})
         self.events: list[str] = []
-        self.was_cancelled = False
+        self.was_cancelled = threading.Event()
 
     async def start(self) -> None:
         self.events.append("start")
@@ -31,7 +32,7 @@ class TestTool:
         try:
             return await self.answer(arguments, deadline)
         except asyncio.CancelledError:
-            self.was_cancelled = True
+            self.was_cancelled.set()
             raise
 
     async def end_episode(self, episode: Episode) -> None:
@@ -121,8 +122,7 @@ async def test_a_tool_that_does_not_answer_in_time_is_a_timeout_and_is_cancelled
         result = await one(executor(tool, timeout_s=0.2), call())
         assert result.status is ToolStatus.TIMEOUT
         assert result.text == "failure: no answer in 0.2 s"
-        await asyncio.sleep(0)
-    assert tool.was_cancelled
+    assert tool.was_cancelled.wait(3)
 
 
 async def test_the_deadline_of_the_trajectory_bounds_the_call_and_reaches_the_tool() -> None:

@@ -134,6 +134,6 @@ def test_take_back_on_a_fresh_run_does_nothing(tmp_path: Path) -> None:
 
 def test_another_format_version_is_refused(tmp_path: Path) -> None:
     path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY])
-    path.write_text(path.read_text().replace('"version":1', '"version":2', 1))
-    with pytest.raises(ValueError, match="has `version` 2, this release reads 1"):
+    path.write_text(path.read_text().replace('"version":2', '"version":3', 1))
+    with pytest.raises(ValueError, match="has `version` 3, this release reads 2"):
         list(read_trajectories(path))

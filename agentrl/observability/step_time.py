@@ -1,0 +1,144 @@
+"""Where the time of a step went: the split of its trajectories, the chain of them that decided its end, what to do about it.
+
+Everything here is a function of what the driver knows once a step is over. The *places* of a step are as many trajectories as
+it had under way at once; its *place time* is their number times its length. An engine is idle to the extent that its places
+hold no request, be it that their trajectories wait for something else, or that they are empty.
+"""
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from agentrl.types import TIME_PARTS, TrajectoryRef, TrajectorySummary
+
+_BUSY_BELOW = 0.15
+"""Share of idle place time below which the engines are what a step waits for."""
+
+_ROUNDING_S = 1e-6
+"""By how much a place may seem to be taken before it was left."""
+
+_WAYS_OUT = {
+    "judge_queue": "the judge's queue is the bottleneck; add judge workers (`judge.num_slots`, or more hosts)",
+    "tool": "the tools are the bottleneck; make them faster, or raise `rollout.max_concurrent_trajectories`",
+    "tokenise": "tokenising is the bottleneck; raise `rollout.num_workers`",
+    "dispatch": "the way to the agent-loop workers is the bottleneck; raise `rollout.num_workers`",
+    "retry": "episodes that fail are the bottleneck; the warnings of this step say why",
+    "reward": "the reward is the bottleneck; make it faster, or add judge workers if it asks the judge",
+    "empty": "the last trajectories are the bottleneck; lower `rollout.max_response_tokens` or `rollout.max_turns`",
+    "update": "the update is the bottleneck; raise `actor.num_workers`",
+    "weight_sync": "the weight sync is the bottleneck",
+}
+"""By the share of idle place time that is largest."""
+_QUEUED = "requests wait in the engines; raise `rollout.num_engines`, or lower `rollout.max_concurrent_trajectories`"
+_BUSY = "sampling is the bottleneck; raise `rollout.num_engines`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """The stages of one step, in seconds."""
+
+    rollout_s: float
+    update_s: float
+    weight_sync_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.rollout_s + self.update_s + self.weight_sync_s
+
+    def metrics(self) -> dict[str, float]:
+        """Return the `time/..._s` metrics."""
+        return {f"time/{part.name}": getattr(self, part.name) for part in fields(self)} | {"time/step_s": self.total_s}
+
+
+def end_together(made: Sequence[TrajectoryRef]) -> list[TrajectoryRef]:
+    """Return the trajectories of one batch with the time that each waited for the last of them."""
+    end = max((each.summary.finished_at for each in made), default=0.0)
+
+    def ended(summary: TrajectorySummary) -> TrajectorySummary:
+        return replace(summary, times=replace(summary.times, tail_wait_s=end - summary.finished_at))
+
+    return [replace(each, summary=ended(each.summary)) for each in made]
+
+
+def split_metrics(summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
+    """Return `time/trajectory_<part>_s_mean` of every part of the split; they add up to the mean wall time."""
+    count = max(1, len(summaries))
+    return {
+        f"time/trajectory_{name.removesuffix('_s')}_s_mean": sum(getattr(made.times, name) for made in summaries)
+        / count
+        for name in TIME_PARTS
+    }
+
+
+def critical_path(summaries: Sequence[TrajectorySummary]) -> list[TrajectorySummary]:
+    """Return the trajectories that decided when the last one finished, in their order.
+
+    The last to finish, before it the one whose place it may have waited for (the last to finish before it got its own), and so
+    on, to one that did not wait.
+    """
+    by_end = sorted(summaries, key=lambda made: made.finished_at)
+    ends = [made.finished_at for made in by_end]
+    path: list[TrajectorySummary] = []
+    count = len(by_end)
+    while count:
+        last = by_end[count - 1]
+        path.insert(0, last)
+        if last.times.admission_wait_s <= _ROUNDING_S:
+            break
+        count = bisect.bisect_right(ends, last.finished_at - last.times.held_s + _ROUNDING_S, hi=count - 1)
+    return path
+
+
+def num_places(summaries: Sequence[TrajectorySummary]) -> int:
+    """Return how many trajectories were under way at once, at most."""
+    starts = [(made.finished_at - made.times.held_s + _ROUNDING_S, 1) for made in summaries]
+    ends = [(made.finished_at, -1) for made in summaries]
+    most = running = 0
+    for _, change in sorted(starts + ends):
+        running += change
+        most = max(most, running)
+    return most
+
+
+def place_shares(summaries: Sequence[TrajectorySummary], step: StepTime) -> dict[str, float]:
+    """Return the shares of the place time of a step, which add up to 1.
+
+    The parts of the split that hold a place, `empty` (a place without a trajectory while the others roll out), `update` and
+    `weight_sync`, during which all places are idle.
+    """
+    places = num_places(summaries)
+    if not places or not step.total_s:
+        return {}
+    held = [name for name in TIME_PARTS if name not in ("admission_wait_s", "tail_wait_s")]
+    seconds: dict[str, float] = {
+        name.removesuffix("_s"): sum(getattr(made.times, name) for made in summaries) for name in held
+    }
+    seconds["empty"] = places * step.rollout_s - sum(seconds.values())
+    seconds["update"], seconds["weight_sync"] = places * step.update_s, places * step.weight_sync_s
+    return {name: spent_s / (places * step.total_s) for name, spent_s in seconds.items()}
+
+
+def advice(shares: dict[str, float]) -> str:
+    """Return what to do about the largest part of a step's time, in one line."""
+    if not shares:
+        return "no trajectory was made"
+    idle = {name: share for name, share in shares.items() if name in _WAYS_OUT}
+    idle_share = sum(idle.values())
+    if idle_share < _BUSY_BELOW:
+        return f"engines busy {1 - idle_share:.0%}: {_QUEUED if shares['engine_queue'] > shares['generate'] else _BUSY}"
+    return f"engines idle {idle_share:.0%}: {_WAYS_OUT[max(idle, key=idle.__getitem__)]}"
+
+
+def describe_step(number: int, summaries: Sequence[TrajectorySummary], step: StepTime) -> str:
+    """Return the line of the log: the critical path of a step, and the advice."""
+    path = critical_path(summaries)
+    spent = {name: sum(getattr(made.times, name) for made in path) for name in TIME_PARTS if name != "admission_wait_s"}
+    spent |= {"update_s": step.update_s, "weight_sync_s": step.weight_sync_s}
+    parts = sorted(spent.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name.removesuffix('_s').replace('_', ' ')} {time_s:.1f}" for name, time_s in parts[:4])
+    names = " > ".join(made.trajectory_id for made in path[-3:])
+    return (
+        f"step {number:>4}  critical path {'... > ' if len(path) > 3 else ''}{names}: {shown} of {step.total_s:.1f} s; "
+        f"{advice(place_shares(summaries, step))}"
+    )

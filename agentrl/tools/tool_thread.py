@@ -1,0 +1,53 @@
+"""An event loop in a thread of its own, for a tool whose code is not ours: what blocks there stops nobody else."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from agentrl.observability.loop_lag import LoopLag
+
+T = TypeVar("T")
+
+
+class ToolThread:
+    """Runs the coroutines of one tool, one loop for all of them, so that they may share sessions and locks."""
+
+    def __init__(self, tool: str) -> None:
+        """Take the name of the tool; the thread starts with the first coroutine."""
+        self._tool = tool
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lag: LoopLag | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Run a coroutine there; cancelling the future cancels it there."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._loop.call_soon_threadsafe(self._watch)
+            # A daemon: a call that never returns must not keep the process.
+            threading.Thread(target=self._serve, args=(self._loop,), name=f"tool {self._tool}", daemon=True).start()
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    def close(self) -> None:
+        """End the thread as soon as nothing blocks it."""
+        if self._loop is not None:
+            loop, self._loop = self._loop, None
+            loop.call_soon_threadsafe(self._stop, loop)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._loop is loop:
+            # What a tool ends with `sys.exit` is its own call, and no more.
+            with contextlib.suppress(SystemExit):
+                loop.run_forever()
+        loop.close()
+
+    def _watch(self) -> None:
+        self._lag = LoopLag(f"tool `{self._tool}`")
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._lag is not None:
+            self._lag.stop()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.call_soon(loop.stop)

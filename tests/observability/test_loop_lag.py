@@ -1,0 +1,47 @@
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agentrl.observability.loop_lag import LoopLag
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+async def test_a_call_that_blocks_the_loop_is_measured_named_and_warned_of(caplog: pytest.LogCaptureFixture):
+    lag = LoopLag("worker 3")
+    await asyncio.sleep(0.06)
+    block(0.5)
+    await asyncio.sleep(0.06)
+    taken = lag.take()
+    lag.stop()
+    assert taken.max_s > 0.4
+    assert taken.blocked_by.startswith(f"{__file__}:")
+    assert taken.blocked_by.endswith(" block")
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "worker 3" in record.message
+    assert taken.blocked_by in record.message
+
+
+async def test_what_blocks_inside_a_library_is_laid_to_the_code_that_called_it():
+    lag = LoopLag("worker")
+    await asyncio.sleep(0.06)
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(0.5)"], check=True)  # noqa: ASYNC221 - the test's subject
+    await asyncio.sleep(0.06)
+    taken = lag.take()
+    lag.stop()
+    assert __file__ in taken.blocked_by
+
+
+async def test_a_loop_that_only_waits_is_blocked_by_nothing():
+    lag = LoopLag("worker")
+    await asyncio.sleep(0.4)
+    taken = lag.take()
+    lag.stop()
+    assert taken.blocked_by == ""
+    assert lag.take().max_s == 0.0, "it starts again from zero"

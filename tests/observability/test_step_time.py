@@ -1,0 +1,115 @@
+"""The splits are written down; what must come of them is worked out by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentrl.observability.step_time import (
+    StepTime,
+    advice,
+    critical_path,
+    describe_step,
+    end_together,
+    num_places,
+    place_shares,
+    split_metrics,
+)
+from agentrl.types import Termination, TimeSplit, TrajectoryRef, TrajectorySummary
+
+SUMMARY = TrajectorySummary(
+    trajectory_id="1-p-0",
+    prompt_id="p",
+    sample_index=0,
+    reward=1.0,
+    termination=Termination.ANSWERED,
+    num_tokens=10,
+    num_response_tokens=5,
+    num_turns=1,
+    num_tool_calls=0,
+    num_failed_tool_calls=0,
+    num_answer_tags=1,
+    num_retries=0,
+    wall_time_s=0.0,
+    policy_version=0,
+)
+
+
+def made(name: str, finished_at: float, **times: float) -> TrajectorySummary:
+    return replace(SUMMARY, trajectory_id=name, finished_at=finished_at, times=TimeSplit(**times))
+
+
+# Two places, from 0 to 10: A and then C on one, B on the other.
+A = made("a", 4.0, generate_s=4.0)
+B = made("b", 6.0, generate_s=2.0, judge_queue_s=3.0, tool_s=1.0)
+C = made("c", 10.0, admission_wait_s=4.0, generate_s=1.0, engine_queue_s=1.0, tool_s=4.0)
+BATCH = [A, B, C]
+STEP = StepTime(rollout_s=10.0, update_s=5.0, weight_sync_s=1.0)
+
+
+def test_who_finishes_early_waits_for_the_last_of_the_batch():
+    ended = end_together([TrajectoryRef(summary=summary, ref=None) for summary in BATCH])
+    assert [each.summary.times.tail_wait_s for each in ended] == [6.0, 4.0, 0.0]
+    assert all(sum(_parts(each.summary).values()) == 10.0 for each in ended)
+
+
+def _parts(summary: TrajectorySummary) -> dict[str, float]:
+    return {name: value for name, value in split_metrics([summary]).items() if name.startswith("time/trajectory_")}
+
+
+def test_the_means_of_the_parts_are_metrics():
+    metrics = split_metrics(BATCH)
+    assert metrics["time/trajectory_generate_s_mean"] == pytest.approx(7 / 3)
+    assert metrics["time/trajectory_judge_queue_s_mean"] == 1.0
+
+
+def test_the_critical_path_goes_from_the_last_to_end_to_whom_it_waited_for():
+    assert [summary.trajectory_id for summary in critical_path(BATCH)] == ["a", "c"]
+    assert critical_path([]) == []
+
+
+def test_places_are_counted_where_most_ran_at_once_and_a_place_is_handed_on_in_no_time():
+    assert num_places(BATCH) == 2
+
+
+def test_the_shares_of_the_place_time_add_up_to_one():
+    shares = place_shares(BATCH, STEP)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    place_time_s = 2 * 16.0
+    assert shares["generate"] == pytest.approx(7.0 / place_time_s)
+    assert shares["empty"] == pytest.approx(4.0 / place_time_s)
+    assert shares["update"] == pytest.approx(10.0 / place_time_s)
+
+
+@pytest.mark.parametrize(
+    ("shares", "line"),
+    [
+        ({"generate": 0.59, "judge_queue": 0.3, "tool": 0.11}, "engines idle 41%: the judge's queue is the bottleneck"),
+        ({"generate": 0.5, "judge_queue": 0.1, "tool": 0.4}, "engines idle 50%: the tools are the bottleneck"),
+        ({"generate": 0.5, "tokenise": 0.5}, "raise `rollout.num_workers`"),
+        ({"generate": 0.4, "empty": 0.6}, "the last trajectories are the bottleneck"),
+        ({"generate": 0.3, "update": 0.5, "empty": 0.2}, "engines idle 70%: the update is the bottleneck"),
+        ({"generate": 0.3, "retry": 0.7}, "episodes that fail"),
+        ({"generate": 0.9, "tool": 0.1}, "engines busy 90%: sampling is the bottleneck; raise `rollout.num_engines`"),
+        ({"generate": 0.3, "engine_queue": 0.7}, "engines busy 100%: requests wait in the engines"),
+        ({}, "no trajectory was made"),
+    ],
+)
+def test_the_advice_is_about_the_largest_idle_part_or_about_the_engines(shares: dict[str, Any], line: str):
+    complete = {"engine_queue": 0.0, "generate": 0.0} | shares if shares else shares
+    assert line in advice(complete)
+
+
+def test_the_line_of_a_step_names_the_path_what_it_spent_and_the_advice():
+    line = describe_step(7, BATCH, STEP)
+    assert "critical path a > c: generate 5.0, update 5.0, tool 4.0" in line
+    assert "of 16.0 s; engines idle" in line
+
+
+def test_the_stages_of_a_step_are_metrics_that_add_up():
+    assert STEP.metrics() == {
+        "time/rollout_s": 10.0,
+        "time/update_s": 5.0,
+        "time/weight_sync_s": 1.0,
+        "time/step_s": 16.0,
+    }
