@@ -91,7 +91,9 @@ class ChatTokens:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of sampled ids, without the turn-end token if they end with one."""
         ids = list(token_ids)
-        return str(self._tokenizer.decode(ids[:-1] if ids and ids[-1] == self.turn_end_id else ids))
+        # The library's own tokenizer: what wraps it looks at every id, and may tidy up what was sampled.
+        decode = self._tokenizer.backend_tokenizer.decode
+        return decode(ids[:-1] if ids and ids[-1] == self.turn_end_id else ids, skip_special_tokens=False)
 
     def conversation(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
         """Tokenise a whole dialogue the way a rollout would have produced it, for supervised training.

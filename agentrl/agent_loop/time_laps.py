@@ -1,6 +1,6 @@
 """Divides the wall time of an episode into parts, without a gap."""
 
-from dataclasses import replace
+from collections import defaultdict
 
 from agentrl import clock
 from agentrl.types import TimeSplit
@@ -12,7 +12,12 @@ class TimeLaps:
     def __init__(self) -> None:
         """Start the first lap."""
         self._began_at = clock.now()
-        self.split = TimeSplit()
+        self._spent_s: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def split(self) -> TimeSplit:
+        """The laps that have ended."""
+        return TimeSplit(**self._spent_s)
 
     def end(self, part: str, *, queue_s: float = 0.0, queue: str = "") -> None:
         """End a lap.
@@ -25,7 +30,6 @@ class TimeLaps:
         now = clock.now()
         lap_s, self._began_at = now - self._began_at, now
         waited_s = min(max(0.0, queue_s), lap_s)
-        changes = {part: getattr(self.split, part) + lap_s - waited_s}
+        self._spent_s[part] += lap_s - waited_s
         if waited_s:
-            changes[queue] = getattr(self.split, queue) + waited_s
-        self.split = replace(self.split, **changes)
+            self._spent_s[queue] += waited_s

@@ -12,7 +12,7 @@ import sysconfig
 import threading
 from collections import deque
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 
 from agentrl import clock
 
@@ -88,14 +88,14 @@ class LoopLag:
                 )
 
     def _watch(self) -> None:
-        held: FrameType | None = None
+        held: CodeType | None = None
         while not self._stopped.wait(_INTERVAL_S):
             seen = None
             if clock.now() - self._beat_at > _INTERVAL_S + _LOOK_AFTER_S:
                 seen = blocking_frame(sys._current_frames().get(self._loop_thread))
-            if seen is not None and seen is held:  # and not one of many short calls
+            if seen is not None and seen.f_code is held:  # and not one of many short calls
                 self._blocked_by = f"{seen.f_code.co_filename}:{seen.f_lineno} {seen.f_code.co_qualname}"
-            held = seen
+            held = None if seen is None else seen.f_code
 
 
 def blocking_frame(innermost: FrameType | None) -> FrameType | None:
