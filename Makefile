@@ -46,6 +46,8 @@ test-vllm: vllm
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rollout/embedded_engine.py
 	$(BIN)/python -m benchmarks.rollout.scheduler
+	$(BIN)/python -m benchmarks.rollout.loop_overhead
+	$(BIN)/python -m benchmarks.rollout.blocking_tool
 	$(BIN)/python -m benchmarks.judge.floor
 	$(BIN)/python -m benchmarks.judge.speed
 	$(BIN)/python -m benchmarks.judge.overhead

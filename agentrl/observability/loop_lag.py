@@ -47,6 +47,7 @@ class LoopLag:
         self._name = name
         self._samples: deque[float] = deque(maxlen=_MAX_SAMPLES)
         self._worst = (0.0, "")
+        self._warned_of: set[str] = set()
         self._blocked_by = ""
         self._beat_at = clock.now()
         self._loop_thread = threading.get_ident()
@@ -55,9 +56,10 @@ class LoopLag:
         threading.Thread(target=self._watch, name=f"lag of {name}", daemon=True).start()
 
     def take(self) -> Lag:
-        """Return the lag since the last call."""
+        """Return the lag since the last call; what was warned of before is warned of again."""
         samples = sorted(self._samples)
         self._samples.clear()
+        self._warned_of.clear()
         blocked_by, self._worst = self._worst[1], (0.0, "")
         if not samples:
             return Lag(p99_s=0.0, max_s=0.0, blocked_by=blocked_by)
@@ -77,7 +79,8 @@ class LoopLag:
             blocked_by, self._blocked_by = self._blocked_by, ""
             if lag_s > self._worst[0]:
                 self._worst = (lag_s, blocked_by)
-            if lag_s > _WARN_ABOVE_S:
+            if lag_s > _WARN_ABOVE_S and blocked_by not in self._warned_of:
+                self._warned_of.add(blocked_by)
                 logger.warning(
                     "%s: its event loop was late by %.2f s: %s",
                     self._name,

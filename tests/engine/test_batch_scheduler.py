@@ -113,3 +113,13 @@ async def test_every_parked_row_is_found_by_its_next_turn(save_model: Save) -> N
     assert scheduler.stats().num_cached_tokens - before == sum(len(r.prompt_ids) - 5 for r in second)
     for request in second:
         assert_greedy(folder, request)
+
+
+def test_a_completion_tells_how_long_it_waited_for_a_row_and_not_how_long_it_ran(save_model: Save) -> None:
+    _, scheduler = scheduler_on(save_model(seed=0), num_rows=1)
+    first, second = (submit(scheduler, random_prompt(seed, 8), 3, f"r{seed}") for seed in range(2))
+    first.arrived_at -= 5.0
+    while not second.future.done():
+        scheduler.tick()
+    assert first.future.result(0).queue_s == pytest.approx(5.0, abs=1.0)
+    assert second.future.result(0).queue_s < 4.0
