@@ -1,6 +1,6 @@
 import pickle
 
-from ray import cloudpickle
+from ray.cloudpickle.cloudpickle import dumps
 
 from agentrl.types import Deadline
 
@@ -10,5 +10,5 @@ def test_a_deadline_crosses_processes_as_the_seconds_that_remain():
 
 
 def test_a_deadline_is_sent_by_name_and_not_as_code():
-    sent = cloudpickle.dumps(Deadline.after(10.0))
+    sent = dumps(Deadline.after(10.0))
     assert len(sent) < 200, "one goes along with every turn"

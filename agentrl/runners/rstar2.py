@@ -5,20 +5,17 @@ sync, `run.num_steps` times. Only plain data goes to the workers, and only refer
 tokens travel from worker to worker.
 """
 
-import logging
 import sys
 import time
 from dataclasses import replace
 
 from agentrl.config.load import LoadedConfig, load_run_config
-from agentrl.observability.step_time import StepTime, describe_step
+from agentrl.observability.step_time import StepTime
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.command_line import make_parser, run_command
 from agentrl.runners.run import Run, prepare, running
 from agentrl.runners.run_directory import RunState
-from agentrl.runners.steps import collect_batch, finish, restore, save, validate
-
-logger = logging.getLogger(__name__)
+from agentrl.runners.steps import collect_batch, explain_time, finish, restore, save, validate
 
 
 async def train(loaded: LoadedConfig) -> None:
@@ -50,7 +47,7 @@ async def train_step(run: Run, state: RunState) -> RunState:
     time_spent = StepTime(rollout_s=rolled_out - started, update_s=updated - rolled_out, weight_sync_s=synced - updated)
     validation = await validate(run, step=state.step)
     run.metrics.log(state.step, batch.metrics | actor_metrics | time_spent.metrics() | validation)
-    logger.info("%s", describe_step(state.step, batch.summaries, time_spent))
+    explain_time(state.step, batch, time_spent)
     await save(run, state)
     run.progress.finish_step()
     return state

@@ -9,7 +9,7 @@ from agentrl.errors import RolloutError
 from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
-from agentrl.observability.step_time import split_metrics
+from agentrl.observability.step_time import StepTime, describe_step, split_metrics
 from agentrl.runners.run import EvaluationRun, Run
 from agentrl.runners.run_directory import RunState
 from agentrl.types import Group, Prompt, TrajectorySummary
@@ -82,6 +82,11 @@ async def _collect_once(run: Run, state: RunState) -> Batch:
     counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
     metrics = summarise(seen) | split_metrics(seen) | drops | counts | await run.rollouts.metrics()
     return Batch(groups=kept, summaries=seen, metrics=metrics, state=state)
+
+
+def explain_time(step: int, batch: Batch, spent: StepTime) -> None:
+    """Log in one line what decided how long a step took, and what to do about it."""
+    logger.info("%s", describe_step(step, batch.summaries, spent))
 
 
 async def validate(run: Run, *, step: int) -> dict[str, float]:

@@ -3,7 +3,7 @@
     python -m benchmarks.rollout.loop_overhead [--trajectories 1024] [--rounds 3] [--json FILE]
 
 Every trajectory has three turns of about 400 tokens: two call the Python tool with a program of 300 characters, the third
-answers. An engine that only waits (2 to 6 s a turn, seeded) gives them; the tokenizer is the demo's.
+answers. An engine that only waits (3 to 9 s a turn, seeded) gives them; the tokenizer is the demo's.
 
 - *alone*: the worker in this process with a tool that answers at once. CPU time of all threads of the process, less that of the
   engine and the tool alone (as many calls of them, without a loop).
@@ -46,7 +46,7 @@ from benchmarks.rollout.lag import idle_lag, sample_lag
 
 _MODEL = "examples/arithmetic/policy"
 _NUM_TURNS = 3
-_TURN_S = (2.0, 6.0)
+_TURN_S = (3.0, 9.0)
 _THOUGHT = "I add the two numbers and look whether the sum is right. " * 6
 _PROGRAM = "".join(f"x{n} = {n} * {n} + 1\\n" for n in range(16)) + "print(x7)"
 _PYTHON_CALL = f'{{"name": "python_code_with_standard_io", "arguments": {{"code": "{_PROGRAM}"}}}}'

@@ -10,10 +10,20 @@ import pytest
 from agentrl.config.load import load_run_config
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import RolloutError
+from agentrl.observability.step_time import StepTime
 from agentrl.runners.run import Plan, Run
 from agentrl.runners.run_directory import RunDirectory, RunState
-from agentrl.runners.steps import collect_batch
-from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
+from agentrl.runners.steps import collect_batch, explain_time
+from agentrl.types import (
+    Failure,
+    FailureClass,
+    Group,
+    Prompt,
+    Termination,
+    TimeSplit,
+    TrajectoryRef,
+    TrajectorySummary,
+)
 
 
 class ScriptedRollouts:
@@ -168,3 +178,12 @@ async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith("step 1 rollout: `judge`: 15 tries failed, 5 trajectories lost, such as ")
     assert warning.endswith("-0: judge: no verdict")
+
+
+async def test_where_the_time_of_a_step_went_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    batch = await collect_batch(make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True)), RunState())
+    assert batch.metrics["time/trajectory_generate_s_mean"] == 0.0
+    played = [replace(made, times=TimeSplit(generate_s=1.0), finished_at=1.0) for made in batch.summaries]
+    with caplog.at_level("INFO"):
+        explain_time(1, replace(batch, summaries=played), StepTime(rollout_s=1.0, update_s=3.0, weight_sync_s=0.5))
+    assert "the update is the bottleneck" in caplog.text

@@ -74,7 +74,8 @@ async def test_calls_run_at_once_and_are_answered_in_the_order_of_the_calls() ->
     async with asyncio.timeout(0.6):
         results = await executor(TestTool(sleep_and_tell)).execute(calls, EPISODE, deadline=Deadline.after(5))
     assert [result.text for result in results] == ["0.3", "0.1", "0.2", "0.1"]
-    assert [round(result.wall_time_s, 1) for result in results] == [0.3, 0.1, 0.2, 0.1]
+    for result in results:
+        assert result.wall_time_s >= float(result.text) - 0.01
 
 
 async def test_a_call_that_does_not_parse_is_answered_with_the_reason() -> None:
