@@ -115,11 +115,13 @@ async def test_every_parked_row_is_found_by_its_next_turn(save_model: Save) -> N
         assert_greedy(folder, request)
 
 
-def test_a_completion_tells_how_long_it_waited_for_a_row_and_not_how_long_it_ran(save_model: Save) -> None:
+async def test_a_completion_tells_how_long_it_waited_for_a_row_and_not_how_long_it_ran(save_model: Save) -> None:
     _, scheduler = scheduler_on(save_model(seed=0), num_rows=1)
     first, second = (submit(scheduler, random_prompt(seed, 8), 3, f"r{seed}") for seed in range(2))
     first.arrived_at -= 5.0
-    while not second.future.done():
+    while not second.outcome:
         scheduler.tick()
-    assert first.future.result(0).queue_s == pytest.approx(5.0, abs=1.0)
-    assert second.future.result(0).queue_s < 4.0
+    assert isinstance(first.outcome, Completion)
+    assert isinstance(second.outcome, Completion)
+    assert first.outcome.queue_s == pytest.approx(5.0, abs=1.0)
+    assert second.outcome.queue_s < 4.0
