@@ -55,6 +55,7 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.judge.soak
+	$(BIN)/python -m benchmarks.rollout.kills
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@
     ├── RolloutError           the world failed under one trajectory: counted, retried, never a reward
     │   ├── JudgeUnavailableError
     │   ├── EngineError
+    │   │   └── EngineDeadError
     │   └── WorkerDiedError
     └── WorkerError            a worker raised something unexpected; ends with its traceback
 
@@ -62,6 +63,10 @@ class JudgeUnavailableError(RolloutError):
 
 class EngineError(RolloutError):
     """An engine died or gave a reply that cannot be trained on."""
+
+
+class EngineDeadError(EngineError):
+    """An engine can answer nothing more: its process is gone, what computes in it has ended, or it hangs."""
 
 
 class WorkerDiedError(RolloutError):

@@ -328,7 +328,7 @@ class TrajectoryRef:
 
     summary: TrajectorySummary
     ref: Any
-    """Ray ObjectRef of the `Trajectory` in a run; the `Trajectory` itself where no Ray is involved."""
+    """Ray ObjectRef of the `Trajectory` in a run; the `Trajectory` itself where no worker made it, or no Ray is involved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import numpy as np
 from agentrl import clock
 from agentrl.agent_loop.kv_forecast import KvForecast
 from agentrl.agent_loop.waiting_line import Waiting, WaitingLine
-from agentrl.errors import ConfigError
+from agentrl.errors import AgentRLError, ConfigError
 
 _FORECAST_SHARE = 0.9
 """Of an engine's memory that the forecast may fill. What a memory that overflows throws out is computed again, which slows all
@@ -41,6 +41,7 @@ class _Room:
     """What is given out of one engine."""
 
     kv_tokens: float
+    is_open: bool = True
     started_at: dict[int, float] = field(default_factory=dict)
     """Of each that has a place, by its number."""
     prompt_tokens: int = 0
@@ -88,6 +89,7 @@ class Admission:
         self._forecast = KvForecast(max_response_tokens)
         self._order, self._numbers = itertools.count(), itertools.count()
         self._line: WaitingLine[Place] = WaitingLine()
+        self._failure: AgentRLError | None = None
 
     def refuse_too_long(self, num_prompt_tokens: int) -> None:
         """Refuse what would wait for ever.
@@ -103,7 +105,13 @@ class Admission:
             )
 
     async def enter(self, prompt_id: str, *, num_prompt_tokens: int) -> Place:
-        """Wait for a place."""
+        """Wait for a place.
+
+        Raises:
+            AgentRLError: there are no engines any more (`fail`).
+        """
+        if self._failure:
+            raise self._failure
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         waiting = Waiting(
             prompt_id=prompt_id, order=next(self._order), num_prompt_tokens=num_prompt_tokens, place=future
@@ -114,7 +122,7 @@ class Admission:
             return await future
         except asyncio.CancelledError:
             self._line.remove(waiting)
-            if future.done() and not future.cancelled():
+            if future.done() and not future.cancelled() and not future.exception():
                 self.leave(future.result())  # it came at the same moment
             raise
 
@@ -122,6 +130,24 @@ class Admission:
         """Give a place back."""
         self._rooms[place.engine].remove(place)
         self._admit()
+
+    def close(self, engine: int) -> None:
+        """Let nobody in there, until `reopen`; those who are there keep their places."""
+        self._rooms[engine].is_open = False
+
+    def reopen(self, engine: int) -> None:
+        """Let trajectories in there again."""
+        self._rooms[engine].is_open = True
+        self._admit()
+
+    def fail(self, error: AgentRLError) -> None:
+        """Raise `error` for everybody who waits, now and later."""
+        self._failure = error
+        while self._line:
+            waiting = self._line.first()
+            self._line.remove(waiting)
+            if not waiting.place.done():
+                waiting.place.set_exception(error)
 
     def learn(self, place: Place, prompt_id: str, *, num_response_tokens: int, duration_s: float) -> None:
         """Note what a trajectory that finished by itself took, before it leaves."""
@@ -158,7 +184,7 @@ class Admission:
         )
 
     def _fits(self, room: _Room, num_prompt_tokens: int, max_tokens: int) -> bool:
-        if room.num_trajectories >= self._max_trajectories:
+        if not room.is_open or room.num_trajectories >= self._max_trajectories:
             return False
         if room.max_tokens + max_tokens <= room.kv_tokens:
             return True

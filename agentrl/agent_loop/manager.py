@@ -1,32 +1,39 @@
 """The driver's side of the rollouts: which trajectory runs where, and when a group is complete.
 
 It is driven by events alone. A trajectory enters where its reservation of KV memory fits (`admission`), keeps that engine for
-all its turns, and the next one starts the moment it ends. The first trajectory of every prompt starts before the second of any:
-what they take tells which prompts take long, and those go first from then on.
+all its turns, and the next one starts the moment it ends. Where the engine dies, it begins again, in a fresh episode, on one
+that lives. The first trajectory of every prompt starts before the second of any: what they take tells which prompts take long,
+and those go first from then on.
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from agentrl import clock
 from agentrl.agent_loop.admission import Admission
 from agentrl.agent_loop.failure_budget import FailureBudget
+from agentrl.agent_loop.loop_workers import LoopWorkers
 from agentrl.agent_loop.tries import longest_s
-from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
+from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport, failed_trajectory, summarise_trajectory
+from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
-from agentrl.errors import AgentRLError, ConfigError, WorkerDiedError
+from agentrl.errors import AgentRLError, ConfigError, EngineDeadError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.step_time import end_together
-from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectoryRef, TrajectorySummary
+from agentrl.types import Failure, FailureClass, Group, Prompt, TrajectoryRef, TrajectorySummary
 
 logger = logging.getLogger(__name__)
 
 _WORKER_TRIES = 2
 """Workers that a trajectory is given to; a worker itself tries again in fresh episodes, `rollout.max_retries` times."""
+
+_MAX_MOVES = 3
+"""Engines that may die under one trajectory before it is given up: it may be what kills them."""
 
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -40,7 +47,7 @@ class AgentLoopManager:
     def __init__(
         self,
         rollout: RolloutSection,
-        engines: Sequence[WorkerHandle],
+        engines: EngineFleet,
         workers: Sequence[WorkerHandle],
         *,
         kv_tokens: Sequence[int],
@@ -50,15 +57,14 @@ class AgentLoopManager:
 
         Args:
             rollout: how trajectories are made.
-            engines: what samples.
+            engines: what samples; the manager follows which of them live.
             workers: what plays episodes.
             kv_tokens: KV memory of each engine in tokens, 0 where it has no bound of its own.
             reward_timeout_s: part of how long a trajectory may take.
         """
-        self._engines = list(engines)
+        self._engines = engines
         self._max_prompt_tokens = rollout.max_prompt_tokens
-        self._workers = list(workers)
-        self._turns = itertools.count()
+        self._workers = LoopWorkers(workers)
         self._prompt_tokens: dict[str, int] = {}
         self._admission = Admission(
             kv_tokens,
@@ -66,6 +72,7 @@ class AgentLoopManager:
             max_response_tokens=rollout.max_response_tokens,
             policy=rollout.admission,
         )
+        engines.report_to(self._admission)
         self._budget = FailureBudget(rollout)
         self._timeout_s = longest_s(rollout, reward_timeout_s=reward_timeout_s) + _MARGIN_S
 
@@ -84,6 +91,8 @@ class AgentLoopManager:
             whose infrastructure failed are in it, without a reward.
 
         Raises:
+            EngineError: every engine is dead for good.
+            WorkerError: every agent-loop worker is.
             RolloutError, DataError: too many could not be made (`FailureBudget`).
         """
         requests = [
@@ -104,8 +113,8 @@ class AgentLoopManager:
             ConfigError: some are longer than `rollout.max_prompt_tokens`, the message names the first of them; or no engine
                 has the memory for a trajectory.
         """
-        count = len(self._workers)
-        shares = [worker.prompt_lengths(list(prompts[index::count])) for index, worker in enumerate(self._workers)]
+        workers = self._workers.all
+        shares = [worker.prompt_lengths(list(prompts[n :: len(workers)])) for n, worker in enumerate(workers)]
         self._prompt_tokens = {name: length for share in await all_of(shares) for name, length in share.items()}
         long = sorted(
             (name, length) for name, length in self._prompt_tokens.items() if length > self._max_prompt_tokens
@@ -119,83 +128,114 @@ class AgentLoopManager:
         self._admission.refuse_too_long(max(self._prompt_tokens.values(), default=0))
 
     async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
-        """Have every trajectory of `groups` written down, by a worker; the bytes do not pass through here."""
-        refs = [made.ref for group in groups for made in group.trajectories if made.ref is not None]
-        await self._workers[0].record(step, list(prompts), validation, *refs)
+        """Have every trajectory of `groups` written down, by a worker; the bytes do not pass through here.
+
+        Raises:
+            WorkerDiedError, WorkerError: see `LoopWorkers.ask`.
+        """
+        refs = [made.ref for group in groups for made in group.trajectories]
+        await self._workers.ask(lambda worker, again: worker.record(step, list(prompts), validation, again, *refs))
 
     async def metrics(self) -> dict[str, float]:
-        """Return `judge/...` over all workers and the event-loop lag of the worst, since the last call."""
-        reports: list[WorkerReport] = await all_of(worker.report() for worker in self._workers)
+        """Return `judge/...` over all workers, the event-loop lag of the worst, and the engines that died, since the last call."""
+        reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
         judge = sum((report.judge for report in reports), JudgeStats())
         return {
-            "rollout/loop_lag_s_p99": max(report.lag.p99_s for report in reports),
-            "rollout/loop_lag_s_max": max(report.lag.max_s for report in reports),
+            "rollout/loop_lag_s_p99": max((report.lag.p99_s for report in reports), default=math.nan),
+            "rollout/loop_lag_s_max": max((report.lag.max_s for report in reports), default=math.nan),
+            "rollout/engine_deaths": float(self._engines.take_num_deaths()),
             "reward/checks_given_up": float(sum(report.num_checks_given_up for report in reports)),
             **judge.metrics(),
         }
 
     async def aclose(self) -> None:
         """Let the workers close tools and rewards, as far as they still can."""
+        await self._workers.aclose()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await all_of(worker.aclose() for worker in self._workers)
+                await all_of(worker.aclose() for worker in self._workers.living)
         except (TimeoutError, AgentRLError) as error:
             logger.warning("agent-loop workers did not close in order: %r", error)
 
     async def _make(
         self, request: TrajectoryRequest, on_finished: Callable[[TrajectorySummary], None]
     ) -> TrajectoryRef:
-        prompt_id = request.prompt.prompt_id
-        num_prompt_tokens = self._prompt_tokens.get(prompt_id, self._max_prompt_tokens)
+        attempts, reason = (replace(request, attempt=attempt) for attempt in itertools.count()), ""
         entered_at = clock.now()
-        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens)
-        started_at = clock.now()
-        try:
-            made = await self._run(request, place.engine)
-            num_response_tokens = max(0, made.summary.num_tokens - num_prompt_tokens)
-            duration_s = clock.now() - started_at
-            self._admission.learn(place, prompt_id, num_response_tokens=num_response_tokens, duration_s=duration_s)
-        finally:
-            self._admission.leave(place)
+        for _ in range(_MAX_MOVES + 1):
+            try:
+                made = await self._make_on_one_engine(request.prompt.prompt_id, attempts, entered_at=entered_at)
+                break
+            except EngineDeadError as error:
+                reason = str(error)
+                logger.debug("trajectory %s begins again: %s", request.trajectory_id, reason)
+        else:
+            reason = f"{_MAX_MOVES + 1} engines failed under it, the last with: {reason}"
+            made = _timed(_given_up(next(attempts), FailureClass.ENGINE, reason), entered_at, clock.now(), clock.now())
         self._budget.add(made.summary)
         on_finished(made.summary)
-        times = replace(
-            made.summary.times,
-            admission_wait_s=started_at - entered_at,
-            dispatch_s=duration_s - made.summary.times.held_s,
-        )
-        return replace(made, summary=replace(made.summary, times=times, finished_at=started_at + duration_s))
+        return made
 
-    async def _run(self, request: TrajectoryRequest, engine: int) -> TrajectoryRef:
+    async def _make_on_one_engine(
+        self, prompt_id: str, attempts: Iterator[TrajectoryRequest], *, entered_at: float
+    ) -> TrajectoryRef:
+        """Wait for a place and make the trajectory there; what it waited since `entered_at` counts as waiting for admission.
+
+        Raises:
+            EngineDeadError: the engine could not go on; it is closed until it can.
+        """
+        num_prompt_tokens = self._prompt_tokens.get(prompt_id, self._max_prompt_tokens)
+        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens)
+        engine, started_at = self._engines[place.engine], clock.now()
+        try:
+            made = await self._run(attempts, engine)
+            num_response_tokens = max(0, made.summary.num_tokens - num_prompt_tokens)
+            ended_at = clock.now()
+            duration_s = ended_at - started_at
+            self._admission.learn(place, prompt_id, num_response_tokens=num_response_tokens, duration_s=duration_s)
+        except EngineDeadError as error:
+            self._engines.suspect(place.engine, engine, error)  # before the place is given to another
+            raise
+        finally:
+            self._admission.leave(place)
+        return _timed(made, entered_at, started_at, ended_at)
+
+    async def _run(self, attempts: Iterator[TrajectoryRequest], engine: WorkerHandle) -> TrajectoryRef:
+        """Have one worker after the other try; what one of them left in an engine or a tool is none of the next one's."""
         reason = ""
-        first = next(self._turns)
-        for turn in range(first, first + _WORKER_TRIES):
-            worker = self._workers[turn % len(self._workers)]
+        for _ in range(_WORKER_TRIES):
+            worker, request = await self._workers.next(), next(attempts)
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    summary, ref = await worker.call_keeping_second("run", request, self._engines[engine])
+                    summary, ref = await worker.call_keeping_second("run", request, engine)
                 return TrajectoryRef(summary=summary, ref=ref)
-            except (TimeoutError, WorkerDiedError) as error:
-                reason = str(error) or f"{worker!r}: no answer in {self._timeout_s:g} s"
+            except WorkerDiedError as error:
+                reason = str(error)
+                self._workers.note_death(worker)
+            except TimeoutError:
+                reason = f"{worker!r}: no answer in {self._timeout_s:g} s"
                 logger.warning("trajectory %s: %s", request.trajectory_id, reason)
-        return TrajectoryRef(summary=_given_up(request, reason), ref=None)
+        return _given_up(next(attempts), FailureClass.WORKER, reason)
+
+    async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
+        """Return what a worker measured; None if it died, and took that with it."""
+        try:
+            return await worker.report()
+        except WorkerDiedError:
+            self._workers.note_death(worker)
+            return None
 
 
-def _given_up(request: TrajectoryRequest, reason: str) -> TrajectorySummary:
-    return TrajectorySummary(
-        trajectory_id=request.trajectory_id,
-        prompt_id=request.prompt.prompt_id,
-        sample_index=request.sample_index,
-        reward=None,
-        termination=Termination.INFRA_ERROR,
-        num_tokens=0,
-        num_response_tokens=0,
-        num_turns=0,
-        num_tool_calls=0,
-        num_failed_tool_calls=0,
-        num_answer_tags=0,
-        num_retries=0,
-        wall_time_s=0.0,
-        policy_version=0,
-        failures=(Failure(failure_class=FailureClass.WORKER, message=reason),),
+def _given_up(request: TrajectoryRequest, failure_class: FailureClass, reason: str) -> TrajectoryRef:
+    record = failed_trajectory(request, [Failure(failure_class=failure_class, message=reason)])
+    return TrajectoryRef(summary=summarise_trajectory(record), ref=record)
+
+
+def _timed(made: TrajectoryRef, entered_at: float, started_at: float, ended_at: float) -> TrajectoryRef:
+    """Note the parts of a trajectory's time that only this side knows."""
+    times = replace(
+        made.summary.times,
+        admission_wait_s=started_at - entered_at,
+        dispatch_s=ended_at - started_at - made.summary.times.held_s,
     )
+    return replace(made, summary=replace(made.summary, times=times, finished_at=ended_at))

@@ -16,7 +16,7 @@ from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
 from agentrl.config.schema import RolloutSection
 from agentrl.engine.base import Engine
-from agentrl.errors import EngineError
+from agentrl.errors import EngineDeadError, EngineError, WorkerDiedError
 from agentrl.tools.base import Episode
 from agentrl.types import (
     Completion,
@@ -80,6 +80,7 @@ class ToolAgentLoop:
         """Play one episode to its end.
 
         Raises:
+            EngineDeadError: the engine has to be looked after: it is dead, or did not answer.
             RolloutError: engine or tool infrastructure failed; nothing of the episode may be trained on.
         """
         laps = TimeLaps()
@@ -133,9 +134,11 @@ class ToolAgentLoop:
             async with asyncio.timeout(allowed.remaining_s() + _ENGINE_GRACE_S):
                 completion = await engine.generate(builder.token_ids, params, request_id=request_id, deadline=allowed)
         except TimeoutError as error:
-            raise EngineError(
+            raise EngineDeadError(
                 f"engine: no answer to request {request_id} {_ENGINE_GRACE_S:g} s after its deadline"
             ) from error
+        except WorkerDiedError as error:
+            raise EngineDeadError(str(error)) from error
         # An engine that was too busy for a first token says nothing about the policy; one that gave some ran out of time.
         if not completion.token_ids and (turn == 0 or completion.finish_reason is not FinishReason.ABORT):
             raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from agentrl.config.schema import RolloutSection
 from agentrl.errors import (
     DataError,
+    EngineDeadError,
     EngineError,
     JudgeUnavailableError,
     RolloutError,
@@ -38,10 +39,13 @@ def failing_as(infrastructure: FailureClass, data: FailureClass) -> Iterator[Non
     """Give what fails inside its class; `infrastructure` and `data` are for what does not tell by itself.
 
     Raises:
-        FailedTryError: instead of a `RolloutError` or a `DataError`. Everything else passes: it is our fault, and ends the run.
+        FailedTryError: instead of a `RolloutError` or a `DataError`. An `EngineDeadError` passes: it is
+            for who knows another engine. So does everything else: it is our fault, and ends the run.
     """
     try:
         yield
+    except EngineDeadError:
+        raise
     except DataError as error:
         cause = error.cause if isinstance(error, UnexplainedError) else ""
         raise _failed(data, error, cause) from error

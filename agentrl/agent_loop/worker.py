@@ -64,6 +64,8 @@ class TrajectoryRequest:
     step: int
     prompt: Prompt
     sample_index: int
+    attempt: int = 0
+    """How many times it was begun before, elsewhere."""
 
     @property
     def trajectory_id(self) -> str:
@@ -139,7 +141,11 @@ class AgentLoopWorker:
         return await asyncio.to_thread(_count_tokens, tokens, prompts)
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
-        """Make one trajectory, in a fresh episode again while that may help; after the last try, a record of what failed."""
+        """Make one trajectory, in a fresh episode again while that may help; after the last try, a record of what failed.
+
+        Raises:
+            EngineDeadError: it must be begun again on another engine.
+        """
         failures: list[Failure] = []
         started = clock.now()
         with self._noted():
@@ -151,10 +157,17 @@ class AgentLoopWorker:
         made = replace(made, times=replace(made.times, retry_s=clock.now() - started - made.times.held_s))
         return summarise_trajectory(made), made
 
-    async def record(self, step: int, prompts: Sequence[Prompt], validation: bool, *trajectories: Trajectory) -> None:
-        """Write finished trajectories of any worker into the run directory; they never pass through the driver."""
+    async def record(
+        self, step: int, prompts: Sequence[Prompt], validation: bool, again: bool, *trajectories: Trajectory
+    ) -> None:
+        """Write finished trajectories of any worker into the run directory; they never pass through the driver.
+
+        `again` says that another worker has begun to, and died: what it has written is left out.
+        """
         store = TrajectoryStore(Path(self._config.run_dir))
-        await asyncio.to_thread(store.append, step, trajectories, prompts=prompts, validation=validation)
+        await asyncio.to_thread(
+            store.append, step, trajectories, prompts=prompts, validation=validation, leave_out_recorded=again
+        )
 
     async def report(self) -> WorkerReport:
         """Return what only this process knows."""
@@ -245,12 +258,13 @@ class AgentLoopWorker:
     ) -> Trajectory:
         retry = len(failures)
         # The id of a fresh episode is its own: state that a tool kept for the failed one must not be found again.
-        episode_id = request.trajectory_id if retry == 0 else f"{request.trajectory_id}-retry{retry}"
+        begun_again = f"-again{request.attempt}" if request.attempt else ""
+        episode_id = f"{request.trajectory_id}{begun_again}" + (f"-retry{retry}" if retry else "")
         episode = EpisodeRequest(
             trajectory_id=episode_id,
             prompt=request.prompt,
             sample_index=request.sample_index,
-            seed=f"{self._config.run_seed}/{request.trajectory_id}{seed_suffix(failures)}",
+            seed=f"{self._config.run_seed}/{request.trajectory_id}{begun_again}{seed_suffix(failures)}",
         )
         timeout_s = self._config.rollout.trajectory_timeout_s
         started = clock.now()
@@ -270,7 +284,13 @@ class AgentLoopWorker:
             with failing_as(FailureClass.REWARD, FailureClass.REWARD_DATA):
                 reward = await score(parts.reward, self._config.reward, request.prompt, trajectory.turns)
         times = replace(trajectory.times, reward_s=clock.now() - started - trajectory.times.held_s)
-        return replace(trajectory, trajectory_id=request.trajectory_id, reward=reward, num_retries=retry, times=times)
+        return replace(
+            trajectory,
+            trajectory_id=request.trajectory_id,
+            reward=reward,
+            num_retries=request.attempt + retry,
+            times=times,
+        )
 
 
 def _count_tokens(tokens: ChatTokens, prompts: Sequence[Prompt]) -> dict[str, int]:
@@ -330,5 +350,5 @@ def failed_trajectory(request: TrajectoryRequest, failures: Sequence[Failure]) -
         turns=(),
         termination=Termination.DATA_ERROR if is_data else Termination.INFRA_ERROR,
         failures=tuple(failures),
-        num_retries=len(failures) - 1,
+        num_retries=request.attempt + len(failures) - 1,
     )

@@ -1,12 +1,13 @@
 """A worker in another process, as an object whose methods can be awaited."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from agentrl.errors import AgentRLError, WorkerDiedError, WorkerError
 
@@ -40,6 +41,10 @@ class WorkerHandle:
 
         return call
 
+    def kill(self) -> None:
+        """End the process at once, however busy it is; calls to it fail from then on."""
+        ray.kill(self._actor)
+
     async def call_keeping_second(self, method: str, *args: Any) -> tuple[Any, Any]:
         """Call a method that returns a pair: give its first part, and a reference to the second.
 
@@ -47,7 +52,12 @@ class WorkerHandle:
         process and outlives the worker, which a `ray.put` inside the worker would not.
         """
         first, second = getattr(self._actor, method).options(num_returns=2).remote(*args)
-        return await self._result(first), second
+        try:
+            return await self._result(first), second
+        except AgentRLError:
+            with contextlib.suppress(RayError):
+                await second  # the same error, which Ray prints where nobody has looked at it
+            raise
 
     async def _result(self, ref: Any) -> Any:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.engine_worker import EngineWorker
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.cluster.learner import Learner, WeightSync
@@ -30,7 +31,7 @@ class Cluster:
     """The running processes that roll out."""
 
     config: RunConfig
-    engines: list[WorkerHandle]
+    engines: EngineFleet
 
     async def spawn_loop_workers(
         self, cls: type, worker_config: Any, *, secret_env: Mapping[str, str]
@@ -76,8 +77,10 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
             env={"OMP_NUM_THREADS": str(threads_per_rank(config))},
         )
         learner = Learner(config.actor, ranks)
-        await all_of([learner.setup(), *(engine.start() for engine in engines)])
-        yield TrainingCluster(config=config, engines=engines, learner=learner, weight_sync=WeightSync(learner, engines))
+        await all_of([learner.setup(), engines.start()])
+        async with contextlib.aclosing(engines):
+            weight_sync = WeightSync(learner, engines)
+            yield TrainingCluster(config=config, engines=engines, learner=learner, weight_sync=weight_sync)
 
 
 @contextlib.asynccontextmanager
@@ -88,8 +91,9 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
         # An engine that asks servers computes nothing itself.
         num_gpus = 0.0 if config.rollout.engine == "openai" else _gpus_per_process(config, num_ranks=0)
         engines = _spawn_engines(config, num_gpus)
-        await all_of(engine.start() for engine in engines)
-        yield Cluster(config=config, engines=engines)
+        await engines.start()
+        async with contextlib.aclosing(engines):
+            yield Cluster(config=config, engines=engines)
 
 
 @contextlib.contextmanager
@@ -105,14 +109,14 @@ def _ray(config: RunConfig, num_processes: int, *, temp_dir: Path, user_folder: 
         yield
 
 
-def _spawn_engines(config: RunConfig, num_gpus: float) -> list[WorkerHandle]:
-    return spawn(
-        EngineWorker,
-        ResourcePool(num_processes=config.rollout.num_engines, num_gpus=num_gpus * gpus_per_engine(config)),
-        config,
-        "engine",
-        max_concurrency=config.rollout.max_concurrent_trajectories + _SPARE_CALLS,
-    )
+def _spawn_engines(config: RunConfig, num_gpus: float) -> EngineFleet:
+    def launch(index: int) -> WorkerHandle:
+        pool = ResourcePool(num_processes=1, num_gpus=num_gpus * gpus_per_engine(config))
+        calls = config.rollout.max_concurrent_trajectories + _SPARE_CALLS
+        [engine] = spawn(EngineWorker, pool, config, "engine", max_concurrency=calls, first_rank=index)
+        return engine
+
+    return EngineFleet(launch, num_engines=config.rollout.num_engines)
 
 
 def num_cores() -> int:

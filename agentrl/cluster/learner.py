@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import ActorSection
 from agentrl.errors import WorkerError
@@ -11,7 +12,7 @@ from agentrl.training.sharding import plan_update
 from agentrl.types import Group
 from agentrl.weight_sync.base import WeightSource
 
-_WEIGHT_SYNC_TIMEOUT_S = 300.0
+_PUBLISH_TIMEOUT_S = 300.0
 
 
 class Learner:
@@ -64,22 +65,25 @@ class Learner:
 class WeightSync:
     """Brings the actor's weights into every engine."""
 
-    def __init__(self, learner: Learner, engines: Sequence[WorkerHandle]) -> None:
+    def __init__(self, learner: Learner, engines: EngineFleet) -> None:
         """Take both ends."""
         self._learner = learner
-        self._engines = list(engines)
+        self._engines = engines
 
     async def push(self, *, version: int) -> None:
-        """Load the current weights into all engines and stamp them `version`.
+        """Load the current weights into all engines and stamp them `version`; see `EngineFleet.push`.
 
         Raises:
-            WorkerError: actor and engines did not finish in time.
+            EngineError: an engine refuses them, or none is left.
+            WorkerError: the actor did not gather them in time.
         """
+        await self._engines.push(lambda: self._publish(version), version=version)
+
+    async def _publish(self, version: int) -> WeightSource:
         try:
-            async with asyncio.timeout(_WEIGHT_SYNC_TIMEOUT_S):
-                source = await self._learner.publish_weights()
-                await all_of(engine.load_weights(source, version=version) for engine in self._engines)
+            async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
+                return await self._learner.publish_weights()
         except TimeoutError as error:
             raise WorkerError(
-                f"weight sync of version {version}: actor and engines did not finish in {_WEIGHT_SYNC_TIMEOUT_S:g} s"
+                f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s"
             ) from error

@@ -39,6 +39,7 @@ def spawn(
     role: str,
     *,
     max_concurrency: int,
+    first_rank: int = 0,
     restart: bool = False,
     env: dict[str, str] | None = None,
     secret_env: Mapping[str, str] | None = None,
@@ -51,6 +52,7 @@ def spawn(
         config: plain data, the same for every process.
         role: passed to the constructor; also names the processes.
         max_concurrency: calls that one process answers at a time (Ray's own default of 1,000 stalls large clusters).
+        first_rank: number of the first process, in its name.
         restart: Ray starts a worker that died again; right for workers that build their state at first use.
         env: further environment variables of the processes; Ray writes them into its logs.
         secret_env: as `env`, but set by the processes themselves before `cls` is built, and never written.
@@ -71,8 +73,8 @@ def spawn(
     wrapped = ray.remote(**options)(_with_secrets(cls) if secret_env else cls)
     arguments = (config, role, dict(secret_env)) if secret_env else (config, role)
     return [
-        WorkerHandle(cast(ActorHandle, wrapped.remote(*arguments)), f"{role} {rank}")
-        for rank in range(pool.num_processes)
+        WorkerHandle(cast(ActorHandle, wrapped.remote(*arguments)), f"{role} {first_rank + index}")
+        for index in range(pool.num_processes)
     ]
 
 

@@ -22,7 +22,7 @@ from agentrl.engine.base import EngineStats
 from agentrl.engine.batch_scheduler import BatchScheduler, Request
 from agentrl.engine.language_model import LanguageModel
 from agentrl.engine.request_check import check_request
-from agentrl.errors import EngineError
+from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
@@ -148,7 +148,7 @@ class TransformersEngine:
 
     async def aclose(self) -> None:
         """Stop; open requests get an `EngineError`."""
-        self._fail(EngineError("engine: it was closed"))
+        self._fail(EngineDeadError("engine: it was closed"))
         if self._work is not None:
             self._work.cancel()
         await asyncio.to_thread(self._thread.shutdown)
@@ -171,7 +171,7 @@ class TransformersEngine:
                     await self._wanted.wait()
         except Exception as error:
             logger.exception("engine: a step failed")
-            self._fail(EngineError(f"engine: it died of {type(error).__name__}: {error}"))
+            self._fail(EngineDeadError(f"engine: it died of {type(error).__name__}: {error}"))
 
     def _end(self, request: Request) -> None:
         request.is_wanted = False

@@ -34,7 +34,7 @@ from agentrl.engine.vllm_arguments import ModelFacts, engine_arguments, process_
 from agentrl.engine.vllm_load import EngineLoad
 from agentrl.engine.vllm_worker import WeightReceiver
 from agentrl.engine.weight_check import check_weights
-from agentrl.errors import EngineError
+from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
@@ -224,9 +224,9 @@ class VllmEngine:
 
     def _running(self) -> AsyncLLM:
         if self._llm is None:
-            raise EngineError(self._why_down)
+            raise EngineDeadError(self._why_down)
         if self._llm.errored:
-            raise EngineError(_DEAD)
+            raise EngineDeadError(_DEAD)
         return self._llm
 
     async def _call(self, call: Coroutine[Any, Any, T]) -> T:
@@ -243,7 +243,7 @@ class VllmEngine:
             raise EngineError(f"engine: vLLM failed: {error!r}") from error
         finally:
             task.cancel()
-        raise EngineError(self._why_down if self._llm is None else _DEAD)
+        raise EngineDeadError(self._why_down if self._llm is None else _DEAD)
 
     async def _sample(
         self, llm: AsyncLLM, token_ids: list[int], params: SamplingParams, request_id: str

@@ -1,6 +1,7 @@
-"""Starts a code judge for one run, on this machine and a free port, and stops it with the run."""
+"""Starts a code judge for one run, on this machine and a free port, again where it dies, and stops it with the run."""
 
 import logging
+import math
 import os
 import queue
 import re
@@ -25,13 +26,19 @@ _OF_ANOTHER_JUDGE = re.compile(
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
+_MAX_DEATHS = 5
+"""In a row, each soon after the one before; then the judge stays dead."""
+_FORGIVEN_AFTER_S = 600.0
+"""A judge that worked for so long did not die of what killed it before."""
+_FIRST_BACK_OFF_S = 0.5
+"""Before a judge that died again is started; twice as long with every further death."""
 
 
 class LocalJudge:
     """A judge process; `with LocalJudge(section) as judge:` it listens at `judge.url`.
 
     It holds the read end of a pipe whose write end is ours, and stops when that pipe closes: so it dies with this
-    process, however that ends.
+    process, however that ends. If it dies alone, it is started again at the same address, and its clients find it there.
     """
 
     def __init__(self, section: JudgeSection, *, host: str = "127.0.0.1", token: str | None = None) -> None:
@@ -47,6 +54,9 @@ class LocalJudge:
         self._token = token
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
+        self._watcher = threading.Thread(target=self._watch, name="judge-watch", daemon=True)
+        self._starting = threading.Lock()
+        self._is_stopping = threading.Event()
         self.url = ""
 
     @property
@@ -67,38 +77,79 @@ class LocalJudge:
             JudgeUnavailableError: it does not come up in time.
         """
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
-        environment = {name: value for name, value in os.environ.items() if not _OF_ANOTHER_JUDGE.match(name)}
-        if self._token is not None:
-            environment["CODE_JUDGE_TOKEN"] = self._token
-        # A session of its own: Ctrl-C reaches the run, which stops the judge when it no longer needs it.
-        self._process = subprocess.Popen(
-            self._command(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
         try:
-            self.url = self._wait_until_listening(self._process)
+            self.url = self._start()
         except BaseException:
             self._stop()
             raise
         logger.info("judge: listening on %s", self.url)
         if warnings := self._error_text():
             logger.warning("%s", warnings.removeprefix("WARNING "))
+        self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop the judge and every program in it."""
         self._stop()
 
+    def _start(self) -> str:
+        """Start a process and return its URL, once it listens there."""
+        environment = {name: value for name, value in os.environ.items() if not _OF_ANOTHER_JUDGE.match(name)}
+        if self._token is not None:
+            environment["CODE_JUDGE_TOKEN"] = self._token
+        with self._starting:
+            if self._is_stopping.is_set():
+                raise JudgeUnavailableError("judge: it is being stopped")
+            # A session of its own: Ctrl-C reaches the run, which stops the judge when it no longer needs it.
+            self._process = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environment,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        return self._wait_until_listening(self._process)
+
+    def _watch(self) -> None:
+        """Start the judge again whenever it dies by itself, at most a few times in a row."""
+        started_at, num_deaths = time.monotonic(), 0
+        while True:
+            process = self._process
+            assert process is not None, "started before"
+            process.wait()
+            lived_long = time.monotonic() - started_at > _FORGIVEN_AFTER_S
+            started_at, num_deaths = math.inf, 1 if lived_long else num_deaths + 1
+            back_off_s = _FIRST_BACK_OFF_S * 2 ** (num_deaths - 2) if num_deaths > 1 else 0.0
+            if self._is_stopping.wait(back_off_s):
+                return
+            words = (
+                f"judge: it ended by itself with code {process.returncode}: {self._error_text() or 'it wrote no error'}"
+            )
+            if num_deaths > _MAX_DEATHS:
+                logger.error("%s; %d times in a row: it is not started again, and its programs fail", words, num_deaths)
+                return
+            logger.warning("%s; starting it again", words)
+            if self._started_again():
+                started_at = time.monotonic()
+                logger.info("judge: listening on %s again", self.url)
+
+    def _started_again(self) -> bool:
+        try:
+            self._start()
+        except (ConfigError, JudgeUnavailableError) as error:
+            logger.warning("%s", error)
+            if self._process is not None:
+                self._process.kill()  # it may hang, and is waited for next
+            return False
+        return True
+
     def _command(self) -> list[str]:
         limits = self._section
         # -P: a file beside the config must not shadow a module of the judge.
-        command = [sys.executable, "-P", "-m", "code_judge_server", "--host", self._listen_on, "--port", "0"]
+        command = [sys.executable, "-P", "-m", "code_judge_server", "--host", self._listen_on, "--port", str(self.port)]
         command += [
             "--exit-with-stdin",
             "--log-level",
@@ -148,7 +199,9 @@ class LocalJudge:
         return " ".join(self._errors.read()[-2000:].split())
 
     def _stop(self) -> None:
-        process, self._process = self._process, None
+        with self._starting:
+            self._is_stopping.set()
+        process = self._process
         if process is not None:
             if process.stdin is not None:
                 process.stdin.close()  # unlike a signal, it does not make the judge finish what it has first
@@ -158,6 +211,8 @@ class LocalJudge:
                 logger.warning("judge: did not stop in %g s, killed", _STOP_TIMEOUT_S)
                 process.kill()
                 process.wait()
+        if self._watcher.ident is not None:
+            self._watcher.join()
         if self._errors is not None:
             self._errors.close()
             self._errors = None

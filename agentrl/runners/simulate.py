@@ -8,7 +8,7 @@ out before there is one.
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +16,7 @@ from rich.table import Table
 from agentrl import clock
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
+from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema import RunConfig
 from agentrl.config.validate import Purpose
@@ -80,16 +81,15 @@ async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None
     check_model_path(config.model.path)
     prompts = training_prompts(config)
     engines = [SimulatedEngine(config.model, config.rollout) for _ in range(config.rollout.num_engines)]
-    for engine in engines:
-        await engine.start()
+    fleet = EngineFleet(lambda index: cast(Any, engines[index]), num_engines=len(engines))
+    await fleet.start()
     workers: list[Any] = [
         LocalWorker(AgentLoopWorker(_worker_config(config, tools, reward), f"agent_loop {index}"))
         for index in range(config.rollout.num_workers)
     ]
-    handles: list[Any] = list(engines)
     manager = AgentLoopManager(
         config.rollout,
-        handles,
+        fleet,
         workers,
         kv_tokens=[config.rollout.simulated.kv_tokens if assumed_kv_tokens is None else assumed_kv_tokens]
         * len(engines),

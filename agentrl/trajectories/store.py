@@ -32,7 +32,13 @@ class TrajectoryStore:
         self._folder = run_dir / "trajectories"
 
     def append(
-        self, step: int, trajectories: Iterable[Trajectory], *, prompts: Iterable[Prompt] = (), validation: bool = False
+        self,
+        step: int,
+        trajectories: Iterable[Trajectory],
+        *,
+        prompts: Iterable[Prompt] = (),
+        validation: bool = False,
+        leave_out_recorded: bool = False,
     ) -> Path:
         """Write down what was rolled out for update `step`, or to validate the policy after it.
 
@@ -43,11 +49,15 @@ class TrajectoryStore:
             trajectories: failed ones (`infra_error`) too.
             prompts: those of `trajectories`, each once: without them a trajectory cannot be scored again.
             validation: whether they only measure the policy.
+            leave_out_recorded: whether some may be there already, by their ids, because a writer was killed.
 
         Returns:
             The file, when everything is on the disk.
         """
         path = self._folder / f"{'validation' if validation else 'step'}_{step:06d}.jsonl"
+        if leave_out_recorded:
+            recorded = {trajectory.trajectory_id for trajectory in read_trajectories(path)}
+            trajectories = [made for made in trajectories if made.trajectory_id not in recorded]
         append_json_lines(path, _encode_all(prompts, trajectories))
         return path
 

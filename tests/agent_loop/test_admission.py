@@ -5,7 +5,7 @@ import pytest
 
 from agentrl import clock
 from agentrl.agent_loop.admission import Admission, Place
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EngineError
 from agentrl.runners.virtual_time import run_in_virtual_time
 
 
@@ -42,6 +42,42 @@ async def test_places_spread_over_the_engines_and_stay_within_their_memory():
 async def test_an_engine_has_a_largest_number_of_trajectories_whatever_its_memory():
     tasks = await enter_all(make_admission(0, 0, most=2), [f"p{n}" for n in range(9)])
     assert len(placed(tasks)) == 4
+
+
+async def test_nobody_enters_an_engine_that_is_closed_and_those_who_wait_do_when_it_opens():
+    admission = make_admission(330, 330)
+    admission.close(0)
+    tasks = await enter_all(admission, [f"p{n}" for n in range(5)])
+    assert {tasks[name].result().engine for name in placed(tasks)} == {1}
+    assert len(placed(tasks)) == 3
+    admission.reopen(0)
+    await asyncio.sleep(0)
+    assert [tasks[f"p{n}"].result().engine for n in (3, 4)] == [0, 0]
+
+
+async def test_places_of_a_closed_engine_are_kept_until_they_are_left():
+    admission = make_admission(330)
+    tasks = await enter_all(admission, [f"p{n}" for n in range(4)])
+    admission.close(0)
+    admission.leave(tasks["p0"].result())
+    await asyncio.sleep(0)
+    assert not tasks["p3"].done()
+    admission.reopen(0)
+    await asyncio.sleep(0)
+    assert tasks["p3"].done()
+    assert num_running(admission) == 3
+
+
+async def test_where_no_engine_is_left_everybody_who_waits_is_told_now_and_later():
+    admission = make_admission(110)
+    tasks = await enter_all(admission, ["p0", "p1", "p2"])
+    admission.fail(EngineError("none is left"))
+    for name in ("p1", "p2"):
+        with pytest.raises(EngineError, match="none is left"):
+            await tasks[name]
+    admission.leave(tasks["p0"].result())
+    with pytest.raises(EngineError, match="none is left"):
+        await admission.enter("p3", num_prompt_tokens=10)
 
 
 async def test_the_longest_expected_starts_first_and_the_unknown_before_all():

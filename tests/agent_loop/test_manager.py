@@ -1,16 +1,19 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
+from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema import RolloutSection
-from agentrl.errors import ConfigError, RolloutError, WorkerDiedError
+from agentrl.errors import ConfigError, EngineDeadError, EngineError, RolloutError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.loop_lag import Lag
+from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, Prompt, Termination, TrajectorySummary
 
 ENGINE_DOWN = Failure(failure_class=FailureClass.ENGINE, message="the engine is down")
@@ -45,19 +48,33 @@ class FakeWorker:
         self.delay_s = delay_s
         self.running: Counter[str] = Counter()
         self.most_running: Counter[str] = Counter()
+        self.begun: list[tuple[TrajectoryRequest, Any]] = []
+        self.recorded: list[tuple[Any, ...]] = []
+        self.dies_while_recording = 0
 
-    async def call_keeping_second(self, method: str, request: TrajectoryRequest, engine: str) -> tuple[Any, str]:
+    async def start(self) -> None:
+        """Be back at once."""
+
+    async def call_keeping_second(self, method: str, request: TrajectoryRequest, engine: Any) -> tuple[Any, str]:
         assert method == "run"
-        self.running[engine] += 1
-        self.most_running[engine] = max(self.most_running[engine], self.running[engine])
+        self.begun.append((request, engine))
+        self.running[engine.name] += 1
+        self.most_running[engine.name] = max(self.most_running[engine.name], self.running[engine.name])
         try:
             await asyncio.sleep(self.delay_s)
+            if engine.is_dead:
+                raise EngineDeadError(f"{engine.name}: its process died")
             outcome = self.play(request)
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome, f"ref of {request.trajectory_id}"
         finally:
-            self.running[engine] -= 1
+            self.running[engine.name] -= 1
+
+    async def record(self, *arguments: Any) -> None:
+        self.recorded.append(arguments)
+        if len(self.recorded) <= self.dies_while_recording:
+            raise WorkerDiedError("agent_loop 0: its process died")
 
     async def report(self) -> WorkerReport:
         return WorkerReport(
@@ -68,13 +85,30 @@ class FakeWorker:
         return {prompt.prompt_id: 2999 if prompt.prompt_id in ("p1", "p4") else 10 for prompt in prompts}
 
 
+@dataclass(eq=False)
+class FakeEngine:
+    """An engine process that does not answer once it `is_dead`; another one of the same name takes its place."""
+
+    name: str
+    is_dead: bool = False
+
+    async def start(self) -> None: ...
+
+    async def stats(self) -> None:
+        if self.is_dead:
+            raise WorkerDiedError(f"{self.name}: its process died")
+
+    def kill(self) -> None:
+        self.is_dead = True
+
+
 def make_manager(
     workers: list[FakeWorker], *, engines: int = 1, kv_tokens: int = 0, **rollout: Any
 ) -> AgentLoopManager:
-    names: list[Any] = [f"engine{n}" for n in range(engines)]
     handles: list[Any] = list(workers)
+    fleet = EngineFleet(lambda index: cast(Any, FakeEngine(f"engine{index}")), num_engines=engines)
     return AgentLoopManager(
-        RolloutSection(**rollout), names, handles, kv_tokens=[kv_tokens] * engines, reward_timeout_s=1
+        RolloutSection(**rollout), fleet, handles, kv_tokens=[kv_tokens] * engines, reward_timeout_s=1
     )
 
 
@@ -88,7 +122,7 @@ async def test_groups_come_in_the_order_of_the_prompts_whoever_finishes_first():
     slow_first = FakeWorker()
     original = slow_first.call_keeping_second
 
-    async def uneven(method: str, request: TrajectoryRequest, engine: str):
+    async def uneven(method: str, request: TrajectoryRequest, engine: Any):
         await asyncio.sleep(0.01 * (6 - int(request.prompt.prompt_id[1:])))
         return await original(method, request, engine)
 
@@ -146,15 +180,101 @@ async def test_a_dead_worker_costs_no_trajectory_while_another_lives():
     assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
 
 
-async def test_a_trajectory_that_nobody_can_make_has_no_reward_and_no_reference():
+async def test_a_trajectory_that_nobody_can_make_is_recorded_without_a_reward():
     def play(request: TrajectoryRequest):
         return WorkerDiedError("died") if request.prompt.prompt_id == "p2" else summary_of(request)
 
-    groups, _ = await collect(make_manager([FakeWorker(play)]))
+    groups, seen = await collect(make_manager([FakeWorker(play)]))
     lost = groups[2].trajectories
     assert {made.summary.termination for made in lost} == {Termination.INFRA_ERROR}
-    assert {(made.summary.reward, made.ref) for made in lost} == {(None, None)}
-    assert {failure.failure_class for made in lost for failure in made.summary.failures} == {FailureClass.WORKER}
+    assert {(made.summary.reward, made.ref.reward) for made in lost} == {(None, None)}
+    lost_by = {failure for made in lost for failure in made.ref.failures}
+    assert lost_by == {Failure(failure_class=FailureClass.WORKER, message="died")}
+    assert [made.ref.trajectory_id for made in lost] == [f"7-p2-{n}" for n in range(3)]
+    assert len(seen) == 18
+
+
+async def test_what_a_dead_engine_was_making_is_begun_again_on_one_that_lives_in_an_episode_of_its_own():
+    worker = FakeWorker(delay_s=0.01)
+    manager = make_manager([worker], engines=2, max_concurrent_trajectories=3)
+    dead: Any = manager._engines[0]
+    collecting = asyncio.create_task(collect(manager))
+    await asyncio.sleep(0.001)
+    dead.is_dead = True
+    groups, _ = await collecting
+    assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
+    lost = [request for request, engine in worker.begun if engine is dead]
+    assert len(lost) == 3, "nothing was begun there afterwards"
+    begun = Counter(request.trajectory_id for request, _ in worker.begun)
+    assert {name for name, number in begun.items() if number == 2} == {request.trajectory_id for request in lost}
+    assert len({(request.trajectory_id, request.attempt) for request, _ in worker.begun}) == len(worker.begun) == 21
+    assert (await manager.metrics())["rollout/engine_deaths"] == 1
+
+
+async def test_where_the_only_engine_died_everything_waits_for_the_new_one():
+    worker = FakeWorker(delay_s=0.01)
+    manager = make_manager([worker], max_concurrent_trajectories=4)
+    dead: Any = manager._engines[0]
+    dead.is_dead = True
+    groups, _ = await collect(manager)
+    assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
+    assert sum(engine is dead for _, engine in worker.begun) == 4
+
+
+def test_a_trajectory_that_kills_every_engine_is_given_up_alone():
+    worker = FakeWorker()
+
+    def play(request: TrajectoryRequest):
+        if request.trajectory_id == "7-p3-1":
+            worker.begun[-1][1].is_dead = True
+            return EngineDeadError("engine: its process died")
+        return summary_of(request)
+
+    async def main():
+        return await collect(make_manager([worker], max_concurrent_trajectories=1))
+
+    worker.play = play
+    groups, _ = run_in_virtual_time(main())
+    failed = [made.summary for group in groups for made in group.trajectories if made.summary.reward is None]
+    assert [summary.trajectory_id for summary in failed] == ["7-p3-1"]
+    (failure,) = failed[0].failures
+    assert failure.failure_class is FailureClass.ENGINE
+    assert failure.message == "4 engines failed under it, the last with: engine: its process died"
+
+
+def test_a_step_whose_engines_all_stay_dead_ends_with_their_error():
+    def fail(index: int) -> Any:
+        raise EngineError("there is no memory")
+
+    async def main():
+        manager = make_manager([FakeWorker()], max_concurrent_trajectories=4)
+        dead: Any = manager._engines[0]
+        dead.is_dead = True
+        manager._engines._launch = fail
+        await collect(manager)
+
+    with pytest.raises(EngineError, match=r"all 1 died.*there is no memory"):
+        run_in_virtual_time(main())
+
+
+async def test_a_worker_that_dies_while_it_records_is_replaced_by_one_that_leaves_out_what_is_there():
+    workers = [FakeWorker(), FakeWorker()]
+    workers[0].dies_while_recording = 1
+    manager = make_manager(workers)
+    groups, _ = await collect(manager)
+    await manager.record(groups, PROMPTS, step=7, validation=False)
+    refs = tuple(made.ref for group in groups for made in group.trajectories)
+    assert workers[0].recorded == [(7, PROMPTS, False, False, *refs)]
+    assert workers[1].recorded == [(7, PROMPTS, False, True, *refs)]
+
+
+async def test_the_figures_of_a_worker_that_died_are_left_out():
+    async def died() -> WorkerReport:
+        raise WorkerDiedError("agent_loop 0: its process died")
+
+    dead = FakeWorker()
+    dead.report = died
+    assert (await make_manager([dead, FakeWorker()]).metrics())["judge/submissions"] == 3
 
 
 async def test_trajectories_that_the_infrastructure_keeps_losing_end_the_step_before_all_of_them_are_lost():

@@ -11,7 +11,7 @@ from agentrl.agent_loop import tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop, turn_seed
 from agentrl.config.schema import RolloutSection
-from agentrl.errors import EngineError, RolloutError
+from agentrl.errors import EngineDeadError, EngineError, RolloutError, WorkerDiedError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.executor import ToolExecutor
 from agentrl.types import (
@@ -213,16 +213,23 @@ async def test_an_engine_too_busy_for_a_first_token_is_no_wrong_answer(stage: St
         await stage.play(engine, trajectory_timeout_s=0.1)
 
 
-async def test_an_engine_that_ignores_its_deadline_ends_as_an_engine_error(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-):
+async def test_an_engine_whose_process_died_is_a_dead_engine_and_no_dead_worker(stage: Stage):
+    class GoneEngine(ScriptedEngine):
+        async def generate(self, *arguments: Any, **options: Any) -> Completion:
+            raise WorkerDiedError("engine 0: its process died")
+
+    with pytest.raises(EngineDeadError, match="engine 0: its process died"):
+        await stage.play(GoneEngine([]))
+
+
+async def test_an_engine_that_ignores_its_deadline_is_a_dead_engine(stage: Stage, monkeypatch: pytest.MonkeyPatch):
     class HungEngine(ScriptedEngine):
         async def generate(self, *arguments: Any, **options: Any) -> Completion:
             await asyncio.sleep(60)
             raise AssertionError
 
     monkeypatch.setattr(tool_agent_loop, "_ENGINE_GRACE_S", 0.1)
-    with pytest.raises(EngineError, match="no answer to request 1-p0-1-0"):
+    with pytest.raises(EngineDeadError, match="no answer to request 1-p0-1-0"):
         await stage.play(HungEngine([]), turn_timeout_s=0.1)
 
 

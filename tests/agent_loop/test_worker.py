@@ -1,5 +1,6 @@
 import asyncio
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from agentrl.agent_loop import tries
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
 from agentrl.config.schema import RewardSection, RolloutSection
-from agentrl.errors import ConfigError, DataError, EngineError, RolloutError, ToolError
+from agentrl.errors import ConfigError, DataError, EngineDeadError, EngineError, RolloutError, ToolError
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from agentrl.types import Deadline, Failure, FailureClass, Prompt, Termination, ToolResult, ToolStatus, Turn
@@ -128,6 +129,31 @@ async def test_a_failed_episode_is_tried_again_in_a_fresh_one(
     assert engine.calls[0].request_id != engine.calls[1].request_id
     assert engine.calls[0].params.seed != engine.calls[1].params.seed
     assert sum(trajectory.response_mask) == len(answer(tokenizer, "42"))
+    await worker.aclose()
+
+
+async def test_a_dead_engine_is_no_matter_for_another_try_at_it(model_path: str, tmp_path: Path):
+    worker = make_worker(model_path, tmp_path)
+    engine = ScriptedEngine([EngineDeadError("its core died")])
+    with pytest.raises(EngineDeadError, match="its core died"):
+        await worker.run(REQUEST, engine)
+    assert len(engine.calls) == 1
+    await worker.aclose()
+
+
+async def test_a_trajectory_that_is_begun_again_elsewhere_is_an_episode_of_its_own(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    worker = make_worker(model_path, tmp_path)
+    reply = answer(tokenizer, "42")
+    engine = ScriptedEngine([reply, EngineError("gone"), reply, reply])
+    await worker.run(REQUEST, engine)
+    summary, trajectory = await worker.run(replace(REQUEST, attempt=1), engine)
+    await worker.run(replace(REQUEST, attempt=2), engine)
+    assert len({call.request_id for call in engine.calls}) == 4
+    assert len({call.params.seed for call in engine.calls}) == 4
+    assert trajectory.trajectory_id == summary.trajectory_id == "3-p0-1"
+    assert summary.num_retries == 2, "an episode elsewhere and one here"
     await worker.aclose()
 
 
@@ -274,7 +300,7 @@ async def test_records_of_any_worker_can_be_read_back(
 ):
     worker = make_worker(model_path, tmp_path)
     _, trajectory = await worker.run(REQUEST, ScriptedEngine([answer(tokenizer, "42")]))
-    await worker.record(3, [PROMPT], False, trajectory)
+    await worker.record(3, [PROMPT], False, False, trajectory)
     file = tmp_path / "trajectories" / "step_000003.jsonl"
     assert next(read_trajectories(file)).token_ids == trajectory.token_ids
     assert read_prompts(file) == {"p0": PROMPT}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agentrl.engine.transformers_engine import TransformersEngine
-from agentrl.errors import EngineError
+from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, FinishReason
 from tests.engine.engine_driver import ask_greedily, until_generated, until_present
 
@@ -210,10 +210,10 @@ async def test_a_bug_fails_every_open_and_every_later_call_with_the_cause(
     await until_generated(engine, 1)
     engine._model.cache.keys[0] = torch.zeros(1, 1, 512, 1)  # the next step finds a cache of the wrong shape
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(outcome, EngineError)
+        assert isinstance(outcome, EngineDeadError)
         assert "it died of RuntimeError" in str(outcome)
     for refused in (ask_greedily(engine, [1], 5), engine.stats(), engine.pause("keep")):
-        with pytest.raises(EngineError, match="it died of RuntimeError"):
+        with pytest.raises(EngineDeadError, match="it died of RuntimeError"):
             await refused
 
 

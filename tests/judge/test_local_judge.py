@@ -1,5 +1,6 @@
 """A real judge, started and stopped as a run does it."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -9,14 +10,17 @@ import sys
 import textwrap
 import time
 
+import psutil
 import pytest
 
 from agentrl.config.schema import JudgeSection
 from agentrl.errors import ConfigError, JudgeUnavailableError
+from agentrl.judge import local
 from agentrl.judge.client import JudgeClient
 from agentrl.judge.local import LocalJudge
 from agentrl.types import Deadline
 from code_judge_server.schemas import VerdictStatus
+from tests.processes import still_running
 
 SECTION = JudgeSection(min_isolation="D", max_wall_time_s=1.0, max_memory_mb=256, num_slots=3)
 
@@ -25,6 +29,12 @@ def is_listening(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0
+
+
+def process_of(judge: LocalJudge) -> psutil.Process:
+    """Return the server that runs now."""
+    assert judge._process is not None
+    return psutil.Process(judge._process.pid)
 
 
 async def test_a_local_judge_takes_the_limits_of_the_run() -> None:
@@ -109,3 +119,32 @@ def test_it_dies_with_a_parent_that_is_killed() -> None:
     while is_listening("127.0.0.1", port):
         assert time.monotonic() < give_up_at, "the judge outlived its parent"
         time.sleep(0.1)
+
+
+async def test_a_judge_that_is_killed_is_started_again_at_the_same_address() -> None:
+    with LocalJudge(SECTION) as judge:
+        url = judge.url
+        client = JudgeClient([url], token=None, concurrency=2, batch_size=8, batch_timeout_s=30.0)
+        await client.start()
+        running = asyncio.create_task(client.run("print(6 * 7)", deadline=Deadline.after(30.0)))
+        os.kill(process_of(judge).pid, signal.SIGKILL)
+        assert (await running).stdout == "42\n", "the call that was there when it died"
+        assert (await client.run("print(1)", deadline=Deadline.after(30.0))).stdout == "1\n"
+        assert judge.url == url
+        again = process_of(judge)
+        await client.aclose()
+    assert not is_listening(judge.host, judge.port)
+    assert not still_running([psutil.Process(pid) for pid in [again.pid] if psutil.pid_exists(pid)])
+
+
+def test_a_judge_that_dies_again_and_again_is_given_up_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local, "_FIRST_BACK_OFF_S", 0.001)
+    with LocalJudge(SECTION) as judge:
+        monkeypatch.setattr(sys, "executable", "/bin/false")  # what is started from now on ends at once
+        os.kill(process_of(judge).pid, signal.SIGKILL)
+        judge._watcher.join(30)
+        assert not judge._watcher.is_alive()
+    assert "ended by itself with code -9" in caplog.text
+    assert "6 times in a row: it is not started again" in caplog.text

@@ -110,6 +110,15 @@ def test_a_torn_last_line_loses_only_that_trajectory(tmp_path: Path) -> None:
     assert len(list(read_trajectories(path))) == 2
 
 
+def test_what_a_killed_writer_has_written_is_not_written_again(tmp_path: Path) -> None:
+    step = [replace(TRAJECTORY, trajectory_id=f"t{number}") for number in range(3)]
+    store = TrajectoryStore(tmp_path)
+    path = store.append(1, step, prompts=[PROMPT])
+    path.write_bytes(path.read_bytes()[:-40])
+    store.append(1, step, prompts=[PROMPT], leave_out_recorded=True)
+    assert [trajectory.trajectory_id for trajectory in read_trajectories(path)] == ["t0", "t1", "t2"]
+
+
 def test_take_back_removes_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path)
     for step in (9, 10, 11):

@@ -1,0 +1,123 @@
+"""What the directory of a run says of it: whether every step ended, every prompt is there once, and every token in its place.
+
+A trajectory with tokens of two episodes would differ from what it says of itself: each sampled span must decode to the text of
+its turn, the tokens between two of them must be those of that turn's results, and the first tokens those of its own prompt.
+Where whole turns were exchanged, the log-probabilities would no longer follow from the tokens before them: the actor computes
+them again in every update, with the weights that should have sampled them, and must find the same.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
+from agentrl.agent_loop.tool_parser import parse_tool_calls
+from agentrl.config.load import load_run_config
+from agentrl.config.schema import RunConfig
+from agentrl.observability.metrics_file import MetricsRow, read_metrics
+from agentrl.runners.run import training_prompts
+from agentrl.tools.builder import build_tools
+from agentrl.tools.loader import fill_judge_address, load_tool_configs
+from agentrl.trajectories.store import read_prompts, read_trajectories
+from agentrl.types import Prompt, Termination, Trajectory
+
+_MAX_LOGPROB_DIFF = 1e-4
+"""Mean over the sampled tokens of a step; float noise is a hundred times less, weights one update older give more."""
+_MAX_RATIO = 1.01
+
+
+def faults_of_run(run_dir: Path, *, config: str, overrides: list[str]) -> list[str]:
+    """Return what must not be, in words; the run must have kept all its checkpoints, one after each step."""
+    loaded = load_run_config(config, [f"run.dir={run_dir}", *overrides])
+    tokens = _chat_tokens(loaded.config)
+    rows = [row for row in read_metrics(run_dir / "metrics.jsonl") if row["step"]]
+    faults = [] if (run_dir / "result.json").exists() else ["the run did not finish"]
+    if [row["step"] for row in rows] != list(range(1, loaded.config.run.num_steps + 1)):
+        faults.append(f"steps that ended: {[row['step'] for row in rows]}")
+    for row, prompts in zip(rows, _prompts_of_steps(run_dir, loaded.config, len(rows)), strict=True):
+        step = int(row["step"] or 0)
+        file = run_dir / "trajectories" / f"step_{step:06d}.jsonl"
+        trajectories = list(read_trajectories(file))
+        samples = loaded.config.rollout.samples_per_prompt
+        step_faults = accounting_faults(trajectories, prompts, samples_per_prompt=samples)
+        step_faults += logprob_faults(row)
+        written = read_prompts(file)
+        for trajectory in trajectories:
+            if trajectory.reward is not None and trajectory.prompt_id in written:
+                found = token_faults(trajectory, written[trajectory.prompt_id], tokens, version=step - 1)
+                step_faults += [f"trajectory {trajectory.trajectory_id}: {fault}" for fault in found]
+        faults += [f"step {step}: {fault}" for fault in step_faults]
+    return faults
+
+
+def num_infra_errors(run_dir: Path) -> int:
+    """Return how many trajectories of a run the world did not let happen."""
+    files = (run_dir / "trajectories").glob("step_*.jsonl")
+    return sum(made.termination is Termination.INFRA_ERROR for file in files for made in read_trajectories(file))
+
+
+def accounting_faults(trajectories: list[Trajectory], prompts: list[Prompt], *, samples_per_prompt: int) -> list[str]:
+    """Return in which way `trajectories` are not every sample of every prompt, each once."""
+    wanted = Counter((prompt.prompt_id, sample) for prompt in prompts for sample in range(samples_per_prompt))
+    found = Counter((made.prompt_id, made.sample_index) for made in trajectories)
+    faults = [f"{name}, sample {sample}: {number} too few" for (name, sample), number in (wanted - found).items()]
+    faults += [f"{name}, sample {sample}: {number} too many" for (name, sample), number in (found - wanted).items()]
+    for made in trajectories:
+        is_lost = made.termination in (Termination.INFRA_ERROR, Termination.DATA_ERROR)
+        if is_lost != (made.reward is None) or (is_lost and not made.failures):
+            faults.append(
+                f"{made.trajectory_id}: ended by {made.termination} with reward {made.reward}, failures {made.failures}"
+            )
+    return faults
+
+
+def logprob_faults(row: MetricsRow) -> list[str]:
+    """Return where the log-probabilities of a step's rollout are not those that the actor finds for the same tokens."""
+    limits = {"actor/rollout_logprob_diff_mean": _MAX_LOGPROB_DIFF, "actor/rollout_ratio_max": _MAX_RATIO}
+    found = {key: row.get(key) for key in limits}
+    return [f"{key} is {value}" for key, value in found.items() if value is None or not value < limits[key]]
+
+
+def token_faults(trajectory: Trajectory, prompt: Prompt, tokens: ChatTokens, *, version: int) -> list[str]:
+    """Return where the tokens of a trajectory are not those of its own turns, or not sampled by policy `version`."""
+    ids, mask = trajectory.token_ids, trajectory.response_mask
+    if not len(ids) == len(mask) == len(trajectory.rollout_logprobs):
+        return [f"{len(ids)} tokens, {len(mask)} in the mask, {len(trajectory.rollout_logprobs)} log-probabilities"]
+    faults = []
+    if ids[: trajectory.num_prompt_tokens] != tokens.prompt(prompt.messages):
+        faults.append("it does not begin with its prompt")
+    spans = [list(group) for _, group in groupby(range(trajectory.num_prompt_tokens, len(ids)), mask.__getitem__)]
+    sampled = [span for span in spans if mask[span[0]]]
+    observed = [span for span in spans if not mask[span[0]]]
+    turns = [turn for turn in trajectory.turns if turn.text or turn is not trajectory.turns[-1]]
+    if [tokens.decode([ids[place] for place in span]) for span in sampled] != [turn.text for turn in turns]:
+        faults.append("what was sampled is not the text of its turns")
+    if [parse_tool_calls(turn.text, id_prefix=f"{n}") for n, turn in enumerate(turns)] != [
+        turn.calls for turn in turns
+    ]:
+        faults.append("the calls are not those in the text")
+    for span, turn in zip(observed, trajectory.turns, strict=False):
+        texts = [tokens.cut(result.text, len(ids))[0] for result in turn.results]
+        expected = tokens.observation([{"role": "tool", "content": text} for text in texts])
+        if not any(result.truncated for result in turn.results) and [ids[place] for place in span] != expected:
+            faults.append("what was observed is not what the tools answered")
+    if [start for start, _ in trajectory.version_spans] != [span[0] for span in sampled]:
+        faults.append("its version spans are not where it was sampled")
+    if {found for _, found in trajectory.version_spans} - {version}:
+        faults.append(f"sampled by versions {trajectory.version_spans} instead of {version}")
+    return faults
+
+
+def _prompts_of_steps(run_dir: Path, config: RunConfig, num_steps: int) -> Iterator[list[Prompt]]:
+    dataset = training_prompts(config)
+    for step in range(1, num_steps + 1):
+        state = json.loads((run_dir / "checkpoints" / f"step_{step:06d}" / "state.json").read_text())
+        yield dataset.take(state["prompts_taken"] - dataset.position)
+
+
+def _chat_tokens(config: RunConfig) -> ChatTokens:
+    nobody = fill_judge_address(load_tool_configs(config), ("http://127.0.0.1:9",), token_env=None)
+    schemas = [tool.schema.as_template_dict() for tool in build_tools(nobody).values()]
+    return ChatTokens(load_tokenizer(config.model.path), schemas)

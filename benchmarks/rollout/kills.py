@@ -1,0 +1,246 @@
+"""Runs in which an engine, an agent-loop worker or the judge is killed in the middle of a step, and what became of them.
+
+    python -m benchmarks.rollout.kills [--runs 20] [--seed 0] [--json FILE]
+
+Each is a small run of the demo: real judge, Ray, engines and actor. One process is killed with `kill -9` at a random moment of
+a step. The run must finish by itself; then its directory must show that every step ended, that every prompt is accounted for
+once, and that no trajectory carries tokens of two episodes (`accounting.py`); and nothing of it may be left.
+"""
+
+import argparse
+import contextlib
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from agentrl.observability.metrics_file import read_metrics
+from benchmarks.judge import report
+from benchmarks.rollout.accounting import faults_of_run, num_infra_errors
+
+CONFIG = "configs/demo.yaml"
+_SMALL = [
+    "rollout.prompts_per_step=4",
+    "rollout.samples_per_prompt=8",
+    "rollout.max_concurrent_trajectories=16",
+    "algorithm.selection.keep=4",
+    "validation.every_steps=0",
+    "checkpoint.every_steps=1",
+    "checkpoint.keep_last=1000",
+]
+_RUN_TIMEOUT_S = 900.0
+_END_TIMEOUT_S = 30.0
+_POLL_S = 0.05
+
+
+class Victim(StrEnum):
+    """What is killed."""
+
+    ENGINE = "engine"
+    WORKER = "worker"
+    JUDGE = "judge"
+
+    def is_in(self, words: Sequence[str]) -> bool:
+        """Return whether a process with this command line is one."""
+        match self:
+            case Victim.ENGINE:
+                return words[0].startswith("ray::EngineWorker")
+            case Victim.WORKER:
+                return words[0].startswith("ray::AgentLoopWorker")
+            case Victim.JUDGE:
+                return "code_judge_server" in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """One kill: of what, in which step, and after which share of the time that a step takes."""
+
+    victim: Victim
+    step: int
+    moment: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What became of a run."""
+
+    run_dir: Path
+    killed: list[Kill] = field(default_factory=list)
+    seconds: float = 0.0
+    output: str = ""
+    faults: list[str] = field(default_factory=list)
+
+
+def play(folder: Path, kills: Sequence[Kill], *, num_steps: int, num_engines: int = 1, num_workers: int = 1) -> Outcome:
+    """Run the demo, kill what `kills` say, in the order of their steps, and look at what is there afterwards.
+
+    Args:
+        folder: for the run's directory, the temporary files of all its processes, and nothing else; with a short name, because
+            sockets are made in it.
+        kills: one for a step at most, from step 2 on.
+        num_steps: of the run.
+        num_engines: engine processes.
+        num_workers: agent-loop processes.
+    """
+    overrides = [*_SMALL, f"run.num_steps={num_steps}"]
+    overrides += [f"rollout.num_engines={num_engines}", f"rollout.num_workers={num_workers}"]
+    outcome, started_at = Outcome(run_dir=folder / "run"), time.monotonic()
+    temporary = folder / "t"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "agentrl.runners.rstar2", CONFIG, f"run.dir={outcome.run_dir}", *overrides]
+    with (folder / "output").open("w+") as output:
+        runner = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"TMPDIR": str(temporary)})
+        with _ended(runner):
+            family = _Family(runner.pid)
+            for kill in kills:
+                if _kill(kill, runner, family, outcome.run_dir):
+                    outcome.killed.append(kill)
+            code = _wait(runner, family, give_up_at=started_at + _RUN_TIMEOUT_S)
+        output.seek(0)
+        outcome.output = output.read()
+    outcome.seconds = time.monotonic() - started_at
+    outcome.faults += [f"{kill} found nothing to kill" for kill in kills if kill not in outcome.killed]
+    if code != 0:
+        outcome.faults.append(f"exit status {code}: {outcome.output[-500:]}")
+    outcome.faults += [f"left: {words}" for words in family.left()]
+    outcome.faults += [f"left: {path}" for path in temporary.iterdir()]
+    outcome.faults += faults_of_run(outcome.run_dir, config=CONFIG, overrides=overrides)
+    return outcome
+
+
+class _Family:
+    """Every process that a runner has started so far."""
+
+    def __init__(self, pid: int) -> None:
+        self._runner = psutil.Process(pid)
+        self._seen: set[psutil.Process] = set()
+
+    def look(self) -> list[psutil.Process]:
+        """Return those that are there now."""
+        try:
+            found = self._runner.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        self._seen.update(found)
+        return found
+
+    def find(self, victim: Victim) -> list[psutil.Process]:
+        """Return those that are such a victim."""
+        return [process for process in self.look() if (words := _words(process)) and victim.is_in(words)]
+
+    def left(self) -> list[str]:
+        """Return, as text, those that have not ended a while after the runner has."""
+        give_up_at = time.monotonic() + _END_TIMEOUT_S
+        while (
+            left := [words for process in self._seen if (words := _words(process))]
+        ) and time.monotonic() < give_up_at:
+            time.sleep(_POLL_S)
+        return [" ".join(words)[:200] for words in left]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Return the command line of a process, empty if it has ended."""
+    try:
+        return process.cmdline() if process.is_running() and process.status() != psutil.STATUS_ZOMBIE else []
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(kill: Kill, runner: subprocess.Popen[bytes], family: _Family, run_dir: Path) -> bool:
+    """Wait for the moment and kill a process; return whether there was one, and the step was not over."""
+    while _last_step(run_dir) < kill.step - 1:
+        if runner.poll() is not None:
+            return False
+        time.sleep(_POLL_S)
+    time.sleep(kill.moment * _step_time_s(run_dir))
+    while not (victims := family.find(kill.victim)):  # it was killed before, and is being started
+        if runner.poll() is not None:
+            return False
+        time.sleep(_POLL_S)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        victims[0].kill()
+    return runner.poll() is None
+
+
+def _wait(runner: subprocess.Popen[bytes], family: _Family, *, give_up_at: float) -> int | None:
+    while (code := runner.poll()) is None and time.monotonic() < give_up_at:
+        family.look()
+        time.sleep(10 * _POLL_S)
+    return code
+
+
+@contextlib.contextmanager
+def _ended(runner: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if runner.poll() is None:
+            runner.kill()
+        runner.wait()
+
+
+def _last_step(run_dir: Path) -> int:
+    file = run_dir / "metrics.jsonl"
+    rows = read_metrics(file) if file.exists() else []
+    return int(rows[-1]["step"] or 0) if rows else 0
+
+
+def _step_time_s(run_dir: Path) -> float:
+    """Return what a step without a death takes: the least so far."""
+    return min(float(row.get("time/step_s") or math.inf) for row in read_metrics(run_dir / "metrics.jsonl"))
+
+
+def soak(num_runs: int, *, seed: int) -> list[report.Row]:
+    """Play so many runs with one kill each, each kind of victim as often as the others, and return a row for each."""
+    rng, rows = random.Random(seed), []
+    for number in range(num_runs):
+        victim = list(Victim)[number % len(Victim)]
+        kill = Kill(victim=victim, step=rng.randint(2, 4), moment=rng.random())
+        num_engines, num_workers = rng.randint(1, 2), rng.randint(1, 2)
+        folder = Path(tempfile.mkdtemp(prefix="k-"))
+        outcome = play(folder, [kill], num_steps=5, num_engines=num_engines, num_workers=num_workers)
+        row: report.Row = {
+            "run": number,
+            "killed": victim.value,
+            "in step": kill.step,
+            "at": kill.moment,
+            "engines": num_engines,
+            "workers": num_workers,
+            "seconds": outcome.seconds,
+            "infra errors": num_infra_errors(outcome.run_dir),
+            "faults": len(outcome.faults),
+        }
+        print(row, *outcome.faults, sep="\n  ", flush=True)
+        rows.append(row)
+        if outcome.faults:
+            print(f"  see {folder}", flush=True)
+        else:
+            shutil.rmtree(folder)
+    return rows
+
+
+def main() -> int:
+    """Play all runs; return 1 if something was lost, mixed up or left."""
+    parser = report.arguments(__doc__)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options: argparse.Namespace = parser.parse_args()
+    report.print_machine()
+    rows = soak(options.runs, seed=options.seed)
+    report.print_table(f"{len(rows)} runs with one kill each", rows)
+    report.write_json(options.json, {"runs": rows})
+    return 1 if any(row["faults"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

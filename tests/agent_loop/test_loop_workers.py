@@ -1,0 +1,114 @@
+"""Workers that die and come back, in virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from agentrl.agent_loop.loop_workers import LoopWorkers
+from agentrl.errors import WorkerDiedError, WorkerError
+from agentrl.runners.virtual_time import run_in_virtual_time
+
+
+class FakeWorker:
+    """Dead for `away_s` from now on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.back_at = 0.0
+
+    def die(self, away_s: float) -> None:
+        self.back_at = asyncio.get_running_loop().time() + away_s
+
+    async def start(self) -> None:
+        if asyncio.get_running_loop().time() < self.back_at:
+            raise WorkerDiedError(f"{self.name}: its process died")
+
+
+def played(story: Callable[[LoopWorkers, list[FakeWorker]], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        fakes = [FakeWorker("agent_loop 0"), FakeWorker("agent_loop 1")]
+        handles: list[Any] = list(fakes)
+        workers = LoopWorkers(handles)
+        await story(workers, fakes)
+        await workers.aclose()
+
+    run_in_virtual_time(main())
+
+
+def die(workers: LoopWorkers, fake: Any, away_s: float) -> None:
+    fake.die(away_s)
+    workers.note_death(fake)
+    workers.note_death(fake)  # by all that were there
+
+
+def test_workers_get_work_in_turn():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        assert [await workers.next() for _ in range(4)] == [*fakes, *fakes]
+
+    played(story)
+
+
+def test_a_dead_worker_gets_nothing_until_it_is_back():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        die(workers, fakes[0], 10)
+        assert {await workers.next() for _ in range(4)} == {fakes[1]}
+        assert workers.living == [fakes[1]]
+        await asyncio.sleep(20)
+        assert {await workers.next() for _ in range(4)} == set(fakes)
+
+    played(story)
+
+
+def test_where_all_are_dead_work_waits_for_the_first_that_is_back():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        die(workers, fakes[0], 50)
+        die(workers, fakes[1], 5)
+        assert await workers.next() is fakes[1]
+        assert 5 <= asyncio.get_running_loop().time() < 10
+
+    played(story)
+
+
+def test_where_none_comes_back_everybody_is_told_where_to_look():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        for fake in fakes:
+            die(workers, fake, 1e6)
+        waiting = [asyncio.create_task(workers.next()) for _ in range(2)]
+        for task in waiting:
+            with pytest.raises(WorkerError, match=r"all 2 workers died, and none came back in 127\.5 s.*ray_logs"):
+                await task
+
+    played(story)
+
+
+def test_what_a_worker_dies_over_is_asked_of_another_that_is_told_so():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        asked: list[tuple[Any, bool]] = []
+
+        async def call(worker: Any, again: bool) -> str:
+            asked.append((worker, again))
+            if worker is fakes[0]:
+                worker.die(10)
+                raise WorkerDiedError("agent_loop 0: its process died")
+            return "done"
+
+        assert await workers.ask(call) == "done"
+        assert asked == [(fakes[0], False), (fakes[1], True)]
+        assert workers.living == [fakes[1]]
+
+    played(story)
+
+
+def test_a_call_that_two_workers_die_over_is_given_up():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        async def call(worker: Any, again: bool) -> None:
+            worker.die(10)
+            raise WorkerDiedError(f"{worker.name}: its process died")
+
+        with pytest.raises(WorkerDiedError, match="agent_loop 1"):
+            await workers.ask(call)
+        assert workers.living == []
+
+    played(story)

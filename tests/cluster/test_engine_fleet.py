@@ -1,0 +1,312 @@
+"""Engines that die, hang and come back, in virtual time and without a process."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.handles import WorkerHandle
+from agentrl.errors import AgentRLError, EngineDeadError, EngineError, WorkerDiedError
+from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.weight_sync.base import Transport, WeightSource
+
+GONE = WorkerDiedError("engine: its process died")
+
+
+def source(address: str) -> WeightSource:
+    return WeightSource(transport=Transport.SHARED_MEMORY, address=address, size_bytes=0, tensors=())
+
+
+@dataclass(eq=False)
+class FakeEngine:
+    """One process of an engine; `dies` and `hangs` are what happens to it."""
+
+    index: int
+    start_fails: bool = False
+    dies: bool = False
+    hangs: bool = False
+    refuses_weights: bool = False
+    start_s: float = 1.0
+    load_s: float = 0.0
+    started: bool = False
+    loaded: list[tuple[str, int]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        await asyncio.sleep(self.start_s)
+        await self._answer()
+        if self.start_fails:
+            raise EngineError("it does not start")
+        self.started = True
+
+    async def stats(self) -> None:
+        await self._answer()
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        await self._answer()
+        await asyncio.sleep(self.load_s)
+        await self._answer()
+        if self.refuses_weights:
+            raise EngineError("these are not the model's weights")
+        self.loaded.append((source.address, version))
+
+    def kill(self) -> None:
+        self.dies = True
+
+    async def _answer(self) -> None:
+        if self.hangs:
+            await asyncio.sleep(10_000)
+        if self.dies:
+            raise GONE
+
+
+class FakeLedger:
+    """Notes what it is told, with what the engines held by then."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.closed: set[int] = set()
+        self.events: list[str] = []
+        self.failure: AgentRLError | None = None
+
+    def close(self, engine: int) -> None:
+        self.closed.add(engine)
+        self.events.append(f"close {engine}")
+
+    def reopen(self, engine: int) -> None:
+        self.closed.discard(engine)
+        now = self.world.now(engine)
+        self.events.append(f"open {engine} with {now.loaded[-1:]}")
+        assert now.started
+        assert not now.dies
+
+    def fail(self, error: AgentRLError) -> None:
+        self.failure = error
+
+
+class World:
+    """A fleet of fake engines; `launched` are all processes so far, `prepare` changes those to come."""
+
+    def __init__(self, *, num_engines: int = 2) -> None:
+        self.launched: list[FakeEngine] = []
+        self.prepare: Callable[[FakeEngine], None] = lambda engine: None
+        self.fleet = EngineFleet(self._launch, num_engines=num_engines)
+        self.ledger = FakeLedger(self)
+        self.fleet.report_to(self.ledger)
+
+    def now(self, index: int) -> FakeEngine:
+        return cast(FakeEngine, self.fleet[index])
+
+    async def push(self, version: int) -> None:
+        async def publish() -> WeightSource:
+            return source(f"w{version}")
+
+        await self.fleet.push(publish, version=version)
+
+    def suspect(self, index: int) -> None:
+        self.fleet.suspect(index, self.fleet[index], EngineDeadError("no answer"))
+
+    async def settle(self, *, within_s: float = 5_000.0) -> None:
+        await asyncio.sleep(within_s)
+
+    def _launch(self, index: int) -> WorkerHandle:
+        engine = FakeEngine(index)
+        if len(self.launched) >= 2:
+            self.prepare(engine)
+        self.launched.append(engine)
+        return cast(Any, engine)
+
+
+def played(story: Callable[[World], Coroutine[Any, Any, None]]) -> World:
+    """Play `story` against a started fleet of two that has the weights of version 3."""
+
+    async def main() -> World:
+        world = World()
+        await world.fleet.start()
+        await world.push(3)
+        await story(world)
+        await world.fleet.aclose()
+        return world
+
+    return run_in_virtual_time(main())
+
+
+def test_a_dead_engine_is_closed_at_once_and_opened_again_in_a_new_process_with_the_current_weights():
+    async def story(world: World) -> None:
+        dead = world.now(0)
+        dead.dies = True
+        world.suspect(0)
+        assert world.ledger.events == ["close 0"]
+        await world.settle()
+        assert world.now(0) is not dead
+        assert world.fleet.take_num_deaths() == 1
+
+    world = played(story)
+    assert world.ledger.events == ["close 0", "open 0 with [('w3', 3)]"]
+    assert len(world.launched) == 3
+
+
+def test_an_engine_that_answers_is_opened_as_it_is():
+    async def story(world: World) -> None:
+        world.suspect(1)
+        await world.settle()
+        assert world.fleet.take_num_deaths() == 0
+
+    world = played(story)
+    assert world.ledger.events == ["close 1", "open 1 with [('w3', 3)]"]
+    assert len(world.launched) == 2
+
+
+def test_an_engine_that_hangs_is_killed_and_replaced():
+    async def story(world: World) -> None:
+        hanging = world.now(0)
+        hanging.hangs = True
+        world.suspect(0)
+        await world.settle(within_s=40)
+        assert hanging.dies
+        assert world.ledger.closed == set()
+
+    assert len(played(story).launched) == 3
+
+
+def test_late_reports_about_a_process_that_is_replaced_change_nothing():
+    async def story(world: World) -> None:
+        dead = world.fleet[0]
+        world.now(0).dies = True
+        for _ in range(3):
+            world.fleet.suspect(0, dead, GONE)
+        await world.settle()
+        world.fleet.suspect(0, dead, GONE)
+        await world.settle()
+
+    assert played(story).ledger.events == ["close 0", "open 0 with [('w3', 3)]"]
+
+
+def test_a_push_goes_on_without_a_dead_engine_and_does_not_leave_it_behind():
+    async def story(world: World) -> None:
+        world.now(0).dies = True
+        await world.push(4)
+        assert world.now(1).loaded[-1] == ("w4", 4)
+        assert world.ledger.events == ["close 0"]
+        await world.push(5)  # while it is being started
+        await world.settle()
+
+    world = played(story)
+    assert world.ledger.events == ["close 0", "open 0 with [('w5', 5)]"]
+    assert world.launched[2].loaded == [("w5", 5)]
+
+
+def test_weights_are_not_replaced_while_a_new_engine_reads_them():
+    async def story(world: World) -> None:
+        def slow(engine: FakeEngine) -> None:
+            engine.load_s = 50
+
+        world.prepare = slow
+        world.now(0).dies = True
+        world.suspect(0)
+        await asyncio.sleep(10)  # the new one has begun to read
+        await world.push(4)
+        assert world.now(0).loaded == [("w3", 3), ("w4", 4)]
+
+    played(story)
+
+
+def test_an_engine_that_lives_and_refuses_the_weights_ends_the_run():
+    async def story(world: World) -> None:
+        world.now(1).refuses_weights = True
+        with pytest.raises(EngineError, match="not the model's weights"):
+            await world.push(4)
+        assert world.ledger.events == []
+
+    played(story)
+
+
+def test_an_engine_that_does_not_start_is_tried_again_later_each_time():
+    async def story(world: World) -> None:
+        tries: list[float] = []
+
+        def fail_twice(engine: FakeEngine) -> None:
+            tries.append(asyncio.get_running_loop().time())
+            engine.start_fails = len(tries) < 4
+
+        world.prepare = fail_twice
+        world.now(0).dies = True
+        world.suspect(0)
+        await world.settle()
+        waits = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert waits == [1 + 1, 2 + 1, 4 + 1], "the wait, and the second in which it did not start"
+
+    assert played(story).ledger.closed == set()
+
+
+def test_an_engine_that_dies_again_and_again_is_given_up_and_the_others_go_on():
+    async def story(world: World) -> None:
+        def broken(engine: FakeEngine) -> None:
+            engine.start_fails = engine.index == 0
+
+        world.prepare = broken
+        world.now(0).dies = True
+        world.suspect(0)
+        await world.settle()
+        world.suspect(0)
+        await world.push(4)
+        assert world.now(1).loaded[-1] == ("w4", 4)
+
+    world = played(story)
+    assert world.ledger.closed == {0}
+    assert world.ledger.failure is None
+    assert len(world.launched) == 2 + 5
+
+
+def test_the_end_of_the_last_engine_is_an_error_that_says_where_to_look():
+    async def story(world: World) -> None:
+        def broken(engine: FakeEngine) -> None:
+            engine.start_fails = True
+
+        world.prepare = broken
+        for index in (0, 1):
+            world.now(index).dies = True
+            world.suspect(index)
+        await world.settle()
+        with pytest.raises(EngineError, match="all 2 died"):
+            await world.push(4)
+
+    failure = played(story).ledger.failure
+    assert failure is not None
+    assert "the last died of: it does not start" in str(failure)
+    assert "`ray_logs/`" in str(failure)
+
+
+def test_deaths_long_apart_are_not_counted_together():
+    async def story(world: World) -> None:
+        for _ in range(12):
+            world.now(0).dies = True
+            world.suspect(0)
+            await world.settle()
+
+    world = played(story)
+    assert world.ledger.closed == set()
+    assert len(world.launched) == 2 + 12
+
+
+def test_an_engine_that_was_never_given_weights_is_opened_without():
+    async def main() -> World:
+        world = World()
+        await world.fleet.start()
+        world.now(0).dies = True
+        world.suspect(0)
+        await world.settle()
+        return world
+
+    assert run_in_virtual_time(main()).ledger.events == ["close 0", "open 0 with []"]
+
+
+def test_nothing_is_started_after_the_end():
+    async def story(world: World) -> None:
+        world.now(0).dies = True
+        world.suspect(0)
+
+    assert len(played(story).launched) == 2

@@ -1,0 +1,41 @@
+"""Engine, agent-loop worker and judge killed in the middle of a step: every step ends, nothing is lost, mixed up or left."""
+
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rollout.kills import Kill, Outcome, Victim, play
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+
+_PER_KIND = 3
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Iterator[Outcome]:
+    """One run with a kill in every step but the first and the last, at random moments, which shares the start."""
+    rng = random.Random(7)
+    victims = [victim for victim in Victim for _ in range(_PER_KIND)]
+    rng.shuffle(victims)
+    kills = [Kill(victim=victim, step=number, moment=rng.random()) for number, victim in enumerate(victims, start=2)]
+    folder = Path(tempfile.mkdtemp(prefix="k-"))
+    try:
+        yield play(folder, kills, num_steps=len(kills) + 2)
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_every_step_ends_with_every_prompt_accounted_for_and_no_tokens_of_two_episodes(outcome: Outcome):
+    assert outcome.faults == [], outcome.output[-3000:]
+    assert Counter(kill.victim for kill in outcome.killed) == dict.fromkeys(Victim, _PER_KIND)
+
+
+def test_what_was_killed_was_noticed_and_started_again(outcome: Outcome):
+    log = (outcome.run_dir / "run.log").read_text()
+    assert log.count("engine 0: dead: ") == log.count("engine 0: open") == _PER_KIND
+    assert log.count("judge: it ended by itself with code -9") == _PER_KIND
