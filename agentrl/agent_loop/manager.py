@@ -137,7 +137,7 @@ class AgentLoopManager:
         await self._workers.ask(lambda worker, again: worker.record(step, list(prompts), validation, again, *refs))
 
     async def metrics(self) -> dict[str, float]:
-        """Return `judge/...` over all workers, the event-loop lag of the worst, and the engines that died, since the last call."""
+        """Return `judge/...` over all workers, the worst event-loop lag, and the engines that died, since the last call."""
         reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
         judge = sum((report.judge for report in reports), JudgeStats())
         return {

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from agentrl.config.schema import ModelSection
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineDeadError, EngineError
 from agentrl.types import Completion
 from tests.engine.engine_driver import ask_greedily, until_generated
 from tests.engine.vllm_engine.cases import (
@@ -34,7 +34,7 @@ async def test_a_killed_core_fails_its_callers_at_once_and_the_engine_starts_aga
     os.kill(core_process(engine).pid, signal.SIGKILL)
     async with asyncio.timeout(5):
         outcomes = await asyncio.gather(*pending, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [EngineError] * 4
+    assert [type(outcome) for outcome in outcomes] == [EngineDeadError] * 4
     assert "core process died" in str(outcomes[0])
     for refused in (ask_greedily(engine, PROMPT), engine.stats(), engine.resume()):
         with pytest.raises(EngineError, match="core process died"):
