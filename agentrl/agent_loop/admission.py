@@ -104,8 +104,8 @@ class Admission:
                 f"and the KV memory of an engine holds {largest:.0f}. Lower it, or give the engines more memory."
             )
 
-    async def enter(self, prompt_id: str, *, num_prompt_tokens: int) -> Place:
-        """Wait for a place.
+    async def enter(self, prompt_id: str, *, num_prompt_tokens: int, step: int = 0) -> Place:
+        """Wait for a place; who is needed for an earlier `step` goes first.
 
         Raises:
             AgentRLError: there are no engines any more (`fail`).
@@ -114,7 +114,7 @@ class Admission:
             raise self._failure
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         waiting = Waiting(
-            prompt_id=prompt_id, order=next(self._order), num_prompt_tokens=num_prompt_tokens, place=future
+            prompt_id=prompt_id, step=step, order=next(self._order), num_prompt_tokens=num_prompt_tokens, place=future
         )
         self._line.push(waiting)
         self._admit()

@@ -7,11 +7,13 @@ and those go first from then on.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from agentrl import clock
 from agentrl.agent_loop.admission import Admission
@@ -95,14 +97,33 @@ class AgentLoopManager:
             WorkerError: every agent-loop worker is.
             RolloutError, DataError: too many could not be made (`FailureBudget`).
         """
-        requests = [
-            TrajectoryRequest(step=step, prompt=prompt, sample_index=sample)
+        async with owned_tasks() as tasks:
+            started = self.start(
+                prompts, step=step, samples_per_prompt=samples_per_prompt, on_finished=on_finished, tasks=tasks
+            )
+        return end_together([group.result() for group in started])
+
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        step: int,
+        samples_per_prompt: int,
+        on_finished: Callable[[TrajectorySummary], None],
+        tasks: asyncio.TaskGroup,
+    ) -> list[asyncio.Task[Group]]:
+        """Begin with what `collect` waits for; what belongs to a lower `step` enters the engines first.
+
+        Returns:
+            What becomes the group of each prompt; cancelling it ends its trajectories.
+        """
+        made = [
+            tasks.create_task(self._make(TrajectoryRequest(step=step, prompt=prompt, sample_index=sample), on_finished))
             for sample in range(samples_per_prompt)
             for prompt in prompts
         ]
-        finished = end_together(await all_of(self._make(request, on_finished) for request in requests))
         return [
-            Group(prompt_id=prompt.prompt_id, trajectories=finished[index :: len(prompts)])
+            tasks.create_task(_group(prompt.prompt_id, made[index :: len(prompts)]))
             for index, prompt in enumerate(prompts)
         ]
 
@@ -136,6 +157,24 @@ class AgentLoopManager:
         refs = [made.ref for group in groups for made in group.trajectories]
         await self._workers.ask(lambda worker, again: worker.record(step, list(prompts), validation, again, *refs))
 
+    async def save_group(self, path: Path, group: Group) -> int:
+        """Have the trajectories of a finished group written into a file of their own; return how many there are."""
+        refs = [made.ref for made in group.trajectories]
+        await self._workers.ask(lambda worker, _: worker.save_group(path, *refs))
+        return len(refs)
+
+    async def load_group(self, path: Path, prompt_id: str, *, num_trajectories: int) -> Group:
+        """Return the group that `save_group` wrote; its tokens stay with the worker that reads them."""
+        summaries, refs = await self._workers.ask(
+            lambda worker, _: worker.call_keeping_rest("load_group", num_trajectories, path)
+        )
+        now = clock.now()
+        made = [
+            TrajectoryRef(summary=replace(summary, finished_at=now), ref=ref)
+            for summary, ref in zip(summaries, refs, strict=True)
+        ]
+        return Group(prompt_id=prompt_id, trajectories=made)
+
     async def metrics(self) -> dict[str, float]:
         """Return `judge/...` over all workers, the worst event-loop lag, and the engines that died, since the last call."""
         reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
@@ -164,7 +203,9 @@ class AgentLoopManager:
         entered_at = clock.now()
         for _ in range(_MAX_MOVES + 1):
             try:
-                made = await self._make_on_one_engine(request.prompt.prompt_id, attempts, entered_at=entered_at)
+                made = await self._make_on_one_engine(
+                    request.prompt.prompt_id, attempts, step=request.step, entered_at=entered_at
+                )
                 break
             except EngineDeadError as error:
                 reason = str(error)
@@ -177,7 +218,7 @@ class AgentLoopManager:
         return made
 
     async def _make_on_one_engine(
-        self, prompt_id: str, attempts: Iterator[TrajectoryRequest], *, entered_at: float
+        self, prompt_id: str, attempts: Iterator[TrajectoryRequest], *, step: int, entered_at: float
     ) -> TrajectoryRef:
         """Wait for a place and make the trajectory there; what it waited since `entered_at` counts as waiting for admission.
 
@@ -185,7 +226,7 @@ class AgentLoopManager:
             EngineDeadError: the engine could not go on; it is closed until it can.
         """
         num_prompt_tokens = self._prompt_tokens.get(prompt_id, self._max_prompt_tokens)
-        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens)
+        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens, step=step)
         engine, started_at = self._engines[place.engine], clock.now()
         try:
             made = await self._run(attempts, engine)
@@ -224,6 +265,20 @@ class AgentLoopManager:
         except WorkerDiedError:
             self._workers.note_death(worker)
             return None
+
+
+@contextlib.asynccontextmanager
+async def owned_tasks() -> AsyncIterator[asyncio.TaskGroup]:
+    """Give a task group whose first error ends the block and all tasks, and is raised alone."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _group(prompt_id: str, made: Sequence[asyncio.Task[TrajectoryRef]]) -> Group:
+    return Group(prompt_id=prompt_id, trajectories=await asyncio.gather(*made))
 
 
 def _given_up(request: TrajectoryRequest, failure_class: FailureClass, reason: str) -> TrajectoryRef:

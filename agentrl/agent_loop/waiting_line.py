@@ -1,4 +1,4 @@
-"""Trajectories that wait for a place, those that are expected to take longest first."""
+"""Trajectories that wait for a place: those of the earliest step first, and of them those that are expected to take longest."""
 
 import asyncio
 import heapq
@@ -15,6 +15,8 @@ class Waiting(Generic[Place]):
     """One that waits."""
 
     prompt_id: str
+    step: int
+    """The update that it is for; the actor waits for the earliest."""
     order: int
     num_prompt_tokens: int
     place: asyncio.Future[Place]
@@ -30,8 +32,8 @@ class WaitingLine(Generic[Place]):
     def __init__(self) -> None:
         self._queues: dict[str, deque[Waiting[Place]]] = {}
         self._durations: dict[str, tuple[int, float]] = {}
-        self._heap: list[tuple[float, int, str]] = []
-        """`(minus the expected seconds, order, prompt id)`; entries that are out of date are dropped when they come up."""
+        self._heap: list[tuple[int, float, int, str]] = []
+        """`(step, minus the expected seconds, order, prompt id)`; what is out of date is dropped when it comes up."""
 
     def __bool__(self) -> bool:
         return bool(self._queues)
@@ -50,7 +52,7 @@ class WaitingLine(Generic[Place]):
             IndexError: nobody waits.
         """
         while True:
-            key, order, prompt_id = self._heap[0]
+            _, key, order, prompt_id = self._heap[0]
             queue = self._queues.get(prompt_id)
             if queue and (key, order) == (-self._expected_s(prompt_id), queue[0].order):
                 return queue[0]
@@ -65,15 +67,14 @@ class WaitingLine(Generic[Place]):
                 self._rank(waiting.prompt_id)
             else:
                 del self._queues[waiting.prompt_id]
+                self._durations.pop(waiting.prompt_id, None)  # all of it have entered
 
     def learn(self, prompt_id: str, duration_s: float) -> None:
-        """Note how long a trajectory of a prompt took."""
-        count, total_s = self._durations.get(prompt_id, (0, 0.0))
-        self._durations[prompt_id] = (count + 1, total_s + duration_s)
+        """Note how long a trajectory of a prompt took, as long as others of it wait."""
         if prompt_id in self._queues:
+            count, total_s = self._durations.get(prompt_id, (0, 0.0))
+            self._durations[prompt_id] = (count + 1, total_s + duration_s)
             self._rank(prompt_id)
-        elif not self._queues:
-            self._durations.clear()  # the next batch has other prompts, or another policy
 
     def _expected_s(self, prompt_id: str) -> float:
         count, total_s = self._durations.get(prompt_id, (0, 0.0))
@@ -81,4 +82,4 @@ class WaitingLine(Generic[Place]):
 
     def _rank(self, prompt_id: str) -> None:
         first = self._queues[prompt_id][0]
-        heapq.heappush(self._heap, (-self._expected_s(prompt_id), first.order, prompt_id))
+        heapq.heappush(self._heap, (first.step, -self._expected_s(prompt_id), first.order, prompt_id))

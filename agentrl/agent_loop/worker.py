@@ -23,13 +23,15 @@ from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
+from agentrl.observability.json_lines import append_json_lines
 from agentrl.observability.loop_lag import Lag, LoopLag
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
-from agentrl.trajectories.store import TrajectoryStore
+from agentrl.trajectories.codec import encode_trajectory
+from agentrl.trajectories.store import TrajectoryStore, read_trajectories
 from agentrl.types import (
     Failure,
     FailureClass,
@@ -168,6 +170,20 @@ class AgentLoopWorker:
         await asyncio.to_thread(
             store.append, step, trajectories, prompts=prompts, validation=validation, leave_out_recorded=again
         )
+
+    async def save_group(self, path: Path, *trajectories: Trajectory) -> None:
+        """Write trajectories into a file of their own, in place of what another worker began to write there."""
+
+        def write() -> None:
+            path.unlink(missing_ok=True)
+            append_json_lines(path, map(encode_trajectory, trajectories))
+
+        await asyncio.to_thread(write)
+
+    async def load_group(self, path: Path) -> tuple[list[TrajectorySummary], *tuple[Trajectory, ...]]:
+        """Return the trajectories that `save_group` wrote, after their summaries."""
+        trajectories = await asyncio.to_thread(lambda: list(read_trajectories(path)))
+        return list(map(summarise_trajectory, trajectories)), *trajectories
 
     async def report(self) -> WorkerReport:
         """Return what only this process knows."""

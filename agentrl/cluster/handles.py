@@ -51,12 +51,18 @@ class WorkerHandle:
         The second part stays where it was made until somebody asks for it. As a *returned* value it belongs to this
         process and outlives the worker, which a `ray.put` inside the worker would not.
         """
-        first, second = getattr(self._actor, method).options(num_returns=2).remote(*args)
+        first, [second] = await self.call_keeping_rest(method, 1, *args)
+        return first, second
+
+    async def call_keeping_rest(self, method: str, num_kept: int, *args: Any) -> tuple[Any, list[Any]]:
+        """Do the same where `num_kept` values come after the first."""
+        first, *kept = getattr(self._actor, method).options(num_returns=1 + num_kept).remote(*args)
         try:
-            return await self._result(first), second
+            return await self._result(first), kept
         except AgentRLError:
-            with contextlib.suppress(RayError):
-                await second  # the same error, which Ray prints where nobody has looked at it
+            for ref in kept:
+                with contextlib.suppress(RayError):
+                    await ref  # the same error, which Ray prints where nobody has looked at it
             raise
 
     async def _result(self, ref: Any) -> Any:

@@ -125,6 +125,10 @@ class RolloutSection:
     """Prompts rolled out for one update (refills come on top)."""
     samples_per_prompt: int = 32
     """Trajectories of one prompt: the size of a group before selection."""
+    max_staleness: int = 0
+    """Updates by which a trajectory's oldest token may lag behind the actor that learns from it: 0 rolls out, then updates;
+    above 0, rollouts go on during updates, so many batches ahead.
+    """
     max_concurrent_trajectories: int = 64
     """Trajectories that run at once on one engine; also the number of KV-cache rows of the embedded engine."""
     admission: Literal["reserve_max", "expected"] = "reserve_max"

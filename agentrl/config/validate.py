@@ -141,6 +141,7 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "algorithm.clip_ratio_high": config.algorithm.clip_ratio_high,
         "algorithm.rollout_correction.min_ratio": config.algorithm.rollout_correction.min_ratio,
         "algorithm.selection.max_refill_rounds": selection.max_refill_rounds,
+        "rollout.max_staleness": rollout.max_staleness,
         "rollout.max_retries": rollout.max_retries,
         "rollout.temperature": rollout.temperature,
         "rollout.top_k": rollout.top_k,

@@ -74,11 +74,12 @@ class PromptDataset:
         """Return the next `count` prompts and move on."""
         if count < 0:
             raise ValueError(f"cannot take a negative number of prompts: {count}")
-        taken = [self._at(position) for position in range(self._position, self._position + count)]
+        taken = [self.at(position) for position in range(self._position, self._position + count)]
         self._position += count
         return taken
 
-    def _at(self, position: int) -> Prompt:
+    def at(self, position: int) -> Prompt:
+        """Return the prompt that comes after `position` others; nothing moves."""
         epoch, offset = divmod(position, len(self._prompts))
         if epoch != self._order_epoch:
             self._order, self._order_epoch = self._order_of(epoch), epoch

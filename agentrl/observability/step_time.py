@@ -9,7 +9,7 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from agentrl.types import TIME_PARTS, TrajectoryRef, TrajectorySummary
+from agentrl.types import TIME_PARTS, Group, TrajectoryRef, TrajectorySummary
 
 _BUSY_BELOW = 0.15
 """Share of idle place time below which the engines are what a step waits for."""
@@ -51,14 +51,15 @@ class StepTime:
         return {f"time/{part.name}": getattr(self, part.name) for part in fields(self)} | {"time/step_s": self.total_s}
 
 
-def end_together(made: Sequence[TrajectoryRef]) -> list[TrajectoryRef]:
-    """Return the trajectories of one batch with the time that each waited for the last of them."""
-    end = max((each.summary.finished_at for each in made), default=0.0)
+def end_together(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups of one batch with the time that each trajectory waited for the last of them."""
+    end = max((made.summary.finished_at for group in groups for made in group.trajectories), default=0.0)
 
-    def ended(summary: TrajectorySummary) -> TrajectorySummary:
-        return replace(summary, times=replace(summary.times, tail_wait_s=end - summary.finished_at))
+    def ended(made: TrajectoryRef) -> TrajectoryRef:
+        times = replace(made.summary.times, tail_wait_s=end - made.summary.finished_at)
+        return replace(made, summary=replace(made.summary, times=times))
 
-    return [replace(each, summary=ended(each.summary)) for each in made]
+    return [replace(group, trajectories=[ended(made) for made in group.trajectories]) for group in groups]
 
 
 def split_metrics(summaries: Sequence[TrajectorySummary]) -> dict[str, float]:

@@ -9,13 +9,14 @@ import sys
 import time
 from dataclasses import replace
 
+from agentrl.agent_loop.rollout_stream import RolloutStream
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.observability.step_time import StepTime
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.command_line import make_parser, run_command
 from agentrl.runners.run import Run, prepare, running
 from agentrl.runners.run_directory import RunState
-from agentrl.runners.steps import collect_batch, explain_time, finish, restore, save, validate
+from agentrl.runners.steps import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 
 
 async def train(loaded: LoadedConfig) -> None:
@@ -27,28 +28,30 @@ async def train(loaded: LoadedConfig) -> None:
             await run.weight_sync.push(version=state.step)
             if state.step == 0:
                 run.metrics.log(0, await validate(run, step=0))
-            while state.step < plan.config.run.num_steps:
-                state = await train_step(run, state)
+            # Where `rollout.max_staleness` is above 0, rollouts go on while the actor is updated.
+            async with rolling_out(run) as rollouts:
+                while state.step < plan.config.run.num_steps:
+                    state = await train_step(run, rollouts, state)
             await finish(run)
     print(plan.directory.describe_result())
 
 
-async def train_step(run: Run, state: RunState) -> RunState:
+async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunState:
     """Make one update of the actor: roll out, select, update, sync, log, and keep a checkpoint when it is time."""
     started = time.monotonic()
-    batch = await collect_batch(run, state)
+    batch = await collect_batch(run, rollouts, state)
     state = replace(batch.state, step=state.step + 1)
     rolled_out = time.monotonic()
     run.progress.start_phase(f"step {state.step} update")
     actor_metrics = await run.learner.update(batch.groups, step=state.step)
     updated = time.monotonic()
-    await run.weight_sync.push(version=state.step)
+    await run.weight_sync.push(version=state.step)  # what is being sampled goes on with the new weights
     synced = time.monotonic()
     time_spent = StepTime(rollout_s=rolled_out - started, update_s=updated - rolled_out, weight_sync_s=synced - updated)
     validation = await validate(run, step=state.step)
     run.metrics.log(state.step, batch.metrics | actor_metrics | time_spent.metrics() | validation)
     explain_time(state.step, batch, time_spent)
-    await save(run, state)
+    await save(run, rollouts, state)
     run.progress.finish_step()
     return state
 

@@ -41,7 +41,7 @@ class RunState:
 
     step: int = 0
     prompts_taken: int = 0
-    """Prompts consumed since the start: the position in the data set."""
+    """Prompts started since the beginning: the position in the data set."""
     empty_batches: int = 0
     """Batches without a learning signal so far; they count as no step."""
 

@@ -20,6 +20,7 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema import RunConfig
 from agentrl.config.validate import Purpose
+from agentrl.data.prompts import PromptDataset
 from agentrl.engine.simulated_engine import SimulatedEngine
 from agentrl.errors import ConfigError
 from agentrl.rewards.simulated_reward import SIMULATED_REWARD
@@ -65,8 +66,18 @@ class LocalWorker:
         return await getattr(self._worker, method)(*args)
 
 
-async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -> Simulation:
-    """Roll out the prompts of one step.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun:
+    """What plays: started, with nothing rolled out yet."""
+
+    engines: list[SimulatedEngine]
+    workers: list[Any]
+    rollouts: AgentLoopManager
+    prompts: PromptDataset
+
+
+async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -> SimulatedRun:
+    """Start simulated engines, and workers in this process.
 
     Args:
         loaded: the run config.
@@ -95,16 +106,22 @@ async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None
         * len(engines),
         reward_timeout_s=config.reward.timeout_s,
     )
-    taken = prompts.take(config.rollout.prompts_per_step)
-    await manager.check_prompts(taken)
-    prompt_tokens = await workers[0].prompt_lengths(taken)
+    return SimulatedRun(engines=engines, workers=workers, rollouts=manager, prompts=prompts)
+
+
+async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -> Simulation:
+    """Roll out the prompts of one step; arguments and errors are those of `start`."""
+    run, rollout = await start(loaded, assumed_kv_tokens=assumed_kv_tokens), loaded.config.rollout
+    taken = run.prompts.take(rollout.prompts_per_step)
+    await run.rollouts.check_prompts(taken)
+    prompt_tokens = await run.workers[0].prompt_lengths(taken)
     started_at, started_cpu = clock.now(), time.process_time()
-    groups = await manager.collect(
-        taken, step=1, samples_per_prompt=config.rollout.samples_per_prompt, on_finished=lambda _: None
+    groups = await run.rollouts.collect(
+        taken, step=1, samples_per_prompt=rollout.samples_per_prompt, on_finished=lambda _: None
     )
     makespan_s, cpu_time_s = clock.now() - started_at, time.process_time() - started_cpu
-    await manager.aclose()
-    stats = [await engine.stats() for engine in engines]
+    await run.rollouts.aclose()
+    stats = [await engine.stats() for engine in run.engines]
     return Simulation(
         groups=groups,
         prompt_tokens=prompt_tokens,
@@ -112,7 +129,7 @@ async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None
         num_generated_tokens=sum(engine.num_generated_tokens for engine in stats),
         num_prefill_tokens=sum(engine.num_prefill_tokens for engine in stats),
         num_cached_tokens=sum(engine.num_cached_tokens for engine in stats),
-        num_recomputed_tokens=sum(engine.num_recomputed_tokens for engine in engines),
+        num_recomputed_tokens=sum(engine.num_recomputed_tokens for engine in run.engines),
         cpu_time_s=cpu_time_s,
     )
 

@@ -1,9 +1,11 @@
 """The parts of a training step that are neither rollout nor update: refilling, validation, checkpoints, the end."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
+from agentrl.agent_loop.rollout_stream import RolloutStream, rollout_stream
 from agentrl.algorithms.group_filter import select
 from agentrl.errors import RolloutError
 from agentrl.observability.failure_report import warn_of_failures
@@ -12,7 +14,7 @@ from agentrl.observability.rollout_metrics import summarise, summarise_validatio
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
 from agentrl.runners.run import EvaluationRun, Run
 from agentrl.runners.run_directory import RunState
-from agentrl.types import Group, Prompt, TrajectorySummary
+from agentrl.types import Group, TrajectorySummary
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +34,24 @@ class Batch:
     """Where the data set stands after this batch; its step is still the last one done."""
 
 
-async def collect_batch(run: Run, state: RunState) -> Batch:
-    """Roll out prompts until at least one group can be learnt from.
+@contextlib.asynccontextmanager
+async def rolling_out(run: Run) -> AsyncIterator[RolloutStream]:
+    """Roll out the training prompts for as long as the context lasts, beginning with what the last checkpoint left undone."""
+    async with rollout_stream(
+        run.rollouts,
+        run.plan.prompts,
+        run.config.rollout,
+        num_steps=run.config.run.num_steps,
+        progress=run.progress,
+    ) as rollouts:
+        latest = run.plan.directory.latest_checkpoint()
+        if latest is not None:
+            rollouts.restore(latest[0] / "rollouts")
+        yield rollouts
+
+
+async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> Batch:
+    """Take rolled-out prompts until at least one group can be learnt from.
 
     A batch without any is logged and counted, and does not count as a step.
 
@@ -43,7 +61,7 @@ async def collect_batch(run: Run, state: RunState) -> Batch:
     dropped: dict[str, float] = {}
     seen: list[TrajectorySummary] = []
     for _ in range(_MAX_EMPTY_BATCHES):
-        batch = await _collect_once(run, state)
+        batch = await _collect_once(run, rollouts, state)
         seen += batch.summaries
         drops = {key: value for key, value in batch.metrics.items() if key.startswith("rollout/groups_dropped")}
         dropped = {key: dropped.get(key, 0.0) + value for key, value in drops.items()}
@@ -58,19 +76,17 @@ async def collect_batch(run: Run, state: RunState) -> Batch:
     )
 
 
-async def _collect_once(run: Run, state: RunState) -> Batch:
-    """Roll out one batch, and again as many prompts as groups were dropped, up to the configured rounds."""
+async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> Batch:
+    """Take one batch, and again as many prompts as groups were dropped, up to the configured rounds."""
     rollout, selection = run.config.rollout, run.config.algorithm.selection
     step = state.step + 1
     kept: list[Group] = []
     drops: dict[str, float] = {}
     seen: list[TrajectorySummary] = []
     for _ in range(selection.max_refill_rounds + 1):
-        prompts = run.plan.prompts.take(rollout.prompts_per_step - len(kept))
-        rolled_out = await _roll_out(
-            run, prompts, f"step {step} rollout", step=step, samples_per_prompt=rollout.samples_per_prompt
-        )
-        await run.rollouts.record(rolled_out, prompts, step=step, validation=False)
+        taken = await rollouts.take(rollout.prompts_per_step - len(kept), step=step)
+        rolled_out = [made.group for made in taken]
+        await run.rollouts.record(rolled_out, [made.prompt for made in taken], step=step, validation=False)
         groups, report = select(rolled_out, selection, seed=run.config.run.seed)
         kept += groups
         drops = {key: drops.get(key, 0.0) + value for key, value in report.metrics().items()}
@@ -80,7 +96,7 @@ async def _collect_once(run: Run, state: RunState) -> Batch:
     warn_of_failures(f"step {step} rollout", seen)
     state = replace(state, prompts_taken=run.plan.prompts.position)
     counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
-    metrics = summarise(seen) | split_metrics(seen) | drops | counts | await run.rollouts.metrics()
+    metrics = summarise(seen) | split_metrics(seen) | drops | counts | rollouts.metrics() | await run.rollouts.metrics()
     return Batch(groups=kept, summaries=seen, metrics=metrics, state=state)
 
 
@@ -98,14 +114,18 @@ async def validate(run: Run, *, step: int) -> dict[str, float]:
 
 
 async def roll_out_held_out(run: EvaluationRun, *, step: int) -> list[TrajectorySummary]:
-    """Roll out the held-out prompts with the policy after update `step`, and write the trajectories down."""
-    prompts = run.plan.validation_prompts
-    groups = await _roll_out(
-        run,
+    """Roll out the held-out prompts with the policy after update `step`, and write the trajectories down.
+
+    Training rollouts that are under way go on: the weights do not change meanwhile, engines would idle in the tail, and the
+    held-out prompts enter first.
+    """
+    prompts, samples = run.plan.validation_prompts, run.config.validation.samples_per_prompt
+    run.progress.start_rollout(f"step {step} validation", num_trajectories=len(prompts) * samples)
+    groups = await run.rollouts.collect(
         prompts,
-        f"step {step} validation",
         step=step,
-        samples_per_prompt=run.config.validation.samples_per_prompt,
+        samples_per_prompt=samples,
+        on_finished=lambda summary: run.progress.finish_trajectory(num_tokens=summary.num_response_tokens),
     )
     await run.rollouts.record(groups, prompts, step=step, validation=True)
     await run.rollouts.metrics()  # so that the judge's figures of the next step are of training alone
@@ -129,13 +149,14 @@ async def restore(run: Run) -> RunState:
     return state
 
 
-async def save(run: Run, state: RunState) -> None:
+async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
     """Write a checkpoint of `state`, where it is time to."""
     every = run.config.checkpoint.every_steps
     if state.step % every == 0 or state.step == run.config.run.num_steps:
         run.progress.start_phase(f"step {state.step} checkpoint")
         folder = run.plan.directory.begin_checkpoint(state.step)
         await run.learner.save(str(folder / "actor"))
+        await rollouts.save(folder / "rollouts")
         run.plan.directory.commit_checkpoint(state, keep_last=run.config.checkpoint.keep_last)
 
 
@@ -147,18 +168,6 @@ async def finish(run: Run) -> None:
     draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
     policy, curve = str(directory.policy), str(directory.reward_curve)
     directory.finish({"num_steps": run.config.run.num_steps, "policy": policy, "reward_curve": curve})
-
-
-async def _roll_out(
-    run: EvaluationRun, prompts: Sequence[Prompt], description: str, *, step: int, samples_per_prompt: int
-) -> list[Group]:
-    run.progress.start_rollout(description, num_trajectories=len(prompts) * samples_per_prompt)
-    return await run.rollouts.collect(
-        prompts,
-        step=step,
-        samples_per_prompt=samples_per_prompt,
-        on_finished=lambda summary: run.progress.finish_trajectory(num_tokens=summary.num_response_tokens),
-    )
 
 
 def _summaries(groups: Sequence[Group]) -> list[TrajectorySummary]:

@@ -96,6 +96,22 @@ async def test_the_longest_expected_starts_first_and_the_unknown_before_all():
     assert order == ["new/1", "long/1", "long/2", "short/1", "short/2"]
 
 
+async def test_who_is_needed_for_an_earlier_step_starts_first_however_short():
+    admission = make_admission(110)
+    running = await enter_all(admission, ["x"])
+    later = asyncio.create_task(admission.enter("new", num_prompt_tokens=10, step=2))
+    await asyncio.sleep(0)
+    earlier = [asyncio.create_task(admission.enter("known", num_prompt_tokens=10, step=1)) for _ in range(2)]
+    await asyncio.sleep(0)
+    place = running["x"].result()
+    admission.learn(place, "known", num_response_tokens=5, duration_s=1.0)
+    for task in (*earlier, later):
+        assert not task.done()
+        admission.leave(place)
+        await asyncio.sleep(0)
+        place = task.result()
+
+
 async def test_one_that_gives_up_waiting_is_skipped_and_loses_no_place():
     admission = make_admission(110)
     tasks = await enter_all(admission, ["a", "b", "c"])

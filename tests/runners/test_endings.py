@@ -18,6 +18,7 @@ from tests.runners.run_process import (
     can_bind,
     finish_run,
     listening_ports,
+    metrics,
     run_folders,
     running,
     shared_memory_files,
@@ -39,10 +40,10 @@ def assert_nothing_is_left(run: RunProcess, end) -> None:
     assert wait_until(lambda: all(can_bind(port) for port in ports), timeout_s=5)
 
 
-@pytest.mark.parametrize("name", list(SIGNALS))
-def test_a_signal_leaves_nothing_behind(name: str, tmp_path: Path):
+@pytest.mark.parametrize(("name", "max_staleness"), [*((name, 0) for name in SIGNALS), ("SIGTERM", 2)])
+def test_a_signal_leaves_nothing_behind(name: str, max_staleness: int, tmp_path: Path):
     folders, shared_memory = run_folders(), shared_memory_files()
-    with running(tmp_path / "run", *SMALL, "run.num_steps=100") as run:
+    with running(tmp_path / "run", *SMALL, "run.num_steps=100", f"rollout.max_staleness={max_staleness}") as run:
         run.wait_for_step(1)
         assert_nothing_is_left(run, lambda: run.signal(SIGNALS[name]))
         code = run.process.wait(timeout=30)
@@ -73,9 +74,10 @@ def test_an_exception_in_a_worker_ends_the_run_with_its_reason_and_leaves_nothin
     assert wait_until(lambda: run_folders() <= folders, timeout_s=30)
 
 
-def test_kill_9_and_the_same_command_again_consume_each_prompt_once(tmp_path: Path):
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_kill_9_and_the_same_command_again_consume_each_prompt_once(tmp_path: Path, max_staleness: int):
     run_dir = tmp_path / "run"
-    arguments = [*SMALL, "run.num_steps=6", "data.shuffle=true"]
+    arguments = [*SMALL, "run.num_steps=6", "data.shuffle=true", f"rollout.max_staleness={max_staleness}"]
     with running(run_dir, *arguments) as run:
         run.wait_for_step(3)  # the last checkpoint is that of step 2
         family = run.family()
@@ -97,6 +99,9 @@ def test_kill_9_and_the_same_command_again_consume_each_prompt_once(tmp_path: Pa
         data.train_files, prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=1
     )
     assert set(rolled_out) == {prompt.prompt_id for prompt in prompts.take(state["prompts_taken"])}
+    if max_staleness:
+        staleness = [row["rollout/staleness_max"] for row in metrics(run_dir)[1:]]
+        assert max(number or 0 for number in staleness) == max_staleness
 
 
 def test_kill_9_before_the_first_checkpoint_starts_over(tmp_path: Path):

@@ -1,5 +1,6 @@
 """Refilling, empty batches and the position in the data, with rollouts whose rewards are written down."""
 
+import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from agentrl.errors import RolloutError
 from agentrl.observability.step_time import StepTime
 from agentrl.runners.run import Plan, Run
 from agentrl.runners.run_directory import RunDirectory, RunState
-from agentrl.runners.steps import collect_batch, explain_time
+from agentrl.runners.steps import Batch, collect_batch, explain_time, rolling_out
 from agentrl.types import (
     Failure,
     FailureClass,
@@ -38,11 +39,12 @@ class ScriptedRollouts:
         self.rolled_out: list[str] = []
         self.recorded: list[str] = []
 
-    async def collect(
-        self, prompts: list[Prompt], *, step: int, samples_per_prompt: int, on_finished: Any
-    ) -> list[Group]:
+    def start(
+        self, prompts: list[Prompt], *, step: int, samples_per_prompt: int, on_finished: Any, tasks: asyncio.TaskGroup
+    ) -> list[asyncio.Task[Group]]:
         self.rolled_out += [prompt.prompt_id for prompt in prompts]
-        return [self._group(prompt, samples_per_prompt) for prompt in prompts]
+        groups = [self._group(prompt, samples_per_prompt, policy_version=step - 1) for prompt in prompts]
+        return [tasks.create_task(asyncio.sleep(0, group)) for group in groups]
 
     async def record(self, groups: list[Group], prompts: list[Prompt], *, step: int, validation: bool) -> None:
         self.recorded += [prompt.prompt_id for prompt in prompts]
@@ -50,17 +52,19 @@ class ScriptedRollouts:
     async def metrics(self) -> dict[str, float]:
         return {}
 
-    def _group(self, prompt: Prompt, samples: int) -> Group:
+    def _group(self, prompt: Prompt, samples: int, *, policy_version: int) -> Group:
         good = self.solvable(len(self.rolled_out), prompt.prompt_id)
         made = [
-            TrajectoryRef(summary=self._summary(prompt, index, 1.0 if good and index % 2 else 0.0), ref=None)
+            TrajectoryRef(
+                summary=self._summary(prompt, index, 1.0 if good and index % 2 else 0.0, policy_version), ref=None
+            )
             for index in range(samples)
         ]
         if self.rolled_out.index(prompt.prompt_id) == 0:
             made = [lose(one) if index < self.num_lost else one for index, one in enumerate(made)]
         return Group(prompt_id=prompt.prompt_id, trajectories=made)
 
-    def _summary(self, prompt: Prompt, index: int, reward: float) -> TrajectorySummary:
+    def _summary(self, prompt: Prompt, index: int, reward: float, policy_version: int) -> TrajectorySummary:
         return TrajectorySummary(
             trajectory_id=f"{prompt.prompt_id}-{index}",
             prompt_id=prompt.prompt_id,
@@ -75,7 +79,7 @@ class ScriptedRollouts:
             num_answer_tags=1,
             num_retries=0,
             wall_time_s=0.1,
-            policy_version=0,
+            policy_version=policy_version,
         )
 
 
@@ -109,10 +113,15 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
     return Run(plan=plan, learner=unused, weight_sync=unused, metrics=unused, **parts)
 
 
+async def collect(run: Run, state: RunState) -> Batch:
+    async with rolling_out(run) as rollouts:
+        return await collect_batch(run, rollouts, state)
+
+
 async def test_dropped_groups_are_refilled_with_fresh_prompts_up_to_the_cap(tmp_path: Path):
     rollouts = ScriptedRollouts(lambda count, prompt_id: hash(prompt_id) % 2 == 0)
     run = make_run(tmp_path, rollouts, "algorithm.selection.max_refill_rounds=3")
-    batch = await collect_batch(run, RunState())
+    batch = await collect(run, RunState())
     assert len(batch.groups) > 12 / 2
     assert len(batch.groups) <= 12
     assert len(rollouts.rolled_out) > 12
@@ -123,14 +132,14 @@ async def test_dropped_groups_are_refilled_with_fresh_prompts_up_to_the_cap(tmp_
 
 async def test_without_refill_rounds_a_step_takes_its_prompts_once(tmp_path: Path):
     rollouts = ScriptedRollouts(lambda count, prompt_id: hash(prompt_id) % 2 == 0)
-    batch = await collect_batch(make_run(tmp_path, rollouts), RunState())
+    batch = await collect(make_run(tmp_path, rollouts), RunState())
     assert len(rollouts.rolled_out) == 12
     assert batch.state.prompts_taken == 12
 
 
 async def test_an_empty_batch_is_counted_and_is_no_step(tmp_path: Path):
     rollouts = ScriptedRollouts(lambda count, prompt_id: count > 24)
-    batch = await collect_batch(make_run(tmp_path, rollouts), RunState(step=5))
+    batch = await collect(make_run(tmp_path, rollouts), RunState(step=5))
     assert batch.state == RunState(step=5, prompts_taken=36, empty_batches=2)
     assert batch.metrics["rollout/empty_batches"] == 2
     assert batch.metrics["rollout/groups_dropped_none_solved"] == 24
@@ -140,13 +149,13 @@ async def test_an_empty_batch_is_counted_and_is_no_step(tmp_path: Path):
 async def test_a_policy_that_never_gets_one_right_ends_the_run_with_the_reason(tmp_path: Path):
     rollouts = ScriptedRollouts(lambda count, prompt_id: False)
     with pytest.raises(RolloutError, match="10 batches in a row"):
-        await collect_batch(make_run(tmp_path, rollouts), RunState())
+        await collect(make_run(tmp_path, rollouts), RunState())
     assert len(rollouts.rolled_out) == 120
 
 
 async def test_every_rolled_out_prompt_is_recorded_dropped_ones_too(tmp_path: Path):
     rollouts = ScriptedRollouts(lambda count, prompt_id: count > 12)
-    await collect_batch(make_run(tmp_path, rollouts), RunState())
+    await collect(make_run(tmp_path, rollouts), RunState())
     assert rollouts.recorded == rollouts.rolled_out
 
 
@@ -155,7 +164,7 @@ async def test_a_group_of_which_too_few_were_made_is_replaced_by_a_fresh_prompt(
     run = make_run(
         tmp_path, rollouts, "algorithm.selection.min_group_size=8", "algorithm.selection.max_refill_rounds=1"
     )
-    batch = await collect_batch(run, RunState())
+    batch = await collect(run, RunState())
     assert rollouts.rolled_out[0] not in [group.prompt_id for group in batch.groups]
     assert (len(batch.groups), len(rollouts.rolled_out)) == (12, 13)
     assert batch.metrics["rollout/groups_dropped_too_small"] == 1
@@ -163,7 +172,7 @@ async def test_a_group_of_which_too_few_were_made_is_replaced_by_a_fresh_prompt(
 
 async def test_a_group_of_which_enough_were_made_is_trained_on(tmp_path: Path):
     rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=8)
-    batch = await collect_batch(make_run(tmp_path, rollouts, "algorithm.selection.min_group_size=8"), RunState())
+    batch = await collect(make_run(tmp_path, rollouts, "algorithm.selection.min_group_size=8"), RunState())
     assert rollouts.rolled_out[0] in [group.prompt_id for group in batch.groups]
 
 
@@ -172,7 +181,7 @@ async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
 ):
     rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=5)
     with caplog.at_level(logging.WARNING):
-        batch = await collect_batch(make_run(tmp_path, rollouts), RunState())
+        batch = await collect(make_run(tmp_path, rollouts), RunState())
     assert batch.metrics["rollout/failures_judge"] == 15
     assert batch.metrics["rollout/infra_errors"] == 5
     (warning,) = [record.getMessage() for record in caplog.records]
@@ -181,9 +190,22 @@ async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
 
 
 async def test_where_the_time_of_a_step_went_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    batch = await collect_batch(make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True)), RunState())
+    batch = await collect(make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True)), RunState())
     assert batch.metrics["time/trajectory_generate_s_mean"] == 0.0
     played = [replace(made, times=TimeSplit(generate_s=1.0), finished_at=1.0) for made in batch.summaries]
     with caplog.at_level("INFO"):
         explain_time(1, replace(batch, summaries=played), StepTime(rollout_s=1.0, update_s=3.0, weight_sync_s=0.5))
     assert "the update is the bottleneck" in caplog.text
+
+
+async def test_a_run_that_rolls_out_ahead_replaces_dropped_groups_as_well(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: int(prompt_id[-1]) % 2 == 0)
+    overrides = ["algorithm.selection.max_refill_rounds=9", "rollout.max_staleness=1"]
+    batch = await collect(make_run(tmp_path, rollouts, *overrides), RunState())
+    assert len(batch.groups) == 12
+    consumed = len(rollouts.recorded)
+    assert consumed == 12 + batch.metrics["rollout/groups_dropped_none_solved"]
+    assert rollouts.recorded == rollouts.rolled_out[:consumed], "what is in hand is not recorded"
+    assert len(rollouts.rolled_out) == consumed + 12
+    assert batch.metrics["rollout/groups_waiting"] + batch.metrics["rollout/groups_in_flight"] == 12
+    assert batch.state.prompts_taken == len(rollouts.rolled_out)
