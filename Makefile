@@ -48,6 +48,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.rollout.scheduler
 	$(BIN)/python -m benchmarks.rollout.loop_overhead
 	$(BIN)/python -m benchmarks.rollout.blocking_tool
+	$(BIN)/python -m benchmarks.rollout.staleness
 	$(BIN)/python -m benchmarks.judge.floor
 	$(BIN)/python -m benchmarks.judge.speed
 	$(BIN)/python -m benchmarks.judge.overhead
