@@ -6,23 +6,27 @@ dialogue without it. So the ids of a trajectory are those of one full rendering,
 """
 
 from collections.abc import Sequence
-from typing import Any
-
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError
 from agentrl.types import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _PROBE_USER: Message = {"role": "user", "content": "probe"}
 _PROBE_TEXT = "probe-completion"
 
 
-def load_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
+def load_tokenizer(model_path: str) -> "PreTrainedTokenizerFast":
     """Load the tokenizer of a model folder.
 
     Raises:
         ConfigError: there is none, or it is not a fast one (only those encode outside the interpreter lock).
     """
+    # Here and not above: it takes seconds, and the driver of a run needs no tokenizer, only its workers do.
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     except (OSError, ValueError) as error:
@@ -41,7 +45,7 @@ class ChatTokens:
     (Qwen3): the policy then goes on from what it really wrote, which is not what a full rendering shows.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, tools: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast", tools: Sequence[dict[str, Any]]) -> None:
         """Learn how the template ends a turn and appends an observation.
 
         Args:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING
 
 from agentrl.observability.metrics_file import MetricsRow, read_metrics, series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
@@ -24,6 +23,11 @@ def draw_reward_curve(metrics_path: Path, png_path: Path, *, title: str) -> None
     Raises:
         ValueError: the metrics hold none of the series.
     """
+    # Here and not above: it takes a second, which every run would wait before its first step.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     rows = read_metrics(metrics_path)
     figure = Figure(figsize=(8, 6.4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -44,7 +48,7 @@ def draw_reward_curve(metrics_path: Path, png_path: Path, *, title: str) -> None
     figure.savefig(png_path, dpi=150)
 
 
-def _draw_validation(axes: Axes, rows: Sequence[MetricsRow]) -> None:
+def _draw_validation(axes: "Axes", rows: Sequence[MetricsRow]) -> None:
     steps, accuracy = series(rows, "validation/accuracy")
     if not steps:
         return
@@ -64,7 +68,7 @@ def _draw_validation(axes: Axes, rows: Sequence[MetricsRow]) -> None:
         )
 
 
-def _draw_smoothed(axes: Axes, rows: Sequence[MetricsRow], name: str, *, label: str, color: str) -> None:
+def _draw_smoothed(axes: "Axes", rows: Sequence[MetricsRow], name: str, *, label: str, color: str) -> None:
     steps, values = series(rows, name)
     if not steps:
         return
@@ -82,7 +86,7 @@ def _trailing_means(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _finish(axes: Axes) -> None:
+def _finish(axes: "Axes") -> None:
     low, high = axes.dataLim.intervaly
     if axes.has_data() and low >= 0.0 and high <= 1.1:
         axes.set_ylim(-0.03, 1.12)
