@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint
 # The torch that vLLM's CPU build is made for; `setup` installs it wherever pip finds it.
 VLLM_TORCH := 2.13.0+cpu
+# Two processes keep two cores busy, since many a test waits; each has its own judges and its own Ray. A file stays together.
+IN_TWO = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup vllm demo demo-vllm test test-all test-vllm bench soak lint fmt clean
 
@@ -35,10 +37,12 @@ demo-vllm: vllm
 	$(BIN)/python -m agentrl.runners.rstar2 configs/demo_vllm.yaml
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow and not gpu'
+	$(IN_TWO) -m 'not slow and not gpu and not alone'
+	$(BIN)/python -m pytest -m 'alone and not slow'
 
 test-all: vllm
-	$(BIN)/python -m pytest -m 'not gpu'
+	$(IN_TWO) -m 'not gpu and not alone'
+	$(BIN)/python -m pytest -m alone
 
 test-vllm: vllm
 	$(BIN)/python -m pytest -m vllm

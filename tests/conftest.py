@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In several processes, begin with the files whose tests may take longest, so that none of them is left for the end."""
+    if not hasattr(config, "workerinput"):
+        return
+    longest_s: dict[Path, float] = {}
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        longest_s[item.path] = max(longest_s.get(item.path, 0.0), 0.0 if limit is None else limit.args[0])
+    items.sort(key=lambda item: -longest_s[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_compute_thread() -> None:
+    """Tiny models compute no faster on two threads, and beside another process of tests these wait for each other."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentrl.agent_loop import scoring, tool_agent_loop
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
 from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.tools import executor
@@ -148,19 +149,19 @@ async def test_a_reward_that_hangs_is_a_reward_failure(model_path: str):
 
 
 @pytest.fixture
-def hung_parser(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def hung_tokenizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     released = threading.Event()
 
     def hang(*_: Any, **__: Any) -> None:
         released.wait()
 
-    monkeypatch.setattr(tool_agent_loop, "parse_tool_calls", hang)
+    monkeypatch.setattr(ChatTokens, "prompt", hang)
     yield
     released.set()
 
 
-@pytest.mark.usefixtures("hung_parser")
-async def test_a_thread_that_hangs_over_the_text_of_a_turn_is_named_as_a_hang(model_path: str):
+@pytest.mark.usefixtures("hung_tokenizer")
+async def test_a_thread_that_hangs_over_a_text_is_named_as_a_hang(model_path: str):
     summary = await play(model_path, ScriptedEngine([ANSWER]))
     assert summary.termination is Termination.INFRA_ERROR
     (failure,) = summary.failures

@@ -106,6 +106,7 @@ def seconds_until_ready(folder: Path, *, isolation: str) -> float:
         return time.monotonic() - started_at
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("tier", ["best", "D"])
 def test_it_is_ready_within_three_seconds(tmp_path: Path, tier: str) -> None:
     isolation = find_tier().tier if tier == "best" else tier

@@ -48,6 +48,10 @@ class RunProcess:
         mark = parent.children(recursive=True)
         return [parent, *mark]
 
+    def open_shared_memory(self) -> int:
+        """Return a descriptor of the folder of its shared memory, with which one sees into it when the run is gone."""
+        return os.open(f"/proc/{self.process.pid}/root/dev/shm", os.O_RDONLY)
+
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
@@ -64,9 +68,12 @@ def running(
     cwd: Path | None = None,
     python: str = sys.executable,
     runner: str = "rstar2",
+    own_shared_memory: bool = False,
 ) -> Iterator[RunProcess]:
-    """Start a run; kill it at the end if it still runs."""
+    """Start a run, as root with a `/dev/shm` of its own if asked to; kill it at the end if it still runs."""
     command = [python, "-m", f"agentrl.runners.{runner}", config, f"run.dir={run_dir}", *overrides]
+    if own_shared_memory:
+        command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh", *command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd)
     try:
         yield RunProcess(process, run_dir)
@@ -134,13 +141,11 @@ def can_bind(port: int) -> bool:
         return True
 
 
-def shared_memory_files() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
 def run_folders() -> set[Path]:
-    """Return the temporary folders of runs, of which a finished run leaves none."""
-    return set(Path("/tmp").glob("agentrl-*"))
+    """Return the temporary folders of runs that no guardian guards any more, of which a finished run leaves none."""
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    guarded = {Path(words[-1]) for words in commands if "agentrl.cluster.guardian" in words}
+    return set(Path("/tmp").glob("agentrl-*")) - guarded
 
 
 SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}

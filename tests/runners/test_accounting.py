@@ -15,6 +15,7 @@ from agentrl.types import (
     FinishReason,
     Prompt,
     Termination,
+    TimeSplit,
     ToolResult,
     ToolStatus,
     Trajectory,
@@ -53,7 +54,7 @@ def make_trajectory(
         prompt=prompt,
         sample_index=sample,
         termination=Termination.ANSWERED,
-        wall_time_s=0.1,
+        times=TimeSplit(generate_s=0.1),
     )
     return replace(made, reward=1.0)
 
