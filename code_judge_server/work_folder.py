@@ -29,6 +29,15 @@ def ensure(folder: str) -> None:
             os.mkdir(folder, stat.S_IRWXU)
 
 
+def let_users_through(folder: str) -> None:
+    """Have each user get through `folder` to one of its own below, whatever a program did to the rights.
+
+    Raises:
+        OSError: it is not there, or another user's.
+    """
+    os.chmod(folder, stat.S_IRWXU | stat.S_IXGRP | stat.S_IXOTH)
+
+
 def make(folder: str, files: dict[str, bytes]) -> None:
     """Make `folder` with these executable files in it, in place of what an earlier program may have left under that name.
 

@@ -70,7 +70,7 @@ def _probe_kernel() -> list[Canary]:
 
 def _probe_seccomp() -> Canary:
     try:
-        descriptor = seccomp_filter.open_filter(own_network=True, memory_group=False)
+        descriptor = seccomp_filter.open_filter(namespaces=True, memory_group=False, own_users=False)
     except seccomp_filter.SeccompError as error:
         return Canary(name="seccomp", passed=False, detail=str(error))
     with open(descriptor, "rb") as file:
@@ -92,8 +92,10 @@ def _probe_cgroups() -> Canary:
         groups = make_cgroups()
         try:
             groups.make_slots(1)
+            shares = "and" if groups.has_shares else "no"
         finally:
             groups.remove()
     except (NoCgroupsError, OSError) as error:
         return Canary(name="cgroups", passed=False, detail=str(error))
-    return Canary(name="cgroups", passed=True, detail=f"version {groups.version}: memory, tasks and CPU time")
+    detail = f"version {groups.version}: memory, tasks and CPU time, {shares} shares of the CPU"
+    return Canary(name="cgroups", passed=True, detail=detail)

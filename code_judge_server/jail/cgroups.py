@@ -1,7 +1,9 @@
 """The control groups of one server: made below its own group, one per slot, and removed at its end.
 
-On version 1 the hierarchies `memory`, `pids` and `cpuacct` each get a folder, on version 2 one holds all. Runs in
+On version 1 the hierarchies `memory`, `pids`, `cpuacct` and `cpu` each get a folder, on version 2 one holds all. Runs in
 the server; what a slot does with its group is in `slot_cgroup`.
+
+Where there is the controller `cpu`, slots that compute get equal shares of it, of however many processes a program is.
 
 A server keeps its groups locked, for its process id says nothing to a server in another pid namespace.
 """
@@ -18,6 +20,10 @@ from pathlib import Path
 
 CONTROLLERS_V1 = ("memory", "pids", "cpuacct")
 _CONTROLLERS_V2 = ("memory", "pids")
+_CPU = "cpu"
+"""The controller that a machine may lack, or have in one hierarchy with `cpuacct`."""
+_WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
+"""By version: the file, what one process weighs, and the largest number."""
 _PREFIX = "code-judge-"
 _REMOVAL_TIMEOUT_S = 2.0
 _LOCK_TIMEOUT_S = 1.0
@@ -48,6 +54,25 @@ class Cgroups:
         """Return the file with the CPU time of a slot: nanoseconds (version 1), or lines with `usage_usec` (version 2)."""
         folders = self.slot_folders(number)
         return folders["cpuacct"] / "cpuacct.usage" if self.version == 1 else folders[""] / "cpu.stat"
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether slots have shares of the CPU."""
+        return (self._cpu_folder / _WEIGHTS[self.version][0]).exists()
+
+    @property
+    def _cpu_folder(self) -> Path:
+        return self.folders.get(_CPU) or self.folders["cpuacct" if self.version == 1 else ""]
+
+    def weigh(self) -> None:
+        """Have all slots together count for as much as one process on each core.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        name, of_a_process, most = _WEIGHTS[self.version]
+        if self.has_shares:
+            (self._cpu_folder / name).write_text(str(min(of_a_process * len(os.sched_getaffinity(0)), most)))
 
     def make_slots(self, num_slots: int) -> None:
         """Make the groups of the slots.
@@ -84,19 +109,35 @@ def make_cgroups() -> Cgroups:
         for controller, parent in parents.items():
             if parent is None:
                 raise NoCgroupsError("cgroups: no hierarchy with the controllers memory, pids and cpuacct is mounted")
-            if version == 2:
-                _enable_controllers(parent)
-            with _locked(parent):
-                _remove_stale(parent)
-                made.folders[controller] = parent / name
-                made.folders[controller].mkdir()
-                made.locks.append(_lock(made.folders[controller], fcntl.LOCK_SH))
-            if version == 2:
-                (made.folders[controller] / "cgroup.subtree_control").write_text(_enabling())
+            _make_group(made, controller, parent, name)
+        if version == 1 and _CPU in own and own[_CPU] not in parents.values():
+            with contextlib.suppress(OSError):  # programs go without their shares then
+                _make_group(made, _CPU, own[_CPU], name)
+        made.weigh()
     except OSError as error:
         made.remove()
         raise NoCgroupsError(f"cgroups: {error}") from error
     return made
+
+
+def _make_group(made: Cgroups, controller: str, parent: Path, name: str) -> None:
+    """Make this server's group in one hierarchy.
+
+    Raises:
+        NoCgroupsError: the controllers are not there, or other processes are in the way.
+        OSError: the kernel refuses.
+    """
+    if made.version == 2:
+        _enable_controllers(parent)
+    folder = parent / name
+    with _locked(parent):
+        _remove_stale(parent)
+        folder.mkdir()
+        made.folders[controller] = folder
+        made.locks.append(_lock(folder, fcntl.LOCK_SH))
+    if made.version == 2:
+        (folder / "cgroup.subtree_control").write_text(_enabling())
+        _enable_shares(parent, folder)
 
 
 def _own_groups() -> dict[str, Path]:
@@ -147,6 +188,13 @@ def _enable_controllers(own: Path) -> None:
         leaf.mkdir(exist_ok=True)
         (leaf / "cgroup.procs").write_text("0")
         (own / "cgroup.subtree_control").write_text(_enabling())
+
+
+def _enable_shares(*folders: Path) -> None:
+    """Have the groups below these get shares of the CPU, where the kernel lets them."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            (folder / "cgroup.subtree_control").write_text(f"+{_CPU}")
 
 
 def _remove_stale(parent: Path) -> None:

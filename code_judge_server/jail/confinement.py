@@ -32,6 +32,7 @@ class Confinement:
         ruleset: Callable[[], int | None],
         limits_memory: bool,
         tasks_besides: Callable[[], int],
+        filter_of_jobs: bytes | None = None,
     ) -> None:
         """Prepare it.
 
@@ -40,11 +41,13 @@ class Confinement:
             ruleset: gives a job its Landlock rules.
             limits_memory: whether RLIMIT_DATA and RLIMIT_NPROC stand in for a control group.
             tasks_besides: counts what RLIMIT_NPROC counts besides the job.
+            filter_of_jobs: seccomp filter, as BPF instructions, that each job puts on itself; absent: the slot has put it on.
         """
         self.uid = uid
         self.ruleset = ruleset
         self._limits_memory = limits_memory
         self._tasks_besides = tasks_besides
+        self._filter_of_jobs = filter_of_jobs
         wanted = (
             resource.RLIMIT_CPU,
             resource.RLIMIT_FSIZE,
@@ -56,14 +59,14 @@ class Confinement:
         )
         self._most = {limit: resource.getrlimit(limit)[1] for limit in wanted}
 
-    def bind_slot(self, seccomp: bytes) -> None:
+    def bind_slot(self, seccomp: bytes | None) -> None:
         """Hold this process, and so all of its jobs, to what needs not be put on by each.
 
-        The filter is among it, though it lets a slot join namespaces and make Landlock rules: a job has not the
-        rights for the one, and no use for the other. Putting it on takes longer than all the rest.
+        Where it can be, the filter is among it, though it lets a slot join namespaces and make Landlock rules: a job has
+        not the rights for the one, and no use for the other. Putting it on takes longer than all the rest.
 
         Args:
-            seccomp: the filter, as BPF instructions.
+            seccomp: the filter, as BPF instructions; absent: each job puts one on, as the slot does what that forbids.
 
         Raises:
             OSError: the kernel refuses.
@@ -76,7 +79,8 @@ class Confinement:
             value = _at_most(value, resource.getrlimit(limit)[1])
             resource.setrlimit(limit, (value, value))
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
-        syscalls.put_on_filter(seccomp)
+        if seccomp is not None:
+            syscalls.put_on_filter(seccomp)
 
     def rlimits(self, limits: dict) -> dict[int, int]:
         """Return the hard limits of a job, by their kind."""
@@ -108,10 +112,12 @@ class Confinement:
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own /proc/self/fd is closed to it
 
     def lock_in(self) -> None:
-        """Put on Landlock, and keep the standard descriptors only."""
+        """Put on Landlock and the filter, and keep the standard descriptors only."""
         ruleset = self.ruleset()
         if ruleset is not None:
             syscalls.landlock_restrict(ruleset)
+        if self._filter_of_jobs is not None:
+            syscalls.put_on_filter(self._filter_of_jobs)
         os.closerange(3, _LAST_DESCRIPTOR)
 
 

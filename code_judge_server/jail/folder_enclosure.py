@@ -25,6 +25,7 @@ class FolderEnclosure:
     def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """See `Enclosure`."""
         try:
+            work_folder.let_users_through(os.path.dirname(self._folder))
             work_folder.make(self._folder, {})
             if self._uid is not None:
                 os.chown(self._folder, self._uid, self._uid)

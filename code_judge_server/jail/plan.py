@@ -135,7 +135,9 @@ def make_plan(
         first_uid=first_uid if os.geteuid() == 0 else None,
         cgroups=groups,
         work_folder=_make_work_folder() if tier is IsolationTier.C else None,
-        seccomp=seccomp_filter.open_filter(own_network=tier is not IsolationTier.C, memory_group=groups is not None),
+        seccomp=seccomp_filter.open_filter(
+            namespaces=tier is not IsolationTier.C, memory_group=groups is not None, own_users=os.geteuid() == 0
+        ),
         init=init,
         job_start=job_start,
     )
@@ -158,7 +160,7 @@ def job_environment() -> dict[str, str]:
 
 def _make_work_folder() -> str:
     folder = tempfile.mkdtemp(prefix="code-judge-")
-    os.chmod(folder, 0o711)  # each job's user goes through it to the folder of its own
+    work_folder.let_users_through(folder)
     return folder
 
 

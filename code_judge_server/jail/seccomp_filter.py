@@ -2,6 +2,8 @@
 
 An allow-list. What it does not name does not exist (ENOSYS), which is what programs are prepared for; what would
 reach out of the job is not permitted (EPERM). No socket but those of AF_UNIX can be made.
+
+Jobs of a judge that is not root have its user, and share with it what the kernel counts by user over the whole machine.
 """
 
 import errno
@@ -14,29 +16,24 @@ if TYPE_CHECKING:
     import pyseccomp
 
 _ALLOWED = """
-accept accept4 access alarm arch_prctl bind brk capget capset chdir chmod chown clock_getres clock_gettime clock_nanosleep close
-close_range connect copy_file_range creat dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_ctl_old
-epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old eventfd eventfd2 execve execveat exit exit_group faccessat
-faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr
-flock fork fremovexattr fsetxattr fstat fstatfs fsync ftruncate futex futex_requeue futex_wait futex_waitv
-futex_wake futimesat get_mempolicy get_robust_list getcpu getcwd getdents getdents64 getegid geteuid getgid
-getgroups getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit
-getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr
-ioctl ioprio_get ioprio_set kill lchown lgetxattr link linkat listen listxattr
-llistxattr lremovexattr lseek lsetxattr lstat madvise map_shadow_stack mbind membarrier mincore mkdir
-mkdirat mknod mknodat mlock mlock2 mlockall mprotect mremap mseal msync munlock munlockall munmap nanosleep
-newfstatat open openat openat2 pause pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll
-ppoll prctl pread64 preadv preadv2 prlimit64 pselect6 pwrite64 pwritev pwritev2 read readahead readlink readlinkat
-readv recvfrom recvmmsg recvmsg removexattr rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction
-rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo
-sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
-sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield select sendfile
-sendmmsg sendmsg sendto set_mempolicy set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setitimer
-setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid setuid setxattr shutdown
-sigaltstack signalfd signalfd4 stat statfs statx symlink symlinkat sync_file_range sysinfo
-tgkill time timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime
-timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork wait4 waitid
-write writev
+accept accept4 access alarm arch_prctl bind brk capget capset chdir clock_getres clock_gettime clock_nanosleep close
+close_range connect copy_file_range creat dup dup2 dup3 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait
+epoll_wait_old eventfd eventfd2 execve execveat exit exit_group faccessat faccessat2 fadvise64 fallocate fchdir fdatasync
+fgetxattr flistxattr flock fork fstat fstatfs fsync ftruncate futex futex_requeue futex_wait futex_waitv futex_wake
+get_mempolicy get_robust_list getcpu getcwd getdents getdents64 getegid geteuid getgid getgroups getitimer getpeername getpgid
+getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage getsid getsockname getsockopt gettid
+gettimeofday getuid getxattr ioctl ioprio_get kill lgetxattr link linkat listen listxattr llistxattr lseek lstat madvise
+map_shadow_stack mbind membarrier mincore mkdir mkdirat mknod mknodat mlock mlock2 mlockall mprotect mremap mseal msync
+munlock munlockall munmap nanosleep newfstatat open openat openat2 pause pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc
+pkey_free pkey_mprotect poll ppoll prctl pread64 preadv preadv2 pselect6 pwrite64 pwritev pwritev2 read readahead readlink
+readlinkat readv recvfrom recvmmsg recvmsg rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction rt_sigpending
+rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max
+sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_yield
+select sendfile sendmmsg sendmsg sendto set_mempolicy set_robust_list set_tid_address setfsgid setfsuid setgid setgroups
+setitimer setpgid setregid setresgid setresuid setreuid setrlimit setsid setuid shutdown sigaltstack signalfd signalfd4 stat
+statfs statx symlink symlinkat sync_file_range sysinfo tgkill time timer_create timer_delete timer_getoverrun timer_gettime
+timer_settime timerfd_create timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat vfork wait4
+waitid write writev
 """
 _FOR_THE_SLOT = "landlock_add_rule landlock_create_ruleset landlock_restrict_self setns"
 """The slot is held to the filter too. A job has not the rights to join a namespace, and Landlock only ever takes rights
@@ -47,6 +44,23 @@ _WITH_MEMORY_GROUP = (
     " splice tee vmsplice"
 )
 """Allowed where a control group counts memory: elsewhere nothing counts what no process has mapped, but these keep."""
+_WITH_OWN_USERS = "epoll_create epoll_create1"
+"""Allowed where jobs are users of their own: what a user may watch is bounded for all of its processes together, and a
+server that may watch no more connections dies.
+"""
+_CHANGE_MODES = "chmod fchmod fchmodat fchmodat2 futimesat utime utimensat utimes"
+_CHANGE_OWNERS = "chown fchown fchownat fremovexattr fsetxattr lchown lremovexattr lsetxattr removexattr setxattr"
+"""Landlock governs neither these nor those, and only a mount namespace keeps them from other files of the same user."""
+_TAKE_A_PROCESS = {
+    "prlimit64": {0: 0},
+    "sched_setaffinity": {0: 0},
+    "sched_setattr": {0: 0},
+    "sched_setparam": {0: 0},
+    "sched_setscheduler": {0: 0},
+    "setpriority": {0: 0, 1: 0},
+    "ioprio_set": {0: 1, 1: 0},
+}
+"""By call, the arguments by position with which it changes the caller only."""
 _WITHOUT_EFFECT = "sync syncfs"
 """What they wait for is the whole machine's; a job's own files are in memory."""
 _NOT_PERMITTED = """
@@ -81,13 +95,14 @@ class SeccompError(Exception):
     """The filter cannot be made: libseccomp is not there, or refuses."""
 
 
-def open_filter(*, own_network: bool, memory_group: bool) -> int:
+def open_filter(*, namespaces: bool, memory_group: bool, own_users: bool) -> int:
     """Return a memfd of the filter's BPF instructions.
 
     Args:
-        own_network: whether slots have network namespaces; else jobs get socket pairs only, as by a path or an abstract
-            name others would reach this user's own servers.
+        namespaces: whether slots have network namespaces, and jobs those of processes and mounts; else jobs get socket
+            pairs only, as by a path or an abstract name others would reach this user's own servers.
         memory_group: whether jobs have a control group that counts all of their memory.
+        own_users: whether jobs are users that nothing else is.
 
     Raises:
         SeccompError: libseccomp is not there, or refuses.
@@ -101,14 +116,25 @@ def open_filter(*, own_network: bool, memory_group: bool) -> int:
         rules.set_attr(libseccomp.Attr.ACT_BADARCH, libseccomp.KILL_PROCESS)
         rules.set_attr(libseccomp.Attr.CTL_OPTIMIZE, _BINARY_TREE)
         known = _known(libseccomp)
-        allowed = f"{_ALLOWED} {_FOR_THE_SLOT} {_WITH_MEMORY_GROUP if memory_group else ''}".split()
-        for name in filter(known, allowed):
-            rules.add_rule(libseccomp.ALLOW, name)
-        for name in filter(known, _NOT_PERMITTED.split()):
-            rules.add_rule(libseccomp.ERRNO(errno.EPERM), name)
-        for name in filter(known, _WITHOUT_EFFECT.split()):
-            rules.add_rule(libseccomp.ERRNO(0), name)
-        _add_conditional_rules(rules, libseccomp, own_network=own_network)
+        shares_files = not own_users and not namespaces
+        actions = {
+            libseccomp.ALLOW: (
+                _ALLOWED,
+                _FOR_THE_SLOT,
+                _WITH_MEMORY_GROUP if memory_group else "",
+                _WITH_OWN_USERS if own_users else "",
+                "" if shares_files else f"{_CHANGE_MODES} {_CHANGE_OWNERS} {' '.join(_TAKE_A_PROCESS)}",
+            ),
+            libseccomp.ERRNO(errno.EPERM): (_NOT_PERMITTED, _CHANGE_OWNERS if shares_files else ""),
+            # Programs copy files with their modes and times in passing, and are not to fail for it.
+            libseccomp.ERRNO(0): (_WITHOUT_EFFECT, _CHANGE_MODES if shares_files else ""),
+        }
+        for action, lists in actions.items():
+            for name in filter(known, " ".join(lists).split()):
+                rules.add_rule(action, name)
+        if shares_files:
+            _add_rules_of_processes(rules, libseccomp)
+        _add_conditional_rules(rules, libseccomp, own_network=namespaces)
         _add_rules_of_fcntl(rules, libseccomp, memory_group=memory_group)
         if not memory_group:
             _add_rules_of_mmap(rules, libseccomp)
@@ -137,6 +163,17 @@ def _add_conditional_rules(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleT
         rules.add_rule(libseccomp.ERRNO(errno.EAFNOSUPPORT), "socket")
     for value in (0, _QUERY_PERSONALITY):
         rules.add_rule(libseccomp.ALLOW, "personality", argument(0, libseccomp.EQ, value))
+
+
+def _add_rules_of_processes(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
+    """Allow to change the caller itself, and no other process of its user."""
+    for name, only in _TAKE_A_PROCESS.items():
+        passed = []
+        for position, value in only.items():
+            other = libseccomp.Arg(position, libseccomp.NE, value)
+            rules.add_rule(libseccomp.ERRNO(errno.EPERM), name, *passed, other)
+            passed.append(libseccomp.Arg(position, libseccomp.EQ, value))
+        rules.add_rule(libseccomp.ALLOW, name, *passed)
 
 
 def _add_rules_of_mmap(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:

@@ -95,7 +95,8 @@ def _open_without_namespaces(server: socket.socket, machine: Machine, name: str,
         ruleset=lambda: landlock.files_and_scopes(folder, machine.readable),
         limits_memory=True,
         tasks_besides=folder_enclosure.count_own_tasks if uid is None else lambda: 0,
+        filter_of_jobs=machine.seccomp,  # the slot has to change the modes of what jobs leave behind
     )
-    confinement.bind_slot(machine.seccomp)
+    confinement.bind_slot(None)
     syscalls.die_with_parent()
     return Slot(server, enclosure, confinement, None, helper=None, maker=None)

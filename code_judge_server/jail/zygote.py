@@ -3,6 +3,7 @@
 import gc
 import os
 import select
+import selectors
 import signal
 import socket
 import sys
@@ -25,6 +26,8 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     job_start = _load_job_start(machine)
     if job_start is not None:
         job_start.keep_blocks_on_heap()
+    if machine.uids is None:
+        selectors.DefaultSelector = selectors.PollSelector  # chosen anew, as jobs have no epoll: see `seccomp_filter`
     try:
         preload.load(modules)
     except ImportError as error:

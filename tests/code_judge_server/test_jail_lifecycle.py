@@ -80,6 +80,15 @@ def test_no_process_group_or_folder_is_left():
         assert not any(folder.exists() for folder in folders)
 
 
+def test_a_slot_goes_on_whatever_was_done_to_the_rights_of_its_folders():
+    with jail(IsolationTier.C) as running:
+        assert running.plan.work_folder is not None
+        running.run_python("import os\nos.mkdir('below', 0)\nos.umask(0o777)\nopen('file', 'x')")
+        os.chmod(running.plan.work_folder, 0)
+        ran = running.run_python("import os\nprint(os.listdir())")
+        assert ran.text == "['main.py']", ran
+
+
 def test_no_mount_is_made_on_the_machine(kept: Jail):
     before = Path("/proc/self/mountinfo").read_text()
     kept.run_python("print(1)")

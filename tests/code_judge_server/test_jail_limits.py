@@ -1,12 +1,16 @@
 """What a job may use: memory, tasks, disk and time, and what the slot says of it."""
 
+import os
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from jail_driver import MIB, Jail, jail
 from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
 
+from code_judge_server.jail import protocol
 from code_judge_server.schemas import IsolationTier
 
 
@@ -20,7 +24,7 @@ def started(request: pytest.FixtureRequest) -> Iterator[Jail]:
 def grouped() -> Iterator[Jail]:
     if IsolationTier.A not in NAMESPACE_TIERS:
         pytest.skip("an ordinary user has no cgroup to write to")
-    with jail(IsolationTier.A) as running:
+    with jail(IsolationTier.A, num_slots=2) as running:
         yield running
 
 
@@ -79,6 +83,33 @@ except BlockingIOError:
     ran = grouped.run_python(code, limits={"max_tasks": 20})
     assert ran.text == "20"
     assert ran.ended["tasks_refused"] == 1
+
+
+def test_a_swarm_gets_no_more_of_a_core_than_an_honest_program_in_another_slot(grouped: Jail):
+    groups = grouped.plan.cgroups
+    assert groups is not None
+    if not groups.has_shares:
+        pytest.skip("no controller `cpu` here")
+    on_one_core = f"import os, time\nos.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})\n"
+    swarm = "for _ in range(40):\n    if os.fork() == 0:\n        os.setsid()\n        break\nwhile True: pass"
+    honest = "end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    slots = grouped.slot(0), grouped.slot(1)
+    counter = groups.cpu_file(0)
+    running = threading.Thread(target=grouped.run_python, args=(on_one_core + swarm,))
+    running.start()
+    time.sleep(1.0)
+    before_s = cpu_time_s(counter)
+    ran = grouped.run_python(on_one_core + honest, slot=1)
+    used_by_swarm_s = cpu_time_s(counter) - before_s
+    protocol.send(slots[0].end, {"kind": "kill"})
+    running.join()
+    assert ran.ended["exit_code"] == 0
+    assert used_by_swarm_s < 3 * ran.ended["cpu_time_s"]
+
+
+def cpu_time_s(counter: Path) -> float:
+    text = counter.read_text()
+    return int(text.split()[1]) / 1e6 if text.startswith("usage_usec") else int(text) / 1e9
 
 
 def test_tasks_are_held_without_a_group(started: Jail):

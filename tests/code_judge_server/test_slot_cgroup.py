@@ -71,6 +71,21 @@ def test_files_of_the_server_lie_where_the_kernel_has_them():
     assert one.cpu_file(0) == Path("/c/j/slot-0/cpuacct.usage")
 
 
+@pytest.mark.parametrize(
+    ("version", "controller", "name", "of_a_process"),
+    [(1, "cpu", "cpu.shares", 1024), (1, "cpuacct", "cpu.shares", 1024), (2, "", "cpu.weight", 100)],
+)
+def test_the_slots_together_weigh_as_much_as_a_process_on_each_core(
+    folder: Path, version: int, controller: str, name: str, of_a_process: int
+):
+    groups = Cgroups(version=version, folders={controller: folder})
+    groups.weigh()
+    assert not groups.has_shares
+    (folder / name).write_text("1\n")
+    groups.weigh()
+    assert int((folder / name).read_text()) == of_a_process * len(os.sched_getaffinity(0))
+
+
 def test_made_groups_are_there_until_they_are_removed():
     try:
         groups = make_cgroups()
