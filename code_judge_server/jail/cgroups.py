@@ -5,18 +5,19 @@ the server; what a slot does with its group is in `slot_cgroup`.
 
 Where there is the controller `cpu`, slots that compute get equal shares of it, of however many processes a program is.
 
-A server keeps its groups locked, for its process id says nothing to a server in another pid namespace.
+A server keeps its groups locked: see `folder_lock`.
 """
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from code_judge_server.jail import folder_lock
 
 CONTROLLERS_V1 = ("memory", "pids", "cpuacct")
 _CONTROLLERS_V2 = ("memory", "pids")
@@ -134,7 +135,7 @@ def _make_group(made: Cgroups, controller: str, parent: Path, name: str) -> None
         _remove_stale(parent)
         folder.mkdir()
         made.folders[controller] = folder
-        made.locks.append(_lock(folder, fcntl.LOCK_SH))
+        made.locks.append(folder_lock.lock(folder, folder_lock.SHARED))
     if made.version == 2:
         (folder / "cgroup.subtree_control").write_text(_enabling())
         _enable_shares(parent, folder)
@@ -201,21 +202,11 @@ def _remove_stale(parent: Path) -> None:
     """Remove the groups of servers that are no more."""
     for folder in parent.glob(f"{_PREFIX}*-*"):
         try:
-            lock = _lock(folder, fcntl.LOCK_EX)
+            lock = folder_lock.lock(folder, folder_lock.EXCLUSIVE)
         except OSError:  # its server lives, it is gone already, or it is not ours
             continue
         _remove(folder)
         os.close(lock)
-
-
-def _lock(folder: Path, how: int) -> int:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 @contextlib.contextmanager
@@ -225,7 +216,7 @@ def _locked(folder: Path) -> Iterator[None]:
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while lock is None and time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
-            lock = _lock(folder, fcntl.LOCK_EX)
+            lock = folder_lock.lock(folder, folder_lock.EXCLUSIVE)
         if lock is None:
             time.sleep(0.01)
     try:

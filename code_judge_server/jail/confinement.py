@@ -84,11 +84,12 @@ class Confinement:
 
     def rlimits(self, limits: dict) -> dict[int, int]:
         """Return the hard limits of a job, by their kind."""
+        open_files = _OPEN_FILES_UNCOUNTED if self._limits_memory else _OPEN_FILES
         wanted = {
             resource.RLIMIT_CPU: math.ceil(limits["cpu_time_s"]) + 1,
             resource.RLIMIT_FSIZE: limits["disk_bytes"],
             # Not of the slot: the kernel holds whoever passes descriptors on to it, counting those of all of this user's.
-            resource.RLIMIT_NOFILE: _OPEN_FILES_UNCOUNTED if self._limits_memory else _OPEN_FILES,
+            resource.RLIMIT_NOFILE: open_files * limits.get("open_files_factor", 1),
             resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
             resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
         }

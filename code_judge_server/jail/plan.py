@@ -5,7 +5,6 @@ under.
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from code_judge_server import work_folder
 from code_judge_server.jail import compiled, seccomp_filter
 from code_judge_server.jail.cgroups import Cgroups, make_cgroups
 from code_judge_server.jail.protocol import Message
+from code_judge_server.jail.work_root import make_work_root
 from code_judge_server.schemas import IsolationTier
 
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
@@ -51,6 +51,8 @@ class Plan:
     """Descriptor of the filter."""
     work_folder: str | None
     """Tier C: below it is the folder of each job."""
+    work_folder_lock: int | None
+    """Descriptor; while it is open no other server takes that folder for a dead one's."""
     init: int | None
     """Descriptor of the compiled init; absent: `python_init` stands in for it."""
     job_start: int | None
@@ -86,7 +88,7 @@ class Plan:
             self.cgroups.remove()
         if self.work_folder is not None:
             work_folder.remove(self.work_folder)
-        for descriptor in (self.seccomp, self.init, self.job_start):
+        for descriptor in (self.seccomp, self.init, self.job_start, self.work_folder_lock):
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -121,6 +123,7 @@ def make_plan(
     if tier is IsolationTier.A:
         groups = make_cgroups()
         groups.make_slots(num_slots)
+    work_root, work_root_lock = make_work_root() if tier is IsolationTier.C else (None, None)
     init = job_start = None
     if compiled_init:
         with contextlib.suppress(compiled.NotCompiledError):  # the canaries tell
@@ -134,7 +137,8 @@ def make_plan(
         read_only=[*_interpreter_paths(), *_with_links(read_only)],
         first_uid=first_uid if os.geteuid() == 0 else None,
         cgroups=groups,
-        work_folder=_make_work_folder() if tier is IsolationTier.C else None,
+        work_folder=work_root,
+        work_folder_lock=work_root_lock,
         seccomp=seccomp_filter.open_filter(
             namespaces=tier is not IsolationTier.C, memory_group=groups is not None, own_users=os.geteuid() == 0
         ),
@@ -156,12 +160,6 @@ def job_environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",  # slots share the cores
         "OMP_NUM_THREADS": "1",
     }
-
-
-def _make_work_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="code-judge-")
-    work_folder.let_users_through(folder)
-    return folder
 
 
 def _refuse_hidden(read_only: Sequence[str]) -> None:

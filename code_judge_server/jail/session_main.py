@@ -10,15 +10,17 @@ it does not answer, or uses anything while no cell runs. Still no cell has the s
 Server to supervisor: `{"kind": "cell", "start": id, "snapshot": id, "number": n, "max_chars": n}` + [code, stdin, stdout,
 stderr, result]; `{"kind": "kill"}`; `{"kind": "drop", "snapshot": id}`.
 Supervisor to server: `{"kind": "ready"}`; for each cell `{"kind": "ended", "number": n, "state": "kept" | "failed" | "died" |
-"gone", "exit_code", "signal", "wall_time_s"}`: kept as a snapshot, raised something, died or was killed, or had no snapshot to
-start from.
+"gone" | "refused", "exit_code", "signal", "wall_time_s"}`: kept as a snapshot, raised something, died or was killed, had no
+snapshot to start from, or could not be handed to it.
 """
 
 import contextlib
 import ctypes
+import errno
 import io
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -33,6 +35,10 @@ _MAX_DESCRIPTORS = 8
 _INIT = 1
 _DEATH_POLL_S = 0.0005
 _PR_SET_DUMPABLE = 4
+OPEN_FILES_FACTOR = 16
+"""By which the supervisor may open more files than any program: the kernel lets a process pass descriptors on only while fewer
+are under way than it may open itself, and counts those of all processes of its user.
+"""
 _OF_A_CELL = "1000"
 """A cell goes before the snapshots and the supervisor, which the server starts with less."""
 
@@ -74,7 +80,8 @@ class Supervisor:
         try:
             if origin is None:
                 return _gone()
-            _send(origin.channel, message, [*descriptors, theirs.fileno()])
+            if not _send(origin.channel, message, [*descriptors, theirs.fileno()]):
+                return {**_gone(), "state": "refused"}
             reply = _receive(origin.channel)
             if reply is None:
                 self._drop(message["start"])
@@ -157,6 +164,8 @@ def _park_first(server: socket.socket) -> Snapshot:
     if pid == 0:
         server.close()
         ours.close()
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] // OPEN_FILES_FACTOR
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         _park(theirs, Notebook())
     theirs.close()
     return Snapshot(pid, ours)
@@ -281,11 +290,13 @@ def _described(status: int | None) -> Message:
     }
 
 
-def _send(end: socket.socket, message: Message, descriptors: list[int] | None = None) -> None:
+def _send(end: socket.socket, message: Message, descriptors: list[int] | None = None) -> bool:
+    """Send a message; return False if the kernel passes no descriptors on now."""
     try:
         socket.send_fds(end, [json.dumps(message).encode()], descriptors or [], socket.MSG_NOSIGNAL)
-    except OSError:
-        return  # the other end is gone: `_receive` says so
+    except OSError as error:
+        return error.errno != errno.ETOOMANYREFS  # else the other end is gone: `_receive` says so
+    return True
 
 
 def _receive(end: socket.socket) -> tuple[Message, list[int]] | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from code_judge_server import process_tree
-from code_judge_server.jail_executor.memory_shares import MemoryShares
+from code_judge_server.jail_executor.memory_counts import MemoryCounts
 from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
 
 _SLOT_CPU_TIME_S = 0.01
@@ -16,6 +16,8 @@ _BUFFER_BYTES_PER_SOCKET = 256 * 1024
 """What a socket has sent and nobody has read: jobs cannot change the buffers' size, which is 208 KiB unless the machine has
 another, and the last message may go beyond.
 """
+_PAUSE_OF_KERNEL_MEMORY_S = 0.2
+"""Between two counts of what the kernel keeps for a job's mappings, which costs as much as all the rest of a sample."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -97,34 +99,33 @@ class TreeMeter:
             except BaseException:
                 self.close()
                 raise
-        self._shares = MemoryShares()
-        self._unwaited = UnwaitedCpu()
+        self._begin_counts()
         self._reaped_before = 0
 
     def restart(self) -> None:
         """Count from here: the next job starts."""
         self._reaped_before = self._reaped()
-        self._shares = MemoryShares()
-        self._unwaited = UnwaitedCpu()
+        self._begin_counts()
 
     def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
         """Return what is below the slot, or was.
 
         Memory is the sum of the resident sizes, and only where that is beyond `memory_bytes` and several processes may share
-        it, the sum of their shares as last counted, which happens beside this and may take a while. What sockets may hold is
-        added.
+        it, the sum of their shares as last counted, which happens beside this and may take a while. What sockets may hold and
+        what the kernel keeps for mappings is added.
         """
         reaped = self._reaped() - self._reaped_before
         pids = process_tree.descendants(self._slot_pid, at_most=max_tasks + _SLOT_TASKS + 1)
         usage = process_tree.usage(pids)
         unwaited = self._unwaited.update(usage.ticks, reaped=reaped)
         socket_bytes = max(0, self._num_sockets() - self._sockets_of_slot) * _BUFFER_BYTES_PER_SOCKET
+        kernel_bytes = socket_bytes + self._mappings.latest(pids, enough=memory_bytes)
         used_bytes = usage.memory_bytes
-        if used_bytes + socket_bytes > memory_bytes and len(pids) > 1:
+        if used_bytes + kernel_bytes > memory_bytes and len(pids) > 1:
             used_bytes = self._shares.latest(pids, enough=memory_bytes)
         return Usage(
             cpu_time_s=(reaped + unwaited) / _TICKS_PER_S + usage.cpu_time_s,
-            memory_bytes=used_bytes + socket_bytes,
+            memory_bytes=used_bytes + kernel_bytes,
             num_tasks=max(0, usage.num_tasks - _SLOT_TASKS),
         )
 
@@ -135,6 +136,11 @@ class TreeMeter:
         if self._sockets is not None:
             os.close(self._sockets)
             self._sockets = -1
+
+    def _begin_counts(self) -> None:
+        self._shares = MemoryCounts(process_tree.proportional_memory_bytes)
+        self._mappings = MemoryCounts(process_tree.kernel_memory_bytes, pause_s=_PAUSE_OF_KERNEL_MEMORY_S)
+        self._unwaited = UnwaitedCpu()
 
     def _num_sockets(self) -> int:
         """Count the sockets of the namespace, closed ones with unread messages too."""

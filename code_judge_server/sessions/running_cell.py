@@ -99,7 +99,8 @@ class RunningCell:
             wall_time_s = min(wall_time_s, told_wall_time_s)
         for stream in self._streams:
             stream.drain()
-        cpu_time_s = self._cpu_time_s(self._usage())
+        usage = self._usage()  # what was over before the first look has left its snapshot at least
+        cpu_time_s = self._cpu_time_s(usage)
         stdout, stderr = self._streams
         ending = self.ending or Ending.EXITED
         if ending is Ending.EXITED and (stdout.cut or stderr.cut):
@@ -120,7 +121,7 @@ class RunningCell:
             stderr_cut=stderr.cut,
             cpu_time_s=cpu_time_s,
             wall_time_s=wall_time_s,
-            peak_memory_bytes=max(self._peak_memory_bytes, self._slot.peak.bytes()),
+            peak_memory_bytes=max(self._peak_memory_bytes, usage.memory_bytes, self._slot.peak.bytes()),
         )
         return CellEnd(outcome=outcome, report=read_report(self._result, max_chars=self._max_chars))
 

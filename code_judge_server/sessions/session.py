@@ -23,6 +23,10 @@ class NoSnapshotError(Exception):
     """There is no snapshot of that number, or not any more."""
 
 
+class CellRefusedError(Exception):
+    """The kernel would not pass a cell on to its snapshot; the session is as it was."""
+
+
 class SessionDiedError(Exception):
     """The session's own processes ended, or do not answer; `ending` is why, where that was at a limit of the cell that ran."""
 
@@ -109,6 +113,7 @@ class Session:
         """Run one cell to its end, whoever calls; cancelling the call kills the cell, and still waits for its end.
 
         Raises:
+            CellRefusedError: it could not be handed over; the session is as it was.
             NoSnapshotError: there is no snapshot `start`.
             SessionDiedError: the session is gone, before or by this cell.
         """
@@ -214,6 +219,10 @@ class Session:
             self.snapshots.remove(start)
             self.current = self.current if self.current != start else max(self.snapshots, default=0)
             raise NoSnapshotError(f"snapshot: {start} of session `{self.id}` is gone: a cell must have killed it")
+        if ended.state == "refused":
+            raise CellRefusedError(
+                f"session `{self.id}`: the kernel passes no more descriptors on for the judge's user; send the cell again"
+            )
         if ended.state == "kept" and end.outcome.ending is Ending.EXITED:
             self.snapshots.append(self._num_cells)
             self.current = self._num_cells

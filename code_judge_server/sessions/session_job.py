@@ -51,7 +51,7 @@ class CellEnded(_Message):
     kind: Literal["ended"]
     number: int
     """As the server counts cells."""
-    state: Literal["kept", "failed", "died", "gone"]
+    state: Literal["kept", "failed", "died", "gone", "refused"]
     exit_code: int | None
     signal: int | None
     wall_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -150,6 +150,7 @@ class SessionJob:
                 "memory_bytes": memory_bytes,
                 "max_tasks": limits.max_tasks,
                 "disk_bytes": with_room_for(limits, files).disk_bytes,
+                "open_files_factor": session_main.OPEN_FILES_FACTOR,
             },
             "files": [len(content) for content in files.values()],
             "collect": 0,

@@ -4,10 +4,10 @@ from code_judge_server.ending import Ending
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.limits import as_limits
 from code_judge_server.sandbox import Executor, JobLimits, Outcome
-from code_judge_server.schemas import RunResult, Verdict
+from code_judge_server.schemas import RunResult, Verdict, VerdictStatus
 from code_judge_server.sessions.cell_report import CellReport
 from code_judge_server.sessions.schemas import CellRequest, CellResult
-from code_judge_server.sessions.session import NoSnapshotError, Session, SessionDiedError
+from code_judge_server.sessions.session import CellRefusedError, NoSnapshotError, Session, SessionDiedError
 
 
 class Turn:
@@ -34,6 +34,7 @@ class Turn:
 
     async def take(self, queue_time_s: float) -> Verdict:
         """Run the cell, and return its verdict."""
+        status: VerdictStatus | None = None
         start = self._session.current if self._cell.from_snapshot is None else self._cell.from_snapshot
         try:
             end = await self._session.run(self._cell.code, stdin=self._cell.stdin, start=start, limits=self._limits)
@@ -43,7 +44,9 @@ class Turn:
         except NoSnapshotError as error:
             self._refusal = error
             outcome = _end_of_a_session(error)
-        result = run_result(outcome, status_of(outcome), max_chars=self._max_chars)
+        except CellRefusedError as error:
+            outcome, status = _end_of_a_session(error), VerdictStatus.INTERNAL_ERROR
+        result = run_result(outcome, status or status_of(outcome), max_chars=self._max_chars)
         return Verdict(
             **dict(result),
             id=self._session.id,
@@ -74,7 +77,7 @@ class Turn:
         )
 
 
-def _end_of_a_session(error: SessionDiedError | NoSnapshotError) -> Outcome:
+def _end_of_a_session(error: CellRefusedError | NoSnapshotError | SessionDiedError) -> Outcome:
     return Outcome(
         ending=error.ending if isinstance(error, SessionDiedError) else Ending.EXITED,
         exit_code=None,

@@ -109,6 +109,27 @@ def test_the_groups_of_a_dead_server_are_removed_at_the_next_start():
             assert not list(folder.parent.glob(f"code-judge-{pid}-*"))
 
 
+def test_the_folder_of_a_dead_server_is_removed_at_the_next_start_and_that_of_a_living_one_is_not():
+    def folder_of_a_killed_one() -> Path:
+        reading, writing = os.pipe()
+        if (pid := os.fork()) == 0:
+            with jail(IsolationTier.C) as running:
+                running.run_python("import os\nos.mkdir('closed', 0)")
+                os.write(writing, str(running.plan.work_folder).encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.close(writing)
+        os.waitpid(pid, 0)
+        with open(reading) as told:
+            return Path(told.read())
+
+    with jail(IsolationTier.C) as living:
+        dead = folder_of_a_killed_one()
+        assert dead.is_dir()
+        with jail(IsolationTier.C):
+            assert not dead.exists()
+        assert living.run_python("print('here')").text == "here"
+
+
 def test_a_killed_slot_leaves_nothing_and_can_be_replaced(kept: Jail):
     slot = kept.slot()
     process = psutil.Process(slot.pid)

@@ -1,5 +1,5 @@
-"""What is sampled where no control group counts: memory in buffers of sockets, CPU time of children that nobody waits for, and
-large trees that may not hold up the server.
+"""What is sampled where no control group counts: memory in buffers of sockets and for mappings, CPU time of children that
+nobody waits for, and large trees that may not hold up the server.
 """
 
 import asyncio
@@ -56,6 +56,27 @@ time.sleep(100)
     outcome = await executor.execute(python(code, dataclasses.replace(LIMITS, memory_bytes=128 * MIB)))
     assert outcome.ending is Ending.MEMORY
     assert outcome.wall_time_s < 5
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_the_kernel_keeps_for_mappings_counts_as_memory(executor: JailExecutor) -> None:
+    code = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+area = libc.mmap(None, 60_000 * 4096, 0, 0x22, -1, 0)
+for page in range(0, 60_000, 2):
+    libc.mprotect(area + page * 4096, 4096, 1)
+for child in range(10):
+    if os.fork() == 0:
+        break
+time.sleep(100)
+"""
+    outcome = await executor.execute(python(code, dataclasses.replace(LIMITS, wall_time_s=60)))
+    assert outcome.ending is Ending.MEMORY
+    assert outcome.peak_memory_bytes > LIMITS.memory_bytes
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -20,7 +20,7 @@ from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.peak_memory import PeakMemory
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.sandbox import JobLimits
-from code_judge_server.sessions.session import Session, SessionDiedError
+from code_judge_server.sessions.session import CellRefusedError, Session, SessionDiedError
 
 LIMITS = JobLimits(
     cpu_time_s=1.0, wall_time_s=10.0, memory_bytes=1 << 28, max_tasks=16, output_bytes=1 << 16, disk_bytes=1 << 20
@@ -119,6 +119,22 @@ def _play(play: Any) -> None:
             await play(played)
 
     asyncio.run(run())
+
+
+def test_a_cell_that_the_kernel_does_not_pass_on_is_refused_at_once_and_the_next_one_runs():
+    async def play(played: _Played) -> None:
+        first = played.cell()
+        await played.heard()
+        played.ended(1, "refused")
+        with pytest.raises(CellRefusedError, match="send the cell again"):
+            await first
+        assert (played.session.alive, played.session.snapshots) == (True, [0])
+        second = played.cell()
+        await played.heard()
+        played.ended(2)
+        assert (await second).outcome.exit_code == 1
+
+    _play(play)
 
 
 def test_a_cell_waits_for_the_end_of_a_cancelled_one():

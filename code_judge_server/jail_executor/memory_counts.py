@@ -1,20 +1,34 @@
-"""The memory of processes that share much of it, counted beside the event loop: it can take seconds for many large ones."""
+"""What of a job's memory takes long to count, counted beside the event loop: it can be seconds for many large processes."""
 
 import threading
 import time
-
-from code_judge_server import process_tree
+from typing import Protocol
 
 _PAUSE = 4
 """After a count, so many times as long as it took: a job keeps the server busy for a fifth of one core at most."""
 
 
-class MemoryShares:
-    """Counts the shares of one job's processes, again and again while they are asked for."""
+class Count(Protocol):
+    """A function of `process_tree`."""
 
-    def __init__(self) -> None:
+    def __call__(self, pids: list[int], *, enough: int) -> int:
+        """Return the bytes of `pids`, or of the first of them that have more than `enough`."""
+        ...
+
+
+class MemoryCounts:
+    """Counts something of one job's processes, again and again while it is asked for.
+
+    Args:
+        count: What to count.
+        pause_s: Between two counts at least.
+    """
+
+    def __init__(self, count: Count, *, pause_s: float = 0.0) -> None:
+        self._count = count
+        self._pause_s = pause_s
         self._latest = 0
-        self._running: _Count | None = None
+        self._running: _Running | None = None
         self._next_at = 0.0
 
     def latest(self, pids: list[int], *, enough: int) -> int:
@@ -30,30 +44,30 @@ class MemoryShares:
         now = time.monotonic()
         if self._running is not None and self._running.ended:
             self._latest = self._running.result()
-            self._next_at = now + _PAUSE * self._running.took_s
+            self._next_at = now + max(self._pause_s, _PAUSE * self._running.took_s)
             self._running = None
         if self._running is None and now >= self._next_at:
-            self._running = _Count(pids, enough)
+            self._running = _Running(self._count, pids, enough)
         return self._latest
 
 
-class _Count:
-    def __init__(self, pids: list[int], enough: int) -> None:
+class _Running:
+    def __init__(self, count: Count, pids: list[int], enough: int) -> None:
         self.ended = False
         self.took_s = 0.0
         self._bytes = 0
         self._error: OSError | None = None
-        threading.Thread(target=self._count, args=(pids, enough), name="memory shares", daemon=True).start()
+        threading.Thread(target=self._run, args=(count, pids, enough), name="memory counts", daemon=True).start()
 
     def result(self) -> int:
         if self._error is not None:
             raise self._error
         return self._bytes
 
-    def _count(self, pids: list[int], enough: int) -> None:
+    def _run(self, count: Count, pids: list[int], enough: int) -> None:
         began_at = time.monotonic()
         try:
-            self._bytes = process_tree.proportional_memory_bytes(pids, enough=enough)
+            self._bytes = count(pids, enough=enough)
         except OSError as error:
             self._error = error
         self.took_s = time.monotonic() - began_at

@@ -1,0 +1,43 @@
+"""Tier C: the folder below which each slot has one for its jobs; those of servers that were killed are removed."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from code_judge_server import work_folder
+from code_judge_server.jail import folder_lock
+
+_PREFIX = "code-judge-jail-"
+
+
+def make_work_root() -> tuple[str, int]:
+    """Make the folder of this server; return it with the descriptor that keeps it from being removed by others.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    _remove_stale()
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        with contextlib.suppress(
+            FileNotFoundError, BlockingIOError
+        ):  # another server starts, and takes it for a dead one's
+            lock = folder_lock.lock(Path(folder), folder_lock.SHARED)
+            if os.path.isdir(folder):
+                work_folder.let_users_through(folder)
+                return folder, lock
+            os.close(lock)
+
+
+def _remove_stale() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            if folder.lstat().st_uid != os.geteuid():
+                continue
+            lock = folder_lock.lock(folder, folder_lock.EXCLUSIVE)
+        except OSError:  # its server lives, it is gone already, or it is not ours
+            continue
+        with contextlib.suppress(OSError):
+            work_folder.remove(str(folder))
+        os.close(lock)
