@@ -77,6 +77,12 @@ def found(findings):
     if not findings:
         raise LookupError("nothing found")
     return findings
+
+def changes(file, action, *arguments):
+    """Whether an action has an effect on a file: some are only said to be done."""
+    before = os.stat(file).st_ctime_ns
+    action(file, *arguments)
+    return found(os.stat(file).st_ctime_ns != before)
 '''
 
 

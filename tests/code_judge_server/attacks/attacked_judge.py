@@ -21,18 +21,29 @@ from ordinary_user import user_id
 HONEST_PROGRAM = """
 # {canary} {nonce}
 import builtins, glob, hashlib, json, os, re, resource, signal, socket, subprocess, sys, time
+def listed(path):
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        return error.strerror
+VARYING = (resource.RLIMIT_CPU, resource.RLIMIT_NPROC)  # in tier C the second is on top of what runs besides
 given = sys.stdin.read()
 print("given", given.split()[0], hashlib.sha256(given.encode()).hexdigest())
-print("sees", sorted(os.environ.items()), sys.path, sys.flags, sys.getrecursionlimit(), sys.getswitchinterval())
-print("folders", sorted(os.listdir()), [sorted(os.listdir(path)) for path in ("/tmp", "/dev/shm") if os.path.isdir(path)])
-print("processes", sum(name.isdigit() for name in os.listdir("/proc")))
+seen = str((sorted(os.environ.items()), sys.path, sys.flags, sys.getrecursionlimit(), sys.getswitchinterval()))
+print("sees", seen.replace(os.getcwd(), "here"))
+print("folders", listed("."), [listed(path) for path in ("/tmp", "/dev/shm")])
+print("processes", sum(name.isdigit() for name in listed("/proc")))
 print("settings", oct(os.umask(0o022)), os.nice(0), len(os.sched_getaffinity(0)), socket.gethostname(), os.getuid() != 0)
-print("limits", [resource.getrlimit(number) for number in range(16) if number != resource.RLIMIT_CPU])
+print("limits", [resource.getrlimit(number) for number in range(16) if number not in VARYING])
 print("signals", [signal.getsignal(number) for number in range(1, 65) if number not in (32, 33)], signal.pthread_sigmask(0, []))
 print("modules", json.dumps([re.sub("a", "b", "a"), 256 + 1]), builtins.print is print)
 for folder in (os.getcwd(), "/tmp", "/dev/shm"):
     path = os.path.join(folder, "own-file")
-    open(path, "w").write(given)
+    try:
+        open(path, "w").write(given)
+    except PermissionError:
+        print("no file in", folder)
+        continue
     time.sleep(0.02)
     assert open(path).read() == given
 print("child", subprocess.run(["/bin/sh", "-c", "echo $((6 * 7))"], capture_output=True, text=True).stdout)
@@ -140,14 +151,16 @@ def attacked_judge(folder: Path, *settings: str, isolation: str, ordinary_user: 
 
 @contextmanager
 def judge_under_attack(starter: str, folder: Path, *settings: str) -> Iterator[AttackedJudge]:
-    """Start a judge as root (tier A) or as an `ordinary_user` (tier B); at the end, of all attacks nothing may be left."""
-    is_ordinary = starter == "ordinary_user"
+    """Start a judge as root (tier A), as an `ordinary_user` (tier B), or as one `without_namespaces` (tier C); at the end, of
+    all attacks nothing may be left.
+    """
+    isolation = {"root": "A", "ordinary_user": "B", "without_namespaces": "C"}[starter]
+    is_ordinary = starter != "root"
     if os.getuid() != 0 and not is_ordinary:
         pytest.skip("the tests do not run as root")
     users = [user_id()] if is_ordinary else SLOT_USERS
     with adopting_orphans() as others:
         before_start = look(None, folder=folder, users=users, others=others)
-        isolation = "B" if is_ordinary else "A"
         with attacked_judge(folder, *settings, isolation=isolation, ordinary_user=is_ordinary) as judge:
             judge.learn_what_is_normal()
             server_pid = judge.server.process.pid

@@ -1,16 +1,20 @@
 """Programs that share the judge at one time or one after the other: what one of them may learn of another, or take from it."""
 
 import textwrap
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from attacks.attack import LIMITS, MIB, PRELUDE, reached
 from attacks.attacked_judge import AttackedJudge, judge_under_attack
 from attacks.corpus import poisoning
 from judge_process import WITHOUT_MODULES, running_judge
+from session_client import Session
 
 
 @pytest.fixture(scope="module", params=["root", pytest.param("ordinary_user", marks=pytest.mark.slow)])
@@ -126,6 +130,36 @@ def test_a_secret_of_one_program_is_not_in_the_memory_of_the_next(attacked: Atta
     for _ in range(3):
         assert attacked.server.judge(**secret)["status"] == "accepted"
         assert attacked.server.judge(**python(search, {}))["stdout"] == "done\n"
+
+
+PASS_DESCRIPTORS = """
+held = []
+null = os.open("/dev/null", os.O_RDONLY)
+try:
+    while True:
+        held.append(socket.socketpair())
+        socket.send_fds(held[-1][0], [b"x"], [null] * 100)
+except OSError as error:
+    say(f"refused: {error}")
+time.sleep(2)
+say("done")
+"""
+
+
+def test_a_flood_of_passed_descriptors_does_not_stop_the_sessions_of_others(attacked: AttackedJudge) -> None:
+    session = Session(attacked.server)
+    assert session.cell("x = 1")["status"] == "accepted"
+    http = attacked.server.http
+    with httpx.Client(base_url=http.base_url, headers=http.headers, timeout=60) as other, ThreadPoolExecutor() as pool:
+        flood = pool.submit(other.post, "/v1/submissions", json=python(PASS_DESCRIPTORS, {}))
+        attacked.server.wait_until_running()
+        time.sleep(0.5)
+        cells = [session.cell("x") for _ in range(3)]
+        verdict = flood.result().json()
+    session.close()
+    assert [cell["status"] for cell in cells] == ["accepted"] * 3, cells
+    assert "refused" in verdict["stdout"]
+    assert verdict["stdout"].endswith("done\n"), verdict
 
 
 @pytest.mark.slow

@@ -227,6 +227,20 @@ os._exit(1)
         says_done=False,
     ),
     Attack(
+        name="watches",
+        code="""
+import select
+def watch():
+    watching, pipe = select.epoll(), os.pipe()
+    for number in range(100, 200):
+        watching.register(os.dup2(pipe[0], number), select.EPOLLIN)
+    return "a hundred watches"
+if os.getuid() < 2_000_000_000:  # no user of its own: they count as the server's
+    attempt("watches of the server's user", watch)
+""",
+        reached_in_tier_d=("watches of the server's user",),
+    ),
+    Attack(
         name="descriptors_in_flight",
         code="""
 file = os.memfd_create('x')

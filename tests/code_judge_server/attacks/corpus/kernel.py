@@ -172,6 +172,25 @@ attempt("oom score", adjust)
         reached_in_tier_d=("nice", "real time"),
     ),
     Attack(
+        name="limits_and_priorities_of_others",
+        code="""
+import resource
+def change(pid):
+    resource.prlimit(pid, resource.RLIMIT_CPU, resource.prlimit(pid, resource.RLIMIT_CPU))  # to what it is
+    return "limit set"
+for name in ("victim_pid", "server_pid"):
+    pid = TARGET[name]
+    attempt(f"limit of {name}", change, pid)
+    attempt(f"priority of {name}", lambda: os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid)))
+    attempt(f"affinity of {name}", lambda: os.sched_setaffinity(pid, os.sched_getaffinity(pid)))
+    attempt(f"scheduler of {name}", lambda: os.sched_setscheduler(pid, os.sched_getscheduler(pid), os.sched_param(0)))
+    attempt(f"priority of input and output of {name}", syscall, 251, 1, pid, 2 << 13 | 4)
+if os.getpid() > 1000:  # where it sees the machine's processes
+    attempt("priority of a whole user", os.setpriority, os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0))
+""",
+        reached_in_tier_d=("limit of victim_pid", "priority of server_pid", "affinity of server_pid"),
+    ),
+    Attack(
         name="proc_and_sys",
         code="""
 for path in ("kernel/core_pattern", "kernel/modprobe", "kernel/hostname", "kernel/randomize_va_space", "vm/drop_caches",

@@ -134,6 +134,18 @@ for folder, folders, files in os.walk("/"):
         limits={"cpu_time_s": 3},
     ),
     Attack(
+        name="rights_and_times_of_files_of_others",
+        code="""
+paths = [TARGET["canary_file"], os.path.dirname(TARGET["canary_file"]), os.path.dirname(os.getcwd()), os.__file__]
+for path in paths:
+    attempt(f"mode of {path}", changes, path, os.chmod, 0o755)
+    attempt(f"times of {path}", changes, path, os.utime, (0, 0))
+    attempt(f"owner of {path}", changes, path, os.chown, os.getuid(), os.getgid())
+    attempt(f"attribute of {path}", changes, path, os.setxattr, "user.left", b"by an attack")
+attempt("mode of an open file of the interpreter", changes, os.open(os.__file__, os.O_RDONLY), os.fchmod, 0o644)
+""",
+    ),
+    Attack(
         name="what_a_neighbour_or_a_predecessor_left",
         code="""
 own = os.path.basename(sys.argv[0])
