@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -217,6 +218,23 @@ def test_a_job_cannot_signal_what_is_outside(started: Jail):
     code = f"import os\ntry:\n    os.kill({os.getpid()}, 0)\nexcept OSError as error:\n    print(error.errno)"
     assert started.run_python(code).text == str(errno.ESRCH)
     assert started.run_python("import os, signal; os.kill(-1, signal.SIGKILL)").ended["exit_code"] in (0, 1)
+
+
+def test_a_job_waits_by_what_its_user_may_watch(started: Jail):
+    code = """
+import asyncio, selectors
+async def main():
+    process = await asyncio.create_subprocess_exec('echo', 'heard', stdout=asyncio.subprocess.PIPE)
+    heard, _ = await process.communicate()
+    return heard.decode().strip(), selectors.DefaultSelector.__name__
+print(*asyncio.run(main()))
+"""
+    selector = "EpollSelector" if os.geteuid() == 0 else "PollSelector"
+    for ran in (
+        started.run_python(code),
+        started.run([sys.executable, "other.py"], files={"other.py": code.encode()}),
+    ):
+        assert ran.text == f"heard {selector}", ran
 
 
 def test_limits_cannot_be_raised(started: Jail):
