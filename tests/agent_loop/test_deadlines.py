@@ -12,6 +12,7 @@ from agentrl.agent_loop import scoring, tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
 from agentrl.config.schema import RewardSection, RolloutSection
+from agentrl.errors import EngineDeadError
 from agentrl.tools import executor
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.types import (
@@ -132,10 +133,9 @@ async def test_a_completion_that_waits_in_the_queue_of_an_engine_is_an_engine_fa
     assert [failure.failure_class for failure in summary.failures] == [FailureClass.ENGINE]
 
 
-async def test_an_engine_that_keeps_no_deadline_is_an_engine_failure(model_path: str):
-    summary = await play(model_path, DeafEngine([]))
-    assert [failure.failure_class for failure in summary.failures] == [FailureClass.ENGINE]
-    assert "no answer to request" in summary.failures[0].message
+async def test_an_engine_that_keeps_no_deadline_has_to_be_looked_after(model_path: str):
+    with pytest.raises(EngineDeadError, match="no answer to request"):
+        await play(model_path, DeafEngine([]))
 
 
 async def test_a_tool_that_hangs_is_a_failed_call_and_the_episode_goes_on(model_path: str):

@@ -18,6 +18,7 @@ from agentrl import clock
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.rollout_stream import RolloutStream, rollout_stream
 from agentrl.agent_loop.worker import TrajectoryRequest
+from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema import RolloutSection
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError, EngineError, WorkerError
@@ -121,7 +122,10 @@ async def streaming(
 ) -> AsyncIterator[RolloutStream]:
     section = RolloutSection(prompts_per_step=PROMPTS_PER_STEP, samples_per_prompt=SAMPLES, **rollout)
     parts: Any = [player]
-    manager = AgentLoopManager(section, ["engine"], parts, kv_tokens=[0], reward_timeout_s=1)  # type: ignore[list-item]
+    engine: Any = "engine"
+    manager = AgentLoopManager(
+        section, EngineFleet(lambda _: engine, num_engines=1), parts, kv_tokens=[0], reward_timeout_s=1
+    )
     shown: Any = progress or SilentProgress()
     async with rollout_stream(manager, prompts, section, num_steps=num_steps, progress=shown) as stream:
         yield stream

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,11 +68,19 @@ async def test_limits_of_a_program_that_was_cancelled_are_told() -> None:
 
 
 async def test_a_compiler_that_was_kept_waiting_blames_no_source(tmp_path: Path) -> None:
+    code = "import time\nwhile True:\n    time.sleep(0.01); sum(range(5000))"
+    slow = {"source": "a", "compile": [sys.executable, "-c", code], "artifact": "b", "run": ["./b"]}
+    async with judge_in_process(tmp_path, languages={"slow": slow}, compile_time_s=1.0) as judge:
+        verdict = await judge.verdict(code="", language="slow")
+    assert verdict.status is VerdictStatus.INTERNAL_ERROR
+    assert "CPU time" in verdict.stderr
+
+
+async def test_a_compiler_that_sleeps_does_so_for_its_source(tmp_path: Path) -> None:
     sleepy = {"source": "a", "compile": [shutil.which("sleep"), "60"], "artifact": "b", "run": ["./b"]}
     async with judge_in_process(tmp_path, languages={"sleepy": sleepy}, compile_time_s=0.2) as judge:
         verdict = await judge.verdict(code="", language="sleepy")
-    assert verdict.status is VerdictStatus.INTERNAL_ERROR
-    assert "CPU time" in verdict.stderr
+    assert verdict.status is VerdictStatus.COMPILE_ERROR
 
 
 async def test_as_many_and_as_long_paths_as_are_allowed_go_through(fresh_judge: JudgeInProcess) -> None:

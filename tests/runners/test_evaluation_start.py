@@ -40,4 +40,4 @@ def test_an_evaluation_that_cannot_run_ends_in_one_line_before_anything_starts(
 def test_what_could_not_be_measured_is_a_dash_in_the_table():
     shares = {f"validation/{name}_share": None for name in ("truncated", "max_turns", "timeout")}
     table = result_table({"metrics": {"validation/accuracy": 0.25, "validation/tool_success_rate": None} | shares})
-    assert list(table.columns[1].cells) == ["0.250", "-", "-", "-", "-", "-"]
+    assert list(table.columns[1].cells) == ["0.250", "-", "-", "-", "-", "-", "-"]

@@ -59,7 +59,7 @@ async def test_a_negative_reward_is_a_mistake_of_its_class_as_a_whole():
 
 async def test_an_exception_that_nobody_expected_is_the_datas_fault():
     with pytest.raises(
-        UnexplainedError, match=r"reward of prompt `p0` raised KeyError at test_scoring\.py:.*tests"
+        UnexplainedError, match=r"reward of prompt `p0` raised KeyError at test_reward_scoring\.py:.*tests"
     ) as caught:
         await ask(giving(KeyError("tests")))
     assert isinstance(caught.value.__cause__, KeyError)
