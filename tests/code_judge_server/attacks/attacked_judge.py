@@ -96,9 +96,13 @@ class AttackedJudge:
             verdicts = self.server.judge_batch(programs)
             assert [verdict["status"] for verdict in verdicts] == ["accepted"] * 2, verdicts
 
-    def undergo(self, attack: Attack) -> dict[str, Any]:
+    def undergo(self, attack: Attack, *, beside_an_honest_one: bool = True) -> dict[str, Any]:
         """Run an attack with an honest program beside it, then honest ones in both slots; return the verdict on the attack."""
-        verdict = self.judge_beside_an_honest_one(attack.submission(self.around.target))
+        submission = attack.submission(self.around.target)
+        if beside_an_honest_one:
+            verdict = self.judge_beside_an_honest_one(submission)
+        else:
+            [verdict] = self.server.judge_batch([submission])
         for other in self.server.judge_batch([self.honest("after"), self.honest("after, in the other slot")]):
             self._assert_undisturbed(other)
         for stream in ("stdout", "stderr"):
