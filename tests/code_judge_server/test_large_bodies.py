@@ -73,6 +73,7 @@ DEEP = "/".join("a" * 15)
 MIB = 1024 * 1024
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [

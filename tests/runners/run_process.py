@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -125,20 +124,17 @@ def listening_ports(processes: list[psutil.Process]) -> set[int]:
     ports: set[int] = set()
     for process in processes:
         try:
-            ports |= {c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+            ports |= {
+                c.laddr.port for c in process.net_connections("tcp") if c.laddr and c.status == psutil.CONN_LISTEN
+            }
         except psutil.NoSuchProcess:
             continue
     return ports
 
 
-def can_bind(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+def listened_to(ports: set[int]) -> set[int]:
+    """Return those of `ports` on which any process listens; as a client's, anybody may have got one of them since."""
+    return ports & {c.laddr.port for c in psutil.net_connections("tcp") if c.laddr and c.status == psutil.CONN_LISTEN}
 
 
 def run_folders() -> set[Path]:

@@ -16,8 +16,8 @@ from tests.runners.run_process import (
     SMALL,
     RunProcess,
     alive,
-    can_bind,
     finish_run,
+    listened_to,
     listening_ports,
     metrics,
     run_folders,
@@ -37,7 +37,7 @@ def assert_nothing_is_left(run: RunProcess, end) -> None:
     assert len(ports) > 2
     end()
     assert wait_until(lambda: not alive(family), timeout_s=30), alive(family)
-    assert wait_until(lambda: all(can_bind(port) for port in ports), timeout_s=5)
+    assert wait_until(lambda: not listened_to(ports), timeout_s=5), listened_to(ports)
 
 
 @pytest.mark.parametrize(("name", "max_staleness"), [*((name, 0) for name in SIGNALS), ("SIGTERM", 2)])
