@@ -5,6 +5,7 @@ reads off the loop thread's stack which call holds it. While all is well that co
 """
 
 import asyncio
+import gc
 import logging
 import math
 import sys
@@ -27,6 +28,8 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "p
 _LOOP_FILES = ("asyncio/base_events.py", "asyncio/events.py", "asyncio/runners.py", "uvloop/__init__.py")
 _THREAD_CALLS = frozenset({"Thread.run", "Thread._bootstrap_inner", "Thread._bootstrap"})
 """With the files: what runs a loop, at the bottom of the stack."""
+
+_looking = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +98,26 @@ class LoopLag:
         while not self._stopped.wait(_INTERVAL_S):
             seen = None
             if clock.now() - self._beat_at > _INTERVAL_S + _LOOK_AFTER_S:
-                seen = blocking_frame(sys._current_frames().get(self._loop_thread))
+                seen = blocking_frame(_innermost_frame(self._loop_thread))
             if seen is not None and seen.f_code is held:  # and not one of many short calls
                 self._blocked_by = f"{seen.f_code.co_filename}:{seen.f_lineno} {seen.f_code.co_qualname}"
             held = None if seen is None else seen.f_code
+
+
+def _innermost_frame(thread: int) -> FrameType | None:
+    """Return where a thread is, with the garbage collection off.
+
+    Python's list of threads is locked meanwhile. A collection in the middle of it could run other threads, and whoever of them
+    looks at that list too would wait for it with the interpreter's lock in hand: nothing would ever run again.
+    """
+    with _looking:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread)
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def blocking_frame(innermost: FrameType | None) -> FrameType | None:
