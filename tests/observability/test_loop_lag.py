@@ -8,6 +8,8 @@ import pytest
 
 from agentrl.observability.loop_lag import LoopLag
 
+pytestmark = pytest.mark.alone
+
 
 def block(seconds: float) -> None:
     time.sleep(seconds)
