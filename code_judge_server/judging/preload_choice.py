@@ -6,8 +6,10 @@ rStar2-Agent does, have it in base64 inside of the program: its imports count to
 
 import base64
 import binascii
-import importlib.util
+import functools
+import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -46,9 +48,14 @@ def hides_a_module(paths: Iterable[str]) -> bool:
     Args:
         paths: Of the files, relative to the program's folder.
     """
-    names = {path.partition("/")[0].partition(".")[0] for path in paths if "/" in path or path.endswith((".py", ".so"))}
-    found = (importlib.util.find_spec(name) for name in names if name.isidentifier())
-    return any(spec is not None and spec.origin is not None for spec in found)  # without an origin: any folder
+    names = (path.partition("/")[0].partition(".")[0] for path in paths if "/" in path or path.endswith((".py", ".so")))
+    return not _installed().isdisjoint(names)
+
+
+@functools.cache
+def _installed() -> frozenset[str]:
+    """Return the top-level names of all modules that a program could import."""
+    return sys.stdlib_module_names | {module.name for module in pkgutil.iter_modules()}
 
 
 def _wrapped(source: bytes) -> Iterator[bytes]:

@@ -92,7 +92,7 @@ MIB = 1024 * 1024
 async def test_no_body_keeps_the_event_loop_from_others(path: str, body: Any, status: int) -> None:
     reply, most_s = await post(path, body())
     assert reply.status_code == status, reply.text[:500]
-    assert len(reply.content) < 100_000
+    assert len(reply.content) < 120_000
     assert most_s < MOST_CPU_TIME_S
 
 
