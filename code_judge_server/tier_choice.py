@@ -24,7 +24,8 @@ def choose_executor(settings: Settings) -> Executor:
     Raises:
         IsolationRefusedError: that is weaker than `require_isolation`, or not `use_isolation`, or too weak for the address.
     """
-    found = find_tier() if settings.use_isolation is None else find_tier(settings.use_isolation)
+    most_slots = settings.total_slots + settings.max_sessions
+    found = find_tier(settings.use_isolation or IsolationTier.A, num_slots=most_slots)
     tier, canaries = found.tier, found.canaries
     if settings.use_isolation not in (None, tier):
         raise IsolationRefusedError(
@@ -46,6 +47,7 @@ def choose_executor(settings: Settings) -> Executor:
         plan = make_plan(
             tier,
             num_slots=settings.total_slots + num_sessions,
+            slot_users=found.slot_users,
             preloads=settings.preload_sets,
             read_only=[str(path) for path in settings.read_only_paths],
         )

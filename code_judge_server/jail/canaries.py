@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from code_judge_server.jail import canary_job, compiled, seccomp_filter
 from code_judge_server.jail.cgroups import NoCgroupsError, make_cgroups
 from code_judge_server.jail.plan import PACKAGE_PARENT
+from code_judge_server.jail.slot_users import SlotUsers, find_slot_users
 from code_judge_server.schemas import Canary, IsolationTier
 
 _PROBES_TIMEOUT_S = 20.0
@@ -32,26 +33,53 @@ _NEEDED = {
 }
 
 
+_NO_SLOT_USERS = (
+    "none: neither newuidmap with a range for this user in /etc/subuid, nor CAP_SETUID; programs share with this user what "
+    "the kernel counts by user"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """The strongest tier that works here, and what was tried to find it."""
 
     tier: IsolationTier
     canaries: list[Canary]
+    slot_users: SlotUsers | None = None
+    """A user for each slot, where an ordinary user's judge may have them."""
 
 
-def find_tier(strongest: IsolationTier = IsolationTier.A) -> Found:
-    """Try what this machine gives, from `strongest` down; leaves nothing behind. Takes a few tenths of a second."""
+def find_tier(strongest: IsolationTier = IsolationTier.A, *, num_slots: int = 1) -> Found:
+    """Try what this machine gives, from `strongest` down; leaves nothing behind. Takes a few tenths of a second.
+
+    Args:
+        strongest: The first tier to try.
+        num_slots: How many are to have users of their own.
+    """
     canaries = [*_probe_kernel(), _probe_seccomp(), _probe_init(), _probe_cgroups()]
     passed = {canary.name for canary in canaries if canary.passed}
     for tier, needed in _NEEDED.items():
         if tier.value < strongest.value or not passed.issuperset(needed):
             continue
+        if tier is not IsolationTier.C and os.geteuid() != 0:
+            slot_users, users_canary = _try_slot_users(tier, num_slots)
+            canaries.append(users_canary)
+            if slot_users is not None:
+                return Found(tier=tier, canaries=canaries, slot_users=slot_users)
         why = canary_job.run(tier)
         canaries.append(Canary(name=f"a job in tier {tier.value}", passed=why is None, detail=why or "ran"))
         if why is None:
             return Found(tier=tier, canaries=canaries)
     return Found(tier=IsolationTier.D, canaries=canaries)
+
+
+def _try_slot_users(tier: IsolationTier, num_slots: int) -> tuple[SlotUsers | None, Canary]:
+    users = find_slot_users(num_slots)
+    why = _NO_SLOT_USERS if users is None else canary_job.run(tier, users)
+    if users is None or why is not None:
+        return None, Canary(name=f"users for slots in tier {tier.value}", passed=False, detail=why or "")
+    detail = f"a job ran; {users.described}"
+    return users, Canary(name=f"users for slots in tier {tier.value}", passed=True, detail=detail)
 
 
 def _probe_kernel() -> list[Canary]:

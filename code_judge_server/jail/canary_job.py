@@ -9,6 +9,7 @@ from code_judge_server.jail import protocol
 from code_judge_server.jail.cgroups import NoCgroupsError
 from code_judge_server.jail.plan import HiddenPathError, Plan, job_environment, make_plan
 from code_judge_server.jail.seccomp_filter import SeccompError
+from code_judge_server.jail.slot_users import SlotUsers
 from code_judge_server.schemas import IsolationTier
 
 _TIMEOUT_S = 30.0
@@ -22,10 +23,10 @@ class _CanaryError(Exception):
     pass
 
 
-def run(tier: IsolationTier) -> str | None:
-    """Run a job in `tier`; returns why it failed, nothing if it ran."""
+def run(tier: IsolationTier, slot_users: SlotUsers | None = None) -> str | None:
+    """Run a job in `tier`, as one of `slot_users` if there are any; returns why it failed, nothing if it ran."""
     try:
-        plan = make_plan(tier, num_slots=1, preloads={_PRELOAD: ()})
+        plan = make_plan(tier, num_slots=1, preloads={_PRELOAD: ()}, slot_users=slot_users)
     except (HiddenPathError, NoCgroupsError, SeccompError, OSError) as error:
         return str(error)
     try:

@@ -17,7 +17,8 @@ from typing import NoReturn
 from code_judge_server.jail import jail_root, orphans, protocol, syscalls
 from code_judge_server.jail.abandoned_groups import AbandonedGroups
 from code_judge_server.jail.machine import Machine
-from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namespace
+from code_judge_server.jail.slot_users import SlotUsers
+from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namespace, enter_user_namespace_with
 from code_judge_server.jail.zygote import zygote_main
 
 _NAMESPACES = (
@@ -84,13 +85,16 @@ def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
         cgroup_version=message["cgroup_version"],
         cgroups=folders,
         has_own_user_namespace=os.geteuid() != 0 and message["work_folder"] is None,
+        slot_users=message["slot_users"] is not None,
         work_folder=message["work_folder"],
         readable=[*jail_root.SYSTEM, *jail_root.COPIED, jail_root.ALTERNATIVES, *_PUBLIC, *no_links],
         shown_in_tmp=[path for path in jail_root.outermost(message["read_only"]) if path.startswith("/tmp/")],
     )
     if machine.work_folder is not None:
         return machine
-    if machine.has_own_user_namespace:
+    if message["slot_users"] is not None:
+        enter_user_namespace_with(SlotUsers(**message["slot_users"]))
+    elif machine.has_own_user_namespace:
         enter_user_namespace()
     syscalls.unshare(_NAMESPACES)
     return machine

@@ -19,6 +19,7 @@ class Machine:
         cgroup_version: int | None,
         cgroups: list[dict[str, int]],
         has_own_user_namespace: bool,
+        slot_users: bool,
         work_folder: str | None,
         readable: list[str],
         shown_in_tmp: list[str],
@@ -34,6 +35,7 @@ class Machine:
             cgroup_version: 1 or 2; absent: there are no groups.
             cgroups: open folders by controller, of each slot.
             has_own_user_namespace: whether all of this is root of a user namespace only.
+            slot_users: whether the users 1 and above of that namespace are those of the slots.
             work_folder: tier C: where the jobs' folders are made; absent: there are namespaces.
             readable: tier C: what jobs may read.
             shown_in_tmp: folders below /tmp that every job sees in its own /tmp.
@@ -46,9 +48,15 @@ class Machine:
         self.cgroup_version = cgroup_version
         self.cgroups = cgroups
         self.has_own_user_namespace = has_own_user_namespace
+        self.slot_users = slot_users
         self.work_folder = work_folder
         self.readable = readable
         self.shown_in_tmp = shown_in_tmp
+
+    @property
+    def jobs_are_own_users(self) -> bool:
+        """Whether the jobs of a slot are a user that nothing else is."""
+        return self.uids is not None or self.slot_users
 
     def pid_as_server_sees_it(self) -> int:
         """Return this process's id in the pid namespace of the server."""

@@ -6,13 +6,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from code_judge_server import work_folder
 from code_judge_server.jail import compiled, seccomp_filter
 from code_judge_server.jail.cgroups import Cgroups, make_cgroups
 from code_judge_server.jail.protocol import Message
+from code_judge_server.jail.slot_users import SlotUsers
 from code_judge_server.jail.work_root import make_work_root
 from code_judge_server.schemas import IsolationTier
 
@@ -44,7 +45,9 @@ class Plan:
     read_only: Sequence[str]
     """Paths that jobs see besides the system's."""
     first_uid: int | None
-    """User of the jobs of slot 0, and so on; absent: this process is no root, and jobs are its own user."""
+    """User of the jobs of slot 0, and so on; absent: this process is no root."""
+    slot_users: SlotUsers | None
+    """Users of an ordinary user's slots; absent: jobs are root's `first_uid` and above, or this process's own user."""
     cgroups: Cgroups | None
     """Absent: memory and tasks are limited by rlimits and the server's sampling."""
     seccomp: int
@@ -75,6 +78,7 @@ class Plan:
             "preloads": {name: list(modules) for name, modules in self.preloads.items()},
             "read_only": list(self.read_only),
             "uids": None if self.first_uid is None else list(range(self.first_uid, self.first_uid + self.num_slots)),
+            "slot_users": None if self.slot_users is None else asdict(self.slot_users),
             "work_folder": self.work_folder,
             "compiled": list(parts),
             "cgroup_version": None if groups is None else groups.version,
@@ -100,6 +104,7 @@ def make_plan(
     preloads: Mapping[str, Sequence[str]],
     read_only: Sequence[str] = (),
     first_uid: int = 2_000_000_000,
+    slot_users: SlotUsers | None = None,
     compiled_init: bool = True,
 ) -> Plan:
     """Make ready for launchers of `tier`, one of A, B and C.
@@ -110,6 +115,7 @@ def make_plan(
         preloads: modules by name of the preload set.
         read_only: absolute paths that jobs see besides the system's and Python's.
         first_uid: used by root only: user of the jobs of slot 0; the next slots take the next ones.
+        slot_users: one for each slot at least, which an ordinary user was seen to have.
         compiled_init: False: as on a machine without a C compiler.
 
     Raises:
@@ -136,11 +142,14 @@ def make_plan(
         preloads=preloads,
         read_only=[*_interpreter_paths(), *_with_links(read_only)],
         first_uid=first_uid if os.geteuid() == 0 else None,
+        slot_users=slot_users,
         cgroups=groups,
         work_folder=work_root,
         work_folder_lock=work_root_lock,
         seccomp=seccomp_filter.open_filter(
-            namespaces=tier is not IsolationTier.C, memory_group=groups is not None, own_users=os.geteuid() == 0
+            namespaces=tier is not IsolationTier.C,
+            memory_group=groups is not None,
+            own_users=os.geteuid() == 0 or slot_users is not None,
         ),
         init=init,
         job_start=job_start,

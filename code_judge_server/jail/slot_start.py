@@ -12,7 +12,7 @@ from code_judge_server.jail.job_start import JobStart
 from code_judge_server.jail.machine import Machine
 from code_judge_server.jail.slot import Slot
 from code_judge_server.jail.slot_cgroup import SlotCgroup
-from code_judge_server.jail.user_namespace import USER_INSIDE, enter_user_namespace
+from code_judge_server.jail.user_namespace import USER_INSIDE, become_slot_user, enter_user_namespace
 
 _OOM_SCORE_ADJ = "-900"
 
@@ -57,6 +57,8 @@ def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | Non
     cgroup = SlotCgroup(machine.cgroup_version, machine.cgroups[number]) if machine.cgroup_version else None
     if machine.work_folder is not None:
         return _open_without_namespaces(server, machine, f"slot-{number}-{preload}", uid)
+    if machine.slot_users:
+        become_slot_user(number + 1)
     if machine.has_own_user_namespace:
         enter_user_namespace(as_user=USER_INSIDE)  # the kernel counts the tasks of a user in each of them apart
     syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWCGROUP)

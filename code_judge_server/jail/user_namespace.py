@@ -3,6 +3,7 @@
 import os
 
 from code_judge_server.jail import syscalls
+from code_judge_server.jail.slot_users import SlotUsers, map_users_of
 
 USER_INSIDE = 1000
 """What an ordinary user's jobs see as their own user id: not 0, as programs that find themselves root act otherwise."""
@@ -16,6 +17,47 @@ def enter_user_namespace(*, as_user: int = 0) -> None:
     """
     uid, gid = os.geteuid(), os.getegid()
     syscalls.unshare(syscalls.CLONE_NEWUSER)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{as_user} {uid} 1"), ("gid_map", f"{as_user} {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+    _write("uid_map", f"{as_user} {uid} 1")
+    _map_group(as_user, gid)
+
+
+def enter_user_namespace_with(users: SlotUsers) -> None:
+    """Get every right in a new user namespace, in which this user is 0, and `users` are 1 and above.
+
+    Raises:
+        OSError: the kernel refuses, or whoever is to map the users does.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    entered, tell = os.pipe()
+    mapper = os.fork()  # from outside: in the new namespace this process has no say about others' users
+    if mapper == 0:
+        try:
+            os.close(tell)
+            if os.read(entered, 1):
+                map_users_of(os.getppid(), uid, users)
+                os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(entered)
+    with open(tell, "wb", buffering=0) as telling:
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
+        telling.write(b"!")
+    if os.waitpid(mapper, 0)[1] != 0:
+        raise OSError(1, f"{users.described}: they cannot be mapped")
+    _map_group(0, gid)
+
+
+def become_slot_user(number: int) -> None:
+    """Become one of the users that `enter_user_namespace_with` has mapped, without any right in that namespace."""
+    os.setresuid(number, number, number)
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own files in /proc are closed to it
+
+
+def _map_group(inside: int, gid: int) -> None:
+    _write("setgroups", "deny")
+    _write("gid_map", f"{inside} {gid} 1")
+
+
+def _write(name: str, text: str) -> None:
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)

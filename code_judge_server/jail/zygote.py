@@ -26,7 +26,7 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     job_start = _load_job_start(machine)
     if job_start is not None:
         job_start.keep_blocks_on_heap()
-    if machine.uids is None:
+    if not machine.jobs_are_own_users:
         selectors.DefaultSelector = selectors.PollSelector  # chosen anew, as jobs have no epoll: see `seccomp_filter`
     try:
         preload.load(modules)

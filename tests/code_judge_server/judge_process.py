@@ -50,6 +50,7 @@ def running_judge(
     *arguments: str,
     isolation: str = "D",
     ordinary_user: bool = False,
+    may_set_uid: bool = False,
     environment: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
     stderr_to: Path | None = None,
@@ -58,7 +59,7 @@ def running_judge(
     tier = ["--require-isolation", isolation, "--use-isolation", isolation]
     command = [*COMMAND, "--port", "0", *tier, "--work-dir", str(folder), *arguments]
     if ordinary_user:
-        command = as_ordinary_user(command, folder=folder)
+        command = as_ordinary_user(command, folder=folder, may_set_uid=may_set_uid)
     with contextlib.ExitStack() as stack:
         process = subprocess.Popen(
             command,

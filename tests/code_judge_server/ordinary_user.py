@@ -19,16 +19,21 @@ _FIRST_USER_ID = 100_000
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _CLONE_NEWNS = 0x20000
 _MS_BIND = 0x1000
+_PR_SET_KEEPCAPS = 8
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_RAISE = 2
+_CAP_SETUID = 7
+_CAPABILITY_VERSION_3 = 0x20080522
 _MS_REC = 0x4000
 _MS_SLAVE = 0x80000
 
 
-def as_ordinary_user(command: Sequence[str], *, folder: Path) -> list[str]:
-    """Return the command that runs `command` as an ordinary user, who is given `folder`."""
+def as_ordinary_user(command: Sequence[str], *, folder: Path, may_set_uid: bool = False) -> list[str]:
+    """Return the command that runs `command` as an ordinary user, who is given `folder`, and CAP_SETUID if so asked."""
     if os.getuid() != 0:
         return list(command)
     os.chown(folder, user_id(), user_id())
-    return [sys.executable, __file__, str(user_id()), str(folder), *command]
+    return [sys.executable, __file__, str(user_id()), str(folder), "may-set-uid" if may_set_uid else "", *command]
 
 
 def user_id() -> int:
@@ -36,7 +41,7 @@ def user_id() -> int:
     return _FIRST_USER_ID + os.getpid() if os.getuid() == 0 else os.getuid()
 
 
-def become_ordinary_user(number: int, *, reachable: Sequence[Path]) -> None:
+def become_ordinary_user(number: int, *, reachable: Sequence[Path], may_set_uid: bool = False) -> None:
     """Drop every right of root's in this process, and leave it able to reach `reachable`."""
     working_folder = Path.cwd()
     _libc("unshare", _CLONE_NEWNS)
@@ -45,8 +50,20 @@ def become_ordinary_user(number: int, *, reachable: Sequence[Path]) -> None:
         _open_up(closed_folder, trees)
     os.setgroups([])
     os.setresgid(number, number, number)
+    if may_set_uid:
+        _libc("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setresuid(number, number, number)
+    if may_set_uid:
+        _keep_only(_CAP_SETUID)
     os.chdir(working_folder if os.access(working_folder, os.X_OK) else "/")
+
+
+def _keep_only(capability: int) -> None:
+    """Hold one capability and no other, in what this process executes too."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    bits = 1 << capability
+    _libc("capset", header, (ctypes.c_uint32 * 6)(bits, bits, bits, 0, 0, 0))
+    _libc("prctl", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
 
 
 def _below_closed_folders(paths: Sequence[Path]) -> dict[Path, list[Path]]:
@@ -81,9 +98,13 @@ def _libc(name: str, *arguments: object) -> None:
 
 
 def _main() -> None:
-    number, folder, *command = sys.argv[1:]
+    number, folder, may_set_uid, *command = sys.argv[1:]
     os.umask(0o022)
-    become_ordinary_user(int(number), reachable=[Path(sys.prefix), Path(sys.base_prefix), _CHECKOUT, Path(folder)])
+    become_ordinary_user(
+        int(number),
+        reachable=[Path(sys.prefix), Path(sys.base_prefix), _CHECKOUT, Path(folder)],
+        may_set_uid=bool(may_set_uid),
+    )
     os.execvpe(command[0], command, os.environ | {"HOME": folder})
 
 
