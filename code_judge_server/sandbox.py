@@ -4,7 +4,7 @@ An executor knows nothing of verdicts, tests or languages: it takes a `Job` and 
 printed and what it used. `jail_executor` is the one of tiers A to C, `process_executor` that of tier D.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -31,6 +31,21 @@ class JobLimits:
     """Files in the work folder, `/tmp` and `/dev/shm` together (tier D: size of any one file)."""
 
 
+@dataclass(slots=True)
+class Spent:
+    """CPU time of one submission so far, for whoever gives it up in the middle."""
+
+    by_ended_s: float = 0.0
+    """Of its jobs that have ended."""
+    read_running_s: Callable[[], float] | None = None
+    """Set by whatever runs a job, as long as that runs, where it can tell."""
+
+    @property
+    def cpu_time_s(self) -> float:
+        """Return what all of its jobs have used."""
+        return self.by_ended_s + (0.0 if self.read_running_s is None else self.read_running_s())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One command to run in a fresh work folder.
@@ -49,6 +64,8 @@ class Job:
     """Relative paths to bring back, where they are regular files after the job; no link is followed."""
     collect_bytes: int = 0
     """Size of all collected files together; what does not fit is left out."""
+    spent: Spent | None = None
+    """Where the executor, if it can, says how much CPU time the job has used while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

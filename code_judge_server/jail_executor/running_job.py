@@ -96,6 +96,8 @@ class RunningJob:
                 self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
                 given.append(self._collected)
             self._meter.restart()
+            if job.spent is not None:
+                job.spent.read_running_s = self._cpu_time_so_far_s
             send(self._message(interpret), tuple(given))
         finally:
             for fd in pipe_ends:
@@ -264,6 +266,14 @@ class RunningJob:
             return ended.wall_time_s
         return time.monotonic() - self._started_at
 
+    def _cpu_time_so_far_s(self) -> float:
+        limits = self._job.limits
+        try:
+            usage = self._meter.read(memory_bytes=limits.memory_bytes, max_tasks=limits.max_tasks)
+        except OSError:
+            return self._sampled_cpu_time_s
+        return max(self._sampled_cpu_time_s, usage.cpu_time_s)
+
     def _peak(self, ended: Ended) -> int:
         if ended.peak_memory_bytes is not None:
             return ended.peak_memory_bytes
@@ -291,6 +301,8 @@ class RunningJob:
             self.outcome.set_result(outcome)
 
     def _close(self) -> None:
+        if self._job.spent is not None:
+            self._job.spent.read_running_s = None
         for stream in self._streams:
             if self._watches_streams:
                 self._loop.remove_reader(stream.fd)

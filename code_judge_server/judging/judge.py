@@ -14,7 +14,7 @@ from code_judge_server.judging.program_checker import CheckerFailedError, Progra
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.languages import LanguageRules
 from code_judge_server.limits import LimitPolicy, with_room_for
-from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome
+from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome, Spent
 from code_judge_server.schemas import Checker, Limits, RunResult, Submission, TestCase, Verdict, VerdictStatus
 from code_judge_server.settings import MIB, Settings
 
@@ -56,8 +56,14 @@ class Judge:
         self._max_reply_chars = max_reply_chars
         self._max_collect_bytes = max_collect_bytes
 
-    async def judge(self, submission: Submission, *, queue_time_s: float) -> Verdict:
-        """Run a submission, whose language is one of ours, and return its verdict; cancelling the call kills what runs."""
+    async def judge(self, submission: Submission, *, queue_time_s: float, spent: Spent | None = None) -> Verdict:
+        """Run a submission, whose language is one of ours, and return its verdict; cancelling the call kills what runs.
+
+        Args:
+            submission: What to judge.
+            queue_time_s: What it has waited.
+            spent: Tells meanwhile what its runs have used.
+        """
         limits = self._limits.effective(submission.limits)
         try:
             program = await self._compiler.program(
@@ -67,7 +73,7 @@ class Judge:
                 time_limit_s=submission.limits.compile_time_s,
             )
             checker = await self._program_checker(submission)
-            runs = await self._run_tests(submission, program, limits, checker)
+            runs = await self._run_tests(submission, program, limits, checker, spent or Spent())
         except CompileError as error:
             return self._compile_error(submission, error, queue_time_s=queue_time_s)
         except CheckerFailedError as error:
@@ -81,13 +87,22 @@ class Judge:
         return self._verdict(submission, program, runs, queue_time_s=queue_time_s)
 
     def unjudged(
-        self, submission: Submission, status: VerdictStatus, *, queue_time_s: float, explanation: str = ""
+        self,
+        submission: Submission,
+        status: VerdictStatus,
+        *,
+        queue_time_s: float,
+        explanation: str = "",
+        cpu_time_s: float = 0.0,
+        wall_time_s: float = 0.0,
     ) -> Verdict:
-        """Return the verdict on a submission that did not run to an outcome; a cancelled one did run."""
+        """Return the verdict on a submission that did not run to an outcome; a cancelled one did run, and used time."""
         return Verdict(
             id=submission.id,
             status=status,
             stderr=explanation,
+            cpu_time_s=cpu_time_s,
+            wall_time_s=wall_time_s,
             queue_time_s=queue_time_s,
             limits=self._limits.told(submission.limits) if status is VerdictStatus.CANCELLED else None,
             isolation=self._executor.tier,
@@ -121,7 +136,12 @@ class Judge:
         return ProgramChecker(self._executor, program, limits=limits, is_python=rules.preload)
 
     async def _run_tests(
-        self, submission: Submission, program: Program, limits: JobLimits, checker: ProgramChecker | None
+        self,
+        submission: Submission,
+        program: Program,
+        limits: JobLimits,
+        checker: ProgramChecker | None,
+        spent: Spent,
     ) -> "_Runs":
         tests = submission.tests or [TestCase(stdin=submission.stdin, expected_output=submission.expected_output)]
         job_limits = with_room_for(limits, program.files)
@@ -136,8 +156,10 @@ class Judge:
                     preload=program.preload,
                     collect=tuple(submission.collect),
                     collect_bytes=self._max_collect_bytes if submission.collect else 0,
+                    spent=spent,
                 )
             )
+            spent.by_ended_s += outcome.cpu_time_s
             status = await _status(submission.checker, test, outcome, checker)
             if not runs.failed:
                 runs.decisive = run_result(outcome, status, max_chars=self._max_reply_chars)

@@ -175,7 +175,7 @@ class SubmissionQueue:
 
         Args:
             submission: What the work is about, for the log and for verdicts without an outcome.
-            work: Called when its turn has come, with the seconds that it waited.
+            work: Called when its turn has come.
             client: Who is served by fair shares.
             deadline_s: As in `take_in`.
             entered_at: Since when it waits, on the clock of `time.monotonic`; absent: since now.
@@ -276,8 +276,16 @@ class SubmissionQueue:
             self._leave(run, batch)
 
     def _unjudged(self, run: QueuedRun, status: VerdictStatus, explanation: str = "") -> Verdict:
-        waited_s = (run.started_at if run.task is not None else time.monotonic()) - run.entered_at
-        return self._judge.unjudged(run.submission, status, queue_time_s=waited_s, explanation=explanation)
+        now = time.monotonic()
+        started_at = now if run.task is None else run.started_at
+        return self._judge.unjudged(
+            run.submission,
+            status,
+            queue_time_s=started_at - run.entered_at,
+            explanation=explanation,
+            cpu_time_s=run.spent.cpu_time_s,
+            wall_time_s=now - started_at,
+        )
 
 
 def _unfinished(run: QueuedRun) -> VerdictStatus:

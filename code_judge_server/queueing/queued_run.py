@@ -5,10 +5,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from code_judge_server.sandbox import Spent
 from code_judge_server.schemas import Submission, Verdict
 
-Work = Callable[[float], Coroutine[Any, Any, Verdict]]
-"""What a turn is used for; takes the seconds that it waited for it."""
+Work = Callable[[float, Spent], Coroutine[Any, Any, Verdict]]
+"""What a turn is used for; takes the seconds that it waited for it, and what tells of its use of the CPU meanwhile."""
 
 
 class Waiter(Protocol):
@@ -39,6 +40,8 @@ class QueuedRun:
     task: asyncio.Task[Verdict] | None = None
     """Absent while it waits."""
     started_at: float = 0.0
+    spent: Spent = field(default_factory=Spent)
+    """What its programs use while they run."""
     charged_s: float = 0.0
     """Slot time that its client was charged with when it started."""
 

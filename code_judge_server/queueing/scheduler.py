@@ -118,7 +118,9 @@ class Scheduler:
         run.started_at = time.monotonic()
         waited_s = run.started_at - run.entered_at
         run.task = asyncio.create_task(
-            self._judge.judge(run.submission, queue_time_s=waited_s) if run.work is None else run.work(waited_s)
+            self._judge.judge(run.submission, queue_time_s=waited_s, spent=run.spent)
+            if run.work is None
+            else run.work(waited_s, run.spent)
         )
         run.task.add_done_callback(partial(self._ended, run))
 

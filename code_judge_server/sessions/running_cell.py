@@ -11,7 +11,7 @@ from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.output_stream import OutputStream
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.jail_executor.sealed_files import seal
-from code_judge_server.sandbox import JobLimits, Outcome
+from code_judge_server.sandbox import JobLimits, Outcome, Spent
 from code_judge_server.sessions.cell_report import CellReport, read_report
 
 SAMPLE_INTERVAL_S = 0.05
@@ -34,6 +34,7 @@ class RunningCell:
         max_chars: Length of all that it displays, and of each text about what it raised.
         has_ended: Whether the session has said so already.
         kill: Tells the session to kill it; the session still answers.
+        spent: Told what it has used while it runs.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class RunningCell:
         max_chars: int,
         has_ended: Callable[[], bool],
         kill: Callable[[], None],
+        spent: Spent,
     ) -> None:
         self.ending: Ending | None = None
         """Why it was told to end, if it was."""
@@ -52,6 +54,7 @@ class RunningCell:
         self._max_chars = max_chars
         self._has_ended = has_ended
         self._kill = kill
+        self._spent = spent
         self._loop = asyncio.get_running_loop()
         self._streams: list[OutputStream] = []
         self._result = -1
@@ -70,6 +73,7 @@ class RunningCell:
         self._usage_before = self._usage()
         self._oom_kills_before = self._slot.oom_kills()
         self._slot.peak.restart()
+        self._spent.read_running_s = self._cpu_time_so_far_s
         self._result = os.memfd_create("result", os.MFD_CLOEXEC)
         given: list[int] = []
         try:
@@ -127,6 +131,7 @@ class RunningCell:
 
     def close(self) -> None:
         """Close what it reads from."""
+        self._spent.read_running_s = None
         if self._timer is not None:
             self._timer.cancel()
         for stream in self._streams:
@@ -158,6 +163,12 @@ class RunningCell:
             self.kill(Ending.CPU_TIME)
         elif time.monotonic() - self._started_at > limits.wall_time_s:
             self.kill(Ending.WALL_TIME)
+
+    def _cpu_time_so_far_s(self) -> float:
+        try:
+            return self._cpu_time_s(self._usage())
+        except OSError:
+            return 0.0  # its session was closed just now
 
     def _usage(self) -> Usage:
         return self._slot.meter.read(memory_bytes=self._limits.memory_bytes, max_tasks=self._limits.max_tasks)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.sandbox import ExecutorError, JobLimits
+from code_judge_server.sandbox import ExecutorError, JobLimits, Spent
 from code_judge_server.sessions.idle_watch import IdleWatch
 from code_judge_server.sessions.running_cell import CellEnd, RunningCell
 from code_judge_server.sessions.session_job import CellEnded, Ready, SessionJob
@@ -109,8 +109,15 @@ class Session:
             why = str(error) or f"no answer within {_START_TIMEOUT_S:g} s"
             raise ExecutorError(f"session: it does not start: {why}") from error
 
-    async def run(self, code: str, *, stdin: str, start: int, limits: JobLimits) -> CellEnd:
+    async def run(self, code: str, *, stdin: str, start: int, limits: JobLimits, spent: Spent | None = None) -> CellEnd:
         """Run one cell to its end, whoever calls; cancelling the call kills the cell, and still waits for its end.
+
+        Args:
+            code: The cell.
+            stdin: What it reads.
+            start: The snapshot that it starts from.
+            limits: What it may use.
+            spent: Tells meanwhile what it has used.
 
         Raises:
             CellRefusedError: it could not be handed over; the session is as it was.
@@ -121,12 +128,12 @@ class Session:
             if self._idle is not None:
                 self._idle.stop()
             try:
-                return await self._run(code, stdin=stdin, start=start, limits=limits)
+                return await self._run(code, stdin=stdin, start=start, limits=limits, spent=spent or Spent())
             finally:
                 if self._idle is not None and self.alive:
                     self._idle.start()
 
-    async def _run(self, code: str, *, stdin: str, start: int, limits: JobLimits) -> CellEnd:
+    async def _run(self, code: str, *, stdin: str, start: int, limits: JobLimits, spent: Spent) -> CellEnd:
         if start not in self.snapshots:
             raise NoSnapshotError(f"snapshot: {start} is not among {self.snapshots} of session `{self.id}`")
         if self._job is None or self._slot is None or not self._job.alive:
@@ -140,6 +147,7 @@ class Session:
             max_chars=self._max_chars,
             has_ended=reply.done,
             kill=lambda: self._kill_cell(job, reply),
+            spent=spent,
         )
         message = {
             "kind": "cell",

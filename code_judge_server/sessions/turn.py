@@ -3,7 +3,7 @@
 from code_judge_server.ending import Ending
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.limits import as_limits
-from code_judge_server.sandbox import Executor, JobLimits, Outcome
+from code_judge_server.sandbox import Executor, JobLimits, Outcome, Spent
 from code_judge_server.schemas import RunResult, Verdict, VerdictStatus
 from code_judge_server.sessions.cell_report import CellReport
 from code_judge_server.sessions.schemas import CellRequest, CellResult
@@ -32,12 +32,14 @@ class Turn:
         self._report = CellReport()
         self._refusal: NoSnapshotError | None = None
 
-    async def take(self, queue_time_s: float) -> Verdict:
-        """Run the cell, and return its verdict."""
+    async def take(self, queue_time_s: float, spent: Spent) -> Verdict:
+        """Run the cell, whose use of the CPU `spent` tells meanwhile, and return its verdict."""
         status: VerdictStatus | None = None
         start = self._session.current if self._cell.from_snapshot is None else self._cell.from_snapshot
         try:
-            end = await self._session.run(self._cell.code, stdin=self._cell.stdin, start=start, limits=self._limits)
+            end = await self._session.run(
+                self._cell.code, stdin=self._cell.stdin, start=start, limits=self._limits, spent=spent
+            )
             outcome, self._report = end.outcome, end.report
         except SessionDiedError as error:
             outcome = _end_of_a_session(error)
