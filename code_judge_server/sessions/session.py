@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,6 +12,8 @@ from code_judge_server.sandbox import ExecutorError, JobLimits, Spent
 from code_judge_server.sessions.idle_watch import IdleWatch
 from code_judge_server.sessions.running_cell import CellEnd, RunningCell
 from code_judge_server.sessions.session_job import CellEnded, Ready, SessionJob
+
+logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 20.0
 _ANSWER_TIMEOUT_S = 10.0
@@ -87,6 +90,8 @@ class Session:
         ready = self._expect(0)
 
         def forget() -> None:
+            if self._job is not None and self._job.ended_by:
+                logger.warning("session %s: its processes have ended: %s", self.id, self._job.ended_by)
             self._answer(None)
             on_death(self)
 
@@ -258,7 +263,8 @@ class Session:
             while self._replies:
                 _, reply = self._replies.popitem()
                 if not reply.done():
-                    reply.set_exception(SessionDiedError(f"session `{self.id}`: its processes have ended"))
+                    why = "" if self._job is None or not self._job.ended_by else f": {self._job.ended_by}"
+                    reply.set_exception(SessionDiedError(f"session `{self.id}`: its processes have ended{why}"))
             return
         reply = self._replies.pop(message.number if isinstance(message, CellEnded) else 0, None)
         if reply is None:

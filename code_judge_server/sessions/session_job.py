@@ -87,6 +87,8 @@ class SessionJob:
         on_death: Callable[[], None],
     ) -> None:
         self.alive = True
+        self.ended_by = ""
+        """Why it ended, where nobody here wanted it to."""
         self._has_slot = True
         self._slot = slot
         self._on_message = on_message
@@ -170,14 +172,23 @@ class SessionJob:
                 if not self.alive or (message := messages.receive(self._end, _FROM_SESSION)) is None:
                     return
                 self._on_message(message)
-        except JailDiedError:
+        except JailDiedError as error:
+            self._ended(str(error))
             self.close()
 
     def _hear_end(self) -> None:
         """Take what the slot says, which is that the job has ended."""
-        with contextlib.suppress(JailDiedError):
-            messages.receive_ended(self._slot.end)
+        try:
+            if (ended := messages.receive_ended(self._slot.end)) is not None:
+                self._ended(_described(ended))
+        except JailDiedError as error:
+            self._ended(f"slot: {error}")
         self._let_go()
+
+    def _ended(self, reason: str) -> None:
+        """Note why it ended, unless somebody here wanted it to; what follows from that tells more."""
+        if self.alive or self.ended_by:
+            self.ended_by = "; ".join(filter(None, (self.ended_by, reason)))
 
     def _kill_slot(self) -> None:
         """End a slot that may not even see that it is left."""
@@ -198,5 +209,15 @@ class SessionJob:
         """Take note that the slot's process is gone."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        if self._has_slot:
+            self._ended("its slot was killed")
         self._let_go()
         self._on_death()
+
+
+def _described(ended: messages.Ended) -> str:
+    if ended.error is not None:
+        return f"it could not be set up: {ended.error}"
+    if ended.oom_kills:
+        return f"it had no memory left, and the kernel killed {ended.oom_kills} of its processes"
+    return f"its first process ended by signal {ended.signal}" if ended.signal else f"it exited with {ended.exit_code}"
