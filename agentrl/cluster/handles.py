@@ -56,6 +56,9 @@ class WorkerHandle:
 
     async def call_keeping_rest(self, method: str, num_kept: int, *args: Any) -> tuple[Any, list[Any]]:
         """Do the same where `num_kept` values come after the first."""
+        if num_kept == 0:  # Ray unpacks what is returned from two values on
+            [result] = await self._result(getattr(self._actor, method).remote(*args))
+            return result, []
         first, *kept = getattr(self._actor, method).options(num_returns=1 + num_kept).remote(*args)
         try:
             return await self._result(first), kept
@@ -75,6 +78,7 @@ class WorkerHandle:
             raise WorkerDiedError(f"{self._name}: its process died") from error
         except RayTaskError as error:
             if isinstance(error.cause, AgentRLError):
+                error.cause.add_note(f"raised in {self._name}: {error}")
                 raise error.cause from None
             raise WorkerError(f"{self._name}: {error}") from None
 

@@ -17,6 +17,7 @@ from agentrl.cluster.learner import Learner, WeightSync
 from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.runtime import ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _SPARE_CALLS = 64
 """Calls beyond the trajectories (stats, abort, weights) that must not queue behind them."""
+_MODEL_CALLS = 4
+"""One that computes, and some that only ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +71,18 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
     with _ray(config, num_worker_processes(config), temp_dir=temp_dir, user_folder=user_folder):
         num_gpus = _gpus_per_process(config, num_ranks=num_ranks)
         engines = _spawn_engines(config, num_gpus)
+        role = "actor_ref" if config.algorithm.kl_coefficient > 0 else "actor"
         ranks = spawn(
             ModelWorker,
             ResourcePool(num_processes=num_ranks, num_gpus=num_gpus),
             config,
-            "actor",
-            max_concurrency=1,
+            role,
+            max_concurrency=_MODEL_CALLS,
             env={"OMP_NUM_THREADS": str(threads_per_rank(config))},
         )
-        learner = Learner(config.actor, ranks)
-        await all_of([learner.setup(), engines.start()])
+        group = WorkerGroup(role, ranks)
+        learner = Learner(config.actor, dict.fromkeys(role.split("_"), group))
+        await all_of([group.setup(), engines.start()])
         async with contextlib.aclosing(engines):
             weight_sync = WeightSync(learner, engines)
             yield TrainingCluster(config=config, engines=engines, learner=learner, weight_sync=weight_sync)

@@ -1,11 +1,15 @@
-"""All ranks of the actor as one object, and the way of its weights to the engines."""
+"""The control flow of one update over the roles that take part in it, and the way of the actor's weights to the engines.
+
+Roles may share processes or have their own, on as many ranks as they like. Only references and metrics come here: what one
+role computes about a trajectory stays where it was made until another asks for it.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.handles import WorkerHandle, all_of
+from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.schema import ActorSection
 from agentrl.errors import WorkerError
 from agentrl.training.sharding import plan_update
@@ -14,52 +18,85 @@ from agentrl.weight_sync.base import WeightSource
 
 _PUBLISH_TIMEOUT_S = 300.0
 
+References = dict[str, Any]
+"""By the id of the trajectory: a reference to what a role said about it."""
+
 
 class Learner:
-    """Splits an update over the ranks and calls them together."""
+    """Splits an update over roles and ranks, and calls them in order."""
 
-    def __init__(self, actor: ActorSection, ranks: Sequence[WorkerHandle]) -> None:
-        """Take the started processes, rank by rank."""
+    def __init__(self, actor: ActorSection, groups: Mapping[str, WorkerGroup]) -> None:
+        """Take the started groups, by the component that they hold; one group may hold several."""
         self._config = actor
-        self._ranks = list(ranks)
-
-    async def setup(self) -> None:
-        """Form the process group and load the model on every rank."""
-        at = await self._ranks[0].rendezvous()
-        await self._all("setup", [(rank, len(self._ranks), at) for rank in range(len(self._ranks))])
+        self._groups = dict(groups)
 
     async def update(self, groups: Sequence[Group], *, step: int) -> dict[str, float]:
         """Update the policy with the selected groups; returns metrics `actor/...` reduced over the ranks."""
-        shares = plan_update(
-            groups, step=step, num_ranks=len(self._ranks), num_mini_batches=self._config.mini_batches_per_step
+        inputs: dict[str, References] = {}
+        if "ref" in self._groups:
+            inputs["ref_logprobs"] = await self._score("ref", "logprobs", groups)
+        return await self._update(
+            "actor", groups, inputs, step=step, num_mini_batches=self._config.mini_batches_per_step
         )
-        metrics = await self._all("update", [(shard, *(made.ref for made in refs)) for shard, refs in shares])
-        return metrics[0]
 
     async def publish_weights(self) -> WeightSource:
         """Gather the current weights where engines can read them."""
-        source = (await self._all("publish_weights"))[0]
+        source = (await self._groups["actor"].all("call", "actor", "publish_weights"))[0]
         if source is None:
             raise WorkerError("actor 0: published no weights")
         return source
 
     async def save(self, path: str) -> None:
         """Write a sharded checkpoint into the folder `path`."""
-        await self._all("save", [(path,)] * len(self._ranks))
+        await self._groups["actor"].all("call", "actor", "save", path)
 
     async def load(self, path: str) -> None:
         """Go on from the checkpoint in the folder `path`."""
-        await self._all("load", [(path,)] * len(self._ranks))
+        await self._groups["actor"].all("call", "actor", "load", path)
 
     async def export(self, path: str) -> None:
         """Write the policy as a Hugging Face folder."""
-        await self._all("export", [(path,)] * len(self._ranks))
+        await self._groups["actor"].all("call", "actor", "export", path)
 
-    async def _all(self, method: str, arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
-        per_rank = arguments or [()] * len(self._ranks)
-        # The first error of any rank is raised at once; the others may wait for it in a collective for ever.
-        calls = zip(self._ranks, per_rank, strict=True)
-        return await all_of(getattr(rank, method)(*args) for rank, args in calls)
+    async def _score(self, component: str, method: str, groups: Sequence[Group]) -> References:
+        """Have a component say something about every trajectory."""
+        made = [one for group in groups for one in group.trajectories]
+        results = await self._groups[component].split(
+            "score",
+            component,
+            method,
+            items=[one.ref for one in made],
+            costs=[one.summary.num_tokens for one in made],
+        )
+        return {one.summary.trajectory_id: result for one, result in zip(made, results, strict=True)}
+
+    async def _update(
+        self,
+        component: str,
+        groups: Sequence[Group],
+        inputs: Mapping[str, References],
+        *,
+        step: int,
+        num_mini_batches: int,
+    ) -> dict[str, float]:
+        """Update a component with what the others said (`inputs`, by fields of `TokenInputs`); returns its metrics."""
+        ranks = self._groups[component]
+        shares = plan_update(groups, step=step, num_ranks=ranks.num_ranks, num_mini_batches=num_mini_batches)
+        names = tuple(inputs)
+        metrics = await ranks.each(
+            "update",
+            [
+                (
+                    component,
+                    shard,
+                    names,
+                    *(one.ref for one in made),
+                    *(inputs[name][one.summary.trajectory_id] for name in names for one in made),
+                )
+                for shard, made in shares
+            ],
+        )
+        return metrics[0]
 
 
 class WeightSync:

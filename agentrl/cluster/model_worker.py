@@ -1,15 +1,32 @@
-"""One FSDP rank as a Ray worker: hands plain calls on to the actor that lives in `training/`."""
+"""One rank as a Ray worker: plays the components of its role, and hands plain calls on to them.
 
+Everything that computes runs in one thread, in the order in which it was asked for; the event loop answers meanwhile.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from agentrl.cluster.network import own_address, use_interface_of
+from agentrl.config.class_path import import_by_path
 from agentrl.config.schema import RunConfig
 from agentrl.types import Trajectory
-from agentrl.weight_sync.base import WeightSource
 
 if TYPE_CHECKING:
     from agentrl.training.parallel import Store
+    from agentrl.training.role import Role
     from agentrl.training.sharding import UpdateShard
+
+T = TypeVar("T")
+
+COMPONENTS = {
+    "actor": "agentrl.training.actor.Actor",
+    "ref": "agentrl.training.reference.Reference",
+}
+"""By import path, because they load torch, which only the worker's own process needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,56 +38,79 @@ class Rendezvous:
 
 
 class ModelWorker:
-    """Plays the role `actor`; one instance per rank."""
+    """Plays a role such as `actor_ref`: one instance per rank, one component for each part of the name."""
 
     def __init__(self, config: RunConfig, role: str) -> None:
-        """Build the actor; `setup` joins the other ranks and loads the model."""
-        from agentrl.training.actor import Actor  # loads torch: in this process only
-
-        self._role = role
+        """Build the components; `setup` joins the other ranks and loads the models."""
+        self._components: dict[str, Role] = {
+            name: import_by_path(COMPONENTS[name], key=f"role {name}")(config, name)
+            for name in role.split("_")
+            if name in COMPONENTS
+        }
+        self._thread = ThreadPoolExecutor(1, "agentrl-model")
         self._store: Store | None = None
-        self._actor = Actor(
-            config.model,
-            config.actor,
-            config.algorithm,
-            temperature=config.rollout.temperature,
-            max_response_tokens=config.rollout.max_response_tokens,
-            seed=config.run.seed,
-        )
 
-    def rendezvous(self) -> Rendezvous:
+    async def rendezvous(self) -> Rendezvous:
         """Return an address at which this process, as rank 0, can be met."""
-        from agentrl.training.parallel import open_store
 
-        self._store = open_store("127.0.0.1")
-        return Rendezvous(host="127.0.0.1", port=self._store.port)
+        def open_here() -> Rendezvous:
+            from agentrl.training.parallel import open_store
 
-    def setup(self, rank: int, world_size: int, at: Rendezvous) -> None:
-        """Join the process group, load the model and shard it."""
-        from agentrl.training.parallel import ParallelContext
+            host = own_address()
+            self._store = open_store(host)
+            return Rendezvous(host=host, port=self._store.port)
 
-        self._actor.setup(
-            ParallelContext(
+        return await self._run(open_here)
+
+    async def setup(self, rank: int, world_size: int, at: Rendezvous) -> None:
+        """Join the process group and set up every component."""
+
+        def join() -> None:
+            from agentrl.training.parallel import Parallel, ParallelContext
+            from agentrl.training.role import RoleContext
+
+            use_interface_of(own_address())
+            place = ParallelContext(
                 rank=rank, world_size=world_size, master_addr=at.host, master_port=at.port, store=self._store
             )
-        )
+            context = RoleContext(parallel=Parallel(place))
+            for component in self._components.values():
+                component.setup(context)
 
-    def update(self, shard: "UpdateShard", *trajectories: Trajectory) -> dict[str, float]:
-        """Make one step's update from this rank's share; every rank must be called."""
-        return self._actor.update(shard, list(trajectories))
+        await self._run(join)
 
-    def publish_weights(self) -> WeightSource | None:
-        """Gather the weights; rank 0 says where they are, the others give None."""
-        return self._actor.publish_weights()
+    async def ping(self) -> None:
+        """Answer, whatever is being computed."""
 
-    def save(self, path: str) -> None:
-        """Write this rank's part of a checkpoint."""
-        self._actor.save(path)
+    async def call(self, component: str, method: str, *args: Any) -> Any:
+        """Call a method of a component."""
+        return await self._run(getattr(self._components[component], method), *args)
 
-    def load(self, path: str) -> None:
-        """Read this rank's part of a checkpoint."""
-        self._actor.load(path)
+    async def score(self, component: str, method: str, *trajectories: Trajectory) -> list[Any]:
+        """Call a method that gives one result per trajectory; return None, then the results, so that each can stay here."""
+        return [None, *await self._run(getattr(self._components[component], method), trajectories)]
 
-    def export(self, path: str) -> None:
-        """Write the policy as a Hugging Face folder."""
-        self._actor.export(path)
+    async def update(
+        self, component: str, shard: "UpdateShard", input_names: Sequence[str], *values: Any
+    ) -> dict[str, float]:
+        """Make one step's update of a component from this rank's share; every rank must be called.
+
+        Args:
+            component: which one (`actor`).
+            shard: the plan.
+            input_names: fields of `TokenInputs` that are given.
+            values: the trajectories of `shard.items`, then for each name an array for each of them. They are arguments of their
+                own because Ray fetches such, and only such, from where they were made.
+        """
+        from agentrl.training.token_inputs import TokenInputs
+
+        count = len(shard.items)
+        trajectories, *columns = [values[first : first + count] for first in range(0, len(values), count or 1)] or [()]
+        inputs = [
+            TokenInputs(**{name: column[i] for name, column in zip(input_names, columns, strict=True)})
+            for i in range(count)
+        ]
+        return await self._run(cast(Any, self._components[component]).update, shard, trajectories, inputs)
+
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, functools.partial(function, *args))

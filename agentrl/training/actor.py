@@ -12,74 +12,60 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.training.batch import MicroBatch, empty_micro_batch, fill_up, pack_trajectories
+from agentrl.training.batch import MicroBatch, PackedTokens, empty_micro_batch, fill_up, pack_trajectories
 from agentrl.training.checkpoint import load_checkpoint, save_checkpoint
 from agentrl.training.model import decoder_layers, export_model, load_model
 from agentrl.training.objective import Objective
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
-from agentrl.training.parallel import Parallel, ParallelContext, full_tensors
-from agentrl.training.reference import Reference
+from agentrl.training.parallel import full_tensors
+from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
 from agentrl.training.sharding import UpdateShard
 from agentrl.training.tally import TokenTally, UpdateStats
+from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.trajectory_scores import score_trajectories
 from agentrl.types import Trajectory
 from agentrl.weight_sync.base import WeightSource
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection
+    from agentrl.config.schema import RunConfig
 
 
 class Actor:
     """One rank of the policy in training; every rank must make the same calls in the same order."""
 
-    def __init__(
-        self,
-        model: "ModelSection",
-        actor: "ActorSection",
-        algorithm: "AlgorithmSection",
-        *,
-        temperature: float,
-        max_response_tokens: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, config: "RunConfig", role: str) -> None:
         """Take the settings; `setup` loads the model.
-
-        Args:
-            model: the starting policy, and also the reference.
-            actor: optimiser and sizes.
-            algorithm: the loss.
-            temperature: at which trajectories are sampled; log-probabilities are of that distribution.
-            max_response_tokens: longest response, prompt not counted.
-            seed: of torch's generator.
 
         Raises:
             ValueError: the temperature is 0, where sampled tokens have no log-probability to learn from.
         """
-        if temperature <= 0:
+        self._temperature = config.rollout.temperature
+        if self._temperature <= 0:
             raise ValueError(
-                f"actor: temperature {temperature} cannot be trained at; set `rollout.temperature` above 0"
+                f"{role}: temperature {self._temperature} cannot be trained at; set `rollout.temperature` above 0"
             )
-        self._source = model
-        self._config = actor
-        self._algorithm = algorithm
-        self._objective = Objective(algorithm, max_response_tokens=max_response_tokens)
-        self._temperature = temperature
-        self._seed = seed
-        self._dtype: torch.dtype = getattr(torch, model.dtype)
+        self._source = config.model
+        self._config = config.actor
+        self._algorithm = config.algorithm
+        self._objective = Objective(config.algorithm, max_response_tokens=config.rollout.max_response_tokens)
+        self._seed = config.run.seed
+        self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._publisher: SharedMemoryPublisher | None = None
 
-    def setup(self, context: ParallelContext) -> None:
-        """Join the other ranks, load the model, shard it, and load the reference where the loss needs one."""
-        parallel = Parallel(context)
+    def setup(self, context: RoleContext) -> None:
+        """Load the model and shard it over the ranks."""
+        self._parallel = parallel = context.parallel
         if parallel.device.type == "cpu":
             cores = len(os.sched_getaffinity(0))
-            torch.set_num_threads(self._config.num_threads_per_worker or max(1, cores // context.world_size))
+            torch.set_num_threads(self._config.num_threads_per_worker or max(1, cores // parallel.world_size))
         torch.manual_seed(self._seed)
-        self._parallel = parallel
         self._model = load_model(self._source)
         parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
         self._optimiser = build_adamw(
@@ -87,16 +73,21 @@ class Actor:
             betas=(self._config.adam_beta1, self._config.adam_beta2),
             weight_decay=self._config.weight_decay,
         )
-        self._reference = None
-        if self._algorithm.kl_coefficient > 0:
-            self._reference = Reference(self._source, parallel, temperature=self._temperature)
 
-    def update(self, shard: UpdateShard, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
+        """Return the log-probabilities of the scored tokens of each of this rank's trajectories; it may have none."""
+        max_tokens = self._config.max_tokens_per_micro_batch
+        return score_trajectories(self._score, trajectories, self._parallel, max_tokens=max_tokens)
+
+    def update(
+        self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
+    ) -> dict[str, float]:
         """Train on this rank's share of a step.
 
         Args:
             shard: the plan; `shard.items[i]` says what `trajectories[i]` is.
             trajectories: this rank's; it may have none.
+            inputs: what the loss needs of others, for each of them.
 
         Returns:
             Metrics `actor/...`, the same on every rank.
@@ -106,10 +97,10 @@ class Actor:
             ValueError: a sampled token has no log-probability, or nothing was sampled.
         """
         started = time.perf_counter()
-        mini_batches = self._mini_batches(shard, trajectories)
+        mini_batches = self._mini_batches(shard, trajectories, inputs)
         old_logprobs: list[list[Tensor | None]] = [[None] * len(batches) for batches in mini_batches]
         if len(mini_batches) > 1:
-            old_logprobs = [[self._logprobs(batch) for batch in batches] for batches in mini_batches]
+            old_logprobs = [[self._score(batch.tokens) for batch in batches] for batches in mini_batches]
         learning_rate = warmup(shard.step, peak=self._config.learning_rate, warmup_steps=self._config.warmup_steps)
         stats = UpdateStats()
         for batches, old in zip(mini_batches, old_logprobs, strict=True):
@@ -126,7 +117,9 @@ class Actor:
             "actor/memory_bytes_max": memory_bytes,
         }
 
-    def _mini_batches(self, shard: UpdateShard, trajectories: Sequence[Trajectory]) -> list[list[MicroBatch]]:
+    def _mini_batches(
+        self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
+    ) -> list[list[MicroBatch]]:
         """Pack each mini-batch of this rank, with as many micro-batches as the rank that has most."""
         advantages = self._objective.advantages(shard.group_rewards)
         packed = []
@@ -137,6 +130,7 @@ class Actor:
                 pack_trajectories(
                     [trajectories[i] for i in members],
                     [advantages[item.group][item.member] for item in items],
+                    [inputs[i] for i in members],
                     max_tokens=self._config.max_tokens_per_micro_batch,
                 )
             )
@@ -147,8 +141,8 @@ class Actor:
         ]
 
     @torch.no_grad()
-    def _logprobs(self, batch: MicroBatch) -> Tensor:
-        return score_tokens(self._model, batch.tokens, temperature=self._temperature).logprobs_N
+    def _score(self, tokens: PackedTokens) -> Tensor:
+        return score_tokens(self._model, tokens, temperature=self._temperature).logprobs_N
 
     def _update_once(
         self,
@@ -198,7 +192,6 @@ class Actor:
             batch,
             scores,
             old_logprobs_N=old_logprobs_N,
-            reference_logprobs_N=None if self._reference is None else self._reference.logprobs(batch.tokens),
             mean_length=mean_length,
             tally=tally,
         )
@@ -233,10 +226,9 @@ class Actor:
         self._parallel.barrier()
 
     def close(self) -> None:
-        """Give back the shared memory and leave the process group."""
+        """Give back the shared memory."""
         if self._publisher is not None:
             self._publisher.close()
-        self._parallel.close()
 
 
 def _peak_memory_bytes(device: torch.device) -> int:

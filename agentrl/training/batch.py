@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.training.packed_attention import Bucket, bucket_sequences
+from agentrl.training.token_inputs import TokenInputs
 from agentrl.types import Trajectory
 
 _Batch = TypeVar("_Batch")
@@ -84,6 +87,8 @@ class MicroBatch:
     trajectory_N: Tensor
     """Number of the trajectory that each is of, from 0."""
     num_trajectories: int
+    reference_logprobs_N: Tensor | None = None
+    """Absent: nobody has computed them."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy on `device`."""
@@ -93,6 +98,7 @@ class MicroBatch:
             rollout_logprobs_N=self.rollout_logprobs_N.to(device),
             trajectory_N=self.trajectory_N.to(device),
             num_trajectories=self.num_trajectories,
+            reference_logprobs_N=None if self.reference_logprobs_N is None else self.reference_logprobs_N.to(device),
         )
 
 
@@ -157,16 +163,23 @@ def pack_examples(examples: Sequence[TokenSequence], *, max_tokens: int) -> list
 
 
 def pack_trajectories(
-    trajectories: Sequence[Trajectory], advantages: Sequence[float], *, max_tokens: int
+    trajectories: Sequence[Trajectory],
+    advantages: Sequence[float],
+    inputs: Sequence[TokenInputs] | None = None,
+    *,
+    max_tokens: int,
 ) -> list[MicroBatch]:
     """Pack trajectories, each with its advantage on all of its sampled tokens, into micro-batches of at most `max_tokens`.
+
+    `inputs` are what other components have computed, one for each trajectory; absent: nothing.
 
     Raises:
         ValueError: a sampled token without a finite rollout log-probability.
     """
+    inputs = inputs or [TokenInputs()] * len(trajectories)
     bins = bin_by_tokens([len(trajectory.token_ids) for trajectory in trajectories], max_tokens)
     return [
-        _micro_batch([trajectories[index] for index in members], [advantages[index] for index in members])
+        _micro_batch([trajectories[i] for i in members], [advantages[i] for i in members], [inputs[i] for i in members])
         for members in bins
     ]
 
@@ -185,6 +198,7 @@ def empty_micro_batch() -> MicroBatch:
         rollout_logprobs_N=nothing,
         trajectory_N=nothing.long(),
         num_trajectories=0,
+        reference_logprobs_N=nothing,
     )
 
 
@@ -193,7 +207,9 @@ def fill_up(batches: list[_Batch], filler: _Batch, count: int) -> list[_Batch]:
     return batches + [filler] * (count - len(batches))
 
 
-def _micro_batch(trajectories: Sequence[Trajectory], advantages: Sequence[float]) -> MicroBatch:
+def _micro_batch(
+    trajectories: Sequence[Trajectory], advantages: Sequence[float], inputs: Sequence[TokenInputs]
+) -> MicroBatch:
     logprobs = [logprob for trajectory in trajectories for logprob in _scored_logprobs(trajectory)]
     counts = torch.tensor([sum(trajectory.response_mask[1:]) for trajectory in trajectories])
     return MicroBatch(
@@ -202,7 +218,14 @@ def _micro_batch(trajectories: Sequence[Trajectory], advantages: Sequence[float]
         rollout_logprobs_N=torch.tensor(logprobs, dtype=torch.float32),
         trajectory_N=torch.arange(len(trajectories)).repeat_interleave(counts),
         num_trajectories=len(trajectories),
+        reference_logprobs_N=_concatenated([given.ref_logprobs for given in inputs]),
     )
+
+
+def _concatenated(parts: Sequence[NDArray[np.float32] | None]) -> Tensor | None:
+    """Return one row of all parts; None where they are absent, which is then the case for every trajectory of a step."""
+    given = [part for part in parts if part is not None]
+    return torch.from_numpy(np.concatenate(given)) if given else None
 
 
 def _scored_logprobs(trajectory: Trajectory) -> list[float]:

@@ -57,19 +57,20 @@ class Objective:
         scores: TokenScores,
         *,
         old_logprobs_N: Tensor,
-        reference_logprobs_N: Tensor | None,
         mean_length: float,
         tally: TokenTally,
     ) -> Tensor:
         """Return the loss summed over the tokens of a micro-batch, `[]`, and count what is reported.
 
         Args:
-            batch: the tokens.
+            batch: the tokens, with the reference's log-probabilities if the config has a term of them.
             scores: of the current forward pass.
             old_logprobs_N: of the actor before the update.
-            reference_logprobs_N: of the starting policy; absent: there is no such term.
             mean_length: scored tokens per trajectory in the whole mini-batch, over all ranks.
             tally: sums over tokens are added to it.
+
+        Raises:
+            ValueError: the reference's log-probabilities are missing.
         """
         policy = self._policy_loss(
             scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip
@@ -78,8 +79,13 @@ class Objective:
         weights_N = self._rollout_weights(batch, old_logprobs_N, tally)
         if weights_N is not None:
             loss_N = weights_N * loss_N
-        if reference_logprobs_N is not None:
-            kl_N = kl_estimate(scores.logprobs_N, reference_logprobs_N, self._config.kl_estimator)
+        if self._config.kl_coefficient:
+            if batch.reference_logprobs_N is None:
+                raise ValueError(
+                    f"actor: `algorithm.kl_coefficient` is {self._config.kl_coefficient}, and nobody has given the reference's "
+                    "log-probabilities; give them as `TokenInputs.ref_logprobs`"
+                )
+            kl_N = kl_estimate(scores.logprobs_N, batch.reference_logprobs_N, self._config.kl_estimator)
             loss_N = loss_N + self._config.kl_coefficient * kl_N
             tally.add(kl_reference=kl_N.sum())
         if self._config.entropy_coefficient:

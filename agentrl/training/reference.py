@@ -1,30 +1,42 @@
 """The frozen starting policy, for the KL term."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from agentrl.training.batch import PackedTokens
 from agentrl.training.model import decoder_layers, load_model
-from agentrl.training.parallel import Parallel
+from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
+from agentrl.training.trajectory_scores import score_trajectories
+from agentrl.types import Trajectory
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import ModelSection
+    from agentrl.config.schema import RunConfig
 
 
 class Reference:
     """Holds the weights of `model.path` and never changes them; all ranks score in step."""
 
-    def __init__(self, model: "ModelSection", parallel: Parallel, *, temperature: float) -> None:
-        """Load the model and shard it."""
-        dtype: torch.dtype = getattr(torch, model.dtype)
-        self._temperature = temperature
-        self._model = load_model(model).requires_grad_(False)
-        parallel.shard(self._model, decoder_layers(self._model), dtype=dtype)
+    def __init__(self, config: "RunConfig", role: str) -> None:
+        """Take the settings; `setup` loads the model."""
+        self._source = config.model
+        self._temperature = config.rollout.temperature
+        self._max_tokens = config.actor.max_tokens_per_micro_batch
 
-    @torch.no_grad()
-    def logprobs(self, tokens: PackedTokens) -> Tensor:
-        """Return `[N]` float32 log-probabilities of the scored tokens."""
+    def setup(self, context: RoleContext) -> None:
+        """Load the model and shard it."""
+        self._parallel = context.parallel
+        self._model = load_model(self._source).requires_grad_(False)
+        dtype: torch.dtype = getattr(torch, self._source.dtype)
+        context.parallel.shard(self._model, decoder_layers(self._model), dtype=dtype)
+
+    def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
+        """Return the log-probabilities of the scored tokens of each of this rank's trajectories; it may have none."""
+        return score_trajectories(self._score, trajectories, self._parallel, max_tokens=self._max_tokens)
+
+    def _score(self, tokens: PackedTokens) -> torch.Tensor:
         return score_tokens(self._model, tokens, temperature=self._temperature).logprobs_N

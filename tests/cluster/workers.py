@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import EngineError
+from agentrl.errors import ConfigError, EngineError
 
 
 class PlainWorker:
@@ -67,3 +67,38 @@ class Blocking:
     def work(self) -> float:
         time.sleep(0.05)
         return time.monotonic()
+
+
+class RankWorker:
+    """One of several that are called together; in a collective, it would wait for the others."""
+
+    def __init__(self, config: dict[str, Any], role: str) -> None:
+        self._num_calls = 0
+
+    async def ping(self) -> None: ...
+
+    async def num_calls(self) -> int:
+        return self._num_calls
+
+    async def echo(self, *args: Any) -> tuple[int, tuple[Any, ...]]:
+        self._num_calls += 1
+        return os.getpid(), args
+
+    async def square(self, *numbers: int) -> list[Any]:
+        self._num_calls += 1
+        return [None, *(number * number for number in numbers)]
+
+    async def fail_on(self, rank: int, failing: int) -> None:
+        if rank == failing:
+            raise ZeroDivisionError(f"rank {rank} has a bug")
+        await asyncio.sleep(3600)
+
+    async def refuse_on(self, rank: int, failing: int) -> None:
+        if rank == failing:
+            raise ConfigError("no such model")
+        await asyncio.sleep(3600)
+
+    async def die_on(self, rank: int, dying: int) -> None:
+        if rank == dying:
+            os._exit(1)
+        raise ConnectionError("connection closed by peer")

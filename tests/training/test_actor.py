@@ -2,7 +2,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -20,9 +20,15 @@ from agentrl.config.schema import (
     AlgorithmSection,
     ModelSection,
     RolloutCorrectionSection,
+    RolloutSection,
+    RunConfig,
 )
 from agentrl.training.actor import Actor
+from agentrl.training.parallel import Parallel
+from agentrl.training.reference import Reference
+from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
+from agentrl.training.token_inputs import TokenInputs
 from agentrl.types import Group
 from agentrl.weight_sync.shared_memory import read_tensors
 
@@ -38,28 +44,41 @@ Start = Callable[..., Actor]
 
 
 @pytest.fixture
-def start(policy: ModelSection) -> Iterator[Start]:
+def context() -> Iterator[RoleContext]:
+    """The only rank; what is set up in it shares it."""
+    parallel = Parallel(alone())
+    yield RoleContext(parallel=parallel)
+    parallel.close()
+
+
+@pytest.fixture
+def start(policy: ModelSection, context: RoleContext) -> Iterator[Start]:
     running: list[Actor] = []
 
-    def start_actor(
-        *,
-        model: ModelSection = policy,
-        actor: ActorSection = ACTOR,
-        algorithm: AlgorithmSection | None = None,
-        temperature: float = 1.0,
-    ) -> Actor:
-        while running:
-            running.pop().close()
-        made = Actor(
-            model, actor, algorithm or AlgorithmSection(), temperature=temperature, max_response_tokens=64, seed=0
-        )
-        made.setup(alone())
+    def start_actor(**settings: Any) -> Actor:
+        made = Actor(config_of(**{"model": policy, **settings}), "actor")
+        made.setup(context)
         running.append(made)
         return made
 
     yield start_actor
     for actor in running:
         actor.close()
+
+
+def config_of(
+    *,
+    model: ModelSection,
+    actor: ActorSection = ACTOR,
+    algorithm: AlgorithmSection | None = None,
+    temperature: float = 1.0,
+) -> RunConfig:
+    return RunConfig(
+        model=model,
+        actor=actor,
+        algorithm=algorithm or AlgorithmSection(),
+        rollout=RolloutSection(temperature=temperature, max_response_tokens=64),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -73,9 +92,13 @@ def groups_of(number: int, seed: int = 0) -> list[Group]:
     return [make_group(draws, f"p{index}", 6) for index in range(number)]
 
 
-def update(actor: Actor, groups: list[Group], *, step: int = 1, num_mini_batches: int = 1) -> dict[str, float]:
+def update(
+    actor: Actor, groups: list[Group], *, step: int = 1, num_mini_batches: int = 1, reference: Reference | None = None
+) -> dict[str, float]:
     [(shard, refs)] = plan_update(groups, step=step, num_ranks=1, num_mini_batches=num_mini_batches)
-    return actor.update(shard, [made.ref for made in refs])
+    trajectories = [made.ref for made in refs]
+    ref_logprobs = [None] * len(trajectories) if reference is None else reference.logprobs(trajectories)
+    return actor.update(shard, trajectories, [TokenInputs(ref_logprobs=logprobs) for logprobs in ref_logprobs])
 
 
 def weights_of(actor: Actor) -> dict[str, Tensor]:
@@ -123,14 +146,16 @@ def test_several_mini_batches_compare_with_the_policy_before_the_first(
 
 
 def test_the_kl_term_pulls_towards_the_starting_policy(
-    policy: ModelSection, start: Start, start_weights: dict[str, Tensor]
+    policy: ModelSection, start: Start, context: RoleContext, start_weights: dict[str, Tensor]
 ):
     plain = PlainGrpo(policy.path, kl_coefficient=0.3)
     actor = start(algorithm=AlgorithmSection(kl_coefficient=0.3))
+    reference = Reference(config_of(model=policy), "ref")
+    reference.setup(context)
     first, second = groups_of(2, seed=1), groups_of(2, seed=2)
-    assert update(actor, first)["actor/kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    assert update(actor, first, reference=reference)["actor/kl_reference"] == pytest.approx(0.0, abs=1e-6)
     plain.update([first])
-    metrics, expected = update(actor, second, step=2), plain.update([second])
+    metrics, expected = update(actor, second, step=2, reference=reference), plain.update([second])
     assert metrics["actor/kl_reference"] > 1e-3
     assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
     assert_same_way(weights_of(actor), expected.weights, start_weights)
@@ -293,9 +318,20 @@ def test_a_model_that_gives_nan_stops_the_run(start: Start, policy: ModelSection
         update(actor, groups_of(1), step=5)
 
 
+def test_logprobs_come_by_trajectory_whatever_is_packed_together(start: Start):
+    trajectories = [made.ref for made in groups_of(1)[0].trajectories]
+    packed = start().logprobs(trajectories)
+    alone = [
+        start(actor=dataclasses.replace(ACTOR, max_tokens_per_micro_batch=1)).logprobs([one])[0] for one in trajectories
+    ]
+    assert [len(one) for one in packed] == [sum(made.response_mask) for made in trajectories]
+    for together, apart in zip(packed, alone, strict=True):
+        assert together == pytest.approx(apart, abs=1e-5)
+
+
 def test_a_temperature_of_zero_is_refused(policy: ModelSection):
     with pytest.raises(ValueError, match=r"rollout\.temperature"):
-        Actor(policy, ACTOR, AlgorithmSection(), temperature=0.0, max_response_tokens=64, seed=0)
+        Actor(config_of(model=policy, temperature=0.0), "actor")
 
 
 def test_a_resumed_actor_goes_on_exactly_as_if_it_had_not_stopped(start: Start, tmp_path: Path):

@@ -20,8 +20,12 @@ from transformers import AutoModelForCausalLM
 from agentrl.training.actor import Actor
 from agentrl.training.batch import pack_trajectories
 from agentrl.training.model import load_model
+from agentrl.training.parallel import Parallel
+from agentrl.training.reference import Reference
+from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
 from agentrl.training.sharding import plan_update
+from agentrl.training.token_inputs import TokenInputs
 from agentrl.weight_sync.shared_memory import read_tensors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -65,17 +69,27 @@ def weights_of(actor: Actor) -> dict[str, Tensor]:
 
 
 def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tuple[dict[str, float], dict[str, Tensor]]:
-    actor = Actor(
-        model_at(folder, dtype), ACTOR, algorithm(kl_coefficient), temperature=1.0, max_response_tokens=64, seed=0
+    config: Any = SimpleNamespace(
+        run=SimpleNamespace(seed=0),
+        model=model_at(folder, dtype),
+        actor=ACTOR,
+        algorithm=algorithm(kl_coefficient),
+        rollout=SimpleNamespace(temperature=1.0, max_response_tokens=64),
     )
-    actor.setup(alone())
+    parallel = Parallel(alone())
+    actor, reference = Actor(config, "actor"), Reference(config, "ref")
+    for component in (actor, reference):
+        component.setup(RoleContext(parallel=parallel))
     draws = random.Random(0)
     groups = [make_group(draws, f"p{index}", 8) for index in range(3)]
     [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=2)
-    metrics = actor.update(shard, [made.ref for made in refs])
+    trajectories = [made.ref for made in refs]
+    ref_logprobs = reference.logprobs(trajectories) if kl_coefficient else [None] * len(trajectories)
+    metrics = actor.update(shard, trajectories, [TokenInputs(ref_logprobs=logprobs) for logprobs in ref_logprobs])
     weights = weights_of(actor)
     actor.save(str(folder / f"checkpoint_{dtype}_{kl_coefficient}"))
     actor.close()
+    parallel.close()
     return metrics, weights
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, multiprocessing
 from training_cases import alone, free_port
 from transformers import AutoModelForCausalLM
-from two_ranks import StepResult, make_step, run_rank, start_actor
+from two_ranks import StepResult, make_step, run_rank, start_rank
 
 from agentrl.config.schema import ModelSection
 
@@ -26,10 +26,9 @@ def runs(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> Both
     """The same two steps on one rank, here, and on two ranks, in processes of their own over gloo."""
     folder = tmp_path_factory.mktemp("two_ranks")
     multiprocessing.spawn(run_rank, args=(2, free_port(), policy.path, str(folder)), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
-    context = alone()
-    actor = start_actor(context, policy.path)
-    one = [make_step(actor, context, step) for step in (1, 2)]
-    actor.close()
+    rank = start_rank(alone(), policy.path)
+    one = [make_step(rank, step) for step in (1, 2)]
+    rank.close()
     two = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
     return BothRuns(folder=folder, one=one, two=two)
 
@@ -67,11 +66,10 @@ def test_only_the_first_rank_publishes(runs: BothRuns):
 
 
 def test_a_checkpoint_of_two_ranks_is_continued_by_one(runs: BothRuns, start: dict[str, Tensor], policy: ModelSection):
-    context = alone()
-    actor = start_actor(context, policy.path)
-    actor.load(str(runs.folder / "checkpoint"))
-    continued = make_step(actor, context, 2)
-    actor.close()
+    rank = start_rank(alone(), policy.path)
+    rank.actor.load(str(runs.folder / "checkpoint"))
+    continued = make_step(rank, 2)
+    rank.close()
     assert_same_way(continued.weights, runs.two[0][1].weights, start)
 
 

@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 from training_cases import make_group
 
-from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection
+from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection, RolloutSection, RunConfig, RunSection
 from agentrl.training.actor import Actor
-from agentrl.training.parallel import ParallelContext
+from agentrl.training.parallel import Parallel, ParallelContext
+from agentrl.training.reference import Reference
+from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
+from agentrl.training.token_inputs import TokenInputs
 from agentrl.types import Group
 from agentrl.weight_sync.shared_memory import read_tensors
 
@@ -38,29 +41,45 @@ def step_groups(step: int) -> list[Group]:
     return [make_group(draws, "p0", 7)] if step == 1 else [make_group(draws, "p0", 6), make_group(draws, "p1", 1)]
 
 
-def start_actor(context: ParallelContext, policy: str) -> Actor:
-    actor = Actor(
-        ModelSection(path=policy),
-        ACTOR,
-        AlgorithmSection(kl_coefficient=0.2, aggregation="trajectory_mean"),
-        temperature=1.0,
-        max_response_tokens=64,
-        seed=context.rank,
+@dataclass
+class Rank:
+    """An actor and a reference in one process."""
+
+    parallel: Parallel
+    actor: Actor
+    reference: Reference
+
+    def close(self) -> None:
+        self.actor.close()
+        self.parallel.close()
+
+
+def start_rank(context: ParallelContext, policy: str) -> Rank:
+    config = RunConfig(
+        run=RunSection(seed=context.rank),
+        model=ModelSection(path=policy),
+        actor=ACTOR,
+        algorithm=AlgorithmSection(kl_coefficient=0.2, aggregation="trajectory_mean"),
+        rollout=RolloutSection(max_response_tokens=64),
     )
-    actor.setup(context)
-    return actor
+    rank = Rank(Parallel(context), Actor(config, "actor"), Reference(config, "ref"))
+    rank.actor.setup(RoleContext(parallel=rank.parallel))
+    rank.reference.setup(RoleContext(parallel=rank.parallel))
+    return rank
 
 
-def make_step(actor: Actor, context: ParallelContext, step: int) -> StepResult:
+def make_step(rank: Rank, step: int) -> StepResult:
     shares = plan_update(
         step_groups(step),
         step=step,
-        num_ranks=context.world_size,
+        num_ranks=rank.parallel.world_size,
         num_mini_batches=ACTOR.mini_batches_per_step,
     )
-    shard, refs = shares[context.rank]
-    metrics = actor.update(shard, [made.ref for made in refs])
-    source = actor.publish_weights()
+    shard, refs = shares[rank.parallel.rank]
+    trajectories = [made.ref for made in refs]
+    inputs = [TokenInputs(ref_logprobs=logprobs) for logprobs in rank.reference.logprobs(trajectories)]
+    metrics = rank.actor.update(shard, trajectories, inputs)
+    source = rank.actor.publish_weights()
     weights = None if source is None else {name: tensor.clone() for name, tensor in read_tensors(source)}
     return StepResult(metrics=metrics, weights=weights)
 
@@ -68,10 +87,10 @@ def make_step(actor: Actor, context: ParallelContext, step: int) -> StepResult:
 def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
     """Train two steps with a checkpoint between them, export, and leave the results in `folder`."""
     context = ParallelContext(rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port)
-    actor = start_actor(context, policy)
-    first = make_step(actor, context, 1)
-    actor.save(f"{folder}/checkpoint")
-    second = make_step(actor, context, 2)
-    actor.export(f"{folder}/export")
+    started = start_rank(context, policy)
+    first = make_step(started, 1)
+    started.actor.save(f"{folder}/checkpoint")
+    second = make_step(started, 2)
+    started.actor.export(f"{folder}/export")
     torch.save([first, second], Path(folder) / f"rank{rank}.pt")
-    actor.close()
+    started.close()

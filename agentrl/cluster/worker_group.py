@@ -1,0 +1,122 @@
+"""All ranks of one role as one object, with the three ways of calling them: all alike, each its share, the first alone."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from agentrl.cluster.handles import WorkerHandle, all_of
+from agentrl.errors import AgentRLError, WorkerDiedError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_PING_TIMEOUT_S = 3.0
+"""A rank answers between two lines of Python, whatever it computes; a dead one is known to Ray sooner."""
+
+
+class WorkerGroup:
+    """The ranks of one process group, called together.
+
+    The first error of any rank is raised at once. The others may wait for it in a collective for ever, so it ends the whole
+    group: all processes are killed, and every later call raises the same error.
+    """
+
+    def __init__(self, name: str, ranks: Sequence[WorkerHandle]) -> None:
+        """Take the started processes, rank by rank; `name` is their role (`actor_ref`)."""
+        self.name = name
+        self.ranks = list(ranks)
+        self._failure: AgentRLError | None = None
+
+    @property
+    def num_ranks(self) -> int:
+        """How many there are."""
+        return len(self.ranks)
+
+    async def setup(self) -> None:
+        """Form the process group and load the models on every rank."""
+        at = await self._together([self.ranks[0].rendezvous()])
+        await self.each("setup", [(rank, len(self.ranks), at[0]) for rank in range(len(self.ranks))])
+
+    async def all(self, method: str, *args: Any) -> list[Any]:
+        """Call every rank with the same arguments (one to all); returns what each gave."""
+        return await self.each(method, [args] * len(self.ranks))
+
+    async def first(self, method: str, *args: Any) -> Any:
+        """Call rank zero alone: for what needs no other rank."""
+        [result] = await self._together([getattr(self.ranks[0], method)(*args)])
+        return result
+
+    async def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call every rank with arguments of its own; returns what each gave."""
+        calls = zip(self.ranks, arguments, strict=True)
+        return await self._together([getattr(rank, method)(*args) for rank, args in calls])
+
+    async def split(self, method: str, *args: Any, items: Sequence[Any], costs: Sequence[float]) -> list[Any]:
+        """Give each rank a share of `items` (data parallel), however many there are, and gather references to the results.
+
+        Args:
+            method: takes `args`, then its share of `items`; returns something small, then one result per item.
+            args: the same for every rank.
+            items: references, which the ranks resolve; they do not pass through this process.
+            costs: of each item; the shares cost about the same. A rank may get nothing, and is called all the same.
+
+        Returns:
+            A reference to the result of each item, in the order of `items`.
+        """
+        shares = balanced(costs, len(self.ranks))
+        made = await self._together(
+            [
+                rank.call_keeping_rest(method, len(share), *args, *(items[index] for index in share))
+                for rank, share in zip(self.ranks, shares, strict=True)
+            ]
+        )
+        results = {
+            index: ref
+            for share, (_, refs) in zip(shares, made, strict=True)
+            for index, ref in zip(share, refs, strict=True)
+        }
+        return [results[index] for index in range(len(items))]
+
+    def kill(self) -> None:
+        """End every process at once."""
+        for rank in self.ranks:
+            rank.kill()
+
+    async def _together(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        calls = list(calls)
+        if self._failure is not None:
+            for call in calls:
+                call.close()
+            raise self._failure
+        try:
+            return await all_of(calls)
+        except AgentRLError as error:
+            self._failure = await self._cause_of(error)
+            self.kill()
+            raise self._failure from (None if self._failure is error else error)
+
+    async def _cause_of(self, error: AgentRLError) -> AgentRLError:
+        """Return the error to tell: where a rank has died, the others raise that they lost it, and may do so first."""
+        if isinstance(error, WorkerDiedError):
+            return error
+        pings = [asyncio.ensure_future(rank.ping()) for rank in self.ranks]
+        await asyncio.wait(pings, timeout=_PING_TIMEOUT_S)
+        deaths: list[AgentRLError] = []
+        for ping in pings:
+            if not ping.done():
+                ping.cancel()
+            elif isinstance(death := ping.exception(), WorkerDiedError):
+                deaths.append(death)
+        return deaths[0] if deaths else error
+
+
+def balanced(costs: Sequence[float], num_shares: int) -> list[list[int]]:
+    """Return indices into `costs` for each share: the costliest first, each to the share that costs least so far."""
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    totals = [0.0] * num_shares
+    for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        lightest = min(range(num_shares), key=lambda share: (totals[share], len(shares[share]), share))
+        shares[lightest].append(index)
+        totals[lightest] += costs[index]
+    return shares

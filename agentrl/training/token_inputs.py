@@ -1,0 +1,17 @@
+"""What other components have computed about a trajectory before it is trained on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInputs:
+    """One number per scored token of one trajectory (its sampled tokens, in order), float32; what is absent is not used.
+
+    Example, of a trajectory with two sampled tokens: `TokenInputs(ref_logprobs=np.array([-0.1, -2.3], np.float32))`.
+    """
+
+    ref_logprobs: NDArray[np.float32] | None = None
+    """Of the reference."""

@@ -1,0 +1,42 @@
+"""One array per trajectory out of packed forward passes, on every rank in step.
+
+Letters in shapes: N scored tokens of a packed row.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agentrl.training.batch import PackedTokens, bin_by_tokens, empty_tokens, fill_up, pack_tokens
+from agentrl.training.parallel import Parallel
+from agentrl.types import Trajectory
+
+
+@torch.no_grad()
+def score_trajectories(
+    score: Callable[[PackedTokens], Tensor],
+    trajectories: Sequence[Trajectory],
+    parallel: Parallel,
+    *,
+    max_tokens: int,
+) -> list[NDArray[np.float32]]:
+    """Return what `score` says of the scored tokens of each trajectory, in their order.
+
+    Args:
+        score: gives `[N]` for a packed row on the device of `parallel`.
+        trajectories: this rank's; it may have none, and computes empty rows then for as long as others have work.
+        parallel: the ranks; all of them must call this.
+        max_tokens: of a packed row; a longer trajectory has a row of its own.
+    """
+    bins = bin_by_tokens([len(trajectory.token_ids) for trajectory in trajectories], max_tokens)
+    [num_rows] = parallel.max([len(bins)])
+    rows = fill_up([pack_tokens([trajectories[i] for i in members]) for members in bins], empty_tokens(), int(num_rows))
+    scores_N = [score(row.to(parallel.device)).float().cpu() for row in rows]
+    found: dict[int, NDArray[np.float32]] = {}
+    for members, row_N in zip(bins, scores_N, strict=False):  # the rest are empty rows
+        counts = [sum(trajectories[i].response_mask[1:]) for i in members]
+        found |= {i: part.numpy() for i, part in zip(members, row_N.split(counts), strict=True)}
+    return [found[i] for i in range(len(trajectories))]

@@ -1,0 +1,87 @@
+"""Groups of ranks: ways of calling them, and what becomes of an error on one of them."""
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+import ray
+
+from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.worker_group import WorkerGroup, balanced
+from agentrl.errors import ConfigError, WorkerDiedError, WorkerError
+from tests.cluster.workers import RankWorker
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def group(local_ray: Path) -> WorkerGroup:
+    pool = ResourcePool(num_processes=3, num_cpus=0.1)
+    return WorkerGroup("echo", spawn(RankWorker, pool, {}, "echo", max_concurrency=4))
+
+
+async def test_a_call_to_all_has_the_same_arguments_on_every_rank(group: WorkerGroup):
+    seen = await group.all("echo", 1, "a")
+    assert [arguments for _, arguments in seen] == [(1, "a")] * 3
+    assert len({pid for pid, _ in seen}) == 3
+
+
+async def test_rank_zero_can_be_called_alone(group: WorkerGroup):
+    zero, *others = [pid for pid, _ in await group.all("echo")]
+    pid, arguments = await group.first("echo", 7)
+    assert (pid, arguments) == (zero, (7,))
+    assert await group.all("num_calls") == [2, 1, 1]
+    assert zero not in others
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+async def test_items_are_split_over_the_ranks_and_gathered_in_order_however_many_there_are(
+    group: WorkerGroup, count: int
+):
+    items = [ray.put(number) for number in range(count)]
+    results = [await ref for ref in await group.split("square", items=items, costs=[1] * count)]
+    assert results == [number * number for number in range(count)]
+    assert await group.all("num_calls") == [1, 1, 1], "a rank without a share is called too: it meets the others"
+
+
+def test_shares_cost_about_the_same():
+    costs = [9.0, 1, 1, 1, 8, 1, 1, 1, 1]
+    shares = balanced(costs, 2)
+    assert sorted(itertools.chain(*shares)) == list(range(9))
+    assert sorted(sum(costs[index] for index in share) for share in shares) == [12, 12]
+    assert balanced([], 3) == [[], [], []]
+
+
+async def test_an_error_on_one_rank_is_raised_at_once_with_its_rank_and_traceback_while_others_wait(
+    group: WorkerGroup,
+):
+    await group.all("echo")
+    with pytest.raises(WorkerError, match=r"(?s)echo 1: .*in fail_on.*ZeroDivisionError.*rank 1 has a bug"):
+        async with asyncio.timeout(60):  # the others would wait for an hour
+            await group.each("fail_on", [(rank, 1) for rank in range(3)])
+
+
+async def test_an_error_of_ours_says_on_which_rank_it_was_raised(group: WorkerGroup):
+    with pytest.raises(ConfigError, match="no such model") as raised:
+        await group.each("refuse_on", [(rank, 2) for rank in range(3)])
+    [note] = raised.value.__notes__
+    assert note.startswith("raised in echo 2: ")
+    assert "in refuse_on" in note
+
+
+async def test_an_error_ends_the_group_so_that_no_rank_hangs(group: WorkerGroup):
+    await group.all("echo")
+    with pytest.raises(WorkerError):
+        await group.each("fail_on", [(rank, 0) for rank in range(3)])
+    for rank in group.ranks:
+        with pytest.raises(WorkerDiedError):
+            await rank.echo()
+    with pytest.raises(WorkerError, match="rank 0 has a bug"):
+        await group.all("echo")
+
+
+async def test_where_a_rank_dies_the_death_is_told_and_not_what_the_others_say_of_it(group: WorkerGroup):
+    await group.all("echo")
+    with pytest.raises(WorkerDiedError, match="echo 2: its process died"):
+        await group.each("die_on", [(rank, 2) for rank in range(3)])
