@@ -5,15 +5,17 @@ reads off the loop thread's stack which call holds it. While all is well that co
 """
 
 import asyncio
-import gc
+import faulthandler
 import logging
 import math
-import sys
+import re
 import sysconfig
+import tempfile
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from typing import BinaryIO
 
 from agentrl import clock
 
@@ -24,12 +26,15 @@ _LOOK_AFTER_S = 0.05
 """How late a beat is when the thread looks at the stack."""
 _WARN_ABOVE_S = 0.25
 _MAX_SAMPLES = 100_000
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_LIBRARIES = tuple(
+    sysconfig.get_path(name).encode("ascii", "backslashreplace").decode() for name in ("stdlib", "purelib", "platlib")
+)
+"""As `faulthandler` writes their paths."""
 _LOOP_FILES = ("asyncio/base_events.py", "asyncio/events.py", "asyncio/runners.py", "uvloop/__init__.py")
-_THREAD_CALLS = frozenset({"Thread.run", "Thread._bootstrap_inner", "Thread._bootstrap"})
+_THREAD_CALLS = frozenset({"run", "_bootstrap_inner", "_bootstrap"})
 """With the files: what runs a loop, at the bottom of the stack."""
-
-_looking = threading.Lock()
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
+_CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,45 +99,71 @@ class LoopLag:
                 )
 
     def _watch(self) -> None:
-        held: CodeType | None = None
-        while not self._stopped.wait(_INTERVAL_S):
-            seen = None
-            if clock.now() - self._beat_at > _INTERVAL_S + _LOOK_AFTER_S:
-                seen = blocking_frame(_innermost_frame(self._loop_thread))
-            if seen is not None and seen.f_code is held:  # and not one of many short calls
-                self._blocked_by = f"{seen.f_code.co_filename}:{seen.f_lineno} {seen.f_code.co_qualname}"
-            held = None if seen is None else seen.f_code
+        held: Call | None = None
+        with tempfile.TemporaryFile() as stacks:
+            while not self._stopped.wait(_INTERVAL_S):
+                seen = None
+                if clock.now() - self._beat_at > _INTERVAL_S + _LOOK_AFTER_S:
+                    seen = blocking_call(stack_of(self._loop_thread, stacks))
+                if (
+                    seen is not None and held is not None and seen.is_in_function_of(held)
+                ):  # and not one of many short calls
+                    self._blocked_by = f"{seen.file}:{seen.line} {seen.function}"
+                held = seen
 
 
-def _innermost_frame(thread: int) -> FrameType | None:
-    """Return where a thread is, with the garbage collection off.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Where a thread is in one function; as `faulthandler` writes it.
 
-    Python's list of threads is locked meanwhile. A collection in the middle of it could run other threads, and whoever of them
-    looks at that list too would wait for it with the interpreter's lock in hand: nothing would ever run again.
+    Example: `Call(file="/home/me/my_tool.py", line=12, function="call")`.
     """
-    with _looking:
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return sys._current_frames().get(thread)
-        finally:
-            if was_enabled:
-                gc.enable()
+
+    file: str
+    """At most 500 characters of its path, with an escape for each that is not ASCII."""
+    line: int
+    function: str
+
+    def is_in_function_of(self, other: "Call") -> bool:
+        """Whether both are in functions of one name of one file."""
+        return (self.file, self.function) == (other.file, other.function)
 
 
-def blocking_frame(innermost: FrameType | None) -> FrameType | None:
+def stack_of(thread: int, scratch: BinaryIO) -> list[Call]:
+    """Return where a thread is, the innermost call first, a hundred calls deep at most; nothing if it is not there.
+
+    Frames of a thread that runs cannot be followed by Python code: the thread may go on between two steps, and what a frame
+    refers to is freed then, whatever else gets its memory. `faulthandler` follows them in one go, and makes no objects of them.
+
+    Args:
+        thread: Its `threading.get_ident()`.
+        scratch: A file that is overwritten.
+    """
+    scratch.seek(0)
+    scratch.truncate()
+    faulthandler.dump_traceback(scratch, all_threads=True)
+    scratch.seek(0)
+    stacks = scratch.read().decode(errors="replace").split("\n\n")
+    for stack in stacks:
+        if (heading := _THREAD.match(stack)) is not None and int(heading[1], 16) == thread:
+            return [Call(file=file, line=int(line), function=function) for file, line, function in _CALL.findall(stack)]
+    return []
+
+
+def blocking_call(stack: Sequence[Call]) -> Call | None:
     """Return the call that holds the event loop of a thread.
 
     It is the innermost one outside the libraries, which is the code that can be changed; else the one that the loop itself
     made. None where the loop waits.
+
+    Args:
+        stack: The innermost call first.
     """
-    frame, outermost = innermost, None
-    while frame is not None and not _is_loop(frame):
-        if not frame.f_code.co_filename.startswith(_LIBRARIES):
-            return frame
-        outermost, frame = frame, frame.f_back
-    return None if outermost is None or outermost.f_code.co_filename.endswith("selectors.py") else outermost
-
-
-def _is_loop(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.endswith(_LOOP_FILES) or frame.f_code.co_qualname in _THREAD_CALLS
+    outermost = None
+    for call in stack:
+        if call.file.endswith(_LOOP_FILES) or (call.file.endswith("threading.py") and call.function in _THREAD_CALLS):
+            break
+        if not call.file.startswith(_LIBRARIES):
+            return call
+        outermost = call
+    return None if outermost is None or outermost.file.endswith("selectors.py") else outermost

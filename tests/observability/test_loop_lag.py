@@ -2,11 +2,14 @@ import asyncio
 import logging
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from agentrl.observability.loop_lag import LoopLag
+from agentrl.observability.loop_lag import LoopLag, stack_of
 
 pytestmark = pytest.mark.alone
 
@@ -47,3 +50,35 @@ async def test_a_loop_that_only_waits_is_blocked_by_nothing():
     lag.stop()
     assert taken.blocked_by == ""
     assert lag.take().max_s == 0.0, "it starts again from zero"
+
+
+def numbers(stopped: threading.Event) -> Iterator[int]:
+    while not stopped.is_set():
+        yield len(list(map(str, range(3))))
+
+
+def count(stopped: threading.Event) -> None:
+    sum(numbers(stopped))
+
+
+def test_the_stack_of_a_thread_that_goes_on_meanwhile_is_one_that_it_had():
+    stopped = threading.Event()
+    thread = threading.Thread(target=count, args=(stopped,))
+    thread.start()
+    assert thread.ident is not None
+    with tempfile.TemporaryFile() as scratch:
+        stacks = {tuple(call.function for call in stack_of(thread.ident, scratch)) for _ in range(300)}
+        stopped.set()
+        thread.join()
+        assert stack_of(thread.ident, scratch) == []
+    bottom = ("count", "run", "_bootstrap_inner", "_bootstrap")
+    assert any(stack[-4:] == bottom for stack in stacks)
+    assert stacks <= {
+        (),
+        ("_bootstrap",),
+        bottom[2:],
+        bottom[1:],
+        bottom,
+        ("numbers", *bottom),
+        ("is_set", "numbers", *bottom),
+    }
