@@ -1,9 +1,11 @@
 """Runs the real command as a user does, and looks at what it leaves behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,8 +32,10 @@ class RunProcess:
 
     process: subprocess.Popen[str]
     run_dir: Path
+    temp_dir: Path
+    """Its temporary folder, which nobody else has."""
 
-    def wait_for_step(self, step: int, *, timeout_s: float = 180) -> None:
+    def wait_for_step(self, step: int, *, timeout_s: float = 500) -> None:
         """Return when `step` is in the metrics."""
         limit = time.monotonic() + timeout_s
         while time.monotonic() < limit:
@@ -73,16 +77,22 @@ def running(
     command = [python, "-m", f"agentrl.runners.{runner}", config, f"run.dir={run_dir}", *overrides]
     if own_shared_memory:
         command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh", *command]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd)
-    try:
-        yield RunProcess(process, run_dir)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with tempfile.TemporaryDirectory(
+        prefix="t", ignore_cleanup_errors=True
+    ) as temp_dir:  # not of pytest: the names of Ray's sockets must be short
+        environment = os.environ | {"TMPDIR": temp_dir}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, env=environment
+        )
+        try:
+            yield RunProcess(process, run_dir, Path(temp_dir))
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
 
 
-def finish_run(run_dir: Path, *overrides: str, timeout_s: float = 300, **options: str | Path) -> str:
+def finish_run(run_dir: Path, *overrides: str, timeout_s: float = 550, **options: str | Path) -> str:
     """Run to the end and return the output."""
     with running(run_dir, *overrides, **options) as run:  # type: ignore[arg-type]
         output, _ = run.process.communicate(timeout=timeout_s)
@@ -100,7 +110,7 @@ def metrics(run_dir: Path) -> list[MetricsRow]:
     return read_metrics(file) if file.exists() else []
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> bool:
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 100) -> bool:
     limit = time.monotonic() + timeout_s
     while not condition() and time.monotonic() < limit:
         time.sleep(0.2)
@@ -119,29 +129,26 @@ def alive(processes: list[psutil.Process]) -> list[str]:
     return found
 
 
-def listening_ports(processes: list[psutil.Process]) -> set[int]:
-    """Return the TCP ports on which any of `processes` listens."""
-    ports: set[int] = set()
+def listeners_of(processes: list[psutil.Process]) -> dict[str, str]:
+    """Return the TCP sockets on which any of `processes` listens: the address of each by its number in the kernel."""
+    own: set[str] = set()
     for process in processes:
-        try:
-            ports |= {
-                c.laddr.port for c in process.net_connections("tcp") if c.laddr and c.status == psutil.CONN_LISTEN
-            }
-        except psutil.NoSuchProcess:
-            continue
-    return ports
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            for entry in os.scandir(f"/proc/{process.pid}/fd"):
+                own.add(os.readlink(entry.path).removeprefix("socket:[").removesuffix("]"))
+    return {number: address for number, address in listeners().items() if number in own}
 
 
-def listened_to(ports: set[int]) -> set[int]:
-    """Return those of `ports` on which any process listens; as a client's, anybody may have got one of them since."""
-    return ports & {c.laddr.port for c in psutil.net_connections("tcp") if c.laddr and c.status == psutil.CONN_LISTEN}
+def listeners() -> dict[str, str]:
+    """Return the TCP sockets of this machine that listen; as numbers, for a port may be another's a moment later."""
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == _LISTENS:
+                found[words[9]] = words[1]
+    return found
 
 
-def run_folders() -> set[Path]:
-    """Return the temporary folders of runs that no guardian guards any more, of which a finished run leaves none."""
-    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    guarded = {Path(words[-1]) for words in commands if "agentrl.cluster.guardian" in words}
-    return set(Path("/tmp").glob("agentrl-*")) - guarded
-
-
+_LISTENS = "0A"
 SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}

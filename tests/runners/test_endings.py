@@ -17,10 +17,9 @@ from tests.runners.run_process import (
     RunProcess,
     alive,
     finish_run,
-    listened_to,
-    listening_ports,
+    listeners,
+    listeners_of,
     metrics,
-    run_folders,
     running,
     steps,
     wait_until,
@@ -29,33 +28,37 @@ from tests.runners.run_process import (
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+def left_in(folder: Path) -> list[Path]:
+    """Return the temporary folders of runs."""
+    return list(folder.glob("agentrl-*"))
+
+
 def assert_nothing_is_left(run: RunProcess, end) -> None:
-    """End the run by `end` and look for processes, ports, shared memory and temporary files 30 seconds later at most."""
+    """End the run by `end`, after which no process and no socket that listens may be left."""
     family = run.family()
-    ports = listening_ports(family)
+    sockets = listeners_of(family)
     assert len(family) > 8, "judge, slots, Ray and its workers were expected"
-    assert len(ports) > 2
+    assert len(sockets) > 2
     end()
-    assert wait_until(lambda: not alive(family), timeout_s=30), alive(family)
-    assert wait_until(lambda: not listened_to(ports), timeout_s=5), listened_to(ports)
+    assert wait_until(lambda: not alive(family)), alive(family)
+    assert wait_until(lambda: not sockets.keys() & listeners().keys()), sockets
 
 
 @pytest.mark.parametrize(("name", "max_staleness"), [*((name, 0) for name in SIGNALS), ("SIGTERM", 2)])
 def test_a_signal_leaves_nothing_behind(name: str, max_staleness: int, tmp_path: Path):
-    folders = run_folders()
     arguments = [*SMALL, "run.num_steps=100", f"rollout.max_staleness={max_staleness}"]
     # Tests beside this one have shared memory too, and only root can tell it apart.
     with running(tmp_path / "run", *arguments, own_shared_memory=os.getuid() == 0) as run:
         run.wait_for_step(1)
         shared_memory = run.open_shared_memory()
         assert_nothing_is_left(run, lambda: run.signal(SIGNALS[name]))
-        code = run.process.wait(timeout=30)
+        code = run.process.wait(timeout=100)
         output = run.output()
+        assert wait_until(lambda: not left_in(run.temp_dir)), left_in(run.temp_dir)
     assert code == (-signal.SIGKILL if name == "SIGKILL" else 128 + SIGNALS[name])
     assert "Traceback" not in output
-    assert wait_until(lambda: run_folders() <= folders, timeout_s=30)
     if os.getuid() == 0:
-        assert wait_until(lambda: not os.listdir(shared_memory), timeout_s=10), os.listdir(shared_memory)
+        assert wait_until(lambda: not os.listdir(shared_memory)), os.listdir(shared_memory)
     os.close(shared_memory)
 
 
@@ -68,13 +71,12 @@ def test_an_exception_in_a_worker_ends_the_run_with_its_reason_and_leaves_nothin
         "    async def aclose(self): ...\n"
     )
     (tmp_path / "run.yaml").write_text((Path("configs") / "demo.yaml").read_text())
-    folders = run_folders()
     overrides = [*SMALL, "reward.class_name=bad_reward.BadReward", "run.num_steps=3"]
     with running(tmp_path / "run", *overrides, config=str(tmp_path / "run.yaml")) as run:
-        output, _ = run.process.communicate(timeout=180)
+        output, _ = run.process.communicate(timeout=550)
+        assert wait_until(lambda: not left_in(run.temp_dir)), left_in(run.temp_dir)
     assert run.process.returncode == 1
     assert "a bug in my reward" in output
-    assert wait_until(lambda: run_folders() <= folders, timeout_s=30)
 
 
 def kill_at(step: int, run_dir: Path, *arguments: str) -> None:
@@ -84,7 +86,7 @@ def kill_at(step: int, run_dir: Path, *arguments: str) -> None:
         family = run.family()
         run.signal(signal.SIGKILL)
         run.process.wait()
-    assert wait_until(lambda: not alive(family), timeout_s=30), alive(family)
+    assert wait_until(lambda: not alive(family)), alive(family)
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])

@@ -11,7 +11,7 @@ from agentrl.runners.evaluate import result_table
 
 def refused(runner: str, *arguments: str) -> str:
     command = [sys.executable, "-m", f"agentrl.runners.{runner}", "configs/demo.yaml", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     return done.stderr

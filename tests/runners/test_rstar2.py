@@ -97,7 +97,7 @@ def test_a_finished_run_only_prints_its_result_again(finished: tuple[Path, str])
         "rollout.num_engines=2",
         "actor.num_workers=2",
         "rollout.max_concurrent_trajectories=32",
-        timeout_s=60,
+        timeout_s=250,
     )
     assert again.strip().splitlines()[-1] == output.strip().splitlines()[-1]
     assert (run_dir / "metrics.jsonl").read_bytes() == before
@@ -111,7 +111,7 @@ def number(row: MetricsRow, key: str) -> float:
 
 def refused(*arguments: str) -> str:
     command = [sys.executable, "-m", "agentrl.runners.rstar2", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr.strip()
@@ -182,7 +182,7 @@ def test_bad_input_ends_the_real_command_the_same_way(called: Called, tmp_path: 
 
 def check(*arguments: str) -> str:
     command = [sys.executable, "-m", "agentrl.runners.rstar2", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 
