@@ -1,6 +1,7 @@
 """Jobs for a `JailExecutor`, and the processes that it has below this one."""
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_process import until
 
 from code_judge_server import process_tree
 from code_judge_server.jail.canaries import find_tier
@@ -20,9 +22,11 @@ from code_judge_server.schemas import IsolationTier
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(
-    cpu_time_s=0.4, wall_time_s=10, memory_bytes=96 * MIB, output_bytes=100_000, max_tasks=16, disk_bytes=4 * MIB
+    cpu_time_s=0.4, wall_time_s=60, memory_bytes=96 * MIB, output_bytes=100_000, max_tasks=16, disk_bytes=4 * MIB
 )
-FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+BEGUN = "import ctypes, time\nctypes.CDLL(None).prctl(15, b'has begun')\n"
+"""A program's first lines, after which `until_begun` sees that it runs: by the name of its process."""
+FOREVER = f"{BEGUN}time.sleep(600)"
 TIERS = ["A", "B", "C"]
 
 
@@ -60,6 +64,20 @@ async def started_executor(tier: IsolationTier, *, num_slots: int = 2) -> AsyncI
 async def run_all(executor: JailExecutor, *jobs: Job) -> list[Outcome]:
     """Run jobs at once and return what became of each."""
     return await asyncio.gather(*(executor.execute(job) for job in jobs))
+
+
+async def until_begun(num_programs: int) -> None:
+    """Wait until so many programs below the launchers of this process are past `BEGUN`."""
+    await until(lambda: num_begun() >= num_programs)
+
+
+def num_begun() -> int:
+    """Return how many programs are past `BEGUN` and have not ended."""
+    names = []
+    for pid in (pid for launcher in launchers() for pid in process_tree.descendants(launcher, at_most=1000)):
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append(Path(f"/proc/{pid}/comm").read_text())
+    return names.count("has begun\n")
 
 
 def below(pid: int, depth: int) -> list[int]:

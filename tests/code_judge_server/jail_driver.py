@@ -143,7 +143,7 @@ class Jail:
         self.end.close()
         for slot in self._slots.values():
             slot.end.close()
-        self.process.wait(10)
+        self.process.wait(60)
         self.plan.close()
 
 

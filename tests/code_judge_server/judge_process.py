@@ -1,5 +1,6 @@
 """A real judge in a process of its own, and a look at what it leaves behind."""
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 from ordinary_user import as_ordinary_user
 
 COMMAND = [sys.executable, "-m", "code_judge_server"]
@@ -26,7 +28,7 @@ class JudgeProcess:
         self.process = process
         self.url = url
         self.folder = folder
-        self.http = httpx.Client(base_url=url, timeout=60, headers=headers)
+        self.http = httpx.Client(base_url=url, timeout=100, headers=headers)
 
     def judge(self, **submission: Any) -> dict[str, Any]:
         """Judge one program and return its verdict."""
@@ -38,6 +40,11 @@ class JudgeProcess:
         reply = self.http.post("/v1/submissions/batch", json={"submissions": submissions, **batch})
         assert reply.status_code == 200, reply.text
         return reply.json()["verdicts"]
+
+    def cpu_time_s(self) -> float:
+        """Return the CPU time that the server itself has used, without its slots and their programs."""
+        used = psutil.Process(self.process.pid).cpu_times()
+        return used.user + used.system
 
     def wait_until_running(self, num_programs: int = 1) -> None:
         """Wait until so many programs run."""
@@ -84,12 +91,34 @@ def _announced_url(process: subprocess.Popen[str]) -> str:
     raise AssertionError(f"the judge did not come up: exit code {process.wait()}")
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> None:
-    """Wait for `condition`; fail when it does not come true in time."""
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    """Wait for `condition`; fail when it does not come true, however slow the machine."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.02)
+
+
+async def until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    """Wait for `condition` as `wait_until` does, while the event loop goes on."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 (a process does it)
+            await asyncio.sleep(0.01)
+
+
+class Gate:
+    """A door for programs of a judge of tier D, which see the files of the test: who waits behind it ends when told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / f"gate-{uuid.uuid4().hex}"
+
+    def code(self, *, then: str = "pass") -> str:
+        """Return a program that waits until the gate is open."""
+        return f"import os, time\nwhile not os.path.exists({str(self._file)!r}): time.sleep(0.02)\n{then}"
+
+    def open(self) -> None:
+        """Let through who waits, and who comes."""
+        self._file.touch()
 
 
 def pids_with(marker: str) -> list[int]:

@@ -73,7 +73,7 @@ def look(server_pid: int | None, *, folder: Path, users: Collection[int], others
     )
 
 
-def assert_nothing_is_left(before: Holdings, look_again: Callable[[], Holdings], *, within_s: float = 5.0) -> None:
+def assert_nothing_is_left(before: Holdings, look_again: Callable[[], Holdings], *, within_s: float = 60.0) -> None:
     """Wait until what is held is what was held before.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from judge_process import JudgeProcess, running_judge
 
-LIMITS = ["--num-slots", "2", "--max-cpu-time-s", "2", "--max-wall-time-s", "4", "--max-memory-mb", "256"]
+LIMITS = ["--num-slots", "2", "--max-cpu-time-s", "2", "--max-wall-time-s", "60", "--max-memory-mb", "256"]
 _SECOND = pytest.param("B as an ordinary user", marks=pytest.mark.slow)
 TIERS_AND_USERS = ["A", _SECOND] if os.geteuid() == 0 else ["B"]
 

@@ -147,9 +147,9 @@ async def test_integers_beyond_a_floats_precision_are_told_apart() -> None:
     ids=["integer", "fraction", "almost a number", "exponent", "signs"],
 )
 async def test_a_huge_word_takes_no_more_than_linear_time(word: str) -> None:
-    started_at = time.perf_counter()
+    started_s = time.process_time()
     await matches("floats", word, word.replace("1", "2", 1) if "1" in word else word + "-")
-    assert time.perf_counter() - started_at < 2
+    assert time.process_time() - started_s < 2
 
 
 @pytest.mark.parametrize("kind", ["tokens", "floats"])

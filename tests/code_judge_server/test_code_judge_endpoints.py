@@ -29,7 +29,7 @@ def test_status_tells_queue_and_workers(judge: JudgeProcess) -> None:
 def test_run_answers_the_output(judge: JudgeProcess) -> None:
     result = post(judge, "/run", {"sub_id": "s", **ECHO})
     cost = result.pop("cost")
-    assert 0 < cost < 2
+    assert cost > 0
     assert result == {
         "sub_id": "s", "success": True, "run_success": True, "stdout": "a\n", "stderr": "e\n", "reason": ""
     }  # fmt: skip
@@ -64,10 +64,11 @@ def test_cpp_runs(judge: JudgeProcess) -> None:
     assert post(judge, "/judge", {"type": "cpp", "solution": solution, "expected_output": "a"})["success"]
 
 
-def test_a_sleeper_is_a_worker_timeout(judge: JudgeProcess) -> None:
-    result = post(judge, "/run", {"type": "python", "solution": "import time; time.sleep(30)"})
+def test_a_sleeper_is_a_worker_timeout(tmp_path: Path) -> None:
+    with running_judge(tmp_path, "--num-slots", "1", "--max-wall-time-s", "1") as judge:
+        result = post(judge, "/run", {"type": "python", "solution": "import time; time.sleep(600)"})
     assert (result["run_success"], result["reason"]) == (False, "worker_timeout")
-    assert result["cost"] >= 4
+    assert result["cost"] >= 1
 
 
 def test_math_is_honestly_not_judged(judge: JudgeProcess) -> None:
@@ -136,7 +137,7 @@ async def test_a_long_batch_that_the_queue_has_no_room_for_waits_and_nothing_is_
     small = ["--num-slots", "1", "--queue-capacity", "4", "--max-batch-items", "4", "--max-queue-time-s", "0.2"]
     slow = {"type": "python", "solution": "import time; time.sleep(0.1); print(input())"}
     with running_judge(tmp_path, *small) as judge:
-        async with httpx.AsyncClient(base_url=judge.url, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=judge.url, timeout=100) as http:
             batches = [{"submissions": [slow | {"input": f"{batch}{i}"} for i in range(4)]} for batch in range(4)]
             replies = await asyncio.gather(*(http.post("/run/long-batch", json=batch) for batch in batches))
     outputs = [[result["stdout"] for result in reply.json()["results"]] for reply in replies]

@@ -2,13 +2,12 @@
 
 import signal
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import httpx
-from judge_process import JudgeProcess, running_judge, wait_until
+from judge_process import Gate, JudgeProcess, running_judge, wait_until
 
 
 class Request:
@@ -19,7 +18,7 @@ class Request:
         self.reply: httpx.Response | None = None
 
         def send() -> None:
-            self.reply = httpx.post(judge.url + "/v1/submissions/batch", json={"submissions": submissions}, timeout=30)
+            self.reply = httpx.post(judge.url + "/v1/submissions/batch", json={"submissions": submissions}, timeout=100)
 
         self._thread = threading.Thread(target=send)
         self._thread.start()
@@ -31,13 +30,15 @@ class Request:
         return self.reply.json()["verdicts"]
 
 
-def sleep_code(seconds: float) -> str:
-    return f"import time; time.sleep({seconds}); print('done')"
+SLEEPER = "import time; time.sleep(600)"
+PATIENT = ["--drain-timeout-s", "600", "--max-wall-time-s", "600"]
+"""Settings of a judge that waits longer for its programs than any test does."""
 
 
 def test_it_finishes_what_it_has_and_takes_nothing_in(tmp_path: Path) -> None:
-    with running_judge(tmp_path, "--num-slots", "1") as judge:
-        request = Request(judge, sleep_code(1.5), "print('waited')")
+    with running_judge(tmp_path, "--num-slots", "1", *PATIENT) as judge:
+        gate = Gate(tmp_path)
+        request = Request(judge, gate.code(then="print('done')"), "print('waited')")
         judge.wait_until_running()
         judge.process.send_signal(signal.SIGTERM)
         wait_until(lambda: judge.http.get("/v1/ready").status_code == 503)
@@ -47,36 +48,33 @@ def test_it_finishes_what_it_has_and_takes_nothing_in(tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["detail"][:10]) == (503, "the server")
         assert int(refused.headers["Retry-After"]) >= 1
         assert judge.http.post("/run", json={"type": "python", "solution": ""}).status_code == 503
+        gate.open()
         assert [verdict["stdout"] for verdict in request.verdicts()] == ["done\n", "waited\n"]
-        assert judge.process.wait(timeout=3) == 0
+        assert judge.process.wait(timeout=60) == 0
 
 
 def test_what_takes_longer_than_the_drain_is_cancelled_and_answered(tmp_path: Path) -> None:
     with running_judge(tmp_path, "--num-slots", "1", "--drain-timeout-s", "0.5") as judge:
-        request = Request(judge, sleep_code(30), "print('waited')")
+        request = Request(judge, SLEEPER, "print('waited')")
         judge.wait_until_running()
         judge.process.send_signal(signal.SIGTERM)
         assert [verdict["status"] for verdict in request.verdicts()] == ["cancelled", "queue_timeout"]
-        assert judge.process.wait(timeout=3) == 0
+        assert judge.process.wait(timeout=60) == 0
 
 
 def test_a_second_signal_stops_it_at_once(tmp_path: Path) -> None:
-    with running_judge(tmp_path, "--num-slots", "1") as judge:
-        request = Request(judge, sleep_code(30))
+    with running_judge(tmp_path, "--num-slots", "1", *PATIENT) as judge:
+        request = Request(judge, SLEEPER)
         judge.wait_until_running()
         judge.process.send_signal(signal.SIGINT)
         wait_until(lambda: judge.http.get("/v1/ready").status_code == 503)
-        signalled_at = time.monotonic()
         judge.process.send_signal(signal.SIGINT)
         assert [verdict["status"] for verdict in request.verdicts()] == ["cancelled"]
-        assert judge.process.wait(timeout=3) == 0
-        assert time.monotonic() - signalled_at < 2
+        assert judge.process.wait(timeout=60) == 0
 
 
 def test_an_idle_server_has_nothing_to_drain(tmp_path: Path) -> None:
-    with running_judge(tmp_path) as judge:
+    with running_judge(tmp_path, *PATIENT) as judge:
         assert judge.judge(code="print(1)")["stdout"] == "1\n"  # a connection that is kept alive is no reason to wait
-        signalled_at = time.monotonic()
         judge.process.send_signal(signal.SIGTERM)
-        assert judge.process.wait(timeout=3) == 0
-        assert time.monotonic() - signalled_at < 2
+        assert judge.process.wait(timeout=60) == 0

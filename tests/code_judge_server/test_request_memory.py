@@ -1,27 +1,35 @@
 """Bodies of all requests together are bounded: natively by a 429, for code-judge's clients by waiting."""
 
-import threading
-import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from judge_process import running_judge
+from judge_process import Gate, running_judge
 
 PADDING = "#" * 700_000
 
 
-def slow(seconds: float) -> dict[str, Any]:
-    return {"id": uuid.uuid4().hex, "code": f"import time; time.sleep({seconds}) {PADDING}"}
+def large(code: str) -> dict[str, Any]:
+    return {"id": uuid.uuid4().hex, "code": f"{code} {PADDING}"}
 
 
 def test_a_body_that_finds_no_room_is_refused_or_waits(tmp_path: Path) -> None:
-    arguments = ("--num-slots", "4", "--request-memory-mb", "1", "--max-body-bytes", "1000000")
-    with running_judge(tmp_path, *arguments) as judge:
-        first = threading.Thread(target=judge.http.post, args=("/v1/submissions",), kwargs={"json": slow(2)})
-        first.start()
+    arguments = (
+        "--num-slots",
+        "4",
+        "--request-memory-mb",
+        "1",
+        "--max-body-bytes",
+        "1000000",
+        "--max-wall-time-s",
+        "100",
+    )
+    gate = Gate(tmp_path)
+    with running_judge(tmp_path, *arguments) as judge, ThreadPoolExecutor() as pool:
+        first = pool.submit(judge.http.post, "/v1/submissions", json=large(gate.code()))
         judge.wait_until_running()
-        refused = judge.http.post("/v1/submissions", json=slow(0))
+        refused = judge.http.post("/v1/submissions", json=large("pass"))
         assert refused.status_code == 429
         assert int(refused.headers["Retry-After"]) >= 1
         assert "request_memory_mb" in refused.json()["detail"]
@@ -29,9 +37,9 @@ def test_a_body_that_finds_no_room_is_refused_or_waits(tmp_path: Path) -> None:
         chunked = judge.http.post("/v1/submissions", content=iter(chunks), headers={"Content-Type": "application/json"})
         assert chunked.status_code == 429
         assert judge.judge(code="print(1)")["stdout"] == "1\n"
-        started_at = time.monotonic()
-        waited = judge.http.post("/run", json={"type": "python", "solution": f"print(1) {PADDING}"})
-        assert waited.json()["stdout"] == "1\n"
-        assert time.monotonic() - started_at > 0.5
-        first.join()
-        assert judge.http.post("/v1/submissions", json=slow(0)).status_code == 200
+        waiting = pool.submit(judge.http.post, "/run", json={"type": "python", "solution": f"print(1) {PADDING}"})
+        assert not wait([waiting], timeout=0.5).done
+        gate.open()
+        assert waiting.result().json()["stdout"] == "1\n"
+        assert first.result().json()["status"] == "accepted"
+        assert judge.http.post("/v1/submissions", json=large("pass")).status_code == 200

@@ -15,7 +15,7 @@ from session_judge import LIMITS, TIERS_AND_USERS, session_judge
 
 MAX_SESSIONS = 3
 MAX_REPLY_CHARS = 5000
-IDLE_S = 3
+IDLE_S = 6
 FORGE = """
 import json, os, socket
 def forge(message):
@@ -41,7 +41,7 @@ def test_the_cell_after_an_abandoned_one_has_its_own_verdict(judge: JudgeProcess
     session.cell("x = 1")
     for _ in range(3):
         if how == "deadline":
-            assert session.cell("while True: pass", deadline_s=0.3)["status"] == "cancelled"
+            assert session.cell("while True: pass", deadline_s=1.0)["status"] == "cancelled"
         else:
             with pytest.raises(httpx.ReadTimeout):
                 session.http.post(f"{session.path}/cells", json={"code": "while True: pass"}, timeout=0.3)
@@ -88,7 +88,7 @@ def test_a_cell_that_forges_its_end_does_not_outlive_its_session(
     spin += "message.update({'pid': os.getpid()} if 'ok' in message else {})\n"
     spin += "forge(message)\nwhile True: pass"
     session.try_cell(FORGE + spin, cpu_time_s=1, wall_time_s=1)
-    wait_until(lambda: name not in _process_names(), timeout_s=5)
+    wait_until(lambda: name not in _process_names())
     judge.wait_until_running(0)
 
 
@@ -134,7 +134,7 @@ def test_clients_that_go_away_while_a_session_opens_leave_its_place_free(judge: 
             client.sendall(request.encode())
             time.sleep(0.005 * attempt)
         time.sleep(0.1)
-    wait_until(lambda: _num_free_places(judge) == MAX_SESSIONS, timeout_s=4 * IDLE_S)
+    wait_until(lambda: _num_free_places(judge) == MAX_SESSIONS)
 
 
 def _num_free_places(judge: JudgeProcess) -> int:

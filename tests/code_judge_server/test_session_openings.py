@@ -86,7 +86,7 @@ def test_a_session_opens_although_a_part_is_killed_meanwhile(judge: JudgeProcess
         time.sleep(0.2)
         assert not opening.done()
         signal_all(stopped, signal.SIGKILL)
-        opened = opening.result(20)
+        opened = opening.result(100)
     assert opened.value("6 * 7") == "42"
     opened.close()
     wait_until(lambda: num_places(judge) == MAX_SESSIONS)
@@ -95,10 +95,10 @@ def test_a_session_opens_although_a_part_is_killed_meanwhile(judge: JudgeProcess
 def test_a_session_is_refused_for_now_while_the_launcher_is_killed_again_and_again(judge: JudgeProcess) -> None:
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(open_when_there_is_room, judge)
-        wait_until(lambda: signal_all(parts(judge, "launcher"), signal.SIGKILL) or opening.done(), timeout_s=30)
+        wait_until(lambda: signal_all(parts(judge, "launcher"), signal.SIGKILL) or opening.done())
         refused = opening.result()
     assert_refused_for_now(refused)
-    wait_until(lambda: num_places(judge) == MAX_SESSIONS, timeout_s=20)
+    wait_until(lambda: num_places(judge) == MAX_SESSIONS)
 
 
 def test_a_client_that_goes_away_while_the_jail_starts_again_leaves_its_place_free(judge: JudgeProcess) -> None:
@@ -113,7 +113,7 @@ def test_a_client_that_goes_away_while_the_jail_starts_again_leaves_its_place_fr
 
     wait_until(open_and_go_away)
     signal_all(stopped, signal.SIGKILL)
-    wait_until(lambda: num_places(judge) == MAX_SESSIONS, timeout_s=20)
+    wait_until(lambda: num_places(judge) == MAX_SESSIONS)
 
 
 class FragileJail(JailExecutor):
@@ -141,7 +141,7 @@ class Fragile:
 
     async def wait_for_all_places(self) -> None:
         """Wait until as many sessions can be opened as there are places; close them."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         opened: list[str] = []
         while len(opened) < MAX_SESSIONS:
             assert time.monotonic() < deadline, opened
@@ -163,7 +163,7 @@ async def fragile(folder: Path, tier: IsolationTier) -> AsyncIterator[Fragile]:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=20) as http,
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=100) as http,
     ):
         yield Fragile(jail, http)
 

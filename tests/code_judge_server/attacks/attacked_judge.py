@@ -76,7 +76,7 @@ class AttackedJudge:
             "code": HONEST_PROGRAM.format(canary=self.canary, nonce=secrets.token_hex(4)),
             "stdin": f"{self.canary}\n" * 100,
             "expected_output": self.honest_output,
-            "limits": LIMITS | {"wall_time_s": 10.0, "cpu_time_s": 3.0},
+            "limits": LIMITS | {"wall_time_s": 60.0, "cpu_time_s": 3.0},
         }
 
     def learn_what_is_normal(self) -> None:
@@ -124,7 +124,7 @@ class AttackedJudge:
         assert honest["status"] == "accepted", honest
 
     def _assert_no_other_processes(self) -> None:
-        deadline = time.monotonic() + 2.0
+        deadline = time.monotonic() + 60.0
         while (now := processes_of(self.server.process.pid)) != self.processes:
             more, less = now - self.processes, self.processes - now
             if time.monotonic() > deadline:
@@ -138,7 +138,18 @@ def attacked_judge(folder: Path, *settings: str, isolation: str, ordinary_user: 
     """Start a judge with everything around it that attacks aim at."""
     with surroundings(folder, ordinary_user=ordinary_user) as around:
         headers = {"Authorization": f"Bearer {around.canary}"}
-        arguments = ["--num-slots", "2", "--spare-slots", "0", "--max-memory-mb", "1024", "--compile-time-s", "3"]
+        arguments = [
+            "--num-slots",
+            "2",
+            "--spare-slots",
+            "0",
+            "--max-memory-mb",
+            "1024",
+            "--compile-time-s",
+            "3",
+            "--max-wall-time-s",
+            "60",
+        ]
         with running_judge(
             folder,
             *arguments,
@@ -173,5 +184,5 @@ def judge_under_attack(starter: str, folder: Path, *settings: str) -> Iterator[A
             judge.use_every_slot()
             assert_nothing_is_left(before_attacks, lambda: look(server_pid, folder=folder, users=users))
             judge.server.process.terminate()
-            judge.server.process.wait(timeout=30)
+            judge.server.process.wait(timeout=60)
         assert_nothing_is_left(before_start, lambda: look(server_pid, folder=folder, users=users, others=others))

@@ -77,7 +77,7 @@ print(len(os.sched_getaffinity(0)), sys.getrecursionlimit(), sorted(os.listdir()
 
 
 def test_a_spoilt_numpy_is_not_handed_on(attacked: AttackedJudge) -> None:
-    limits = {"memory_bytes": 512 * MIB, "cpu_time_s": 4.0, "wall_time_s": 20.0}
+    limits = {"memory_bytes": 512 * MIB, "cpu_time_s": 4.0, "wall_time_s": 60.0}
 
     def honest() -> list[str]:
         verdicts = attacked.server.judge_batch([python(WITH_NUMPY, {}, **limits) for _ in range(2)])
@@ -96,7 +96,7 @@ def test_a_spoilt_numpy_is_not_handed_on(attacked: AttackedJudge) -> None:
 
 def test_random_numbers_differ_from_one_program_to_the_next(attacked: AttackedJudge) -> None:
     code = "import random, uuid, numpy, secrets\nprint(random.random(), uuid.uuid4(), numpy.random.rand(), secrets.token_hex())"
-    limits = {"memory_bytes": 512 * MIB, "wall_time_s": 20.0}
+    limits = {"memory_bytes": 512 * MIB, "wall_time_s": 60.0}
     verdicts = attacked.server.judge_batch([python(code, {"number": number}, **limits) for number in range(6)])
     words = [word for verdict in verdicts for word in verdict["stdout"].split()]
     assert len(words) == len(set(words)) == 24
@@ -150,7 +150,7 @@ def test_a_flood_of_passed_descriptors_does_not_stop_the_sessions_of_others(atta
     session = Session(attacked.server)
     assert session.cell("x = 1")["status"] == "accepted"
     http = attacked.server.http
-    with httpx.Client(base_url=http.base_url, headers=http.headers, timeout=60) as other, ThreadPoolExecutor() as pool:
+    with httpx.Client(base_url=http.base_url, headers=http.headers, timeout=100) as other, ThreadPoolExecutor() as pool:
         flood = pool.submit(other.post, "/v1/submissions", json=python(PASS_DESCRIPTORS, {}))
         attacked.server.wait_until_running()
         time.sleep(0.5)
