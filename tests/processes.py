@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import psutil
 
 
-def still_running(processes: Sequence[psutil.Process], *, within_s: float = 5.0) -> list[psutil.Process]:
+def still_running(processes: Sequence[psutil.Process], *, within_s: float = 60.0) -> list[psutil.Process]:
     """Wait until all `processes` have ended, and return those that have not."""
     deadline = time.monotonic() + within_s
     while (running := [process for process in processes if not _has_ended(process)]) and time.monotonic() < deadline:

@@ -90,10 +90,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def make_worker(
     model_path: str, tmp_path: Path, *, reward: dict[str, Any] | None = None, **options: Any
 ) -> AgentLoopWorker:
+    reward_timeout_s = 0.2 if reward and reward.get("slow") else 60.0
     config = WorkerConfig(
         model_path=model_path,
         rollout=RolloutSection(max_response_tokens=200, max_retries=options.pop("max_retries", 2)),
-        reward=RewardSection(class_name=f"{__name__}.ContainsAnswer", config=reward or {}, timeout_s=0.2),
+        reward=RewardSection(class_name=f"{__name__}.ContainsAnswer", config=reward or {}, timeout_s=reward_timeout_s),
         tools=options.pop("tools", ()),
         run_seed=0,
         run_dir=str(tmp_path),
@@ -310,9 +311,9 @@ async def test_records_of_any_worker_can_be_read_back(
 async def test_closing_breaks_off_what_still_runs_before_the_tools_are_closed(model_path: str, tmp_path: Path):
     worker = make_worker(model_path, tmp_path)
     await worker.start()
-    episode = asyncio.create_task(worker.run(REQUEST, ScriptedEngine([[1]], delay_s=60)))
+    episode = asyncio.create_task(worker.run(REQUEST, ScriptedEngine([[1]], delay_s=600)))
     await asyncio.sleep(0.2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await worker.aclose()
     assert episode.cancelled()
 
@@ -320,7 +321,7 @@ async def test_closing_breaks_off_what_still_runs_before_the_tools_are_closed(mo
 async def test_closing_ends_the_pause_before_a_fresh_episode(
     model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(tries, "_FIRST_PAUSE_S", 60)
+    monkeypatch.setattr(tries, "_FIRST_PAUSE_S", 600)
     worker = make_worker(model_path, tmp_path)
     await worker.start()
     asked = asyncio.Event()
@@ -332,7 +333,7 @@ async def test_closing_ends_the_pause_before_a_fresh_episode(
     episode = asyncio.create_task(worker.run(REQUEST, ScriptedEngine(fail)))
     await asked.wait()
     await asyncio.sleep(0.05)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await worker.aclose()
     assert episode.cancelled()
 
@@ -343,10 +344,10 @@ async def test_a_blocked_event_loop_is_measured_and_the_call_named(model_path: s
     worker = make_worker(model_path, tmp_path)
     await worker.start()
     await asyncio.sleep(0.1)
-    time.sleep(0.3)  # noqa: ASYNC251 - what the test is about
+    time.sleep(1)  # noqa: ASYNC251 - what the test is about
     await asyncio.sleep(0.1)
     report = await worker.report()
-    assert report.lag.max_s > 0.2
+    assert report.lag.max_s > 0.9
     assert "test_worker.py" in report.lag.blocked_by
     assert report.lag.blocked_by.endswith("test_a_blocked_event_loop_is_measured_and_the_call_named")
     await worker.aclose()
@@ -363,7 +364,7 @@ async def test_the_time_of_failed_episodes_and_of_the_reward_is_told_apart_from_
     wall_time_s = asyncio.get_running_loop().time() - started
     times = summary.times
     assert times == trajectory.times
-    assert times.held_s == pytest.approx(wall_time_s, abs=0.02)
+    assert times.retry_s + times.generate_s + times.reward_s <= times.held_s <= wall_time_s
     assert times.retry_s >= 0.2
     assert times.generate_s >= 0.2
     assert times.reward_s >= 0.1

@@ -34,7 +34,7 @@ async def test_a_secret_is_in_the_environment_of_a_worker_and_of_the_one_that_is
     assert await worker.environment("A_SECRET") == "s3cret"
     with pytest.raises(WorkerDiedError):
         await worker.die()
-    for _ in range(100):
+    for _ in range(300):
         try:
             assert await worker.environment("A_SECRET") == "s3cret"
             return
@@ -75,17 +75,17 @@ async def test_cancelling_a_call_cancels_the_work(workers: list[WorkerHandle], t
     note = tmp_path / "note"
     await workers[0].describe()  # the process is up
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(5):
             await workers[0].sleep_until_cancelled(str(note))
-    for _ in range(50):
-        if note.exists():
+    for _ in range(600):
+        if note.exists() and note.read_text():
             break
         await asyncio.sleep(0.1)
     assert note.read_text() == "cancelled"
 
 
 async def test_a_deadline_travels_as_the_time_that_remains(workers: list[WorkerHandle]):
-    assert 8 < await workers[0].remaining_s(Deadline.after(10)) <= 10
+    assert 900 < await workers[0].remaining_s(Deadline.after(1000)) <= 1000
 
 
 async def test_a_handle_can_be_given_to_another_worker(workers: list[WorkerHandle]):

@@ -40,7 +40,7 @@ class PlainWorker:
 
     async def sleep_until_cancelled(self, note: str) -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             Path(note).write_text("cancelled")  # noqa: ASYNC240 - a small local file
             raise

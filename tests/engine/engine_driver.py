@@ -13,7 +13,7 @@ async def ask(
     max_tokens: int = 20,
     *,
     name: str = "request",
-    wait_s: float = 60.0,
+    wait_s: float = 200.0,
     temperature: float = 1.0,
     seed: int | None = None,
     stop_token_ids: tuple[int, ...] = (),
@@ -24,7 +24,7 @@ async def ask(
 
 
 async def ask_greedily(
-    engine: Engine, prompt: list[int], max_tokens: int = 30, *, name: str = "request", wait_s: float = 60.0
+    engine: Engine, prompt: list[int], max_tokens: int = 30, *, name: str = "request", wait_s: float = 200.0
 ) -> Completion:
     """Take the likeliest tokens, which no seed changes."""
     return await ask(engine, prompt, max_tokens, name=name, wait_s=wait_s, temperature=0.0)
@@ -32,7 +32,7 @@ async def ask_greedily(
 
 async def until(engine: Engine, condition: Callable[[EngineStats], bool]) -> EngineStats:
     """Wait until the engine's statistics fulfil a condition, and return them."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while not condition(stats := await engine.stats()):  # noqa: ASYNC110  # an engine tells nobody how far it is
             await asyncio.sleep(0)
     return stats

@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import json
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 from transformers import AutoTokenizer
 
 POLICY = Path(__file__).resolve().parents[2] / "examples" / "arithmetic" / "policy"
@@ -95,7 +95,11 @@ class OpenAIServer:
         """Samples instead of the script, if set."""
         self.token = token
         self.models = [{"id": "arithmetic", "object": "model"}] if models is None else models
-        self.port = unused_port()
+        self._name = socket.socket()
+        """Keeps the port for this server while it is stopped, and listens to nobody."""
+        self._name.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._name.bind(("127.0.0.1", 0))
+        self.port = self._name.getsockname()[1]
         self.bodies: list[Body] = []
         self.num_left = 0
         self.num_running = 0
@@ -112,7 +116,7 @@ class OpenAIServer:
         app.router.add_post("/v1/completions", self._complete)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_port=True).start()
 
     async def stop(self) -> None:
         if self._runner is not None:

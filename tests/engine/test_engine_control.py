@@ -20,14 +20,14 @@ Save = Callable[..., str]
 async def test_a_passed_deadline_gives_what_was_sampled(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model(max_positions=8192), max_response_tokens=7000)
     await ask_greedily(engine, [1], 2)  # the first step is slower
-    completion = await ask_greedily(engine, [1, 2], 7000, wait_s=0.3)
+    completion = await ask_greedily(engine, [1, 2], 7000, wait_s=1)
     assert completion.finish_reason is FinishReason.ABORT
     assert 0 < len(completion.token_ids) == len(completion.logprobs) < 7000
 
 
 async def test_a_deadline_passes_while_the_request_waits_or_is_frozen(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model(), max_concurrent_trajectories=1)
-    running = asyncio.create_task(ask_greedily(engine, [1, 2], 250, name="a", wait_s=1.0))
+    running = asyncio.create_task(ask_greedily(engine, [1, 2], 250, name="a", wait_s=4))
     await until_generated(engine, 1)
     await engine.pause("keep")
     waiting = await ask_greedily(engine, [3, 4], 250, name="b", wait_s=0.1)
@@ -135,7 +135,7 @@ async def test_pause_wait_lets_running_requests_finish_and_holds_new_ones(
 
 async def test_pause_wait_returns_at_once_when_nothing_runs(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await engine.pause("wait")
 
 
@@ -181,7 +181,7 @@ async def test_nothing_is_lost_or_changed_when_everything_happens_at_once(
             trajectories[rng.randrange(24)].cancel()
 
     trajectories = [asyncio.create_task(trajectory(i)) for i in range(24)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         _, *outcomes = await asyncio.gather(disturb(), *trajectories, return_exceptions=True)
     assert all(outcome is None or isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
     await until_present(engine, 0)

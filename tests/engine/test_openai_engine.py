@@ -61,7 +61,7 @@ async def server() -> AsyncIterator[OpenAIServer]:
 
 
 async def generate(
-    engine: OpenAIEngine, params: SamplingParams = PARAMS, *, name: str = "r", within_s: float = 20.0
+    engine: OpenAIEngine, params: SamplingParams = PARAMS, *, name: str = "r", within_s: float = 100.0
 ) -> Completion:
     return await engine.generate(PROMPT, params, request_id=name, deadline=Deadline.after(within_s))
 
@@ -85,7 +85,7 @@ def always(*events: Event | Pause | Cut | Status) -> Script:
     return lambda body: iter(events)
 
 
-async def until(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], *, within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -217,7 +217,7 @@ async def test_at_its_deadline_a_request_gives_what_there_is_and_the_server_stop
 ):
     engine = await start_engine(server)
     server.script = slowly(0.2)
-    completion = await generate(engine, SamplingParams(max_tokens=100, seed=3), within_s=0.9)
+    completion = await generate(engine, SamplingParams(max_tokens=100, seed=3), within_s=3)
     assert completion.finish_reason is FinishReason.ABORT
     assert 1 <= len(completion.token_ids) < 100
     assert len(completion.logprobs) == len(completion.token_ids)
@@ -230,7 +230,7 @@ async def test_a_deadline_that_passes_because_servers_fail_is_an_error_and_no_sl
     engine = await start_engine(server)
     server.script = always(Status(503, "gone"))
     with pytest.raises(EngineError, match=r"not answered by its deadline: .*HTTP 503: gone"):
-        await generate(engine, within_s=0.5)
+        await generate(engine, within_s=2)
 
 
 async def test_a_deadline_that_passes_before_the_first_token_gives_none(
@@ -261,7 +261,7 @@ async def test_an_aborted_request_gives_what_there_is_and_the_server_stops(
     server.script = slowly()
     asked = asyncio.create_task(generate(engine, SamplingParams(max_tokens=1000, seed=3), name="mine"))
     await until(lambda: server.num_running == 1)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(1)
     await engine.abort("somebody else's")
     await engine.abort("mine")
     await engine.abort("mine")
@@ -350,7 +350,7 @@ async def test_a_prompt_that_leaves_no_room_is_refused_and_one_that_leaves_littl
         assert "a context of 5 tokens" in caplog.text
         assert len((await generate(engine)).token_ids) == 2
         with pytest.raises(EngineError, match="does not fit a context of 5"):
-            await engine.generate([5] * 5, PARAMS, request_id="r", deadline=Deadline.after(5))
+            await engine.generate([5] * 5, PARAMS, request_id="r", deadline=Deadline.after(60))
 
 
 async def test_the_token_comes_from_its_variable_and_is_never_repeated(

@@ -56,7 +56,7 @@ async def test_the_completions_of_a_dead_server_go_to_another_and_it_is_taken_ba
         assert asked(other) == 8
         await mortal.start()
         mortal.bodies.clear()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not asked(mortal):
                 await asyncio.gather(*(generate(engine, name=f"s{index}") for index in range(4)))
 
@@ -67,7 +67,7 @@ async def test_a_server_that_is_away_at_the_start_is_taken_in_when_it_comes(star
         engine = await start_engine(here, late)
         assert (await generate(engine)).token_ids == expected()
         async with served(late):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not asked(late):
                     await asyncio.gather(*(generate(engine, name=f"s{index}") for index in range(4)))
 
@@ -88,13 +88,13 @@ async def test_a_server_that_comes_back_as_another_program_stays_out(
 
 
 async def test_a_server_that_has_hung_gets_nothing_more(start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(openai_engine, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(openai_engine, "_SILENCE_S", 2)
     hung, well = OpenAIServer(), OpenAIServer()
     async with served(hung, well):
         engine = await start_engine(hung, well)
         hung.script = always(Pause(60))
         with pytest.raises(EngineError, match="not a token in"):
-            await generate(engine, within_s=0.5)
+            await generate(engine, within_s=4)
         for index in range(3):
             assert (await generate(engine, name=f"r{index}")).token_ids == expected()
     assert asked(hung) == 1

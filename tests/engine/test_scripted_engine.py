@@ -10,7 +10,7 @@ from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from tests.fakes import ScriptedEngine
 
 
-async def ask(engine: Engine, prompt: list[int], max_tokens: int = 10, *, wait_s: float = 5.0) -> Completion:
+async def ask(engine: Engine, prompt: list[int], max_tokens: int = 10, *, wait_s: float = 60.0) -> Completion:
     params = SamplingParams(max_tokens=max_tokens)
     return await engine.generate(prompt, params, request_id="r", deadline=Deadline.after(wait_s))
 
@@ -34,7 +34,7 @@ async def test_a_scripted_error_is_raised() -> None:
 
 
 async def test_abort_deadline_and_pause_end_or_hold_a_request() -> None:
-    slow = ScriptedEngine([[1]] * 3, delay_s=60)
+    slow = ScriptedEngine([[1]] * 3, delay_s=600)
     assert (await ask(slow, [0], wait_s=0.05)).finish_reason is FinishReason.ABORT
     task = asyncio.create_task(ask(slow, [0]))
     await asyncio.sleep(0.01)

@@ -108,14 +108,21 @@ async def serving(*judges: FakeJudge, **settings: Any) -> AsyncIterator[JudgeCli
             await server.start_server()
             stack.push_async_callback(server.close)
             urls.append(str(server.make_url("")))
-        options: dict[str, Any] = {"token": None, "concurrency": 4, "batch_size": 8, "batch_timeout_s": 5.0}
+        options: dict[str, Any] = {"token": None, "concurrency": 4, "batch_size": 8, "batch_timeout_s": 60.0}
         client = JudgeClient(urls, **(options | settings))
         await client.start()
         stack.push_async_callback(client.aclose)
         yield client
 
 
-async def run_all(client: JudgeClient, num: int, seconds: float = 20.0) -> list[str]:
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for `condition`; fail when it does not come true, however slow the machine."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 (what is waited for is a count)
+            await asyncio.sleep(0.01)
+
+
+async def run_all(client: JudgeClient, num: int, seconds: float = 60.0) -> list[str]:
     verdicts = await asyncio.gather(*(client.run(f"p{i}", deadline=Deadline.after(seconds)) for i in range(num)))
     return [verdict.stdout for verdict in verdicts]
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -27,7 +28,7 @@ SECTION = JudgeSection(min_isolation="D", max_wall_time_s=1.0, max_memory_mb=256
 
 def is_listening(host: str, port: int) -> bool:
     with socket.socket() as probe:
-        probe.settimeout(1.0)
+        probe.settimeout(60)
         return probe.connect_ex((host, port)) == 0
 
 
@@ -42,11 +43,11 @@ async def test_a_local_judge_takes_the_limits_of_the_run() -> None:
         url = f"http://{judge.host}:{judge.port}"
         client = JudgeClient([url], token=None, concurrency=2, batch_size=8, batch_timeout_s=30.0)
         await client.start()
-        (health,) = await client.check(timeout_s=5.0)
+        (health,) = await client.check(timeout_s=60)
         assert health.num_slots == 3
         assert (health.max_limits.wall_time_s, health.max_limits.cpu_time_s) == (1.0, 0.5)
         assert health.max_limits.memory_bytes == 256 * 1024**2
-        verdict = await client.run("import time; time.sleep(30)", deadline=Deadline.after(20.0))
+        verdict = await client.run("import time; time.sleep(30)", deadline=Deadline.after(60))
         assert verdict.status is VerdictStatus.TIME_LIMIT_EXCEEDED
         await client.aclose()
 
@@ -79,7 +80,7 @@ def test_a_tier_that_the_machine_cannot_give_is_a_config_error_that_says_what_to
     # Root is made as powerless as any other user, and what another user is on cannot reach tier A.
     without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     command = [*without_rights, sys.executable, "-c", program]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
     assert "`judge.min_isolation` is `A`; a weaker tier must be named there" in said
 
 
@@ -90,7 +91,7 @@ async def test_a_judge_with_a_token_asks_for_it() -> None:
             client = JudgeClient([judge.url], token=token, concurrency=1, batch_size=1, batch_timeout_s=30.0)
             await client.start()
             with pytest.raises(JudgeUnavailableError, match="token_env") if refused else contextlib.nullcontext():
-                await client.check(timeout_s=5.0)
+                await client.check(timeout_s=60)
             await client.aclose()
 
 
@@ -115,21 +116,21 @@ def test_it_dies_with_a_parent_that_is_killed() -> None:
         port = int(parent.stdout.readline())
         assert is_listening("127.0.0.1", port)
         os.kill(parent.pid, signal.SIGKILL)
-    give_up_at = time.monotonic() + 10
+    give_up_at = time.monotonic() + 60
     while is_listening("127.0.0.1", port):
         assert time.monotonic() < give_up_at, "the judge outlived its parent"
         time.sleep(0.1)
 
 
 async def test_a_judge_that_is_killed_is_started_again_at_the_same_address() -> None:
-    with LocalJudge(SECTION) as judge:
+    with LocalJudge(replace(SECTION, max_wall_time_s=60.0), host="127.0.0.6") as judge:
         url = judge.url
         client = JudgeClient([url], token=None, concurrency=2, batch_size=8, batch_timeout_s=30.0)
         await client.start()
-        running = asyncio.create_task(client.run("print(6 * 7)", deadline=Deadline.after(30.0)))
+        running = asyncio.create_task(client.run("print(6 * 7)", deadline=Deadline.after(100)))
         os.kill(process_of(judge).pid, signal.SIGKILL)
         assert (await running).stdout == "42\n", "the call that was there when it died"
-        assert (await client.run("print(1)", deadline=Deadline.after(30.0))).stdout == "1\n"
+        assert (await client.run("print(1)", deadline=Deadline.after(100))).stdout == "1\n"
         assert judge.url == url
         again = process_of(judge)
         await client.aclose()
@@ -144,7 +145,7 @@ def test_a_judge_that_dies_again_and_again_is_given_up_with_its_last_words(
     with LocalJudge(SECTION) as judge:
         monkeypatch.setattr(sys, "executable", "/bin/false")  # what is started from now on ends at once
         os.kill(process_of(judge).pid, signal.SIGKILL)
-        judge._watcher.join(30)
+        judge._watcher.join(100)
         assert not judge._watcher.is_alive()
     assert "ended by itself with code -9" in caplog.text
     assert "6 times in a row: it is not started again" in caplog.text

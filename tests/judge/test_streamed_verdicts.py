@@ -33,11 +33,12 @@ class SlowJudge:
 async def test_a_fast_program_does_not_wait_for_the_slowest_of_its_batch() -> None:
     slow = SlowJudge()
     async with serving(FakeJudge(slow), concurrency=1, batch_size=8) as client:
-        calls = [asyncio.create_task(client.run(code, deadline=Deadline.after(10))) for code in ("slow", *expected(7))]
-        done, pending = await asyncio.wait(calls, timeout=1.0)
-        assert {call.result().stdout for call in done} == set(expected(7))
+        calls = [asyncio.create_task(client.run(code, deadline=Deadline.after(60))) for code in ("slow", *expected(7))]
+        slow_one, *fast_ones = calls
+        assert [verdict.stdout for verdict in await asyncio.gather(*fast_ones)] == expected(7)
+        assert not slow_one.done()
         slow.release.set()
-        assert [(await call).stdout for call in pending] == ["slow"]
+        assert (await slow_one).stdout == "slow"
 
 
 async def test_a_sender_does_not_wait_for_the_last_few_of_its_batch() -> None:
@@ -45,10 +46,10 @@ async def test_a_sender_does_not_wait_for_the_last_few_of_its_batch() -> None:
     judge.behaviour = slow
     async with serving(judge, concurrency=1, batch_size=8) as client:
         first = [
-            asyncio.create_task(client.run(f"{'slow' * (i == 0)}{i}", deadline=Deadline.after(10))) for i in range(8)
+            asyncio.create_task(client.run(f"{'slow' * (i == 0)}{i}", deadline=Deadline.after(60))) for i in range(8)
         ]
         await judge.was_asked.wait()
-        assert await asyncio.wait_for(run_all(client, 8), 2) == expected(8)
+        assert await run_all(client, 8) == expected(8)
         slow.release.set()
         await asyncio.gather(*first)
 
@@ -67,5 +68,5 @@ async def test_a_line_longer_than_any_buffer_is_a_verdict_too() -> None:
         return web.Response(text="\n".join(line.model_dump_json() for line in lines) + "\n\n")
 
     async with serving(FakeJudge(long)) as client:
-        done: list[Verdict] = await asyncio.gather(*(client.run("p", deadline=Deadline.after(20)) for _ in range(3)))
+        done: list[Verdict] = await asyncio.gather(*(client.run("p", deadline=Deadline.after(60)) for _ in range(3)))
         assert [len(item.stderr) for item in done] == [3_000_000] * 3

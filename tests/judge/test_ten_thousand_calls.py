@@ -77,7 +77,7 @@ def lines(submissions: list[Submission]) -> bytes:
 
 async def call_at_once(client: JudgeClient, judge: CountingJudge) -> list[Verdict]:
     """Return the verdicts in the order of the calls; none is given before all calls wait."""
-    calls = [asyncio.create_task(client.run(code, deadline=Deadline.after(90))) for code in expected(NUM_CALLS)]
+    calls = [asyncio.create_task(client.run(code, deadline=Deadline.after(250))) for code in expected(NUM_CALLS)]
     await asyncio.sleep(0.1)
     assert not any(call.done() for call in calls)
     judge.all_calls_are_made.set()
@@ -108,7 +108,7 @@ async def test_their_connections_are_bounded_although_every_batch_has_programs_t
     judge = CountingJudge()
     async with serving(FakeJudge(judge), concurrency=CONCURRENCY, batch_size=BATCH_SIZE) as client:
         calling = asyncio.create_task(call_at_once(client, judge))
-        await asyncio.wait_for(judge.connections_are_many.wait(), 30)
+        await asyncio.wait_for(judge.connections_are_many.wait(), 100)
         await asyncio.sleep(0.3)
         assert judge.most_connections <= MAX_CONNECTIONS
         judge.late_ones_are_due.set()

@@ -35,7 +35,7 @@ def screen_text(console: Console) -> str:
 
 def wait_until_shown(console: Console, text: str) -> None:
     """Give the bar, which is redrawn four times a second, the time to show `text`."""
-    give_up_at = time.monotonic() + 10.0
+    give_up_at = time.monotonic() + 60.0
     while text not in screen_text(console):
         assert time.monotonic() < give_up_at, f"not shown: {text}"
         time.sleep(0.02)

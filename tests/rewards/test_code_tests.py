@@ -18,7 +18,7 @@ TESTS = [{"input": str(n), "output": str(2 * n)} for n in (1, 2, 3, 50)]
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    with LocalJudge(JudgeSection(min_isolation="D", max_wall_time_s=2.0)) as running:
+    with LocalJudge(JudgeSection(min_isolation="D", max_wall_time_s=6.0)) as running:
         yield running
 
 
@@ -27,7 +27,7 @@ async def score(judge: LocalJudge, text: str, tests: Any = TESTS, **config: Any)
     await reward.start()
     try:
         prompt = Prompt(prompt_id="p", messages=[], extra={"tests": tests})
-        return await reward.score(prompt, (Turn(text=text),), deadline=Deadline.after(20))
+        return await reward.score(prompt, (Turn(text=text),), deadline=Deadline.after(100))
     finally:
         await reward.aclose()
 

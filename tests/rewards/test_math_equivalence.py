@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import psutil
 import pytest
@@ -21,14 +21,28 @@ HANGS = "9^{9^{9^{9}}}"
 
 @pytest.fixture
 async def pool() -> AsyncIterator[EquivalencePool]:
-    built = EquivalencePool(num_processes=2, timeout_s=3.0)
-    await built.start(deadline=Deadline.after(60))
-    yield built
-    await built.aclose()
+    """Checks have the time that a slow machine takes."""
+    async with started(timeout_s=100.0) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def hasty_pool() -> AsyncIterator[EquivalencePool]:
+    """Gives a check up soon."""
+    async with started(timeout_s=5.0) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def started(*, timeout_s: float) -> AsyncIterator[EquivalencePool]:
+    pool = EquivalencePool(num_processes=2, timeout_s=timeout_s)
+    await pool.start(deadline=Deadline.after(200))
+    yield pool
+    await pool.aclose()
 
 
 def soon() -> Deadline:
-    return Deadline.after(30)
+    return Deadline.after(250)
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -56,12 +70,14 @@ async def test_equal_answers_are_equal_and_others_are_not(pool: EquivalencePool)
         assert not await pool.equivalent(reference, answer, deadline=soon()), (reference, answer)
 
 
-async def test_a_check_that_hangs_is_a_wrong_answer_its_process_is_killed_and_replaced(pool: EquivalencePool) -> None:
+async def test_a_check_that_hangs_is_a_wrong_answer_its_process_is_killed_and_replaced(
+    hasty_pool: EquivalencePool,
+) -> None:
     before = {process.pid for process in worker_processes()}
-    assert not await pool.equivalent("1", HANGS, deadline=soon())
-    assert pool.num_given_up == 1
-    assert await pool.equivalent("1/2", "0.5", deadline=soon())
-    async with asyncio.timeout(10):
+    assert not await hasty_pool.equivalent("1", HANGS, deadline=soon())
+    assert hasty_pool.num_given_up == 1
+    assert await hasty_pool.equivalent("1/2", "0.5", deadline=soon())
+    async with asyncio.timeout(100):
         while len(after := {process.pid for process in worker_processes()}) < 2:  # noqa: ASYNC110 - processes have no event
             await asyncio.sleep(0.05)
     assert len(before & after) == 1
@@ -70,22 +86,19 @@ async def test_a_check_that_hangs_is_a_wrong_answer_its_process_is_killed_and_re
 async def test_one_hang_delays_no_other_check(pool: EquivalencePool) -> None:
     hang = asyncio.create_task(pool.equivalent("1", HANGS, deadline=soon()))
     await asyncio.sleep(0.3)
-    slowest_s = 0.0
-    while not hang.done():
-        started = time.monotonic()
+    for _ in range(5):
         assert await pool.equivalent("1/2", "0.5", deadline=soon())
-        slowest_s = max(slowest_s, time.monotonic() - started)
-        await asyncio.sleep(0.02)
-    assert slowest_s < 1.5
+    assert not hang.done()
+    hang.cancel()
 
 
-async def test_a_pool_that_is_too_busy_is_nobodys_wrong_answer(pool: EquivalencePool) -> None:
-    hangs = [asyncio.create_task(pool.equivalent("1", HANGS, deadline=soon())) for _ in range(2)]
+async def test_a_pool_that_is_too_busy_is_nobodys_wrong_answer(hasty_pool: EquivalencePool) -> None:
+    hangs = [asyncio.create_task(hasty_pool.equivalent("1", HANGS, deadline=soon())) for _ in range(2)]
     await asyncio.sleep(0.5)
     with pytest.raises(RolloutError, match="busy until the deadline"):
-        await pool.equivalent("1/2", "0.5", deadline=Deadline.after(0.5))
+        await hasty_pool.equivalent("1/2", "0.5", deadline=Deadline.after(0.5))
     assert await asyncio.gather(*hangs) == [False, False]
-    assert await pool.equivalent("1/2", "0.5", deadline=soon())
+    assert await hasty_pool.equivalent("1/2", "0.5", deadline=soon())
 
 
 async def test_processes_killed_from_outside_are_replaced(pool: EquivalencePool) -> None:
@@ -105,16 +118,16 @@ async def kill_busy_processes(until: asyncio.Task[bool]) -> None:
             process: process.cpu_times().user - user_s for process, user_s in before.items() if process.is_running()
         }
         busiest = max(spent_s, key=lambda process: spent_s[process])
-        if spent_s[busiest] > 0.1:
+        if spent_s[busiest] >= 0.03:  # an idle one spends none
             busiest.kill()
 
 
 async def test_an_answer_that_kills_its_process_gets_one_more_chance_and_is_then_wrong(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pool = EquivalencePool(num_processes=2, timeout_s=60.0)
-    await pool.start(deadline=Deadline.after(60))
-    check = asyncio.create_task(pool.equivalent("1", HANGS, deadline=Deadline.after(60)))
+    pool = EquivalencePool(num_processes=2, timeout_s=250.0)
+    await pool.start(deadline=Deadline.after(100))
+    check = asyncio.create_task(pool.equivalent("1", HANGS, deadline=soon()))
     await kill_busy_processes(until=check)
     assert not await check
     assert pool.num_given_up == 1
@@ -124,7 +137,7 @@ async def test_an_answer_that_kills_its_process_gets_one_more_chance_and_is_then
 
 async def test_closing_leaves_no_process() -> None:
     pool = EquivalencePool(num_processes=2, timeout_s=2.0)
-    await pool.start(deadline=Deadline.after(60))
+    await pool.start(deadline=Deadline.after(200))
     processes = worker_processes()
     assert len(processes) == 2
     await pool.aclose()
@@ -139,7 +152,7 @@ def test_nothing_is_left_behind_when_the_worker_is_killed() -> None:
 
         async def main():
             pool = EquivalencePool(num_processes=2, timeout_s=600.0)
-            await pool.start(deadline=Deadline.after(60))
+            await pool.start(deadline=Deadline.after(200))
             hang = asyncio.create_task(pool.equivalent("1", {HANGS!r}, deadline=Deadline.after(600)))
             await asyncio.sleep(0.5)
             print("hanging", flush=True)

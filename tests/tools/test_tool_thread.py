@@ -1,7 +1,7 @@
 """User code that blocks: it stops its own callers at most."""
 
 import asyncio
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -15,16 +15,25 @@ from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
 EPISODE = Episode(episode_id="e", prompt_id="p")
 
 
-async def block_in_async(seconds: float) -> str:
+_begun, _release = threading.Event(), threading.Event()
+_sixteen = threading.Barrier(16)
+
+
+def block_in_def() -> str:
+    """Block until somebody else releases it."""
+    _begun.set()
+    return "released" if _release.wait(60) else "held up whoever should have"
+
+
+async def block_in_async() -> str:
     """Block, as an `async def` must not."""
-    time.sleep(seconds)  # noqa: ASYNC251 - the test's subject
-    return "blocked"
+    return block_in_def()
 
 
-def block_in_def(seconds: float) -> str:
-    """Block."""
-    time.sleep(seconds)
-    return "blocked"
+def meet_fifteen_others() -> str:
+    """Block until sixteen calls do."""
+    _sixteen.wait(60)
+    return "met"
 
 
 async def leave(code: int) -> str:
@@ -48,49 +57,54 @@ async def take_lock() -> str:
 
 def executor(*functions: str) -> ToolExecutor:
     configs = [ToolConfig(class_name=FUNCTION_TOOL, config={"function": f"{__name__}.{name}"}) for name in functions]
-    return ToolExecutor(build_tools(configs), timeout_s=30)
+    return ToolExecutor(build_tools(configs), timeout_s=100)
 
 
 async def answer(tools: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
     call = ToolCall(call_id="c", name=name, arguments=arguments)
-    (result,) = await tools.execute([call], EPISODE, deadline=Deadline.after(30))
+    (result,) = await tools.execute([call], EPISODE, deadline=Deadline.after(100))
     return result
 
 
-async def most_blocked(call: "asyncio.Task[ToolResult]") -> float:
-    """Return for how long the loop did nothing else until `call` was done, at most."""
-    longest = 0.0
-    while not call.done():
-        before = time.monotonic()
+@pytest.fixture(autouse=True)
+def nobody_blocks_yet() -> None:
+    _begun.clear()
+    _release.clear()
+
+
+async def until_it_blocks() -> None:
+    """Have the loop go on until a tool is about to block."""
+    while not _begun.is_set():  # noqa: ASYNC110 - a thread sets it
         await asyncio.sleep(0.01)
-        longest = max(longest, time.monotonic() - before)
-    return longest
 
 
 @pytest.mark.parametrize("name", ["block_in_async", "block_in_def"])
 async def test_a_tool_that_blocks_does_not_block_the_loop_of_the_trajectories(name: str):
     tools = executor(name)
-    call = asyncio.create_task(answer(tools, name, seconds=1.0))
-    assert await most_blocked(call) < 0.5
-    assert call.result().text == "blocked"
+    call = asyncio.create_task(answer(tools, name))
+    await until_it_blocks()
+    await asyncio.sleep(0.01)
+    assert not call.done()
+    _release.set()
+    assert (await call).text == "released"
     await tools.aclose()
 
 
 async def test_a_tool_that_blocks_does_not_block_another_tool():
     tools = executor("block_in_async", "take_lock")
-    blocking = asyncio.create_task(answer(tools, "block_in_async", seconds=1.0))
-    await answer(tools, "take_lock")
+    blocking = asyncio.create_task(answer(tools, "block_in_async"))
+    await until_it_blocks()
+    assert (await answer(tools, "take_lock")).text == "taken"
     assert not blocking.done()
-    await blocking
+    _release.set()
+    assert (await blocking).text == "released"
     await tools.aclose()
 
 
 async def test_calls_of_a_sync_function_run_at_once_however_few_processors_there_are():
-    tools = executor("block_in_def")
-    started = time.monotonic()
-    results = await asyncio.gather(*(answer(tools, "block_in_def", seconds=0.5) for _ in range(64)))
-    assert time.monotonic() - started < 64 * 0.5 / 4
-    assert {result.text for result in results} == {"blocked"}
+    tools = executor("meet_fifteen_others")
+    results = await asyncio.gather(*(answer(tools, "meet_fifteen_others") for _ in range(64)))
+    assert {result.text for result in results} == {"met"}
     await tools.aclose()
 
 
