@@ -29,6 +29,12 @@ def prefer_this_thread() -> None:
         _set(nice=nice)
 
 
+def ask_for_short_slices() -> None:
+    """Have the calling thread run soon after it wakes up, with no larger share; what it forks does not."""
+    if os.sched_getscheduler(0) == os.SCHED_OTHER:
+        _set(nice=os.getpriority(os.PRIO_PROCESS, 0))
+
+
 def _set(*, nice: int) -> bool:
     """Tell the kernel; return whether it agrees."""
     number = _SCHED_SETATTR.get(os.uname().machine)

@@ -4,15 +4,17 @@
 
 In each round, first the throughput of trivial programs is measured, each in a request of its own, as many in flight as keep the
 judge busy. Then, at once, for the speed of a virtual machine changes from minute to minute, calls of the same program come as
-a Poisson process of `--load` times that rate, each in a request of its own whether or not earlier ones are answered.
+a Poisson process of `--load` times that rate, each in a request of its own whether or not earlier ones are answered. Then the
+throughput is measured again: where it has changed by more than a tenth, the load was not the one that was asked for. Such a
+round is shown, with a `-` behind its number, and does not count; others take its place, up to three times `--rounds` in all.
 
 Overhead of a call = the time from the moment it was due (not sent: a late generator hides nothing) to the moment its verdict
 was read, less the verdict's `wall_time_s`, which runs from the start of the program to its end. So it holds HTTP, the queue,
 setting up and cleaning up the jail, and the client. The same generator at the same rate against `GET /v1/ready`, which does
 nothing, says what HTTP and the client take of that; `late` is how long after its due time a request was begun.
 
-It ends with exit code 1 and the reason if, in the median of the rounds, the median of the overhead is above 6 ms or its 99th
-percentile above 30 ms.
+It ends with exit code 1 and the reason if, in the median of the rounds that count (of all rounds, where less than half of
+`--rounds` do), the median of the overhead is above 6 ms or its 99th percentile above 30 ms.
 """
 
 import asyncio
@@ -37,6 +39,10 @@ from benchmarks.judge.speed import measure
 _NUM_WARM_UP = 1000
 _SINGLES_IN_FLIGHT = 32
 _THROUGHPUT_S = 3.0
+_STEADY = 0.1
+"""By which the throughput may change in a round that counts."""
+_MOST_TRIES = 3
+"""For each round that is to count."""
 _PATH = "/v1/submissions"
 _MOST_OVERHEAD_MS = {"p50": 6.0, "p99": 30.0}
 
@@ -81,6 +87,11 @@ class Samples:
     late_s: list[float] = field(default_factory=list)
     ready_s: list[float] = field(default_factory=list)
     cpu: list[CpuTime] = field(default_factory=list)
+
+    @property
+    def judge_cpu_s(self) -> float:
+        """CPU time of the server and of all below it."""
+        return sum(used.server_s + used.below_s for used in self.cpu)
 
     def add(self, other: "Samples") -> None:
         """Add what another round saw."""
@@ -149,17 +160,38 @@ async def measure_overhead(*, load: float, seconds: float, rounds: int) -> repor
         print(f"isolation tier {isolation}")
         await measure(server, TRIVIAL, _NUM_WARM_UP, "warm-up")
         per_s = (await measure(server, TRIVIAL, _NUM_WARM_UP, "warm-again")).programs_per_s
-        for number in range(rounds):
-            throughput = await singles_per_s(server, round(per_s * _THROUGHPUT_S), f"closed-{number}")
-            rate = load * throughput
-            samples = await run_round(server, round(rate * seconds), rate, seed=number)
-            overhead_ms = report.percentiles(samples.overhead_s, scale=1000)
-            rows.append({"round": number + 1, "programs/s": throughput, "arrivals/s": rate, **overhead_ms})
+        num_closed = round(per_s * _THROUGHPUT_S)
+        num_steady = 0
+        for number in range(_MOST_TRIES * rounds):
+            before = await singles_per_s(server, num_closed, f"before-{number}")
+            samples = await run_round(server, round(load * before * seconds), load * before, seed=number)
+            after = await singles_per_s(server, num_closed, f"after-{number}")
+            is_steady = abs(after / before - 1) <= _STEADY
+            num_steady += is_steady
+            rows.append(
+                {
+                    "round": f"{number + 1}{'' if is_steady else '-'}",
+                    "programs/s": before,
+                    "after": after,
+                    "arrivals/s": load * before,
+                    "CPU ms": 1000 * samples.judge_cpu_s / len(samples.overhead_s),
+                    **report.percentiles(samples.overhead_s, scale=1000),
+                }
+            )
             together.add(samples)
+            if num_steady == rounds:
+                break
     report.print_table("milliseconds of overhead", rows)
-    medians = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
-    report.print_table("medians of the rounds", [medians])
+    medians = medians_of(rows, at_least=rounds / 2)
+    report.print_table(f"medians of the {num_steady} rounds that count, of {len(rows)}", [medians])
     return {"isolation": isolation, "rounds": rows, "medians": medians, **_report(together)}
+
+
+def medians_of(rows: Sequence[report.Row], *, at_least: float) -> report.Row:
+    """Return the medians of the rounds in which the throughput was steady, or of all, where there are too few of those."""
+    steady = [row for row in rows if not str(row["round"]).endswith("-")]
+    counted = steady if len(steady) >= at_least else rows
+    return {name: statistics.median(row[name] for row in counted) for name in rows[0] if name != "round"}
 
 
 def _report(samples: Samples) -> report.Row:
