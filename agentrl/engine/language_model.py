@@ -1,11 +1,12 @@
 """The model of the embedded engine: loading it, running it over the KV cache, and replacing its weights in place."""
 
+import sys
 from collections.abc import Sequence
-from typing import cast
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agentrl.config.schema import ModelSection
@@ -28,18 +29,22 @@ class LanguageModel:
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attend)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                section.path, dtype=getattr(torch, section.dtype), attn_implementation=ATTENTION_NAME
-            )
+            settings = {"dtype": getattr(torch, section.dtype), "attn_implementation": ATTENTION_NAME}
+            model: Any = AutoModelForCausalLM.from_pretrained(section.path, **settings)
         except (OSError, ValueError) as error:
             raise ConfigError(f"`model.path`: cannot load a causal LM from {section.path}: {error}") from error
-        self._model = cast(torch.nn.Module, model)  # transformers wraps `to` in a way that type checkers misread
-        self._model.requires_grad_(False).eval().to(self.device)
+        self._model = model.requires_grad_(False).eval().to(self.device)
         self.config = model.config.get_text_config()
         eos = model.generation_config.eos_token_id if model.generation_config else None
         self.eos_token_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
+        self.max_tokens: int = getattr(self.config, "max_position_embeddings", sys.maxsize)
         self.cache = KVCache(num_rows=num_rows)
-        self._try_out()
+        with torch.inference_mode():
+            self.extend(np.zeros((1, 2), dtype=np.int32), [Chunk(0, 0, 2)])
+        found, wanted = len(self.cache.layers), self.config.num_hidden_layers
+        if found != wanted:
+            problem = f"attention that the embedded engine can replace is in {found} of {wanted} layers"
+            raise ConfigError(f"`model.path`: {section.path}: {problem}: use another engine")
 
     def extend(self, token_ids: np.ndarray, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Run the new tokens of a step.
@@ -74,12 +79,3 @@ class LanguageModel:
         check_weights(own, source)
         for name, tensor in list(read_tensors(source)):  # all of them, views as yet, before the first is copied
             own[name].copy_(tensor)
-
-    def _try_out(self) -> None:
-        with torch.inference_mode():
-            self.extend(np.zeros((1, 2), dtype=np.int32), [Chunk(0, 0, 2)])
-        if len(self.cache.keys) != self.config.num_hidden_layers:
-            raise ConfigError(
-                f"`model.path`: only {len(self.cache.keys)} of {self.config.num_hidden_layers} layers of"
-                f" {type(self._model).__name__} use attention that the embedded engine can replace: use another engine"
-            )

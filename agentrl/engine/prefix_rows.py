@@ -30,10 +30,8 @@ class PrefixRows:
 
     def __init__(self, *, num_rows: int, max_tokens: int) -> None:
         self.token_ids = np.zeros((num_rows, max_tokens), dtype=np.int32)
-        self.num_tokens = np.zeros(num_rows, dtype=np.int64)
-        self.num_computed = np.zeros(num_rows, dtype=np.int64)
+        self.num_tokens, self.num_computed, self._last_used = np.zeros((3, num_rows), dtype=np.int64)
         self.running = np.zeros(num_rows, dtype=bool)
-        self._last_used = np.zeros(num_rows, dtype=np.int64)
 
     def place(self, prompt_ids: np.ndarray) -> Placement | None:
         """Give a prompt the row that saves most: a parked one, or the least recently used one with a prefix copied into it.

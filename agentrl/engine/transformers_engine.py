@@ -4,14 +4,17 @@ It runs where vLLM is not installed, and is meant for CPU. Requests come and go 
 model, a scheduler decides what each step computes (`batch_scheduler`), the turns of a trajectory and the samples of a prompt
 share what is already computed (`prefix_rows`, `kv_cache`).
 
-It does NOT do tensor parallelism, paged memory, sliding-window or linear attention, LoRA or structured output.
+It does NOT do tensor parallelism, paged memory, sliding-window or linear attention, LoRA or structured output. All of it
+stays below 400 lines of code.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -37,18 +40,13 @@ class TransformersEngine:
     """
 
     def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
-        self._section = model
-        self._num_rows = rollout.max_concurrent_trajectories
-        self._max_tokens = rollout.max_prompt_tokens + rollout.max_response_tokens
+        self._section, self._rollout = model, rollout
         num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
         # One thread: what else touches the model and the scheduler runs between two steps, in the order it was asked for.
         self._thread = ThreadPoolExecutor(1, "agentrl-engine", torch.set_num_threads, (num_threads,))
-        self._seeds = torch.Generator()
+        self._is_stepping = False
         self._open: dict[str, Request] = {}
-        self._wanted = asyncio.Event()
         self._over: EngineError | None = None
-        self._work: asyncio.Task[None] | None = None
-        self._model: LanguageModel
         self._scheduler: BatchScheduler
 
     async def start(self) -> None:
@@ -57,8 +55,7 @@ class TransformersEngine:
         Raises:
             ConfigError: the model cannot be loaded, or not run by this engine.
         """
-        await self._run(self._load)
-        self._work = asyncio.create_task(self._step_while_wanted())
+        await self._call(self._load)
 
     async def generate(
         self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
@@ -72,27 +69,25 @@ class TransformersEngine:
             EngineError: the prompt is empty, too long or not of this vocabulary, the id is in use, the logits are not
                 finite, or the engine died or was closed.
         """
-        vocabulary_size = self._model.config.vocab_size
-        check_request(
-            token_ids, params, request_id, self._open, max_tokens=self._max_tokens, vocabulary_size=vocabulary_size
-        )
-        if self._over is not None:
-            raise self._over
-        loop, max_tokens = asyncio.get_running_loop(), min(params.max_tokens, self._max_tokens - len(token_ids))
+        scheduler, model = self._scheduler, self._scheduler.model
+        limits = {"max_tokens": scheduler.max_tokens, "vocabulary_size": model.config.vocab_size}
+        check_request(token_ids, params, request_id, self._open, **limits)
+        max_tokens = min(params.max_tokens, scheduler.max_tokens - len(token_ids))
+        seed = (
+            secrets.randbits(63) if params.seed is None else params.seed % 2**63
+        )  # any int is one, torch takes 64 bits
         self._open[request_id] = request = Request(
             request_id=request_id,
             prompt_ids=np.asarray(token_ids, dtype=np.int32),
             params=params,
-            max_tokens=max_tokens,
-            stop_token_ids=self._model.eos_token_ids.union(params.stop_token_ids),
-            uniforms=self._uniforms(params.seed, max_tokens) if params.temperature else [],
-            future=loop.create_future(),
+            stop_token_ids=model.eos_token_ids.union(params.stop_token_ids),
+            uniforms=torch.rand(max_tokens, generator=torch.Generator().manual_seed(seed)).tolist(),
         )
-        timer = loop.call_later(deadline.remaining_s(), self._end, request)
-        self._scheduler.waiting.append(request)
-        self._wanted.set()
+        request.future.set_running_or_notify_cancel()  # whoever awaits it may be cancelled, it ends on the compute thread
+        timer = asyncio.get_running_loop().call_later(deadline.remaining_s(), self._end, request)
         try:
-            return await request.future
+            self._submit(lambda: scheduler.waiting.append(request))
+            return await asyncio.wrap_future(request.future)
         finally:
             timer.cancel()
             del self._open[request_id]
@@ -101,33 +96,31 @@ class TransformersEngine:
     async def abort(self, request_id: str) -> None:
         """End a request with what it has; unknown ids are ignored."""
         if request := self._open.get(request_id):
-            self._end(request)
-            await asyncio.wait([request.future])
+            await self._call(lambda: self._scheduler.end(request))
 
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
         """Stop sampling; returns when nothing is computed any more. Requests that come meanwhile wait."""
         self._scheduler.admits, self._scheduler.steps = False, mode == "wait"
-        self._wanted.set()
-        running = await self._run(lambda: [request.future for request in self._scheduler.running])
-        if mode == "wait" and running:
-            await asyncio.wait(running)
-        elif mode == "abort":
+        if mode == "abort":
             await asyncio.gather(*map(self.abort, list(self._open)))
+        running = await self._call(lambda: [request.future for request in self._scheduler.running.values()])
+        if mode == "wait":
+            await asyncio.gather(*map(asyncio.wrap_future, running), return_exceptions=True)
 
     async def resume(self) -> None:
         """Go on after `pause`."""
         self._scheduler.admits = self._scheduler.steps = True
-        self._wanted.set()
+        await self._call(self._scheduler.stats)
 
     async def sleep(self, level: int) -> None:
         """Free the KV cache; requests wait until `wake`. The weights stay, whatever the level: on CPU they are on the host."""
         self._scheduler.is_awake = False
-        await self._run(self._scheduler.drop_cache)
+        await self._call(self._scheduler.drop_cache)
 
     async def wake(self, tags: tuple[str, ...]) -> None:
         """Undo `sleep`, once `kv_cache` is among the tags."""
         self._scheduler.is_awake |= "kv_cache" in tags
-        self._wanted.set()
+        await self._call(self._scheduler.stats)
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
         """Replace the weights between two steps. Running requests go on, computed again from their tokens.
@@ -135,62 +128,60 @@ class TransformersEngine:
         Raises:
             EngineError: names or shapes are not those of the model, or the publisher is gone; nothing has changed then.
         """
-
-        def load() -> None:
-            self._model.load_weights(source)
-            self._scheduler.weights_changed(version)
-
-        await self._run(load)
+        await self._call(lambda: self._scheduler.load_weights(source, version))
 
     async def stats(self) -> EngineStats:
         """Return the load between two steps."""
-        return await self._run(self._scheduler.stats)
+        return await self._call(self._scheduler.stats)
 
     async def aclose(self) -> None:
         """Stop; open requests get an `EngineError`."""
-        self._fail(EngineDeadError("engine: it was closed"))
-        if self._work is not None:
-            self._work.cancel()
+        with contextlib.suppress(EngineError):
+            await self._call(lambda: self._fail(EngineDeadError("engine: it was closed")))
         await asyncio.to_thread(self._thread.shutdown)
 
-    async def _run(self, function: Callable[[], T]) -> T:
-        """Run a function on the compute thread, between two steps."""
+    async def _call(self, function: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._submit(function))
+
+    def _submit(self, function: Callable[[], T]) -> Future[T]:
+        """Have the compute thread run a function between two steps, and step from then on, as long as there is work."""
+
+        @torch.inference_mode()
+        def run() -> T:
+            result = function()
+            if not self._is_stepping:
+                self._is_stepping = True
+                self._thread.submit(self._step)
+            return result
+
         if self._over is not None:
             raise self._over
-        call = torch.inference_mode()(function)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        return self._thread.submit(run)
 
-    async def _step_while_wanted(self) -> None:
-        """Step as long as there is work. A bug in it ends the engine, and every open request with the cause."""
+    @torch.inference_mode()
+    def _step(self) -> None:
+        """Do one step, and queue the next behind what was asked for meanwhile. A bug ends the engine, and all requests."""
+        self._is_stepping = self._over is None and self._scheduler.is_busy
+        if not self._is_stepping:
+            return
         try:
-            while True:
-                self._wanted.clear()
-                for request in await self._run(self._scheduler.tick):
-                    request.hand_over()
-                if not self._scheduler.is_busy:
-                    await self._wanted.wait()
+            self._scheduler.step()
         except Exception as error:
             logger.exception("engine: a step failed")
             self._fail(EngineDeadError(f"engine: it died of {type(error).__name__}: {error}"))
+        self._thread.submit(self._step)
 
     def _end(self, request: Request) -> None:
-        request.is_wanted = False
-        self._wanted.set()
+        if not request.future.done():
+            self._thread.submit(self._scheduler.end, request)
 
     def _fail(self, error: EngineError) -> None:
-        self._over = self._over or error
-        for request in self._open.values():
+        self._over = error
+        for request in list(self._open.values()):
             if not request.future.done():
                 request.future.set_exception(error)
 
     def _load(self) -> None:
-        self._model = model = LanguageModel(self._section, num_rows=self._num_rows)
-        self._max_tokens = min(self._max_tokens, getattr(model.config, "max_position_embeddings", self._max_tokens))
-        self._scheduler = BatchScheduler(model, num_rows=self._num_rows, max_tokens=self._max_tokens)
-
-    def _uniforms(self, seed: int | None, count: int) -> list[float]:
-        if seed is None:
-            self._seeds.seed()
-        else:
-            self._seeds.manual_seed(seed % 2**63)  # any int is a seed, torch takes 64 bits
-        return torch.rand(count, generator=self._seeds).tolist()
+        model = LanguageModel(self._section, num_rows=self._rollout.max_concurrent_trajectories)
+        max_tokens = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
+        self._scheduler = BatchScheduler(model, max_tokens=min(max_tokens, model.max_tokens))

@@ -208,7 +208,9 @@ async def test_a_bug_fails_every_open_and_every_later_call_with_the_cause(
     engine = await start_engine(save_model(), max_concurrent_trajectories=1)
     tasks = [asyncio.create_task(ask_greedily(engine, [1, 2], 250, name=str(i))) for i in range(3)]
     await until_generated(engine, 1)
-    engine._model.cache.keys[0] = torch.zeros(1, 1, 512, 1)  # the next step finds a cache of the wrong shape
+    engine._scheduler.model.cache.layers[0] = torch.zeros(
+        2, 1, 1, 512, 1
+    )  # the next step finds a cache of the wrong shape
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(outcome, EngineDeadError)
         assert "it died of RuntimeError" in str(outcome)

@@ -160,7 +160,7 @@ async def test_sleep_frees_the_cache_and_requests_wait_until_wake(save_model: Sa
     engine = await start_engine(save_model())
     before = await ask_greedily(engine, PROMPT)
     await engine.sleep(1)
-    assert not engine._model.cache.keys
+    assert not engine._scheduler.model.cache.layers
     held = asyncio.create_task(ask_greedily(engine, PROMPT))
     await engine.wake(("weights",))
     await asyncio.sleep(0.05)

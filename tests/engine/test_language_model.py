@@ -67,9 +67,9 @@ def test_growing_and_copying_rows_keeps_the_numbers(save_model: Callable[..., st
     model.cache.copy_prefix(0, 2, 200)
     tokens = TOKENS.copy()
     tokens[2] = TOKENS[0]
-    capacity = model.cache.keys[0].shape[2]
+    capacity = model.cache.layers[0].shape[3]
     logits = model.extend(tokens, [Chunk(1, 50, 51), Chunk(2, 200, 280), Chunk(0, 200, 290)])
-    assert model.cache.keys[0].shape[2] > capacity
+    assert model.cache.layers[0].shape[3] > capacity
     for got, (row, length) in zip(logits, [(1, 51), (0, 280), (0, 290)], strict=True):
         torch.testing.assert_close(got, reference(folder, row, length), atol=1e-5, rtol=1e-5)
 
