@@ -11,7 +11,7 @@ from code_judge_server.api.body_limit import LimitBody
 from code_judge_server.api.http_errors import install_error_handlers
 from code_judge_server.api.http_guards import CountRequests, RequireLocalHost, RequireToken
 from code_judge_server.api.native_api import state_router, submission_router
-from code_judge_server.api.openapi_page import document_refusals
+from code_judge_server.api.openapi_page import add_docs_page, document_refusals
 from code_judge_server.compatible.code_judge_api import code_judge_router
 from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_router
 from code_judge_server.judging.judge import Judge, create_judge
@@ -57,7 +57,7 @@ def create_app(settings: Settings, executor: Executor) -> FastAPI:
             sessions.close_all()
             await executor.aclose()
 
-    app = FastAPI(title="code judge", version=__version__, lifespan=lifespan)
+    app = FastAPI(title="code judge", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.queue = queue
     app.state.metrics = metrics
     app.routes.extend(submission_router(settings, queue, languages).routes)  # which takes less time than to include it
@@ -66,6 +66,7 @@ def create_app(settings: Settings, executor: Executor) -> FastAPI:
     app.include_router(sandbox_fusion_router(settings, queue, languages))
     app.include_router(session_router(sessions))
     document_refusals(app)
+    add_docs_page(app)
     install_error_handlers(app)
     install_session_errors(app)
     metrics.watch(lambda: health_of(""), executor)

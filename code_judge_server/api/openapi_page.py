@@ -1,10 +1,20 @@
-"""The page of the API at `/docs` and `/openapi.json`, where it differs from what FastAPI writes by itself."""
+"""The description of the API at `/openapi.json` and `/docs`, where it differs from what FastAPI writes by itself."""
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+
+from code_judge_server.api.docs_page import docs_page
 
 _BODY = {"application/json": {"schema": {"$ref": "#/components/schemas/Rejection"}}}
+
+
+def add_docs_page(app: FastAPI) -> None:
+    """Serve the page `/docs`."""
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(docs_page(app.openapi()), media_type="text/html; charset=utf-8")
 
 
 def document_refusals(app: FastAPI) -> None:
@@ -13,9 +23,9 @@ def document_refusals(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         page = make()
-        operations = [methods["post"] for methods in page["paths"].values() if "post" in methods]
-        for operation in operations:
+        for operation in (operation for methods in page["paths"].values() for operation in methods.values()):
             operation["responses"].pop("422", None)
+        for operation in (methods["post"] for methods in page["paths"].values() if "post" in methods):
             for status, response in operation["responses"].items():
                 if status != "200":
                     response["content"] = _BODY

@@ -1,0 +1,81 @@
+"""The page `/docs`: the OpenAPI description as plain HTML, without scripts, so that it needs nothing from elsewhere."""
+
+import json
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+_STYLE = """
+body { font: 15px/1.45 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+h2 { margin-top: 2.2rem; border-top: 1px solid #ccc; padding-top: .8rem }
+table { border-collapse: collapse; width: 100% }
+td { border: 1px solid #ddd; padding: .3rem .5rem; vertical-align: top }
+code { font-size: 14px; overflow-wrap: anywhere }
+"""
+_REFERENCE = "#/components/schemas/"
+
+
+def docs_page(description: Mapping[str, Any]) -> str:
+    """Return the page of an OpenAPI description: endpoints first, then every format with its fields.
+
+    Args:
+        description: As `FastAPI.openapi` gives it.
+    """
+    title = escape(description["info"]["title"])
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
+    ]
+    parts += ["<p>For programs: <a href=openapi.json>openapi.json</a></p><h2>Endpoints</h2>"]
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            parts.append(f"<h3><code>{method.upper()} {escape(path)}</code></h3>")
+            parts.append(
+                f"<p>{escape(operation.get('description', ''))}</p><table>{''.join(_answers(operation))}</table>"
+            )
+    parts.append("<h2>Formats</h2>")
+    for name, schema in description["components"]["schemas"].items():
+        parts.append(f"<h3 id={escape(name)}>{escape(name)}</h3><p>{escape(schema.get('description', ''))}</p>")
+        parts.append(f"<table>{''.join(_fields(schema))}</table>")
+    return "\n".join(parts)
+
+
+def _answers(operation: Mapping[str, Any]) -> Iterator[str]:
+    if (body := operation.get("requestBody")) is not None:
+        yield f"<tr><td>takes<td>{_content(body)}"
+    for parameter in operation.get("parameters", []):
+        name = f"{escape(parameter['in'])} <code>{escape(parameter['name'])}</code>"
+        yield f"<tr><td>{name}<td>{escape(parameter.get('description', ''))}"
+    for status, response in operation["responses"].items():
+        yield f"<tr><td>{escape(status)}<td>{escape(response.get('description', ''))} {_content(response)}"
+
+
+def _content(part: Mapping[str, Any]) -> str:
+    kinds = part.get("content", {}).items()
+    return ", ".join(f"<code>{escape(kind)}</code> {_type(content.get('schema', {}))}" for kind, content in kinds)
+
+
+def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
+    if "properties" not in schema:
+        yield f"<tr><td>{_type(schema)}"
+    required = schema.get("required", [])
+    for name, field in schema.get("properties", {}).items():
+        default = "required" if name in required else f"default <code>{escape(json.dumps(field.get('default')))}</code>"
+        yield f"<tr><td><code>{escape(name)}</code><td>{_type(field)}, {default}<td>{escape(field.get('description', ''))}"
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """Name a type, with links to those that have names."""
+    if "$ref" in schema:
+        name = escape(schema["$ref"].removeprefix(_REFERENCE))
+        return f"<a href=#{name}>{name}</a>"
+    if "anyOf" in schema:
+        return " or ".join(map(_type, schema["anyOf"]))
+    if "enum" in schema:
+        return " or ".join(f"<code>{escape(json.dumps(value))}</code>" for value in schema["enum"])
+    if "const" in schema:
+        return f"<code>{escape(json.dumps(schema['const']))}</code>"
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if isinstance(values := schema.get("additionalProperties"), Mapping):
+        return f"object of {_type(values)}"
+    return escape(str(schema.get("type", "anything")))
