@@ -100,7 +100,7 @@ class LoopLag:
 
     def _watch(self) -> None:
         held: Call | None = None
-        with tempfile.TemporaryFile() as stacks:
+        with tempfile.TemporaryFile(buffering=0) as stacks:
             while not self._stopped.wait(_INTERVAL_S):
                 seen = None
                 if clock.now() - self._beat_at > _INTERVAL_S + _LOOK_AFTER_S:
@@ -137,7 +137,7 @@ def stack_of(thread: int, scratch: BinaryIO) -> list[Call]:
 
     Args:
         thread: Its `threading.get_ident()`.
-        scratch: A file that is overwritten.
+        scratch: A file without a buffer, which is overwritten.
     """
     scratch.seek(0)
     scratch.truncate()

@@ -57,7 +57,7 @@ async def judge_in_process(folder: Path, *, isolation: str = "D", **settings: An
     limits = {
         "max_cpu_time_s": 2,
         "default_cpu_time_s": 1,
-        "max_wall_time_s": 20,
+        "max_wall_time_s": 100,
         "max_memory_mb": 256,
         "num_slots": 1,
         "spare_slots": 1,

@@ -47,7 +47,8 @@ async def test_a_compiler_gets_the_memory_that_the_settings_allow(
         modest = await judge.verdict(language="c", code="int main(void) { return 0; }")
     assert verdict.status == status
     if status == "compile_error":
-        assert 48 * MIB <= verdict.peak_memory_bytes < 120 * MIB, "tier D looks only now and then"
+        most_mb = 64 if tier == "A" else 512  # tier D looks only now and then
+        assert 48 * MIB <= verdict.peak_memory_bytes < most_mb * MIB
         assert "killed" in verdict.stderr.lower()
     assert modest.status == "accepted"
 

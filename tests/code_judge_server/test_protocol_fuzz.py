@@ -24,7 +24,7 @@ from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.sandbox import Job, JobLimits, Outcome
 from code_judge_server.schemas import IsolationTier
 
-_ANSWER_TIMEOUT_S = 20.0
+_ANSWER_TIMEOUT_S = 60.0
 LIMITS = {"cpu_time_s": 2.0, "memory_bytes": 1 << 28, "max_tasks": 16, "disk_bytes": 1 << 20}
 JOB = {
     "kind": "job",
@@ -267,8 +267,8 @@ async def judged_by_a_false_slot(messages: list[tuple[bytes, int]]) -> object:
             for data, num_descriptors in messages:
                 with suppress(OSError):  # it has been given up already, or takes no more
                     send_raw(theirs, data, num_descriptors)
-        outcome = (await asyncio.wait_for(asyncio.gather(running.outcome, return_exceptions=True), 10))[0]
-        await asyncio.wait_for(idle.wait(), 1)
+        outcome = (await asyncio.wait_for(asyncio.gather(running.outcome, return_exceptions=True), 60))[0]
+        await asyncio.wait_for(idle.wait(), 60)
         return outcome
     finally:
         slot.die("the test is over")

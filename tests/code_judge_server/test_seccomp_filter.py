@@ -33,7 +33,7 @@ def run_held(code: str, folder: Path, *, namespaces: bool, own_users: bool) -> d
             [sys.executable, "-c", f"{PUT_ON}{code}\nprint(json.dumps(result))", str(filter_file), str(folder)],
             pass_fds=[filter_file],
             stdout=subprocess.PIPE,
-            timeout=60,
+            timeout=200,
             check=True,
         )
     finally:

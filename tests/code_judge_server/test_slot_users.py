@@ -39,7 +39,7 @@ try:
         socket.send_fds(pairs[-1][0], [b"x"], [null] * 100)
 except OSError as error:
     print(error, flush=True)
-time.sleep(60)
+time.sleep(90)
 """
 HONEST = """
 import fcntl, os, select, socket
@@ -60,14 +60,24 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    settings = ["--num-slots", "2", "--spare-slots", "2", "--max-sessions", "1", *WITHOUT_MODULES]
+    settings = [
+        "--num-slots",
+        "2",
+        "--spare-slots",
+        "2",
+        "--max-sessions",
+        "1",
+        "--max-wall-time-s",
+        "100",
+        *WITHOUT_MODULES,
+    ]
     folder = tmp_path_factory.mktemp("judge")
     with running_judge(folder, *settings, isolation="B", ordinary_user=True, may_set_uid=True) as server:
         yield server
 
 
 def submission(code: str, number: int) -> dict[str, Any]:
-    return {"id": f"{number}", "code": textwrap.dedent(code), "limits": {"wall_time_s": 20.0}}
+    return {"id": f"{number}", "code": textwrap.dedent(code), "limits": {"wall_time_s": 100.0}}
 
 
 def test_the_judge_says_that_its_slots_have_users(judge: JudgeProcess) -> None:
@@ -80,7 +90,7 @@ def test_the_judge_says_that_its_slots_have_users(judge: JudgeProcess) -> None:
 def test_a_flood_of_pipes_and_passed_descriptors_takes_nothing_from_a_neighbour(judge: JudgeProcess) -> None:
     alone = judge.judge(**submission(HONEST, 0))
     assert (alone["status"], alone["stdout"]) == ("accepted", f"{PIPE_BYTES}\n1\n1000 1000\n"), alone
-    with httpx.Client(base_url=judge.url, timeout=60) as other, ThreadPoolExecutor() as pool:
+    with httpx.Client(base_url=judge.url, timeout=100) as other, ThreadPoolExecutor() as pool:
         flood = pool.submit(other.post, "/v1/submissions", json=submission(FLOOD, 1))
         wait_until(lambda: judge.http.get("/v1/health").json()["num_running"] == 1, timeout_s=60)
         wait_until(lambda: num_descriptors_of_others() >= MANY_DESCRIPTORS, timeout_s=60)
@@ -111,11 +121,11 @@ print(len(data))
 
 
 def test_the_judge_sees_what_processes_of_such_a_user_share_and_what_they_do_not(judge: JudgeProcess) -> None:
-    limits = {"memory_bytes": 256 << 20, "wall_time_s": 20.0}
+    limits = {"memory_bytes": 256 << 20, "wall_time_s": 100.0}
     shared = judge.judge(code=SHARED, limits=limits)
     assert (shared["status"], shared["stdout"]) == ("accepted", f"{90 << 20}\n"), shared
     written = SHARED.replace(
-        "        time.sleep(1.5)", "        data[::4096] = bytes(90 * 256)\n        time.sleep(15)"
+        "        time.sleep(1.5)", "        data[::4096] = bytes(90 * 256)\n        time.sleep(60)"
     )
     assert judge.judge(code=written, limits=limits)["status"] == "memory_limit_exceeded"
 

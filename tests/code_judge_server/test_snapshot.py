@@ -25,7 +25,7 @@ def test_a_fork_that_resumes_finds_all_as_it_was(tmp_path: Path, options: list[s
     sources = [str(DRIVER), str(JAIL / "snapshot.c")]
     command = [str(COMPILER), *options, "-Wall", "-Wextra", "-Werror", f"-I{JAIL}", *sources, "-o", str(program)]
     subprocess.run(command, check=True)
-    ran = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([program], capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, (ran.returncode, ran.stdout, ran.stderr)
     found = dict(line.split() for line in ran.stdout.splitlines())
     assert len(found) == 11

@@ -141,7 +141,7 @@ async def test_nothing_is_lost_when_the_only_judge_is_told_to_stop_in_the_middle
     with judges(0) as running:
         running.append(stopping)
         async with client_of(stopping) as client:
-            code = "import time; time.sleep(1); print('done')"
+            code = "import time; time.sleep(4); print('done')"
             verdicts = [asyncio.create_task(client.run(code, deadline=Deadline.after(200))) for _ in range(4)]
             await until(lambda: stopping.num_running() == 2)
             stopping.process.terminate()

@@ -66,7 +66,7 @@ def test_the_stack_of_a_thread_that_goes_on_meanwhile_is_one_that_it_had():
     thread = threading.Thread(target=count, args=(stopped,))
     thread.start()
     assert thread.ident is not None
-    with tempfile.TemporaryFile() as scratch:
+    with tempfile.TemporaryFile(buffering=0) as scratch:
         stacks = {tuple(call.function for call in stack_of(thread.ident, scratch)) for _ in range(300)}
         stopped.set()
         thread.join()
@@ -74,8 +74,6 @@ def test_the_stack_of_a_thread_that_goes_on_meanwhile_is_one_that_it_had():
     bottom = ("count", "run", "_bootstrap_inner", "_bootstrap")
     assert any(stack[-4:] == bottom for stack in stacks)
     assert stacks <= {
-        (),
-        ("_bootstrap",),
         bottom[2:],
         bottom[1:],
         bottom,

@@ -109,17 +109,13 @@ async def test_processes_killed_from_outside_are_replaced(pool: EquivalencePool)
     assert pool.num_given_up == 0
 
 
-async def kill_busy_processes(until: asyncio.Task[bool]) -> None:
-    """Kill whichever process computes most, again and again."""
+async def kill_comparing_processes(pool: EquivalencePool, until: asyncio.Task[bool]) -> None:
+    """Kill each process that is to compare something, and has it for a moment."""
     while not until.done():
-        before = {process: process.cpu_times().user for process in worker_processes()}
-        await asyncio.sleep(0.5)
-        spent_s = {
-            process: process.cpu_times().user - user_s for process, user_s in before.items() if process.is_running()
-        }
-        busiest = max(spent_s, key=lambda process: spent_s[process])
-        if spent_s[busiest] >= 0.03:  # an idle one spends none
-            busiest.kill()
+        await asyncio.sleep(0.2)
+        for process in pool._processes:
+            if process._comparing:
+                process._process.kill()
 
 
 async def test_an_answer_that_kills_its_process_gets_one_more_chance_and_is_then_wrong(
@@ -128,7 +124,7 @@ async def test_an_answer_that_kills_its_process_gets_one_more_chance_and_is_then
     pool = EquivalencePool(num_processes=2, timeout_s=250.0)
     await pool.start(deadline=Deadline.after(100))
     check = asyncio.create_task(pool.equivalent("1", HANGS, deadline=soon()))
-    await kill_busy_processes(until=check)
+    await kill_comparing_processes(pool, until=check)
     assert not await check
     assert pool.num_given_up == 1
     assert [record.message[:28] for record in caplog.records] == ["answer check: a process died"] * 2
