@@ -45,7 +45,7 @@ def is_up(url: str) -> bool:
 
 
 def num_judged(url: str, token: str) -> float:
-    page = httpx.get(f"{url}/metrics", headers={"Authorization": f"Bearer {token}"}).text
+    page = httpx.get(f"{url}/metrics", headers={"Authorization": f"Bearer {token}"}, timeout=100).text
     return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith("code_judge_verdicts_total"))
 
 
@@ -54,7 +54,7 @@ def test_there_is_a_judge_on_every_node_which_all_are_used_and_stop_with_the_run
         assert saw["outputs"] == [f"{number}\n" for number in range(NUM_PROGRAMS)]
         assert len({url.rpartition(":")[0] for url in saw["urls"]}) == 2
         assert all(num_judged(url, saw["token"]) > 0 for url in saw["urls"])
-        assert [httpx.get(f"{url}/v1/health").status_code for url in saw["urls"]] == [401, 401]
+        assert [httpx.get(f"{url}/v1/health", timeout=100).status_code for url in saw["urls"]] == [401, 401]
         files = [file for file in Path(saw["folder"]).rglob("*") if file.is_file()]
         assert any("raylet" in file.name for file in files)
         assert [file for file in files if saw["token"].encode() in file.read_bytes()] == []

@@ -163,8 +163,8 @@ def test_requests_without_the_token_are_a_401(tmp_path: Path) -> None:
         assert judge.judge(code="print(1)")["stdout"] == "1\n"
         for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "right"}):
             for path in ("/run", "/v1/submissions/batch"):
-                assert httpx.post(judge.url + path, json={}, headers=wrong).status_code == 401
-            assert httpx.get(judge.url + "/v1/health", headers=wrong).status_code == 401
+                assert httpx.post(judge.url + path, json={}, headers=wrong, timeout=100).status_code == 401
+            assert httpx.get(judge.url + "/v1/health", headers=wrong, timeout=100).status_code == 401
         program = judge.judge(code="import os; print(open(f'/proc/{os.getppid()}/environ').read())")
         assert "right" not in program["stdout"]
 

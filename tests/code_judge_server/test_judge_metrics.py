@@ -57,7 +57,7 @@ def test_metrics_need_the_token_and_probes_do_not(tmp_path: Path) -> None:
             ("/v1/ready", 200),
             ("/ping", 200),
         ):
-            assert httpx.get(judge.url + path).status_code == status, path
+            assert httpx.get(judge.url + path, timeout=100).status_code == status, path
             assert judge.http.get(path).status_code == 200
 
 

@@ -47,7 +47,7 @@ def test_the_best_tier_is_used_although_the_weakest_is_permitted() -> None:
     best = find_tier()
     with announced("--require-isolation", "D") as lines:
         address = lines[0].removeprefix("listening on ")
-        health = httpx.get(f"{address}/v1/health").json()
+        health = httpx.get(f"{address}/v1/health", timeout=100).json()
     assert health["isolation"] == best.tier
     assert [canary["name"] for canary in health["canaries"]] == [canary.name for canary in best.canaries]
     assert lines[1].startswith(f"  isolation  tier {best.tier}: ")
@@ -61,7 +61,7 @@ def test_the_best_tier_is_used_although_the_weakest_is_permitted() -> None:
 def test_the_start_page_names_address_tier_canaries_slots_and_preload_sets() -> None:
     with announced("--require-isolation", "D", "--preloads", '{"more": ["json", "xml.dom"]}') as (first, *lines):
         address = first.removeprefix("listening on ")
-        health = httpx.get(f"{address}/v1/health").json()
+        health = httpx.get(f"{address}/v1/health", timeout=100).json()
     assert address.startswith("http://127.0.0.1:")
     page = {line[2:12].strip() or line.strip(): line[13:] for line in lines}
     assert page["isolation"].startswith(f"tier {health['isolation']}: ")

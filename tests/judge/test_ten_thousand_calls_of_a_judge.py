@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,11 +26,13 @@ MAX_CONNECTIONS = 9 * CONCURRENCY
 
 
 class InstantJudge:
-    """A server process, which can be killed and started again on the same port."""
+    """A server process, which can be killed and started again at the same address, which nobody else takes meanwhile."""
 
     def __init__(self, port: int = 0) -> None:
         script = Path(__file__).parent / "instant_judge.py"
-        arguments = ["--port", str(port), "--require-isolation", "D", "--exit-with-stdin", "--log-level", "error"]
+        host = f"127.{os.getpid() % 250 + 1}.{os.getpid() // 250 % 250}.200"
+        arguments = ["--host", host, "--port", str(port), "--require-isolation", "D", "--exit-with-stdin"]
+        arguments += ["--log-level", "error"]
         self.process = subprocess.Popen(
             [sys.executable, str(script), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -40,7 +43,7 @@ class InstantJudge:
     def metrics(self) -> dict[str, float]:
         """Return the sums of the metrics over their labels."""
         sums: dict[str, float] = {}
-        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+        for line in httpx.get(f"{self.url}/metrics", timeout=100).text.splitlines():
             if not line.startswith("#"):
                 name, _, value = line.rpartition(" ")
                 name = name.partition("{")[0]
