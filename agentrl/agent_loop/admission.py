@@ -44,6 +44,7 @@ class _Room:
     is_open: bool = True
     started_at: dict[int, float] = field(default_factory=dict)
     """Of each that has a place, by its number."""
+    is_empty: asyncio.Event = field(default_factory=asyncio.Event)
     prompt_tokens: int = 0
     max_tokens: int = 0
 
@@ -51,7 +52,11 @@ class _Room:
     def num_trajectories(self) -> int:
         return len(self.started_at)
 
+    def __post_init__(self) -> None:
+        self.is_empty.set()
+
     def add(self, place: Place) -> None:
+        self.is_empty.clear()
         self.started_at[place.number] = clock.now()
         self.prompt_tokens += place.num_prompt_tokens
         self.max_tokens += place.max_tokens
@@ -60,6 +65,8 @@ class _Room:
         del self.started_at[place.number]
         self.prompt_tokens -= place.num_prompt_tokens
         self.max_tokens -= place.max_tokens
+        if not self.started_at:
+            self.is_empty.set()
 
 
 class Admission:
@@ -134,6 +141,10 @@ class Admission:
     def close(self, engine: int) -> None:
         """Let nobody in there, until `reopen`; those who are there keep their places."""
         self._rooms[engine].is_open = False
+
+    async def emptied(self, engine: int) -> None:
+        """Return when nobody has a place there."""
+        await self._rooms[engine].is_empty.wait()
 
     def reopen(self, engine: int) -> None:
         """Let trajectories in there again."""

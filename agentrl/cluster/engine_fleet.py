@@ -6,6 +6,7 @@ can reach an engine that has not been given its weights.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,6 +43,10 @@ class Ledger(Protocol):
         """Give it work again."""
         ...
 
+    async def emptied(self, engine: int) -> None:
+        """Return when nothing runs on engine number `engine`."""
+        ...
+
     def fail(self, error: AgentRLError) -> None:
         """Raise `error` for everybody who waits for an engine, now and later: there is none, and there will be none."""
         ...
@@ -56,6 +61,8 @@ class _Seat:
     is_given_up: bool = False
     recovery: asyncio.Task[None] | None = None
     """Runs while the engine is closed."""
+    drains: bool = False
+    """It is closed, and goes on with what it has."""
     num_deaths: int = 0
     """Each soon after the one before."""
     opened_at: float = field(default_factory=clock.now)
@@ -117,6 +124,21 @@ class EngineFleet(Sequence[WorkerHandle]):
         if seat.handle is handle:
             self._close(seat, reason, is_certain=False)
 
+    def drain(self, index: int, *, within_s: float) -> None:
+        """Put an engine into another process, because the machine below it is about to go; nothing is counted as a death.
+
+        It gets nothing new from now on, and new weights as before. What is still on it after `within_s` seconds begins again on
+        another engine. The new process runs where Ray has room for it, and is opened with the current weights.
+        """
+        seat = self._seats[index]
+        if seat.recovery or seat.is_given_up:
+            return  # it is being put into a new process anyway
+        if self._ledger:
+            self._ledger.close(index)
+        seat.drains = True
+        seat.recovery = asyncio.create_task(self._move(seat, within_s))
+        seat.recovery.add_done_callback(self._note_bug)
+
     async def push(self, publish: Callable[[], Awaitable[WeightSource]], *, version: int) -> None:
         """Load what `publish` gives into every engine, and stamp it `version`.
 
@@ -129,7 +151,8 @@ class EngineFleet(Sequence[WorkerHandle]):
             if self._lost:
                 raise self._lost
             self._weights = await publish(), version
-            await all_of(self._push_to(seat) for seat in self._seats if not seat.recovery and not seat.is_given_up)
+            served = (seat for seat in self._seats if not seat.is_given_up and (seat.drains or not seat.recovery))
+            await all_of(self._push_to(seat) for seat in served)
 
     def take_num_deaths(self) -> int:
         """Return how many engines died since the last call."""
@@ -167,6 +190,19 @@ class EngineFleet(Sequence[WorkerHandle]):
         seat.recovery = asyncio.create_task(self._recover(seat, reason, is_certain=is_certain))
         seat.recovery.add_done_callback(self._note_bug)
 
+    async def _move(self, seat: _Seat, within_s: float) -> None:
+        logger.info("engine %d: drains, for at most %g s", seat.index, within_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                if self._ledger:
+                    await self._ledger.emptied(seat.index)
+        seat.drains = False
+        try:
+            await self._start_again(seat)
+            await self._load_and_open(seat)
+        except (TimeoutError, AgentRLError) as error:
+            await self._recover(seat, error, is_certain=True)
+
     async def _recover(self, seat: _Seat, reason: Exception, *, is_certain: bool) -> None:
         """Open the engine once it is known to live and has the current weights; in a new process if need be."""
         lives = not is_certain and await _answers(seat.handle)
@@ -176,9 +212,7 @@ class EngineFleet(Sequence[WorkerHandle]):
             try:
                 if not lives:
                     await self._start_again(seat)
-                async with self._weights_change:
-                    await self._load_weights(seat)
-                    self._open(seat)
+                await self._load_and_open(seat)
                 return
             except (TimeoutError, AgentRLError) as error:
                 lives, reason = False, error
@@ -202,6 +236,11 @@ class EngineFleet(Sequence[WorkerHandle]):
         seat.handle = self._launch(seat.index)
         async with asyncio.timeout(_START_TIMEOUT_S):
             await seat.handle.start()
+
+    async def _load_and_open(self, seat: _Seat) -> None:
+        async with self._weights_change:
+            await self._load_weights(seat)
+            self._open(seat)
 
     def _open(self, seat: _Seat) -> None:
         seat.recovery, seat.opened_at = None, clock.now()

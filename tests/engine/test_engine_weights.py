@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from agentrl.engine.transformers_engine import TransformersEngine
 from agentrl.errors import EngineError
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
-from tests.engine.engine_driver import ask_greedily, until_generated
+from tests.engine.engine_driver import ask_greedily, until_generated, until_present
 
 Start = Callable[..., Awaitable[TransformersEngine]]
 Save = Callable[..., str]
@@ -182,3 +182,42 @@ async def test_requests_that_run_when_the_engine_falls_asleep_go_on_after_wake(
     assert (await engine.stats()).kv_tokens_used == 0
     await engine.wake(("weights", "kv_cache"))
     assert (await task).token_ids == undisturbed.token_ids
+
+
+@pytest.mark.parametrize("wakes_first", [(), ("weights",)])
+@pytest.mark.parametrize("level", [1, 2])
+async def test_who_waits_for_a_sleeping_engine_is_answered_by_the_weights_that_came_before_it_woke(
+    save_model: Save,
+    start_engine: Start,
+    publisher: SharedMemoryPublisher,
+    level: int,
+    wakes_first: tuple[str, ...],
+) -> None:
+    old, new = save_model(seed=0), save_model(seed=1)
+    engine, fresh = await start_engine(old), await start_engine(new)
+    await ask_greedily(engine, PROMPT, name="parked")
+    await engine.sleep(level)
+    held = asyncio.create_task(ask_greedily(engine, PROMPT))
+    await until_present(engine, 1)
+    await engine.wake(wakes_first)
+    await engine.load_weights(publisher.publish(weights_of(new).items()), version=1)
+    assert not engine._scheduler.model.cache.layers
+    await engine.wake(("kv_cache",))
+    completion = await held
+    assert completion.token_ids == (await ask_greedily(fresh, PROMPT)).token_ids
+    assert completion.version_spans == ((0, 1),)
+
+
+async def test_an_engine_that_sleeps_while_it_is_paused_stays_paused_when_it_wakes(
+    save_model: Save, start_engine: Start
+) -> None:
+    engine = await start_engine(save_model())
+    await engine.pause("keep")
+    await engine.sleep(1)
+    held = asyncio.create_task(ask_greedily(engine, PROMPT))
+    await until_present(engine, 1)
+    await engine.wake(("weights", "kv_cache"))
+    stats = await engine.stats()
+    assert (stats.num_waiting, stats.num_generated_tokens) == (1, 0)
+    await engine.resume()
+    assert len((await held).token_ids) == 30
