@@ -2,13 +2,14 @@
 
 from typing import Literal
 
+from agentrl.cluster.engine_handle import PackedEngine
 from agentrl.config.schema import RunConfig
 from agentrl.engine.base import Engine, EngineStats
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
 
-class EngineWorker:
+class EngineWorker(PackedEngine):
     """Builds the engine that the config names, and hands every call on."""
 
     def __init__(self, config: RunConfig, role: str) -> None:

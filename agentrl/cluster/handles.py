@@ -30,7 +30,7 @@ class WorkerHandle:
         return f"WorkerHandle({self._name})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (WorkerHandle, (self._actor, self._name))
+        return (type(self), (self._actor, self._name))
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):

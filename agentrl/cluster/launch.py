@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.engine_handle import EngineHandle
 from agentrl.cluster.engine_worker import EngineWorker
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.cluster.learner import Learner, WeightSync
@@ -119,7 +120,7 @@ def _spawn_engines(config: RunConfig, num_gpus: float) -> EngineFleet:
         pool = ResourcePool(num_processes=1, num_gpus=num_gpus * gpus_per_engine(config))
         calls = config.rollout.max_concurrent_trajectories + _SPARE_CALLS
         [engine] = spawn(EngineWorker, pool, config, "engine", max_concurrency=calls, first_rank=index)
-        return engine
+        return EngineHandle.of(engine)
 
     return EngineFleet(launch, num_engines=config.rollout.num_engines)
 

@@ -65,6 +65,8 @@ def spawn(
         "num_cpus": pool.num_cpus,
         "num_gpus": pool.num_gpus,
         "max_concurrency": max_concurrency,
+        # Nobody reads Ray's record of every single call, and a rollout makes thousands a second.
+        "enable_task_events": False,
         "max_restarts": -1 if restart else 0,
         "runtime_env": {"env_vars": _WORKER_ENV | (env or {})},
     }

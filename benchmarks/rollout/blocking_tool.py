@@ -65,7 +65,7 @@ async def play(name: str, count: int) -> tuple[float, float]:
     async def run(index: int, prompt: Prompt) -> float:
         request = TrajectoryRequest(step=1, prompt=prompt, sample_index=0)
         summary, _ = await worker.run(request, engines[index % 2])  # pyright: ignore[reportArgumentType]  # it only samples
-        if summary.error or summary.num_failed_tool_calls:
+        if summary.failures or summary.num_failed_tool_calls:
             raise RuntimeError(f"not played as written: {summary}")
         return summary.wall_time_s
 

@@ -30,6 +30,8 @@ import uvloop
 from agentrl.agent_loop.chat_tokens import load_tokenizer
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.engine_handle import EngineHandle, PackedEngine
 from agentrl.cluster.runtime import guarded_run, ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.config.schema import JudgeSection, RewardSection, RolloutSection
@@ -53,7 +55,7 @@ _PYTHON_CALL = f'{{"name": "python_code_with_standard_io", "arguments": {{"code"
 _SIMULATED_CALL = f'{{"name": "simulated_tool", "arguments": {{"seed": 1, "note": "{_PROGRAM}"}}}}'
 
 
-class PacedEngine:
+class PacedEngine(PackedEngine):
     """Gives the turns of the script, each after a while."""
 
     def __init__(self, config: tuple[str, float, float], role: str) -> None:
@@ -114,10 +116,11 @@ async def play(worker: Any, engine: Any, config: WorkerConfig, count: int) -> No
     Raises:
         RuntimeError: one of them was not played as written.
     """
-    manager = AgentLoopManager(config.rollout, [engine], [worker], kv_tokens=[0], reward_timeout_s=60)
+    fleet = EngineFleet(lambda _: engine, num_engines=1)
+    manager = AgentLoopManager(config.rollout, fleet, [worker], kv_tokens=[0], reward_timeout_s=60)
     groups = await manager.collect(prompts(count), step=1, samples_per_prompt=1, on_finished=lambda _: None)
     for summary in (made.summary for group in groups for made in group.trajectories):
-        if (summary.num_turns, summary.num_failed_tool_calls, summary.error) != (_NUM_TURNS, 0, ""):
+        if (summary.num_turns, summary.num_failed_tool_calls, summary.failures) != (_NUM_TURNS, 0, ()):
             raise RuntimeError(f"not played as written: {summary}")
 
 
@@ -185,7 +188,7 @@ async def measure_with_ray(count: int, judge: LocalJudge) -> report.Row:
     idle_lags: list[float] = []
     with idle_lag(idle_lags):
         await worker.begin()
-        await play(worker, engine, config, count)
+        await play(worker, EngineHandle.of(engine), config, count)
         cpu_time_s, lags, computed = await worker.end()
     await worker.aclose()
     return _row("with Ray and HTTP", count, cpu_time_s, (lags, computed, idle_lags))
