@@ -108,6 +108,8 @@ class BatchSimulation:
         elif request in self.running:
             self._stop(request)
             self._keep(request)
+            if self._step is not None:
+                self._step.leave_out(request)
         if self._step is not None and not self.running:
             self._step = None
             self._begin_steps(now)
@@ -299,6 +301,11 @@ class _Steps:
     def shorten(self, now: float) -> None:
         """End with the step that is under way now."""
         self.num_steps = min(self.num_steps, max(1, math.ceil((now - self.starts_at) / self.step_s)))
+
+    def leave_out(self, request: SimulatedRequest) -> None:
+        """Go on without one that has been taken out; the steps take as long as they were to."""
+        self.prefills = [(other, num_tokens) for other, num_tokens in self.prefills if other is not request]
+        self.samplers = [other for other in self.samplers if other is not request]
 
     def forget(self, num_done: int) -> None:
         self.starts_at += num_done * self.step_s

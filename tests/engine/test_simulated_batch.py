@@ -181,3 +181,17 @@ def test_a_request_that_is_taken_out_keeps_its_full_steps_and_frees_its_place():
     batch.remove(first, 1.0)
     assert [other.request_id for other in batch.running] == ["b"]
     assert "b" in run_to_the_end(batch)
+
+
+@pytest.mark.parametrize("is_prefilling", [True, False])
+def test_the_others_of_a_step_end_as_they_would_have_where_one_is_taken_out_in_it(is_prefilling: bool):
+    batch, gone = make_batch(), request("gone", sample=10)
+    batch.add(gone, 0.0)
+    batch.add(request("stays", sample=10), 0.0)
+    now = 0.0
+    while not (is_prefilling or gone.num_sampled):
+        assert batch.next_event_at is not None
+        batch.advance(now := batch.next_event_at)
+    batch.remove(gone, now + 1e-3)
+    assert set(run_to_the_end(batch)) == {"stays"}
+    assert batch.used_tokens == 0
