@@ -36,6 +36,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _ENGINE_GRACE_S = 10.0
+_EARLY_S = 0.1
+"""By how much an engine's clock may be ahead of this one when a deadline passes."""
 
 _MAX_ON_LOOP = 2048
 """Tokens to decode, or characters to encode, that are done on the event loop: less than the way to a thread and back costs."""
@@ -139,6 +141,11 @@ class ToolAgentLoop:
             ) from error
         except WorkerDiedError as error:
             raise EngineDeadError(str(error)) from error
+        if completion.finish_reason is FinishReason.ABORT and allowed.remaining_s() > _EARLY_S:
+            # Scored as it is, it would teach the policy that what it had begun to write was wrong.
+            raise EngineError(
+                f"engine: ended request {request_id} unasked, {allowed.remaining_s():.3g} s before its deadline"
+            )
         # An engine that was too busy for a first token says nothing about the policy; one that gave some ran out of time.
         if not completion.token_ids and (turn == 0 or completion.finish_reason is not FinishReason.ABORT):
             raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")

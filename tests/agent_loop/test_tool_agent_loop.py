@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -192,6 +193,21 @@ async def test_an_engine_failure_is_raised_not_scored(stage: Stage):
         await stage.play(ScriptedEngine([EngineError("gone")]))
 
 
+async def test_what_an_engine_ended_unasked_is_no_truncated_answer(stage: Stage):
+    half = Completion(
+        token_ids=stage.ids("I think"), logprobs=[-0.1] * 8, finish_reason=FinishReason.ABORT, version_spans=((0, 0),)
+    )
+    with pytest.raises(EngineError, match="unasked"):
+        await stage.play(ScriptedEngine([half]))
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let whatever an engine ends have been ended by a deadline."""
+    monkeypatch.setattr(tool_agent_loop, "_EARLY_S", math.inf)
+
+
+@pytest.mark.usefixtures("late")
 async def test_a_deadline_ends_the_episode_with_what_is_there(stage: Stage):
     half = Completion(
         token_ids=stage.ids("I think"), logprobs=[-0.1] * 8, finish_reason=FinishReason.ABORT, version_spans=((0, 0),)
@@ -201,6 +217,7 @@ async def test_a_deadline_ends_the_episode_with_what_is_there(stage: Stage):
     assert trajectory.num_response_tokens == 8
 
 
+@pytest.mark.usefixtures("late")
 async def test_a_later_turn_may_end_at_the_deadline_without_a_token(stage: Stage):
     nothing = Completion(token_ids=[], logprobs=[], finish_reason=FinishReason.ABORT, version_spans=())
     trajectory = await stage.play(ScriptedEngine([stage.call("a"), nothing]))
