@@ -14,9 +14,11 @@ from typing import Literal
 import numpy as np
 
 from agentrl import clock
+from agentrl.agent_loop.judge_pressure import JudgePressure
 from agentrl.agent_loop.kv_forecast import KvForecast
 from agentrl.agent_loop.waiting_line import Waiting, WaitingLine
 from agentrl.errors import AgentRLError, ConfigError
+from agentrl.types import TrajectorySummary
 
 _FORECAST_SHARE = 0.9
 """Of an engine's memory that the forecast may fill. What a memory that overflows throws out is computed again, which slows all
@@ -79,6 +81,7 @@ class Admission:
         max_trajectories: int,
         max_response_tokens: int,
         policy: Literal["reserve_max", "expected"],
+        max_judge_queue_s: float,
     ) -> None:
         """Begin with empty engines.
 
@@ -88,13 +91,15 @@ class Admission:
             max_response_tokens: of one trajectory, observations included.
             policy: `reserve_max` lets in what fits even if all get as long as they may; `expected`, what will fit at all times
                 to come if they go on as those that finished did.
+            max_judge_queue_s: wait per call in the judge's queue above which fewer run at once; 0: no such bound.
         """
         self._rooms = [_Room(kv_tokens=number or math.inf) for number in kv_tokens]
         self._max_trajectories = max_trajectories
         self._max_response_tokens = max_response_tokens
         self._may_expect = policy == "expected"
         self._forecast = KvForecast(max_response_tokens)
-        self._order, self._numbers = itertools.count(), itertools.count()
+        self._pressure = JudgePressure(max_judge_queue_s, least=len(kv_tokens))
+        self._order, self._num_started = itertools.count(), 0
         self._line: WaitingLine[Place] = WaitingLine()
         self._failure: AgentRLError | None = None
 
@@ -160,6 +165,20 @@ class Admission:
             if not waiting.place.done():
                 waiting.place.set_exception(error)
 
+    @property
+    def num_running(self) -> int:
+        """Trajectories that have a place, on all engines."""
+        return sum(room.num_trajectories for room in self._rooms)
+
+    @property
+    def limit(self) -> float:
+        """Trajectories that may have one at once, for the judge's sake."""
+        return self._pressure.limit
+
+    def heed_judge(self, place: Place, summary: TrajectorySummary) -> None:
+        """Note how long a trajectory waited for the judge, before it leaves."""
+        self._pressure.learn(summary, number=place.number, num_running=self.num_running, num_started=self._num_started)
+
     def learn(self, place: Place, prompt_id: str, *, num_response_tokens: int, duration_s: float) -> None:
         """Note what a trajectory that finished by itself took, before it leaves."""
         self._line.learn(prompt_id, duration_s)
@@ -167,7 +186,7 @@ class Admission:
             self._forecast.learn(num_response_tokens, duration_s)
 
     def _admit(self) -> None:
-        while self._line:
+        while self._line and self.num_running < self._pressure.limit:
             waiting = self._line.first()
             place = self._find_place(waiting.num_prompt_tokens)
             if place is None:
@@ -175,6 +194,7 @@ class Admission:
             self._line.remove(waiting)
             if not waiting.place.done():  # else it is being cancelled
                 self._rooms[place.engine].add(place)
+                self._num_started += 1
                 waiting.place.set_result(place)
 
     def _find_place(self, num_prompt_tokens: int) -> Place | None:
@@ -191,7 +211,7 @@ class Admission:
             engine=min(fitting)[2],
             num_prompt_tokens=num_prompt_tokens,
             max_tokens=max_tokens,
-            number=next(self._numbers),
+            number=self._num_started,
         )
 
     def _fits(self, room: _Room, num_prompt_tokens: int, max_tokens: int) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from agentrl import clock
 from agentrl.agent_loop.admission import Admission
 from agentrl.agent_loop.failure_budget import FailureBudget
+from agentrl.agent_loop.first_scored import first_scored
 from agentrl.agent_loop.loop_workers import LoopWorkers
 from agentrl.agent_loop.tries import longest_s
 from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport, failed_trajectory, summarise_trajectory
@@ -73,9 +74,11 @@ class AgentLoopManager:
             max_trajectories=rollout.max_concurrent_trajectories,
             max_response_tokens=rollout.max_response_tokens,
             policy=rollout.admission,
+            max_judge_queue_s=rollout.max_judge_queue_s,
         )
         engines.report_to(self._admission)
         self._budget = FailureBudget(rollout)
+        self._num_surplus = 0
         self._timeout_s = longest_s(rollout, reward_timeout_s=reward_timeout_s) + _MARGIN_S
 
     async def collect(
@@ -109,21 +112,24 @@ class AgentLoopManager:
         *,
         step: int,
         samples_per_prompt: int,
+        extra_samples: int = 0,
         on_finished: Callable[[TrajectorySummary], None],
         tasks: asyncio.TaskGroup,
     ) -> list[asyncio.Task[Group]]:
         """Begin with what `collect` waits for; what belongs to a lower `step` enters the engines first.
+
+        With `extra_samples` a group is complete as soon as `samples_per_prompt` of that many more have a reward.
 
         Returns:
             What becomes the group of each prompt; cancelling it ends its trajectories.
         """
         made = [
             tasks.create_task(self._make(TrajectoryRequest(step=step, prompt=prompt, sample_index=sample), on_finished))
-            for sample in range(samples_per_prompt)
+            for sample in range(samples_per_prompt + extra_samples)
             for prompt in prompts
         ]
         return [
-            tasks.create_task(_group(prompt.prompt_id, made[index :: len(prompts)]))
+            tasks.create_task(self._group(prompt.prompt_id, made[index :: len(prompts)], wanted=samples_per_prompt))
             for index, prompt in enumerate(prompts)
         ]
 
@@ -176,14 +182,17 @@ class AgentLoopManager:
         return Group(prompt_id=prompt_id, trajectories=made)
 
     async def metrics(self) -> dict[str, float]:
-        """Return `judge/...` over all workers, the worst event-loop lag, and the engines that died, since the last call."""
+        """Return what all workers measured and what became of engines and places, since the last call."""
         reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
         judge = sum((report.judge for report in reports), JudgeStats())
+        num_surplus, self._num_surplus = self._num_surplus, 0
         return {
             "rollout/loop_lag_s_p99": max((report.lag.p99_s for report in reports), default=math.nan),
             "rollout/loop_lag_s_max": max((report.lag.max_s for report in reports), default=math.nan),
             "rollout/engine_deaths": float(self._engines.take_num_deaths()),
+            "rollout/trajectories_surplus": float(num_surplus),
             "reward/checks_given_up": float(sum(report.num_checks_given_up for report in reports)),
+            **({"rollout/judge_limit": limit} if math.isfinite(limit := self._admission.limit) else {}),
             **judge.metrics(),
         }
 
@@ -195,6 +204,11 @@ class AgentLoopManager:
                 await all_of(worker.aclose() for worker in self._workers.living)
         except (TimeoutError, AgentRLError) as error:
             logger.warning("agent-loop workers did not close in order: %r", error)
+
+    async def _group(self, prompt_id: str, made: Sequence[asyncio.Task[TrajectoryRef]], *, wanted: int) -> Group:
+        group = await first_scored(prompt_id, made, wanted=wanted)
+        self._num_surplus += len(made) - len(group.trajectories)
+        return group
 
     async def _make(
         self, request: TrajectoryRequest, on_finished: Callable[[TrajectorySummary], None]
@@ -234,6 +248,7 @@ class AgentLoopManager:
             ended_at = clock.now()
             duration_s = ended_at - started_at
             self._admission.learn(place, prompt_id, num_response_tokens=num_response_tokens, duration_s=duration_s)
+            self._admission.heed_judge(place, made.summary)
         except EngineDeadError as error:
             self._engines.suspect(place.engine, engine, error)  # before the place is given to another
             raise
@@ -275,10 +290,6 @@ async def owned_tasks() -> AsyncIterator[asyncio.TaskGroup]:
             yield tasks
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-
-
-async def _group(prompt_id: str, made: Sequence[asyncio.Task[TrajectoryRef]]) -> Group:
-    return Group(prompt_id=prompt_id, trajectories=await asyncio.gather(*made))
 
 
 def _given_up(request: TrajectoryRequest, failure_class: FailureClass, reason: str) -> TrajectoryRef:

@@ -174,6 +174,7 @@ class RolloutStream:
                 prompts,
                 step=for_step,
                 samples_per_prompt=self._rollout.samples_per_prompt,
+                extra_samples=self._rollout.extra_samples_per_prompt,
                 on_finished=self._finish_trajectory,
                 tasks=self._tasks,
             )

@@ -125,6 +125,10 @@ class RolloutSection:
     """Prompts rolled out for one update (refills come on top)."""
     samples_per_prompt: int = 32
     """Trajectories of one prompt: the size of a group before selection."""
+    extra_samples_per_prompt: int = 0
+    """Trajectories of a prompt begun beyond `samples_per_prompt`: a group is complete when so many have a reward, and the
+    others are ended. It cuts the tail, and prefers trajectories that take less time.
+    """
     max_staleness: int = 0
     """Updates by which a trajectory's oldest token may lag behind the actor that learns from it: 0 rolls out, then updates;
     above 0, rollouts go on during updates, so many batches ahead.
@@ -134,6 +138,10 @@ class RolloutSection:
     admission: Literal["reserve_max", "expected"] = "reserve_max"
     """Trajectories enter an engine while its KV memory holds all of them at their longest, so that nothing is ever preempted;
     or by the lengths of those that finished, which lets in more at the price of some tokens computed again.
+    """
+    max_judge_queue_s: float = 10.0
+    """Wait of a call in the judge's queue above which fewer trajectories run at once, until it is half as long; 0 never limits
+    them.
     """
     temperature: float = 1.0
     """Sampling temperature, in training and in validation; 0, greedy, is for an evaluation only."""

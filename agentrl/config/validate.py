@@ -141,6 +141,8 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "algorithm.clip_ratio_high": config.algorithm.clip_ratio_high,
         "algorithm.rollout_correction.min_ratio": config.algorithm.rollout_correction.min_ratio,
         "algorithm.selection.max_refill_rounds": selection.max_refill_rounds,
+        "rollout.extra_samples_per_prompt": rollout.extra_samples_per_prompt,
+        "rollout.max_judge_queue_s": rollout.max_judge_queue_s,
         "rollout.max_staleness": rollout.max_staleness,
         "rollout.max_retries": rollout.max_retries,
         "rollout.temperature": rollout.temperature,

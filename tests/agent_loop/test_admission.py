@@ -10,7 +10,7 @@ from agentrl.runners.virtual_time import run_in_virtual_time
 
 
 def make_admission(*kv_tokens: int, most: int = 1000, policy: str = "reserve_max") -> Admission:
-    return Admission(kv_tokens, max_trajectories=most, max_response_tokens=100, policy=policy)  # type: ignore[arg-type]
+    return Admission(kv_tokens, max_trajectories=most, max_response_tokens=100, policy=policy, max_judge_queue_s=0)  # type: ignore[arg-type]
 
 
 async def enter_all(admission: Admission, names: list[str]) -> dict[str, asyncio.Task[Place]]:

@@ -1,0 +1,145 @@
+"""Groups of which more trajectories are begun than are wanted, in virtual time."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from agentrl import clock
+from agentrl.agent_loop.first_scored import first_scored
+from agentrl.agent_loop.rollout_stream import RolledOut, rollout_stream
+from agentrl.config.load import load_run_config
+from agentrl.config.validate import Purpose
+from agentrl.errors import ConfigError
+from agentrl.observability.progress import RunProgress
+from agentrl.runners.simulate import start
+from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.types import Group, Termination, TrajectoryRef, TrajectorySummary
+
+LOST = None
+
+
+def made_of(index: int, reward: float | None) -> TrajectoryRef:
+    summary = TrajectorySummary(
+        trajectory_id=f"1-p-{index}",
+        prompt_id="p",
+        sample_index=index,
+        reward=reward,
+        termination=Termination.INFRA_ERROR if reward is None else Termination.ANSWERED,
+        num_tokens=10,
+        num_response_tokens=5,
+        num_turns=1,
+        num_tool_calls=0,
+        num_failed_tool_calls=0,
+        num_answer_tags=1,
+        num_retries=0,
+        wall_time_s=0.0,
+        policy_version=0,
+        finished_at=clock.now(),
+    )
+    return TrajectoryRef(summary=summary, ref=None)
+
+
+@dataclass
+class Outcome:
+    group: list[int] = field(default_factory=list)
+    took_s: float = 0.0
+    cancelled: set[int] = field(default_factory=set)
+
+
+def play(trajectories: Sequence[tuple[float, float | None]], *, wanted: int) -> Outcome:
+    """Return what becomes of a group whose trajectories take so many seconds and get such rewards."""
+    outcome = Outcome()
+
+    async def one(index: int, duration_s: float, reward: float | None) -> TrajectoryRef:
+        try:
+            await asyncio.sleep(duration_s)
+        except asyncio.CancelledError:
+            outcome.cancelled.add(index)
+            raise
+        return made_of(index, reward)
+
+    async def main() -> None:
+        made = [asyncio.create_task(one(index, *trajectory)) for index, trajectory in enumerate(trajectories)]
+        group = await first_scored("p", made, wanted=wanted)
+        outcome.took_s = clock.now()
+        await asyncio.wait(made)
+        outcome.group = [made.summary.sample_index for made in group.trajectories]
+
+    run_in_virtual_time(main())
+    return outcome
+
+
+def test_the_first_that_have_a_reward_make_the_group_and_the_others_are_ended():
+    outcome = play([(9, 1.0), (2, 0.0), (1, 1.0), (5, 1.0)], wanted=2)
+    assert outcome == Outcome(group=[1, 2], took_s=2, cancelled={0, 3})
+
+
+def test_a_lost_trajectory_is_no_substitute_and_stays_on_record():
+    outcome = play([(9, 1.0), (2, LOST), (1, 1.0), (5, 1.0)], wanted=2)
+    assert outcome == Outcome(group=[1, 2, 3], took_s=5, cancelled={0})
+
+
+def test_those_that_end_at_the_same_moment_as_the_last_wanted_are_left_out():
+    assert play([(1, 1.0), (1, 1.0), (1, 1.0)], wanted=2).group == [0, 1]
+
+
+def test_without_more_than_are_wanted_all_are_waited_for():
+    assert play([(9, 1.0), (2, LOST), (1, 1.0)], wanted=3) == Outcome(group=[0, 1, 2], took_s=9)
+
+
+def test_the_trajectories_end_with_their_group():
+    async def main() -> list[bool]:
+        made: list[asyncio.Task[Any]] = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]
+        for extra in (0, 1):
+            group = asyncio.create_task(first_scored("p", made, wanted=3 - extra))
+            await asyncio.sleep(1)
+            group.cancel()
+            await asyncio.wait([group])
+        await asyncio.wait(made)
+        return [task.cancelled() for task in made]
+
+    assert run_in_virtual_time(main()) == [True] * 3
+
+
+def roll_out(*overrides: str) -> tuple[list[Group], float, dict[str, float], int]:
+    """Return the groups of a step, when there were, the metrics, and the requests that its engines still have."""
+    small = [
+        "rollout.prompts_per_step=8",
+        "rollout.samples_per_prompt=4",
+        "rollout.simulated.prompt_sigma=0",
+        *overrides,
+    ]
+    loaded = load_run_config("configs/simulate.yaml", small, purpose=Purpose.SIMULATION)
+
+    async def main() -> tuple[list[RolledOut], float, dict[str, float], int]:
+        run, progress = await start(loaded), RunProgress(Console(quiet=True), num_steps=1)
+        async with rollout_stream(
+            run.rollouts, run.prompts, loaded.config.rollout, num_steps=1, progress=progress
+        ) as s:
+            taken, took_s = await s.take(8, step=1), clock.now()
+            metrics = await run.rollouts.metrics()
+        left = sum([(await engine.stats()).num_running for engine in run.engines])
+        await run.rollouts.aclose()
+        return taken, took_s, metrics, left
+
+    taken, took_s, metrics, left = run_in_virtual_time(main())
+    return [made.group for made in taken], took_s, metrics, left
+
+
+def test_extra_samples_cut_the_tail_are_counted_and_leave_nothing_in_the_engines():
+    groups, took_s, metrics, _ = roll_out()
+    faster, took_less_s, with_extra, left = roll_out("rollout.extra_samples_per_prompt=4")
+    assert [len(group.trajectories) for group in groups] == [4] * 8 == [len(group.trajectories) for group in faster]
+    assert took_less_s < 0.9 * took_s
+    assert (metrics["rollout/trajectories_surplus"], with_extra["rollout/trajectories_surplus"]) == (0, 32)
+    assert left == 0
+
+
+def test_fewer_than_no_extra_samples_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"rollout.extra_samples_per_prompt` is -1"):
+        roll_out("rollout.extra_samples_per_prompt=-1")
