@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"
 MARKER = "<!-- Below this line: written by docs/make_configuration.py -->\n"
 
-_SCHEMAS = ("agentrl/config/schema.py", "agentrl/config/sft_schema.py")
+_SCHEMAS = ("agentrl/config/schema.py", "agentrl/config/cluster_schema.py", "agentrl/config/sft_schema.py")
 _PLAIN_CONFIGS = (
     "agentrl/judge/connection.py",
     "agentrl/tools/python_tool.py",
+    "agentrl/tools/worker_tool.py",
     "agentrl/rewards/math_answer.py",
     "agentrl/rewards/code_tests.py",
 )
@@ -44,6 +45,8 @@ def render() -> str:
     parts += [
         "## Keys of the built-in tool (`config` in the tool YAML)\n",
         *_plain_table("PythonToolConfig", classes),
+        "## Keys of a tool that an extra role answers (`config` in the tool YAML)\n",
+        *_plain_table("WorkerToolConfig", classes),
         "## Keys of the built-in rewards (`reward.config`)\n",
         "`agentrl.rewards.math_answer.MathAnswerReward`:\n",
         *_plain_table("MathAnswerConfig", classes),
@@ -77,7 +80,8 @@ def _section_tables(name: str, prefix: str, classes: dict[str, ast.ClassDef]) ->
     if leaves:
         yield _table(leaves)
     for item, section in sections:
-        yield from _section_tables(section, f"{prefix}{ast.unparse(item.target)}.", classes)
+        of_each = "NAME." if isinstance(item.annotation, ast.Subscript) else ""
+        yield from _section_tables(section, f"{prefix}{ast.unparse(item.target)}.{of_each}", classes)
 
 
 def _plain_table(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[str]:

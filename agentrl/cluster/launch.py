@@ -2,9 +2,9 @@
 
 import contextlib
 import logging
-import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,23 @@ import ray
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.engine_handle import EngineHandle
-from agentrl.cluster.engine_worker import EngineWorker
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.cluster.learner import Learner, WeightSync
-from agentrl.cluster.model_worker import ModelWorker
+from agentrl.cluster.role_groups import (
+    SPARE_CALLS,
+    Places,
+    num_cores,
+    spawn_engine,
+    spawn_extra_roles,
+    spawn_models,
+)
 from agentrl.cluster.runtime import ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.worker_group import WorkerGroup
+from agentrl.config.layout import layout, pool_size
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-
-_SPARE_CALLS = 64
-"""Calls beyond the trajectories (stats, abort, weights) that must not queue behind them."""
-_MODEL_CALLS = 4
-"""One that computes, and some that only ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class Cluster:
 
     config: RunConfig
     engines: EngineFleet
+    extra_roles: Mapping[str, Sequence[WorkerHandle]] = field(default_factory=dict)
+    """The workers of each extra role."""
 
     async def spawn_loop_workers(
         self, cls: type, worker_config: Any, *, secret_env: Mapping[str, str]
@@ -43,7 +46,7 @@ class Cluster:
         """Start the agent-loop workers and build their tools; a tool that cannot be built stops the run here."""
         rollout = self.config.rollout
         pool = ResourcePool(num_processes=rollout.num_workers)
-        calls = rollout.max_concurrent_trajectories * rollout.num_engines + _SPARE_CALLS
+        calls = rollout.max_concurrent_trajectories * rollout.num_engines + SPARE_CALLS
         workers = spawn(
             cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True, secret_env=secret_env
         )
@@ -61,32 +64,33 @@ class TrainingCluster(Cluster):
 
 @contextlib.asynccontextmanager
 async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[TrainingCluster]:
-    """Run Ray, the engines and the actor for as long as the context lasts.
+    """Run Ray, the engines and the models for as long as the context lasts.
 
     Args:
         config: the whole, checked tree.
         temp_dir: the run's temporary folder (`guarded_run`).
         user_folder: where the user's own modules are.
     """
-    num_ranks = config.actor.num_workers
-    with _ray(config, num_worker_processes(config), temp_dir=temp_dir, user_folder=user_folder):
-        num_gpus = _gpus_per_process(config, num_ranks=num_ranks)
-        engines = _spawn_engines(config, num_gpus)
-        role = "actor_ref" if config.algorithm.kl_coefficient > 0 else "actor"
-        ranks = spawn(
-            ModelWorker,
-            ResourcePool(num_processes=num_ranks, num_gpus=num_gpus),
-            config,
-            role,
-            max_concurrency=_MODEL_CALLS,
-            env={"OMP_NUM_THREADS": str(threads_per_rank(config))},
-        )
-        group = WorkerGroup(role, ranks)
-        learner = Learner(config.actor, dict.fromkeys(role.split("_"), group))
-        await all_of([group.setup(), engines.start()])
-        async with contextlib.aclosing(engines):
-            weight_sync = WeightSync(learner, engines)
-            yield TrainingCluster(config=config, engines=engines, learner=learner, weight_sync=weight_sync)
+    with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
+        num_gpus = 0.0 if config.cluster.roles else _gpus_per_process(config, num_ranks=config.actor.num_workers)
+        places = await Places.reserved(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config))
+        with places.given_back():
+            learner = Learner(config.actor, lambda: spawn_models(config, places))
+            extra_roles = spawn_extra_roles(config, places)
+            engines = EngineFleet(_engine_launcher(config, places, learner), num_engines=config.rollout.num_engines)
+            if "rollout" not in learner.groups:
+                await all_of([learner.start(), engines.start()])
+            else:  # the engine sizes its memory by what the models leave
+                await learner.start()
+                await engines.start()
+            async with contextlib.aclosing(engines):
+                yield TrainingCluster(
+                    config=config,
+                    engines=engines,
+                    extra_roles=extra_roles,
+                    learner=learner,
+                    weight_sync=WeightSync(learner, engines),
+                )
 
 
 @contextlib.asynccontextmanager
@@ -96,18 +100,21 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
     with _ray(config, num_processes, temp_dir=temp_dir, user_folder=user_folder):
         # An engine that asks servers computes nothing itself.
         num_gpus = 0.0 if config.rollout.engine == "openai" else _gpus_per_process(config, num_ranks=0)
-        engines = _spawn_engines(config, num_gpus)
+        place = ResourcePool(num_processes=1, num_gpus=num_gpus * gpus_per_engine(config))
+        engines = EngineFleet(lambda index: spawn_engine(config, place, index), num_engines=config.rollout.num_engines)
         await engines.start()
         async with contextlib.aclosing(engines):
             yield Cluster(config=config, engines=engines)
 
 
 @contextlib.contextmanager
-def _ray(config: RunConfig, num_processes: int, *, temp_dir: Path, user_folder: Path) -> Iterator[None]:
+def _ray(config: RunConfig, num_cpus: float, *, temp_dir: Path, user_folder: Path) -> Iterator[None]:
     assert config.run.dir is not None  # `load_run_config` has filled it
-    logger.info("starting Ray with %d workers", num_processes)
+    address = config.cluster.address
+    logger.info("joining Ray at %s" if address else "starting Ray here", *([address] if address else []))
     with ray_runtime(
-        num_cpus=max(num_cores(), num_processes),
+        address=address,
+        num_cpus=max(num_cores(), math.ceil(num_cpus)),
         temp_dir=temp_dir,
         user_folder=user_folder,
         keep_logs_in=Path(config.run.dir, "ray_logs"),
@@ -115,29 +122,20 @@ def _ray(config: RunConfig, num_processes: int, *, temp_dir: Path, user_folder: 
         yield
 
 
-def _spawn_engines(config: RunConfig, num_gpus: float) -> EngineFleet:
-    def launch(index: int) -> WorkerHandle:
-        pool = ResourcePool(num_processes=1, num_gpus=num_gpus * gpus_per_engine(config))
-        calls = config.rollout.max_concurrent_trajectories + _SPARE_CALLS
-        [engine] = spawn(EngineWorker, pool, config, "engine", max_concurrency=calls, first_rank=index)
-        return EngineHandle.of(engine)
-
-    return EngineFleet(launch, num_engines=config.rollout.num_engines)
-
-
-def num_cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0))
+def _engine_launcher(config: RunConfig, places: Places, learner: Learner) -> Callable[[int], WorkerHandle]:
+    """Return what gives engine number n: a process of its own, or the n-th rank of the models that live with engines."""
+    if "rollout" in learner.groups:
+        return lambda index: EngineHandle.of(learner.groups["rollout"].ranks[index])
+    [placement] = [one for one in layout(config) if one.role == "rollout"]
+    of_engine = places.of(placement)
+    return lambda index: spawn_engine(config, of_engine[index], index)
 
 
-def num_worker_processes(config: RunConfig) -> int:
-    """Return how many Ray workers a run has."""
-    return config.rollout.num_engines + config.rollout.num_workers + config.actor.num_workers
-
-
-def threads_per_rank(config: RunConfig) -> int:
-    """Return the CPU threads of one actor rank."""
-    return config.actor.num_threads_per_worker or max(1, num_cores() // config.actor.num_workers)
+def num_cpus(config: RunConfig) -> float:
+    """Return how many logical processors a run takes from a Ray that it starts."""
+    placed = sum(pool_size(section) * section.num_cpus for section in config.cluster.pools.values())
+    outside = sum(placement.num_processes for placement in layout(config) if placement.pool is None)
+    return placed + outside + config.rollout.num_workers
 
 
 def gpus_per_engine(config: RunConfig) -> int:

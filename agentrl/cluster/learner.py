@@ -5,10 +5,11 @@ role computes about a trajectory stays where it was made until another asks for 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.handles import all_of
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.schema import ActorSection
 from agentrl.errors import WorkerError
@@ -25,10 +26,33 @@ References = dict[str, Any]
 class Learner:
     """Splits an update over roles and ranks, and calls them in order."""
 
-    def __init__(self, actor: ActorSection, groups: Mapping[str, WorkerGroup]) -> None:
-        """Take the started groups, by the component that they hold; one group may hold several."""
+    def __init__(self, actor: ActorSection, launch: Callable[[], Sequence[WorkerGroup]]) -> None:
+        """Start the processes.
+
+        Args:
+            actor: its section.
+            launch: gives the groups, each with all the components of its role; called again after one of them was lost.
+        """
         self._config = actor
-        self._groups = dict(groups)
+        self._launch = launch
+        self._groups: dict[str, WorkerGroup] = {}
+        self._spawn()
+
+    @property
+    def groups(self) -> Mapping[str, WorkerGroup]:
+        """The group that holds each component; those that play together share one."""
+        return self._groups
+
+    async def start(self) -> None:
+        """Form the process groups and load the models; the first that cannot ends the run."""
+        await all_of(group.setup() for group in set(self._groups.values()))
+
+    async def restart(self) -> None:
+        """End all processes, and start new ones, which have the weights of the beginning until `load`."""
+        for group in set(self._groups.values()):
+            group.kill()
+        self._spawn()
+        await self.start()
 
     async def update(self, groups: Sequence[Group], *, step: int) -> dict[str, float]:
         """Update the policy with the selected groups; returns metrics `actor/...` reduced over the ranks."""
@@ -57,6 +81,9 @@ class Learner:
     async def export(self, path: str) -> None:
         """Write the policy as a Hugging Face folder."""
         await self._groups["actor"].all("call", "actor", "export", path)
+
+    def _spawn(self) -> None:
+        self._groups = {name: group for group in self._launch() for name in group.name.split("_")}
 
     async def _score(self, component: str, method: str, groups: Sequence[Group]) -> References:
         """Have a component say something about every trajectory."""

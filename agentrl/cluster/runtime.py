@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from agentrl.cluster.guardian import MARK, Guardian
+from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -36,30 +37,45 @@ def guarded_run() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def ray_runtime(*, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_in: Path) -> Iterator[None]:
-    """Start Ray on this machine's loopback, and stop it.
+def ray_runtime(
+    *, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_in: Path, address: str | None = None
+) -> Iterator[None]:
+    """Start Ray on this machine, and stop it; or join a running cluster, and leave it.
 
     Args:
+        address: of a running cluster; absent: one is started, which nobody else can join.
         num_cpus: logical processors to declare; may exceed the real ones, since our workers mostly take turns.
         temp_dir: Ray's own files.
         user_folder: Python files in it (the user's tools and rewards) can be imported in every worker.
         keep_logs_in: Ray's logs are copied there when the run fails.
     """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        _temp_dir=str(temp_dir / "ray"),
-        logging_level=logging.ERROR,
-        runtime_env=_runtime_env(user_folder, temp_dir / "user_code"),
-    )
+    own: dict[str, Any] = {
+        "num_cpus": num_cpus,
+        "include_dashboard": False,
+        "_node_ip_address": "127.0.0.1",
+        "_temp_dir": str(temp_dir / "ray"),
+    }
+    runtime_env = _runtime_env(user_folder, temp_dir / "user_code")
+    try:
+        ray.init(
+            address=address or "local",
+            logging_level=logging.ERROR,
+            runtime_env=runtime_env,
+            **({} if address else own),
+        )
+    except ConnectionError as error:
+        raise ConfigError(
+            f"`cluster.address` is `{address}`, and no Ray cluster can be joined there: {error}. "
+            f"`ray status --address {address}` must answer on this machine; absent, the run starts a Ray of its own"
+        ) from error
     for number, handler in handlers.items():
         signal.signal(number, handler)  # Ray puts its own crash reporter there
     try:
         yield
     except Exception:
+        if address is not None:
+            raise  # the cluster keeps its own logs
         try:
             shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
             logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)

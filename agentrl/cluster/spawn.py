@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import ray
 from ray.actor import ActorHandle
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.errors import ConfigError
@@ -30,6 +31,8 @@ class ResourcePool:
     num_gpus: float = 0.0
     node_id: str | None = None
     """Ray node that they must run on; absent: wherever there is room."""
+    bundle: tuple[PlacementGroup, int] | None = None
+    """Places that were set aside for them (`agentrl.cluster.resource_pool`)."""
 
 
 def spawn(
@@ -70,7 +73,10 @@ def spawn(
         "max_restarts": -1 if restart else 0,
         "runtime_env": {"env_vars": _WORKER_ENV | (env or {})},
     }
-    if pool.node_id is not None:
+    if pool.bundle is not None:
+        group, index = pool.bundle
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, index)
+    elif pool.node_id is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(pool.node_id, soft=False)
     wrapped = ray.remote(**options)(_with_secrets(cls) if secret_env else cls)
     arguments = (config, role, dict(secret_env)) if secret_env else (config, role)

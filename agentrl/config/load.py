@@ -10,6 +10,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf, read_write
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError
 
+from agentrl.config.layout import with_sizes_of_pools
 from agentrl.config.schema import RunConfig
 from agentrl.config.validate import Purpose, validate
 from agentrl.errors import ConfigError
@@ -49,6 +50,8 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
     if config.run.dir is None:
         config = replace(config, run=replace(config.run, dir=str(Path("runs", folder).resolve())))
     validate(config, source=file.name, purpose=purpose)
+    if purpose is Purpose.TRAINING:
+        config = with_sizes_of_pools(config)
     return LoadedConfig(config=config, path=file)
 
 

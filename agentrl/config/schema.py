@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
+from agentrl.config.cluster_schema import ClusterSection
+
 ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus")
 POLICY_LOSS_NAMES = ("ppo", "gspo", "cispo")
 
@@ -370,6 +372,7 @@ class RunConfig:
     reward: RewardSection = field(default_factory=RewardSection)
     algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
     actor: ActorSection = field(default_factory=ActorSection)
+    cluster: ClusterSection = field(default_factory=ClusterSection)
     judge: JudgeSection = field(default_factory=JudgeSection)
     validation: ValidationSection = field(default_factory=ValidationSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)

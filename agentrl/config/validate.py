@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
+from agentrl.config.layout import layout_problems
 from agentrl.config.schema import (
     ADVANTAGE_NAMES,
     POLICY_LOSS_NAMES,
@@ -36,7 +37,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
     problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
     problems += [*_openai_contradictions(config.rollout), *_vllm_contradictions(config.rollout)]
     if purpose is Purpose.TRAINING:
-        problems += _training_problems(config)
+        problems += [*_training_problems(config), *layout_problems(config)]
     elif purpose is Purpose.EVALUATION:
         problems += _evaluation_problems(config)
     if problems:

@@ -6,7 +6,8 @@ from enum import StrEnum
 from rich.console import Console
 from rich.table import Table
 
-from agentrl.cluster.launch import num_cores, num_worker_processes, threads_per_rank
+from agentrl.cluster.role_groups import num_cores, threads_per_rank
+from agentrl.config.layout import Placement, layout, pool_size
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
 from agentrl.judge.connection import run_urls
@@ -16,6 +17,7 @@ from agentrl.runners.run import check_model_path, check_plugins, held_out_prompt
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
+from agentrl.tools.worker_tool import WORKER_TOOL
 
 
 class CheckLevel(StrEnum):
@@ -50,7 +52,9 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
 async def _build_everything(tools: list[ToolConfig], reward: RewardSection, config: RunConfig) -> list[str]:
     # Without Ray there are no nodes; one judge here shows as much about the tools.
     async with judge_for(tools, reward, replace(config.judge, placement="driver")) as judged:
-        executor = ToolExecutor(build_tools(judged.tools), timeout_s=config.rollout.tool_timeout_s)
+        # Workers of an extra role come with Ray; what their tools ask of them has been looked at.
+        here = [tool for tool in judged.tools if tool.class_name != WORKER_TOOL]
+        executor = ToolExecutor(build_tools(here), timeout_s=config.rollout.tool_timeout_s)
         built = build_reward(judged.reward)
         await executor.start()
         try:
@@ -62,16 +66,30 @@ async def _build_everything(tools: list[ToolConfig], reward: RewardSection, conf
 
 
 def _processes(config: RunConfig) -> Table:
-    table = Table(title=f"processes ({num_cores()} cores here, {num_worker_processes(config)} Ray workers)")
+    rollout, placements = config.rollout, layout(config)
+    extra = {name: pool_size(config.cluster.pools[one.pool]) for name, one in config.cluster.extra_roles.items()}
+    num_workers = sum(one.num_processes for one in placements) + rollout.num_workers + sum(extra.values())
+    table = Table(title=f"processes ({num_cores()} cores here, {num_workers} Ray workers)")
     for column in ("role", "processes", "each"):
         table.add_column(column)
-    rollout, actor = config.rollout, config.actor
-    engine_threads = rollout.num_threads_per_engine or num_cores()
-    table.add_row("engine", str(rollout.num_engines), f"{rollout.engine}, {engine_threads} threads without a GPU")
+    for placement in placements:
+        table.add_row(placement.role, str(placement.num_processes), _each(config, placement))
+    for name, number in extra.items():
+        table.add_row(name, str(number), config.cluster.extra_roles[name].class_path)
     table.add_row("agent loop", str(rollout.num_workers), "tools, tokenizer and reward of its own")
-    table.add_row("actor", str(actor.num_workers), f"FSDP rank, {threads_per_rank(config)} threads without a GPU")
     table.add_row("judge", *_judges(config.judge))
     return table
+
+
+def _each(config: RunConfig, placement: Placement) -> str:
+    """Return what each process of a role is."""
+    parts = [] if placement.pool is None else [f"pool {placement.pool}"]
+    if placement.role != "rollout":
+        parts.append(f"FSDP rank, {threads_per_rank(config)} threads without a GPU")
+    if "rollout" in placement.components:
+        threads = config.rollout.num_threads_per_engine or num_cores()
+        parts.append(f"engine {config.rollout.engine}, {threads} threads without a GPU")
+    return "; ".join(parts)
 
 
 def _judges(judge: JudgeSection) -> tuple[str, str]:

@@ -25,11 +25,13 @@ from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.rewards.loader import check_reward
+from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import load_tool_configs
+from agentrl.tools.worker_tool import with_workers
 from agentrl.types import Prompt
 
 ClusterT = TypeVar("ClusterT", bound=Cluster)
@@ -140,6 +142,7 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
         import_by_path(tool.class_name, key="class_name")
         if tool.class_name == FUNCTION_TOOL:
             import_by_path(tool.config["function"], key="function")
+    check_extra_roles(loaded.config.cluster, tools)
     import_by_path(reward.class_name, key="reward.class_name")
     algorithm = loaded.config.algorithm
     for key, name, ours in (
@@ -222,7 +225,7 @@ async def _alive(
                 model_path=config.model.path,
                 rollout=config.rollout,
                 reward=judged.reward,
-                tools=tuple(judged.tools),
+                tools=tuple(with_workers(judged.tools, cluster.extra_roles)),
                 run_seed=config.run.seed,
                 run_dir=str(path),
             )

@@ -23,8 +23,13 @@ from agentrl.judge.connection import check_address, fill_address, lacks_address
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL, FunctionToolConfig
 from agentrl.tools.python_tool import PYTHON_TOOL, PythonToolConfig
+from agentrl.tools.worker_tool import WORKER_TOOL, WorkerToolConfig
 
-_BUILT_IN: dict[str, type[PlainConfig]] = {PYTHON_TOOL: PythonToolConfig, FUNCTION_TOOL: FunctionToolConfig}
+_BUILT_IN: dict[str, type[PlainConfig]] = {
+    PYTHON_TOOL: PythonToolConfig,
+    FUNCTION_TOOL: FunctionToolConfig,
+    WORKER_TOOL: WorkerToolConfig,
+}
 
 
 class _Function(PlainConfig):

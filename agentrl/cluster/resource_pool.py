@@ -1,0 +1,130 @@
+"""Places for the processes of a run: a pool of the config becomes a Ray placement group, all of it or nothing.
+
+Ray itself would wait for ever, and silently, for what a cluster does not have. So a pool is compared with the cluster first,
+and an error says what is missing and who holds it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+
+from agentrl.cluster.spawn import ResourcePool
+from agentrl.config.cluster_schema import PoolSection
+from agentrl.config.layout import pool_size
+from agentrl.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_RESERVE_TIMEOUT_S = 120.0
+"""What is free is reserved within a second; what is just being given back takes longer."""
+
+Bundle = dict[str, float]
+"""What Ray sets aside on one node. Example: `{"CPU": 8.0, "GPU": 8.0}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedPool:
+    """Places that are set aside for one pool."""
+
+    group: PlacementGroup
+    bundle_of: tuple[int, ...]
+    """Number of the bundle of each process."""
+    each: ResourcePool
+    """What a process of any of its roles declares."""
+
+    def places(self) -> list[ResourcePool]:
+        """Return the place of each process of a role."""
+        return [replace(self.each, num_processes=1, bundle=(self.group, index)) for index in self.bundle_of]
+
+    def give_back(self) -> None:
+        """End what still runs there, and free the places."""
+        remove_placement_group(self.group)
+
+
+async def reserve(
+    name: str, section: PoolSection, *, num_roles: int, timeout_s: float = _RESERVE_TIMEOUT_S
+) -> ReservedPool:
+    """Set aside the places of a pool, for as many roles as share it.
+
+    Raises:
+        ConfigError: the cluster does not have them, or they are not free within `timeout_s`; says what is missing and who
+            holds it.
+    """
+    per_bundle = tuple(section.processes_per_node) or (1,) * section.num_processes
+    bundles = [_bundle(section, num_processes) for num_processes in per_bundle]
+    spread = bool(section.processes_per_node)
+    problem = missing(name, bundles, total=_nodes(), spread=spread)
+    if problem is not None:
+        raise ConfigError(problem)
+    group = placement_group(bundles, strategy="STRICT_SPREAD" if spread else "PACK", name=f"agentrl pool {name}")
+    try:
+        async with asyncio.timeout(timeout_s):
+            await group.ready()
+    except TimeoutError as error:
+        remove_placement_group(group)
+        raise ConfigError(
+            f"`cluster.pools.{name}`: {_shown(bundles)} are there, but were not free within {timeout_s:g} s. Held by: "
+            f"{'; '.join(_holders()) or 'workers outside of any pool'}"
+        ) from error
+    logger.info("pool %s: %d processes, %s", name, pool_size(section), _shown(bundles))
+    bundle_of = tuple(index for index, num_processes in enumerate(per_bundle) for _ in range(num_processes))
+    each = ResourcePool(num_processes=1, num_cpus=section.num_cpus / num_roles, num_gpus=section.num_gpus / num_roles)
+    return ReservedPool(group=group, bundle_of=bundle_of, each=each)
+
+
+def missing(name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], spread: bool) -> str | None:
+    """Return what a cluster lacks for a pool, whoever uses it now; None if it has all.
+
+    Args:
+        name: of the pool, for the message.
+        bundles: each must fit on one node.
+        total: what each node has in all.
+        spread: whether each bundle needs a node of its own.
+    """
+    free = [dict(node) for node in total]
+    for number, bundle in enumerate(sorted(bundles, key=lambda one: -sum(one.values())), start=1):
+        home = next(
+            (node for node in free if all(node.get(kind, 0.0) >= amount for kind, amount in bundle.items())), None
+        )
+        if home is None:
+            there = "; ".join(_shown([node]) for node in total) or "none"
+            apart = ", each on a node of its own" if spread else ""
+            return (
+                f"`cluster.pools.{name}` needs {_shown(bundles)}{apart}, and there is no room for number {number} of its "
+                f"{len(bundles)} bundles. The nodes have: {there}. Make the pool smaller, or let more nodes join"
+            )
+        if spread:
+            free.remove(home)
+        else:
+            home.update({kind: home[kind] - amount for kind, amount in bundle.items()})
+    return None
+
+
+def _bundle(section: PoolSection, num_processes: int) -> Bundle:
+    amounts = {"CPU": section.num_cpus * num_processes, "GPU": section.num_gpus * num_processes}
+    return {kind: amount for kind, amount in amounts.items() if amount} or {"CPU": 0.001}
+
+
+def _nodes() -> list[Bundle]:
+    return [
+        {kind: amount for kind, amount in node["Resources"].items() if kind in ("CPU", "GPU")}
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _holders() -> list[str]:
+    """Return what the placement groups of the cluster hold, those of other runs included."""
+    table = placement_group_table()
+    held = [entry for entry in table.values() if entry["state"] == "CREATED"]
+    return [f"{entry['name'] or 'a placement group'} ({_shown(list(entry['bundles'].values()))})" for entry in held]
+
+
+def _shown(bundles: Sequence[Bundle]) -> str:
+    """Return amounts as text: `2 x (CPU 8, GPU 8)`."""
+    texts = [f"({', '.join(f'{kind} {amount:g}' for kind, amount in bundle.items())})" for bundle in bundles]
+    return " + ".join(f"{texts.count(text)} x {text}" for text in dict.fromkeys(texts))

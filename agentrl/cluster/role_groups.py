@@ -1,0 +1,125 @@
+"""The processes of every role of a layout: spawned in their places, as groups of ranks and as engines."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agentrl.cluster.engine_handle import EngineHandle
+from agentrl.cluster.engine_worker import EngineWorker
+from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.model_engine_worker import ModelEngineWorker
+from agentrl.cluster.model_worker import ModelWorker
+from agentrl.cluster.resource_pool import ReservedPool, reserve
+from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.worker_group import WorkerGroup
+from agentrl.config.class_path import import_by_path
+from agentrl.config.layout import Placement, layout
+from agentrl.config.schema import RunConfig
+
+SPARE_CALLS = 64
+"""Calls beyond the trajectories (stats, abort, weights) that must not queue behind them."""
+_MODEL_CALLS = 4
+"""One that computes, and some that only ask."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Places:
+    """Where the processes of a run are: the pools of the config, and what there is outside of them."""
+
+    outside: ResourcePool
+    """What a process of a role without a pool takes."""
+    gpus_per_engine: int = 1
+    """How many times the GPUs of `outside` an engine takes there."""
+    pools: dict[str, ReservedPool] = field(default_factory=dict)
+
+    @classmethod
+    async def reserved(cls, config: RunConfig, *, num_gpus: float, gpus_per_engine: int) -> "Places":
+        """Set aside every pool of a config.
+
+        Raises:
+            ConfigError: see `reserve`.
+        """
+        cluster = config.cluster
+        users = [*cluster.roles.values(), *(section.pool for section in cluster.extra_roles.values())]
+        places = cls(outside=ResourcePool(num_processes=1, num_gpus=num_gpus), gpus_per_engine=gpus_per_engine)
+        for name, section in cluster.pools.items():
+            places.pools[name] = await reserve(name, section, num_roles=users.count(name))
+        return places
+
+    def of(self, placement: Placement) -> list[ResourcePool]:
+        """Return the place of each process of a role."""
+        if placement.pool is not None:
+            return self.pools[placement.pool].places()
+        num_gpus = self.outside.num_gpus * (self.gpus_per_engine if placement.role == "rollout" else 1)
+        return [
+            ResourcePool(num_processes=1, num_cpus=self.outside.num_cpus, num_gpus=num_gpus)
+        ] * placement.num_processes
+
+    @contextlib.contextmanager
+    def given_back(self) -> Iterator[None]:
+        """Free all pools at the end."""
+        try:
+            yield
+        finally:
+            for pool in self.pools.values():
+                pool.give_back()
+
+
+def spawn_models(config: RunConfig, places: Places) -> list[WorkerGroup]:
+    """Start the processes of every role that has models, with the engines where these live with them."""
+    return [_spawn_ranks(config, one, places.of(one)) for one in layout(config) if one.role != "rollout"]
+
+
+def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[ResourcePool]) -> WorkerGroup:
+    has_engine = "rollout" in placement.components
+    ranks = [
+        spawn(
+            ModelEngineWorker if has_engine else ModelWorker,
+            place,
+            config,
+            placement.role,
+            max_concurrency=_MODEL_CALLS + (_engine_calls(config) if has_engine else 0),
+            first_rank=rank,
+            env={"OMP_NUM_THREADS": str(threads_per_rank(config))},
+        )[0]
+        for rank, place in enumerate(places)
+    ]
+    return WorkerGroup(placement.role, ranks)
+
+
+def spawn_extra_roles(config: RunConfig, places: Places) -> dict[str, list[WorkerHandle]]:
+    """Start the workers of other kinds; Ray starts one that died again.
+
+    Raises:
+        ConfigError: a class cannot be imported, or cannot be a worker.
+    """
+    workers: dict[str, list[WorkerHandle]] = {}
+    for role, section in config.cluster.extra_roles.items():
+        cls = import_by_path(section.class_path, key=f"cluster.extra_roles.{role}.class_path")
+        calls = config.rollout.max_concurrent_trajectories * config.rollout.num_engines
+        workers[role] = [
+            spawn(cls, place, section.config, role, max_concurrency=calls, first_rank=rank, restart=True)[0]
+            for rank, place in enumerate(places.pools[section.pool].places())
+        ]
+    return workers
+
+
+def spawn_engine(config: RunConfig, place: ResourcePool, index: int) -> WorkerHandle:
+    """Start the process of one engine."""
+    [engine] = spawn(EngineWorker, place, config, "engine", max_concurrency=_engine_calls(config), first_rank=index)
+    return EngineHandle.of(engine)
+
+
+def threads_per_rank(config: RunConfig) -> int:
+    """Return the CPU threads of one actor rank."""
+    return config.actor.num_threads_per_worker or max(1, num_cores() // config.actor.num_workers)
+
+
+def num_cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _engine_calls(config: RunConfig) -> int:
+    return config.rollout.max_concurrent_trajectories + SPARE_CALLS

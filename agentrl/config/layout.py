@@ -1,0 +1,149 @@
+"""Which role is played by which processes: `cluster.roles` and `cluster.pools`, or the layout that a run has without them."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from agentrl.config.cluster_schema import PoolSection
+from agentrl.config.schema import RunConfig
+
+COMPONENTS = ("actor", "rollout", "ref")
+"""Of which roles are made, joined by `_`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The processes of one role. Example: `Placement(role="actor_ref", pool="train", num_processes=2)`."""
+
+    role: str
+    num_processes: int
+    pool: str | None = None
+    """Absent: every process takes a core, and a GPU where there are any."""
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What each process holds."""
+        return tuple(self.role.split("_"))
+
+
+def needed_components(config: RunConfig) -> list[str]:
+    """Return what the algorithm asks for."""
+    return ["actor", "rollout", *(["ref"] if config.algorithm.kl_coefficient > 0 else [])]
+
+
+def pool_size(section: PoolSection) -> int:
+    """Return how many processes a pool has."""
+    return sum(section.processes_per_node) or section.num_processes
+
+
+def layout(config: RunConfig) -> list[Placement]:
+    """Return the placement of every role of a checked config, the one with the engines last: they size their memory by what is
+    left.
+    """
+    if not config.cluster.roles:
+        with_actor = [name for name in needed_components(config) if name != "rollout"]
+        return [
+            Placement(role="_".join(with_actor), num_processes=config.actor.num_workers),
+            Placement(role="rollout", num_processes=config.rollout.num_engines),
+        ]
+    placed = [
+        Placement(role=role, num_processes=pool_size(config.cluster.pools[pool]), pool=pool)
+        for role, pool in config.cluster.roles.items()
+    ]
+    return sorted(placed, key=lambda placement: "rollout" in placement.components)
+
+
+def with_sizes_of_pools(config: RunConfig) -> RunConfig:
+    """Return a checked config in which the numbers of ranks and engines are those of their pools."""
+    for placement in layout(config):
+        if "actor" in placement.components:
+            config = replace(config, actor=replace(config.actor, num_workers=placement.num_processes))
+        if "rollout" in placement.components:
+            config = replace(config, rollout=replace(config.rollout, num_engines=placement.num_processes))
+    return config
+
+
+def layout_problems(config: RunConfig) -> list[str]:
+    """Return what is wrong with the section `cluster`."""
+    problems = [*_pool_problems(config)]
+    if config.cluster.roles:
+        problems += _role_problems(config)
+        problems += [] if problems else _size_problems(config)
+    return problems
+
+
+def _pool_problems(config: RunConfig) -> list[str]:
+    cluster, problems = config.cluster, []
+    for name, section in cluster.pools.items():
+        key = f"cluster.pools.{name}"
+        if bool(section.processes_per_node) == bool(section.num_processes):
+            problems.append(
+                f"`{key}` needs either `processes_per_node` or `num_processes`, and has "
+                f"{'both' if section.num_processes else 'neither'}"
+            )
+        if min(section.processes_per_node, default=1) < 1 or section.num_processes < 0:
+            problems.append(f"`{key}`: every number of processes must be at least 1; leave nodes without processes out")
+        if section.num_cpus < 0 or section.num_gpus < 0:
+            problems.append(
+                f"`{key}`: `num_cpus` ({section.num_cpus:g}) and `num_gpus` ({section.num_gpus:g}) must not be negative"
+            )
+    users = {f"cluster.roles.{role}": pool for role, pool in cluster.roles.items()}
+    users |= {f"cluster.extra_roles.{role}.pool": extra.pool for role, extra in cluster.extra_roles.items()}
+    known = ", ".join(f"`{name}`" for name in cluster.pools) or "none"
+    problems += [
+        f"`{key}` is `{pool}`, which is none of `cluster.pools` ({known})"
+        for key, pool in users.items()
+        if pool not in cluster.pools
+    ]
+    idle = [name for name in cluster.pools if name not in users.values()]
+    return problems + [
+        f"`cluster.pools.{name}` is used by no role; name it in `cluster.roles`, or leave it out" for name in idle
+    ]
+
+
+def _role_problems(config: RunConfig) -> list[str]:
+    roles = config.cluster.roles
+    counts = Counter(name for role in roles for name in role.split("_"))
+    unknown = [name for name in counts if name not in COMPONENTS]
+    if unknown:
+        return [
+            f"`cluster.roles` names `{name}`; a role is made of {', '.join(COMPONENTS)}, joined by `_`. Workers of another "
+            "kind are `cluster.extra_roles`"
+            for name in unknown
+        ]
+    needed = needed_components(config)
+    problems = [
+        f"`cluster.roles` places `{name}` {count} times; once is enough" for name, count in counts.items() if count > 1
+    ]
+    problems += [
+        f"`cluster.roles` places no `{name}`; add it, alone or in a role such as `actor_{name}`"
+        for name in needed
+        if name not in counts
+    ]
+    if "ref" in counts and "ref" not in needed:
+        problems.append(
+            "`cluster.roles` places `ref`, and `algorithm.kl_coefficient` is 0, so that nobody would ask it; set the one, or "
+            "leave out the other"
+        )
+    together = next((role for role in roles if "rollout" in role.split("_") and role != "rollout"), None)
+    if together and config.rollout.engine != "transformers":
+        problems.append(
+            f"`cluster.roles.{together}`: only the engine `transformers` lives in the actor's process, and `rollout.engine` is "
+            f"`{config.rollout.engine}`; give `rollout` processes of its own, in the same pool if they are to share GPUs"
+        )
+    return problems
+
+
+def _size_problems(config: RunConfig) -> list[str]:
+    """Return where the pools and the number of ranks or engines contradict each other."""
+    problems = []
+    for placement in layout(config):
+        for component, key, number in (
+            ("actor", "actor.num_workers", config.actor.num_workers),
+            ("rollout", "rollout.num_engines", config.rollout.num_engines),
+        ):
+            if component in placement.components and number not in (1, placement.num_processes):
+                problems.append(
+                    f"`{key}` is {number}, and `cluster.pools.{placement.pool}` has {placement.num_processes} processes for "
+                    f"it; leave `{key}` out"
+                )
+    return problems

@@ -1,0 +1,97 @@
+"""Roles, pools, and what is wrong with them before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.cluster_schema import ClusterSection, PoolSection
+from agentrl.config.layout import layout
+from agentrl.config.load import load_run_config
+from agentrl.config.schema import ActorSection, AlgorithmSection, RolloutSection, RunConfig
+from agentrl.errors import ConfigError
+
+POOLS = "pools: {main: {num_processes: 2}, aside: {processes_per_node: [1, 1]}}"
+
+
+def load(tmp_path: Path, cluster: str, *overrides: str) -> RunConfig:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"data: {{train_files: [x.jsonl]}}\nmodel: {{path: x}}\ncluster: {{{cluster}}}\n")
+    return load_run_config(str(file), overrides).config
+
+
+def test_without_pools_the_reference_lives_with_the_actor_and_engines_apart():
+    config = RunConfig(
+        actor=ActorSection(num_workers=4),
+        rollout=RolloutSection(num_engines=3),
+        algorithm=AlgorithmSection(kl_coefficient=0.1),
+    )
+    assert [(one.role, one.num_processes, one.pool) for one in layout(config)] == [
+        ("actor_ref", 4, None),
+        ("rollout", 3, None),
+    ]
+
+
+def test_roles_go_to_their_pools_with_the_engines_last():
+    config = RunConfig(
+        cluster=ClusterSection(
+            pools={"main": PoolSection(num_processes=2), "aside": PoolSection(processes_per_node=[2, 1])},
+            roles={"rollout": "aside", "actor": "main", "ref": "aside"},
+        )
+    )
+    assert [(one.role, one.num_processes) for one in layout(config)] == [("actor", 2), ("ref", 3), ("rollout", 3)]
+
+
+def test_the_numbers_of_ranks_and_engines_are_those_of_their_pools(tmp_path: Path):
+    config = load(tmp_path, f"{POOLS}, roles: {{actor: main, rollout: aside}}")
+    assert (config.actor.num_workers, config.rollout.num_engines) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        (f"{POOLS}, roles: {{actor: main, rollout: main}}", "`cluster.pools.aside` is used by no role"),
+        (f"{POOLS}, roles: {{actor: main, rollout: other}}", "`cluster.roles.rollout` is `other`, which is none of"),
+        ("pools: {a: {}}, roles: {actor_rollout: a}", "`cluster.pools.a` needs either .* and has neither"),
+        (
+            "pools: {a: {num_processes: 1, processes_per_node: [1]}}, roles: {actor_rollout: a}",
+            "`cluster.pools.a` needs either .* and has both",
+        ),
+        ("pools: {a: {processes_per_node: [2, 0]}}, roles: {actor_rollout: a}", "must be at least 1; leave nodes"),
+        (
+            "pools: {a: {num_processes: 1, num_gpus: -1}}, roles: {actor_rollout: a}",
+            "`num_gpus` .* must not be negative",
+        ),
+        ("pools: {a: {num_processes: 1}}, roles: {actor: a}", "places no `rollout`; add it, alone or in a role"),
+        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_ref: a}", "places `ref`, and .*kl_coefficient` is 0"),
+        (
+            "pools: {a: {num_processes: 1}}, roles: {actor_rollout_painter: a}",
+            "names `painter`; .*`cluster.extra_roles`",
+        ),
+        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout: a, rollout: a}", "places `rollout` 2 times"),
+        (
+            "pools: {a: {num_processes: 1}}, roles: {actor_rollout: a}, extra_roles: {x: {class_path: m.C, pool: b}}",
+            "`cluster.extra_roles.x.pool` is `b`",
+        ),
+    ],
+)
+def test_a_layout_that_could_not_run_is_refused_by_the_names_of_its_keys(tmp_path: Path, cluster: str, words: str):
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path, cluster)
+
+
+def test_a_size_that_contradicts_its_pool_is_refused(tmp_path: Path):
+    cluster = "pools: {a: {num_processes: 2}}, roles: {actor_rollout: a}"
+    with pytest.raises(ConfigError, match=r"`actor.num_workers` is 3, and `cluster.pools.a` has 2 processes"):
+        load(tmp_path, cluster, "actor.num_workers=3")
+
+
+def test_only_the_embedded_engine_lives_in_the_process_of_an_actor(tmp_path: Path):
+    cluster = "pools: {a: {num_processes: 2}}, roles: {actor_rollout: a}"
+    with pytest.raises(ConfigError, match=r"`cluster.roles.actor_rollout`: only the engine `transformers`"):
+        load(tmp_path, cluster, "rollout.engine=vllm")
+
+
+def test_a_reference_that_the_loss_asks_for_must_have_a_place(tmp_path: Path):
+    cluster = "pools: {a: {num_processes: 2}}, roles: {actor_rollout: a}"
+    with pytest.raises(ConfigError, match=r"places no `ref`; add it, alone or in a role such as `actor_ref`"):
+        load(tmp_path, cluster, "algorithm.kl_coefficient=0.1")

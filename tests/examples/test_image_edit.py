@@ -1,0 +1,120 @@
+"""The worked example of an extra role: its edits, and the worker behind the tool on a real Ray."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.errors import ConfigError
+from agentrl.runners.extra_roles import check_extra_roles
+from agentrl.tools.base import Episode, ToolConfig
+from agentrl.tools.builder import build_tools
+from agentrl.tools.loader import load_tool_configs
+from agentrl.tools.worker_tool import with_workers
+from agentrl.types import Deadline, ToolStatus
+from examples.image_edit.image_worker import (
+    ImageEditWorker,
+    convolve,
+    from_lab,
+    paint_gallery,
+    to_lab,
+    transfer_colours,
+)
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "examples" / "image_edit"
+GALLERY = paint_gallery(32)
+
+
+def loaded(*overrides: str) -> LoadedConfig:
+    return load_run_config(str(FOLDER / "run.yaml"), overrides)
+
+
+def test_an_image_gets_the_mean_and_deviation_of_the_other_in_lab():
+    """Away from what the screen cuts off, by the definition of Reinhard et al., equations 10 and 11."""
+    source, target = GALLERY["sunset"], 0.4 + 0.2 * GALLERY["sea"]
+    moved = to_lab(transfer_colours(source, target))
+    assert moved.mean(axis=(0, 1)) == pytest.approx(to_lab(target).mean(axis=(0, 1)), abs=0.01)
+    assert moved.std(axis=(0, 1)) == pytest.approx(to_lab(target).std(axis=(0, 1)), rel=0.05, abs=0.005)
+
+
+def test_the_colour_space_can_be_left_again():
+    assert from_lab(to_lab(GALLERY["sea"])) == pytest.approx(GALLERY["sea"], abs=1e-3)
+
+
+def test_a_convolution_is_the_sum_over_the_neighbours():
+    image, kernel = GALLERY["sea"], np.arange(9.0).reshape(3, 3) / 40
+    filtered = convolve(image, kernel)
+    by_hand = sum(kernel[i, j] * image[9 + i, 6 + j] for i in range(3) for j in range(3))
+    assert filtered[10, 7] == pytest.approx(np.clip(by_hand, 0, 1))
+
+
+@pytest.mark.ray
+async def test_workers_of_the_extra_role_answer_the_tool_of_the_policy(local_ray: Path):
+    configs = load_tool_configs(loaded().config)
+    pool = ResourcePool(num_processes=2, num_cpus=0.1)
+    workers = spawn(ImageEditWorker, pool, {"size": 32}, "image_edit", max_concurrency=8)
+    [tool] = build_tools(with_workers(configs, {"image_edit": workers})).values()
+    await tool.start()
+    mine, other = Episode(episode_id="e1", prompt_id="p"), Episode(episode_id="e2", prompt_id="p")
+
+    async def call(episode: Episode, **arguments: Any) -> tuple[ToolStatus, str]:
+        result = await tool.call(episode, arguments, deadline=Deadline.after(60))
+        return result.status, result.text
+
+    status, text = await call(mine, operation="transfer_colours", image="sunset", colours_of="sea")
+    assert status is ToolStatus.OK
+    expected = transfer_colours(GALLERY["sunset"], GALLERY["sea"]).mean(axis=(0, 1))
+    assert orjson.loads(text)["mean_rgb"] == pytest.approx(expected.tolist(), abs=1e-3)
+    assert orjson.loads((await call(mine, operation="blur", image="image_1"))[1])["image"] == "image_2"
+    assert await call(other, operation="blur", image="image_1") == (
+        ToolStatus.ERROR,
+        "failure: ValueError: there is no image `image_1`; there are sunset, sea",
+    )
+    await tool.end_episode(mine)
+    await tool.end_episode(other)
+    assert [await worker.num_kept() for worker in workers] == [0, 0]
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, *overrides: str, tools: Sequence[ToolConfig] | None = None) -> str:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    plan = loaded(*overrides)
+    with pytest.raises(ConfigError) as error:
+        check_extra_roles(plan.config.cluster, load_tool_configs(plan.config) if tools is None else tools)
+    return str(error.value)
+
+
+def test_the_example_passes_the_look_before_the_start(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    check_extra_roles(loaded().config.cluster, load_tool_configs(loaded().config))
+    assert importlib.import_module("image_worker")
+
+
+@pytest.mark.parametrize(
+    ("class_path", "words"),
+    [
+        ("image_worker.NoSuchWorker", "has no `NoSuchWorker`"),
+        ("image_worker.paint_gallery", "is not a class"),
+        ("decimal.Decimal", "takes no `config` and no `role`"),
+        ("agentrl.cluster.model_worker.ModelWorker", "has no `async def edit`"),
+    ],
+)
+def test_a_class_that_cannot_serve_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, class_path: str, words: str
+):
+    assert words in refused(monkeypatch, f"cluster.extra_roles.image_edit.class_path={class_path}")
+
+
+def test_a_tool_that_asks_for_a_role_that_nobody_plays_is_refused(monkeypatch: pytest.MonkeyPatch):
+    [tool] = load_tool_configs(loaded().config)
+    other = ToolConfig(
+        class_name=tool.class_name, config={**tool.config, "role": "painter"}, tool_schema=tool.tool_schema
+    )
+    assert "its `role` is `painter`, which is none of `cluster.extra_roles` (`image_edit`)" in refused(
+        monkeypatch, tools=[other]
+    )
