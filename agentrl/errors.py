@@ -10,6 +10,7 @@
     │   ├── EngineError
     │   │   └── EngineDeadError
     │   └── WorkerDiedError
+    ├── CheckpointError        a checkpoint could not be written or read; the ones before it still count
     └── WorkerError            a worker raised something unexpected; ends with its traceback
 
 A mistake of the *model* (bad JSON, unknown tool, a program that crashes) is none of these: it is a `ToolResult`.
@@ -71,6 +72,10 @@ class EngineDeadError(EngineError):
 
 class WorkerDiedError(RolloutError):
     """A worker's process is gone; the message names the worker."""
+
+
+class CheckpointError(AgentRLError):
+    """A checkpoint could not be written, or is not whole; the message names it."""
 
 
 class WorkerError(AgentRLError):

@@ -14,7 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"
 MARKER = "<!-- Below this line: written by docs/make_configuration.py -->\n"
 
-_SCHEMAS = ("agentrl/config/schema.py", "agentrl/config/cluster_schema.py", "agentrl/config/sft_schema.py")
+_SCHEMAS = (
+    "agentrl/config/schema.py",
+    "agentrl/config/checkpoint_schema.py",
+    "agentrl/config/cluster_schema.py",
+    "agentrl/config/sft_schema.py",
+)
 _PLAIN_CONFIGS = (
     "agentrl/judge/connection.py",
     "agentrl/tools/python_tool.py",
@@ -80,8 +85,9 @@ def _section_tables(name: str, prefix: str, classes: dict[str, ast.ClassDef]) ->
     if leaves:
         yield _table(leaves)
     for item, section in sections:
-        of_each = "NAME." if isinstance(item.annotation, ast.Subscript) else ""
-        yield from _section_tables(section, f"{prefix}{ast.unparse(item.target)}.{of_each}", classes)
+        annotation = ast.unparse(item.annotation)
+        many = "[]" if annotation.startswith("list[") else ".NAME" if annotation.startswith("dict[") else ""
+        yield from _section_tables(section, f"{prefix}{ast.unparse(item.target)}{many}.", classes)
 
 
 def _plain_table(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import all_of
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.schema import ActorSection
-from agentrl.errors import WorkerError
+from agentrl.errors import CheckpointError, WorkerError
 from agentrl.training.sharding import plan_update
 from agentrl.types import Group
 from agentrl.weight_sync.base import WeightSource
@@ -70,13 +70,42 @@ class Learner:
             raise WorkerError("actor 0: published no weights")
         return source
 
-    async def save(self, path: str) -> None:
-        """Write a sharded checkpoint into the folder `path`."""
-        await self._groups["actor"].all("call", "actor", "save", path)
+    async def save(self, url: str) -> None:
+        """Begin to write a sharded checkpoint into the folder `url`; returns when training may go on."""
+        for name in self._trained:
+            await self._groups[name].all("call", name, "save", f"{url}/{name}")
 
-    async def load(self, path: str) -> None:
-        """Go on from the checkpoint in the folder `path`."""
-        await self._groups["actor"].all("call", "actor", "load", path)
+    async def saved(self) -> bool:
+        """Return whether all ranks have written their parts.
+
+        Raises:
+            CheckpointError: one could not; training may go on.
+        """
+        parts = [part for name in self._trained for part in await self._groups[name].all("saved", name)]
+        for part in parts:
+            if isinstance(part, CheckpointError):
+                raise part
+        return all(parts)
+
+    async def load(self, url: str) -> None:
+        """Go on from the checkpoint in the folder `url`."""
+        for name in self._trained:
+            await self._groups[name].all("call", name, "load", f"{url}/{name}")
+
+    async def reset_optimiser(self, *, step: int) -> None:
+        """Begin with fresh optimisers, and with their warm-up, after update `step`."""
+        for name in self._trained:
+            await self._groups[name].all("call", name, "reset_optimiser", step)
+
+    async def load_reference(self, url: str) -> None:
+        """Take the policy of the checkpoint in the folder `url` as the reference, where there is one."""
+        if "ref" in self._groups:
+            await self._groups["ref"].all("call", "ref", "load", f"{url}/actor")
+
+    @property
+    def _trained(self) -> list[str]:
+        """The components that have a state to keep."""
+        return [name for name in ("actor", "critic") if name in self._groups]
 
     async def export(self, path: str) -> None:
         """Write the policy as a Hugging Face folder."""

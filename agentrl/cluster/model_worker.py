@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from agentrl.cluster.network import own_address, use_interface_of
 from agentrl.config.class_path import import_by_path
 from agentrl.config.schema import RunConfig
+from agentrl.errors import CheckpointError
 from agentrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -85,6 +86,16 @@ class ModelWorker:
     async def call(self, component: str, method: str, *args: Any) -> Any:
         """Call a method of a component."""
         return await self._run(getattr(self._components[component], method), *args)
+
+    async def saved(self, component: str) -> bool | CheckpointError:
+        """Return whether what `save` of a component began is written, whatever is being computed.
+
+        A failure is given back and not raised: it ends no update.
+        """
+        try:
+            return cast(Any, self._components[component]).saved()
+        except CheckpointError as error:
+            return error
 
     async def score(self, component: str, method: str, *trajectories: Trajectory) -> list[Any]:
         """Call a method that gives one result per trajectory; return None, then the results, so that each can stay here."""

@@ -10,8 +10,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf, read_write
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError
 
+from agentrl.config.checkpoint_schema import StageSection
 from agentrl.config.layout import with_sizes_of_pools
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema import RunConfig, RunSection
 from agentrl.config.validate import Purpose, validate
 from agentrl.errors import ConfigError
 
@@ -49,6 +50,7 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
     config = _absolute_paths(config, file)
     if config.run.dir is None:
         config = replace(config, run=replace(config.run, dir=str(Path("runs", folder).resolve())))
+    config = _add_up_stages(config, source=file.name)
     validate(config, source=file.name, purpose=purpose)
     if purpose is Purpose.TRAINING:
         config = with_sizes_of_pools(config)
@@ -175,13 +177,16 @@ def _wrong_shapes(schema: type, tree: Mapping[str, Any], *, prefix: str) -> Iter
         if decided_later or (value is None and NoneType in kinds):
             continue
         section = next((kind for kind in kinds if is_dataclass(kind)), None)
-        if section is not None or get_origin(hints[item.name]) is dict:
+        list_type = next((kind for kind in (hints[item.name], *kinds) if get_origin(kind) is list), None)
+        if list_type is not None and section is not None:
+            yield from _wrong_sections(cast(type, section), value, key=key)
+        elif section is not None or get_origin(hints[item.name]) is dict:
             if not isinstance(value, Mapping):
                 example = "key" if section is None else fields(section)[0].name
                 yield f"`{key}` is {_shown(value)}; it must be a mapping, such as {{{example}: ...}}"
             elif section is not None:
                 yield from _wrong_shapes(cast(type, section), value, prefix=f"{key}.")
-        elif get_origin(hints[item.name]) is list:
+        elif list_type is not None:
             if not isinstance(value, list):
                 example = "a, b" if value is None or isinstance(value, Mapping) else value
                 yield f"`{key}` is {_shown(value)}; it must be a list, such as [{example}]"
@@ -189,8 +194,29 @@ def _wrong_shapes(schema: type, tree: Mapping[str, Any], *, prefix: str) -> Iter
                 yield f"`{key}` holds {nested[0]!r}; it must be a list of plain values, such as [a, b]"
 
 
+def _wrong_sections(schema: type, value: Any, *, key: str) -> Iterator[str]:
+    """Yield what is wrong in a list of sections."""
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+        yield f"`{key}` is {_shown(value)}; it must be a list of mappings, such as [{{{fields(schema)[0].name}: ...}}]"
+    else:
+        for index, entry in enumerate(value):
+            yield from _wrong_shapes(schema, entry, prefix=f"{key}[{index}].")
+
+
 def _shown(value: Any) -> str:
     return "null" if value is None else repr(value)
+
+
+def _add_up_stages(config: RunConfig, *, source: str) -> RunConfig:
+    """Return `config` with `run.num_steps` as the sum over `stages`, where there are any."""
+    num_steps = sum(stage.num_steps for stage in config.stages)
+    if not config.stages or config.run.num_steps == num_steps:
+        return config
+    if config.run.num_steps != RunSection.num_steps:
+        raise ConfigError(
+            f"{source}: `run.num_steps` is {config.run.num_steps}, but `stages` have {num_steps} steps; leave it out"
+        )
+    return replace(config, run=replace(config.run, num_steps=num_steps))
 
 
 def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
@@ -200,10 +226,18 @@ def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
     def optional(path: str | None) -> str | None:
         return None if path is None else absolute(path)
 
+    def with_absolute_files(stage: StageSection) -> StageSection:
+        return stage if stage.train_files is None else replace(stage, train_files=[*map(absolute, stage.train_files)])
+
     run = config.run if config.run.dir is None else replace(config.run, dir=str(Path(config.run.dir).resolve()))
+    checkpoint = config.checkpoint
+    if checkpoint.dir is not None and "://" not in checkpoint.dir:
+        checkpoint = replace(checkpoint, dir=str(Path(checkpoint.dir).resolve()))
     return replace(
         config,
         run=run,
+        checkpoint=checkpoint,
+        stages=[with_absolute_files(stage) for stage in config.stages],
         data=replace(
             config.data,
             train_files=[absolute(path) for path in config.data.train_files],

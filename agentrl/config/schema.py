@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
+from agentrl.config.checkpoint_schema import CheckpointSection, StageSection
 from agentrl.config.cluster_schema import ClusterSection
 
 ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus")
@@ -22,7 +23,7 @@ class RunSection:
     dir: str | None = None
     """Where everything of the run is written; `runs/<config name>` when absent."""
     num_steps: int = 100
-    """Actor updates in all."""
+    """Actor updates in all; with `stages`, their sum."""
     seed: int = 0
     """Seeds the order of the prompts, the sampling of every turn, and the resampling of groups."""
 
@@ -324,16 +325,6 @@ class ValidationSection:
 
 
 @dataclass(frozen=True)
-class CheckpointSection:
-    """What a killed run goes on from."""
-
-    every_steps: int = 10
-    """Write a checkpoint after every so many updates, and after the last."""
-    keep_last: int = 2
-    """Older checkpoints are deleted."""
-
-
-@dataclass(frozen=True)
 class CodeJudgeTools:
     """rStar2-Agent's short form: the built-in Python tool against a code judge."""
 
@@ -376,6 +367,8 @@ class RunConfig:
     judge: JudgeSection = field(default_factory=JudgeSection)
     validation: ValidationSection = field(default_factory=ValidationSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    stages: list[StageSection] = field(default_factory=list)
+    """Parts of the run, one after the other; none: the same from the first step to the last."""
     tools: ToolsSection | None = None
     """Tools in the short form; or name a file in `tool_config_path`."""
     tool_config_path: str | None = None

@@ -17,6 +17,7 @@ from agentrl.config.schema import (
     RolloutSection,
     RunConfig,
 )
+from agentrl.config.validate_stages import stage_problems
 from agentrl.errors import ConfigError
 
 
@@ -37,7 +38,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
     problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
     problems += [*_openai_contradictions(config.rollout), *_vllm_contradictions(config.rollout)]
     if purpose is Purpose.TRAINING:
-        problems += [*_training_problems(config), *layout_problems(config)]
+        problems += [*_training_problems(config), *layout_problems(config), *stage_problems(config)]
     elif purpose is Purpose.EVALUATION:
         problems += _evaluation_problems(config)
     if problems:
@@ -97,6 +98,7 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "algorithm.selection.min_group_size": selection.min_group_size,
         "checkpoint.every_steps": config.checkpoint.every_steps,
         "checkpoint.keep_last": config.checkpoint.keep_last,
+        **{f"stages[{index}].num_steps": stage.num_steps for index, stage in enumerate(config.stages)},
         "validation.samples_per_prompt": config.validation.samples_per_prompt,
     }
 
@@ -150,6 +152,7 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "rollout.top_k": rollout.top_k,
         "rollout.kv_memory_gb": rollout.kv_memory_gb,
         "validation.every_steps": config.validation.every_steps,
+        "checkpoint.keep_best": config.checkpoint.keep_best,
     }
 
 

@@ -8,7 +8,7 @@ step, makes two groups.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +19,8 @@ from agentrl.errors import ConfigError
 from agentrl.types import Prompt
 
 logger = logging.getLogger(__name__)
+
+_EPOCH_MARK = "@epoch"
 
 
 class PromptDataset:
@@ -37,14 +39,23 @@ class PromptDataset:
         system_prompt: str | None,
         shuffle: bool,
         seed: int,
+        leave_out: Set[str] = frozenset(),
     ) -> None:
         """Read and check every row of `files`; the other arguments are those of the `data` section and `run.seed`.
+
+        Prompts whose id (that of the first epoch, as in `all`) is in `leave_out` are not given.
 
         Raises:
             ConfigError: a file, a row or a column is missing or malformed, an id occurs twice, or there is no prompt.
         """
         columns = PromptColumns(prompt_key=prompt_key, answer_key=answer_key, system_prompt=system_prompt)
-        self._prompts = _read_prompts([Path(file) for file in files], columns)
+        prompts = _read_prompts([Path(file) for file in files], columns)
+        self._prompts = [prompt for prompt in prompts if prompt.prompt_id not in leave_out]
+        if not self._prompts:
+            raise ConfigError(
+                f"all {len(prompts)} prompts of {', '.join(map(str, files))} are left out: they were solved more often than "
+                "`max_pass_rate` of this stage allows. Raise it, or end the run before the stage"
+            )
         self._shuffle = shuffle
         self._seed = seed
         self._position = 0
@@ -70,6 +81,10 @@ class PromptDataset:
             raise ValueError(f"prompt position must not be negative: {position}")
         self._position = position
 
+    def seek_new_epoch(self) -> None:
+        """Go on with the next epoch, unless one is about to begin: what came before was another data set."""
+        self.seek(-(-self._position // len(self)) * len(self))
+
     def take(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts and move on."""
         if count < 0:
@@ -84,7 +99,7 @@ class PromptDataset:
         if epoch != self._order_epoch:
             self._order, self._order_epoch = self._order_of(epoch), epoch
         prompt = self._prompts[self._order[offset]]
-        return prompt if epoch == 0 else replace(prompt, prompt_id=f"{prompt.prompt_id}@epoch{epoch}")
+        return prompt if epoch == 0 else replace(prompt, prompt_id=f"{prompt.prompt_id}{_EPOCH_MARK}{epoch}")
 
     def _order_of(self, epoch: int) -> list[int]:
         """Return the permutation of one epoch.
@@ -96,6 +111,12 @@ class PromptDataset:
         if not self._shuffle:
             return list(rows)
         return sorted(rows, key=lambda row: _digest(self._seed, epoch, self._prompts[row].prompt_id))
+
+
+def id_without_epoch(prompt_id: str) -> str:
+    """Return the id that a prompt has in every epoch: `sums-17` for `sums-17@epoch2`."""
+    before, mark, epoch = prompt_id.rpartition(_EPOCH_MARK)
+    return before if mark and epoch.isdecimal() else prompt_id
 
 
 def _digest(seed: int, epoch: int, prompt_id: str) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from agentrl.types import TrajectorySummary
 
-_SOLVED_REWARD = 1.0
+SOLVED_REWARD = 1.0
 
 
 def pass_at_k(summaries: Sequence[TrajectorySummary], *, samples_per_prompt: int) -> dict[str, float]:
@@ -20,7 +20,7 @@ def pass_at_k(summaries: Sequence[TrajectorySummary], *, samples_per_prompt: int
     solved: defaultdict[str, list[bool]] = defaultdict(list)
     for summary in summaries:
         if summary.reward is not None:
-            solved[summary.prompt_id].append(summary.reward >= _SOLVED_REWARD)
+            solved[summary.prompt_id].append(summary.reward >= SOLVED_REWARD)
     metrics: dict[str, float] = {}
     for k in _sizes(samples_per_prompt):
         chances = [_chance(len(samples), sum(samples), k) for samples in solved.values() if len(samples) >= k]

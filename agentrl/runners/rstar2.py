@@ -13,24 +13,26 @@ from agentrl.agent_loop.rollout_stream import RolloutStream
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.observability.step_time import StepTime
 from agentrl.runners.check import CheckLevel, check
+from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.command_line import make_parser, run_command
-from agentrl.runners.run import Run, prepare, running
-from agentrl.runners.run_directory import RunState
+from agentrl.runners.run import Run, plan_stage, prepare, running, stages_left
 from agentrl.runners.steps import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 
 
 async def train(loaded: LoadedConfig) -> None:
     """Train from the last checkpoint, or from the start, until the actor has been updated `run.num_steps` times."""
     plan = prepare(loaded)  # whatever can be wrong is found here, before any process starts
-    if not plan.directory.finished:
-        async with running(plan) as run:  # judge, Ray, engines, actor, agent-loop workers
+    for stage in stages_left(
+        plan
+    ):  # most runs have one; each begins with the checkpoint that the one before it ended with
+        async with running(plan_stage(plan, stage)) as run:  # judge, Ray, engines, actor, agent-loop workers
             state = await restore(run)
             await run.weight_sync.push(version=state.step)
             if state.step == 0:
                 run.metrics.log(0, await validate(run, step=0))
             # Where `rollout.max_staleness` is above 0, rollouts go on while the actor is updated.
             async with rolling_out(run) as rollouts:
-                while state.step < plan.config.run.num_steps:
+                while state.step < stage.end:
                     state = await train_step(run, rollouts, state)
             await finish(run)
     print(plan.directory.describe_result())
@@ -49,7 +51,9 @@ async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunS
     synced = time.monotonic()
     time_spent = StepTime(rollout_s=rolled_out - started, update_s=updated - rolled_out, weight_sync_s=synced - updated)
     validation = await validate(run, step=state.step)
-    run.metrics.log(state.step, batch.metrics | actor_metrics | time_spent.metrics() | validation)
+    state = replace(state, accuracy=validation.get("validation/accuracy"))
+    times = time_spent.metrics() | run.checkpoints.metrics()
+    run.metrics.log(state.step, batch.metrics | actor_metrics | times | validation)
     explain_time(state.step, batch, time_spent)
     await save(run, rollouts, state)
     run.progress.finish_step()

@@ -2,9 +2,9 @@
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,15 +19,18 @@ from agentrl.cluster.runtime import guarded_run
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, DataSection, RewardSection, RunConfig
+from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.rewards.loader import check_reward
+from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.run_directory import RunDirectory
+from agentrl.runners.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import load_tool_configs
@@ -59,9 +62,12 @@ class EvaluationPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(EvaluationPlan):
-    """A training run that could start."""
+    """A training run, or the stage of one, that could start; `loaded.config` is what holds in that stage."""
 
     prompts: PromptDataset
+    stages: list[Stage]
+    stage: Stage
+    pass_rates: PassRates
 
     def all_prompts(self) -> list[Prompt]:
         """Return every prompt that may be rolled out."""
@@ -90,6 +96,7 @@ class Run(EvaluationRun):
     plan: Plan
     learner: Learner
     weight_sync: WeightSync
+    checkpoints: CheckpointKeeper
 
 
 def prepare(loaded: LoadedConfig) -> Plan:
@@ -98,15 +105,49 @@ def prepare(loaded: LoadedConfig) -> Plan:
     Raises:
         ConfigError: where, what and the way out.
     """
-    prompts = training_prompts(loaded.config)
+    stages = stages_of(loaded.config)
+    prompts = [training_prompts(stage.config) for stage in stages]
     plan = prepare_evaluation(loaded)
+    plan.directory.claim_checkpoints()
     return Plan(
         loaded=loaded,
         directory=plan.directory,
         tools=plan.tools,
         reward=plan.reward,
-        prompts=prompts,
+        prompts=prompts[0],
+        stages=stages,
+        stage=stages[0],
+        pass_rates=PassRates(),
         validation_prompts=plan.validation_prompts,
+    )
+
+
+def stages_left(plan: Plan) -> list[Stage]:
+    """Return the stages that the run still has to go through, the one that it is in first."""
+    latest = plan.directory.checkpoints.latest()
+    num_steps_done = 0 if latest is None else latest.step
+    # A run that was killed at its very end has its last checkpoint, and nothing else of its end.
+    left = [stage for stage in plan.stages if stage.end > num_steps_done] or plan.stages[-1:]
+    return [] if plan.directory.finished else left
+
+
+def plan_stage(plan: Plan, stage: Stage) -> Plan:
+    """Return the plan of one stage, which begins with the newest checkpoint.
+
+    Raises:
+        ConfigError: no prompt is left for it.
+    """
+    store, latest, pass_rates = plan.directory.checkpoints, plan.directory.checkpoints.latest(), PassRates()
+    if latest is not None:
+        pass_rates = PassRates.decode(store.read(latest.step, PASS_RATES))
+        if stage.begins_with(latest.step):
+            pass_rates.leave_out_above(stage.max_pass_rate)
+    return replace(
+        plan,
+        loaded=replace(plan.loaded, config=stage.config),
+        prompts=training_prompts(stage.config, leave_out=pass_rates.left_out),
+        stage=stage,
+        pass_rates=pass_rates,
     )
 
 
@@ -123,6 +164,8 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
 def _inputs(config: RunConfig) -> dict[str, Path]:
     """Return the files that decide what a run does, by the key that names them."""
     files = {f"data.train_files[{index}]": Path(file) for index, file in enumerate(config.data.train_files)}
+    for number, stage in enumerate(config.stages):
+        files |= {f"stages[{number}].train_files[{i}]": Path(file) for i, file in enumerate(stage.train_files or [])}
     files |= {f"data.validation_files[{index}]": Path(file) for index, file in enumerate(config.data.validation_files)}
     tool_file = config.tool_config_path or config.rollout.tool_config_path
     return files | ({"tool_config_path": Path(tool_file)} if tool_file else {})
@@ -171,13 +214,14 @@ def check_model_path(path: str) -> None:
         raise ConfigError(f"model.path: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
 
 
-def training_prompts(config: RunConfig) -> PromptDataset:
-    """Return the training prompts.
+def training_prompts(config: RunConfig, *, leave_out: Set[str] = frozenset()) -> PromptDataset:
+    """Return the training prompts, less those whose ids are in `leave_out`.
 
     Raises:
         ConfigError: a file, a row or a column is missing or malformed.
     """
-    return _dataset(config.data.train_files, config.data, shuffle=config.data.shuffle, seed=config.run.seed)
+    data = config.data
+    return _dataset(data.train_files, data, shuffle=data.shuffle, seed=config.run.seed, leave_out=leave_out)
 
 
 def held_out_prompts(config: RunConfig) -> list[Prompt]:
@@ -191,14 +235,23 @@ def held_out_prompts(config: RunConfig) -> list[Prompt]:
 async def running(plan: Plan) -> AsyncIterator[Run]:
     """Start every process of a training run, and end them all, whatever happens."""
     async with _alive(plan, launch, num_steps=plan.config.run.num_steps) as (cluster, run):
-        yield Run(
-            plan=plan,
-            rollouts=run.rollouts,
-            learner=cluster.learner,
-            weight_sync=cluster.weight_sync,
-            metrics=run.metrics,
-            progress=run.progress,
+        keeper = CheckpointKeeper(
+            plan.directory.checkpoints,
+            plan.config.checkpoint,
+            cluster.learner,
+            scratch=plan.directory.in_hand,
+            pinned={plan.stage.reference_step},
         )
+        async with contextlib.aclosing(keeper):
+            yield Run(
+                plan=plan,
+                rollouts=run.rollouts,
+                learner=cluster.learner,
+                weight_sync=cluster.weight_sync,
+                checkpoints=keeper,
+                metrics=run.metrics,
+                progress=run.progress,
+            )
 
 
 @contextlib.asynccontextmanager
@@ -246,7 +299,9 @@ async def _alive(
                     await rollouts.aclose()
 
 
-def _dataset(files: list[str], data: DataSection, *, shuffle: bool, seed: int) -> PromptDataset:
+def _dataset(
+    files: list[str], data: DataSection, *, shuffle: bool, seed: int, leave_out: Set[str] = frozenset()
+) -> PromptDataset:
     return PromptDataset(
         [Path(file) for file in files],
         prompt_key=data.prompt_key,
@@ -254,4 +309,5 @@ def _dataset(files: list[str], data: DataSection, *, shuffle: bool, seed: int) -
         system_prompt=data.system_prompt,
         shuffle=shuffle,
         seed=seed,
+        leave_out=leave_out,
     )

@@ -1,12 +1,13 @@
 """What a run leaves on disk, and how the same command goes on from it.
 
 runs/demo/
-├── config.yaml             the resolved config; a run goes on only with the same one
+├── config.yaml             the resolved config; a run goes on only with the same one, but for how many processes it has
 ├── inputs.json             digests of the data and tool files, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── tensorboard/  run.log  reward_curve.png
 ├── trajectories/           every trajectory, one file per step
-├── checkpoints/step_000010/   written beside, then renamed: it is there whole, or not at all
+├── checkpoints/            `agentrl.runners.checkpoint_store`; elsewhere with `checkpoint.dir`
+├── in_hand/                on its way from or to a checkpoint
 ├── policy/                 the trained policy as a Hugging Face folder
 └── result.json             written last: the run is finished
 
@@ -15,10 +16,9 @@ An evaluation leaves the same less checkpoints, policy and curve; its figures ar
 
 import fcntl
 import hashlib
-import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Set
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +29,23 @@ from agentrl.config.flatten import flatten
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.text_curve import text_curve
+from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.trajectories.store import TrajectoryStore
 
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial"}
 """What a start that died early may have left; the config is written after them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """Where the driver is, beside what the actor keeps itself. `step` counts the actor's updates."""
-
-    step: int = 0
-    prompts_taken: int = 0
-    """Prompts started since the beginning: the position in the data set."""
-    empty_batches: int = 0
-    """Batches without a learning signal so far; they count as no step."""
+_MAY_CHANGE = {
+    "actor.num_workers",
+    "actor.num_threads_per_worker",
+    "rollout.num_engines",
+    "rollout.num_workers",
+    "rollout.num_threads_per_engine",
+    "checkpoint.keep_last",
+    "checkpoint.keep_best",
+}
+"""Keys that say on how many processes a run is made, not what it makes."""
 
 
 class RunDirectory:
@@ -53,6 +55,9 @@ class RunDirectory:
         """Name the folder; `open` looks at it."""
         assert config.run.dir is not None  # `load_run_config` has filled it
         self.path = Path(config.run.dir)
+        self.checkpoints = CheckpointStore(config.checkpoint.dir or str(self.path / "checkpoints"))
+        self.in_hand = self.path / "in_hand"
+        """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
         self._config = config
 
     def open(self, inputs: Mapping[str, Path]) -> None:
@@ -78,13 +83,26 @@ class RunDirectory:
             raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
         self._lock()
         if saved.is_file():
-            self._refuse_changes(saved)
+            self._refuse_changes(saved.read_bytes(), where=f"run.dir: {self.path} holds", key="run.dir")
             self._refuse_other_inputs(inputs)
         digests = {key: _digest(file) for key, file in inputs.items()}
-        _write_whole(self.path / "inputs.json", orjson.dumps(digests))
-        _write_whole(saved, yaml.safe_dump(asdict(self._config), sort_keys=False, allow_unicode=True).encode())
-        for leftover in self._checkpoints.glob("*.partial"):
-            shutil.rmtree(leftover)
+        write_whole(self.path / "inputs.json", orjson.dumps(digests))
+        write_whole(saved, self._encoded_config())
+        shutil.rmtree(self.in_hand, ignore_errors=True)
+
+    def claim_checkpoints(self) -> None:
+        """Check that the folder of the checkpoints is this run's own, and remove what a killed one left half written.
+
+        Raises:
+            ConfigError: `checkpoint.dir` holds those of a run of another config; where its `run.dir` was does not matter.
+        """
+        if self._config.checkpoint.dir is not None:
+            owner = self.checkpoints.owner()
+            if owner is not None:
+                where = f"checkpoint.dir: {self._config.checkpoint.dir} holds the checkpoints of"
+                self._refuse_changes(owner, where=where, key="checkpoint.dir", may_differ={"run.dir"})
+            self.checkpoints.claim(self._encoded_config())
+        self.checkpoints.clear_leftovers()
 
     def close(self) -> None:
         """Leave the folder to another process."""
@@ -97,7 +115,7 @@ class RunDirectory:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as finished, with what came of it as plain data."""
-        _write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
+        write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
 
     def result(self) -> dict[str, Any]:
         """Return what came of the finished run."""
@@ -111,34 +129,6 @@ class RunDirectory:
             f"trained policy: {self.policy}\n"
             f"metrics:        {self.metrics}"
         )
-
-    def latest_checkpoint(self) -> tuple[Path, RunState] | None:
-        """Return the newest whole checkpoint: its folder for the actor, and the driver's state."""
-        folders = self._whole_checkpoints()
-        if not folders:
-            return None
-        state = orjson.loads((folders[-1] / "state.json").read_bytes())
-        return folders[-1], RunState(**{item.name: state[item.name] for item in fields(RunState)})
-
-    def begin_checkpoint(self, step: int) -> Path:
-        """Return a folder to write a checkpoint into; `commit_checkpoint` makes it count."""
-        folder = self._checkpoints / f"step_{step:06d}.partial"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return folder
-
-    def commit_checkpoint(self, state: RunState, *, keep_last: int) -> None:
-        """Make the checkpoint of `state.step` the newest, at one stroke, and delete old ones."""
-        partial = self._checkpoints / f"step_{state.step:06d}.partial"
-        _write_whole(partial / "state.json", orjson.dumps(asdict(state)))
-        for file in partial.rglob("*"):
-            _sync(file)
-        whole = partial.with_suffix("")
-        shutil.rmtree(whole, ignore_errors=True)  # the same step again, after a resume from an older one
-        partial.rename(whole)
-        _sync(self._checkpoints)
-        for old in self._whole_checkpoints()[:-keep_last]:
-            shutil.rmtree(old)
 
     @property
     def trajectories(self) -> TrajectoryStore:
@@ -164,13 +154,6 @@ class RunDirectory:
     def _result(self) -> Path:
         return self.path / "result.json"
 
-    @property
-    def _checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    def _whole_checkpoints(self) -> list[Path]:
-        return sorted(folder for folder in self._checkpoints.glob("step_*") if folder.suffix != ".partial")
-
     def _lock(self) -> None:
         """Take the folder for this process; the kernel gives it back however the process ends."""
         try:
@@ -195,34 +178,24 @@ class RunDirectory:
                 "nothing here. Put the old files back, or name another `run.dir`."
             )
 
-    def _refuse_changes(self, saved: Path) -> None:
+    def _encoded_config(self) -> bytes:
+        return yaml.safe_dump(asdict(self._config), sort_keys=False, allow_unicode=True).encode()
+
+    def _refuse_changes(self, saved: bytes, *, where: str, key: str, may_differ: Set[str] = frozenset()) -> None:
         # Read as plain YAML: what the user escaped, such as `\\${x}` in a prompt, is a literal by now.
-        before, now = flatten(yaml.safe_load(saved.read_text(encoding="utf-8"))), flatten(asdict(self._config))
-        changed = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
+        before, now = flatten(yaml.safe_load(saved)), flatten(asdict(self._config))
+        changed = [
+            name
+            for name in sorted(before | now)
+            if before.get(name) != now.get(name) and name not in _MAY_CHANGE | may_differ
+        ]
         if changed:
-            details = ", ".join(f"`{key}` was {before.get(key)!r} and is {now.get(key)!r}" for key in changed)
+            details = ", ".join(f"`{name}` was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)
             raise ConfigError(
-                f"run.dir: {self.path} holds a run of another config: {details}. "
-                "Go on with the old values, or name another `run.dir`."
+                f"{where} a run of another config: {details}. Go on with the old values, or name another `{key}`."
             )
-
-
-def _write_whole(file: Path, content: bytes) -> None:
-    partial = file.with_name(file.name + ".partial")
-    partial.write_bytes(content)
-    _sync(partial)
-    partial.replace(file)
-    _sync(file.parent)
 
 
 def _digest(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,8 +12,9 @@ from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
+from agentrl.runners.checkpoint_store import RunState
+from agentrl.runners.checkpoints import ROLLOUTS
 from agentrl.runners.run import EvaluationRun, Run
-from agentrl.runners.run_directory import RunState
 from agentrl.types import Group, TrajectorySummary
 
 logger = logging.getLogger(__name__)
@@ -44,9 +45,13 @@ async def rolling_out(run: Run) -> AsyncIterator[RolloutStream]:
         num_steps=run.config.run.num_steps,
         progress=run.progress,
     ) as rollouts:
-        latest = run.plan.directory.latest_checkpoint()
-        if latest is not None:
-            rollouts.restore(latest[0] / "rollouts")
+        directory = run.plan.directory
+        latest = directory.checkpoints.latest()
+        # What the stage before this one left undone is of other lengths and other prompts.
+        if latest is not None and not run.plan.stage.begins_with(latest.step):
+            folder = directory.in_hand / f"resume_{latest.step:06d}"
+            directory.checkpoints.fetch_folder(latest.step, ROLLOUTS, folder)
+            rollouts.restore(folder)
         yield rollouts
 
 
@@ -94,6 +99,7 @@ async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> B
         if len(kept) == rollout.prompts_per_step:
             break
     warn_of_failures(f"step {step} rollout", seen)
+    run.plan.pass_rates.record(seen)
     state = replace(state, prompts_taken=run.plan.prompts.position)
     counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
     metrics = summarise(seen) | split_metrics(seen) | drops | counts | rollouts.metrics() | await run.rollouts.metrics()
@@ -136,32 +142,55 @@ async def roll_out_held_out(run: EvaluationRun, *, step: int) -> list[Trajectory
 
 async def restore(run: Run) -> RunState:
     """Go on from the last checkpoint: forget what came after it, and load the actor and the position in the data."""
-    latest = run.plan.directory.latest_checkpoint()
-    state = RunState() if latest is None else latest[1]
+    directory = run.plan.directory
+    latest = directory.checkpoints.latest()
+    state = RunState() if latest is None else latest
     last_step = -1 if latest is None else state.step
     run.metrics.take_back(after_step=last_step)
-    run.plan.directory.trajectories.take_back(after_step=last_step)
+    directory.trajectories.take_back(after_step=last_step)
     run.plan.prompts.seek(state.prompts_taken)
     if latest is not None:
-        await run.learner.load(str(latest[0] / "actor"))
-        logger.info("resumed from %s", latest[0])
+        await run.learner.load(directory.checkpoints.url_of(state.step))
+        logger.info("resumed from %s", directory.checkpoints.url_of(state.step))
+    await _enter_stage(run, step=state.step)
     run.progress.resume(num_steps_done=state.step)
     return state
 
 
+async def _enter_stage(run: Run, *, step: int) -> None:
+    """Change what the stage changes; in a run that goes on within it, only what no checkpoint holds."""
+    stage = run.plan.stage
+    if stage.begins_with(step):
+        num_left_out = len(run.plan.pass_rates.left_out)
+        logger.info(
+            "stage %d of %d: %d steps, %d prompts (%d left out)",
+            stage.index + 1,
+            len(run.plan.stages),
+            stage.end - stage.start,
+            len(run.plan.prompts),
+            num_left_out,
+        )
+        if stage.has_own_data:
+            run.plan.prompts.seek_new_epoch()
+        if stage.reset_optimiser:
+            await run.learner.reset_optimiser(step=step)
+    if stage.reference_step > 0:
+        await run.learner.load_reference(run.plan.directory.checkpoints.url_of(stage.reference_step))
+
+
 async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
-    """Write a checkpoint of `state`, where it is time to."""
+    """Begin a checkpoint of `state`, where it is time to; training may go on when this returns."""
     every = run.config.checkpoint.every_steps
     if state.step % every == 0 or state.step == run.config.run.num_steps:
         run.progress.start_phase(f"step {state.step} checkpoint")
-        folder = run.plan.directory.begin_checkpoint(state.step)
-        await run.learner.save(str(folder / "actor"))
-        await rollouts.save(folder / "rollouts")
-        run.plan.directory.commit_checkpoint(state, keep_last=run.config.checkpoint.keep_last)
+        await run.checkpoints.save(state, rollouts, run.plan.pass_rates)
 
 
 async def finish(run: Run) -> None:
-    """Export the policy, draw the curve, and mark the run as finished."""
+    """End the stage; after the last one export the policy, draw the curve, and mark the run as finished."""
+    await run.checkpoints.settle()
+    if run.plan.stage.index + 1 < len(run.plan.stages):
+        return
     run.progress.start_phase("export")
     directory = run.plan.directory
     await run.learner.export(str(directory.policy))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.training.batch import MicroBatch, PackedTokens, empty_micro_batch, fill_up, pack_trajectories
-from agentrl.training.checkpoint import load_checkpoint, save_checkpoint
+from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.model import decoder_layers, export_model, load_model
 from agentrl.training.objective import Objective
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
@@ -58,6 +58,8 @@ class Actor:
         self._seed = config.run.seed
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._publisher: SharedMemoryPublisher | None = None
+        self._warmed_up_from = 0
+        """The update after which the optimiser began; the warm-up counts from there."""
 
     def setup(self, context: RoleContext) -> None:
         """Load the model and shard it over the ranks."""
@@ -66,6 +68,7 @@ class Actor:
             cores = len(os.sched_getaffinity(0))
             torch.set_num_threads(self._config.num_threads_per_worker or max(1, cores // parallel.world_size))
         torch.manual_seed(self._seed)
+        self._checkpoints = CheckpointWriter()
         self._model = load_model(self._source)
         parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
         self._optimiser = build_adamw(
@@ -101,7 +104,11 @@ class Actor:
         old_logprobs: list[list[Tensor | None]] = [[None] * len(batches) for batches in mini_batches]
         if len(mini_batches) > 1:
             old_logprobs = [[self._score(batch.tokens) for batch in batches] for batches in mini_batches]
-        learning_rate = warmup(shard.step, peak=self._config.learning_rate, warmup_steps=self._config.warmup_steps)
+        learning_rate = warmup(
+            shard.step - self._warmed_up_from,
+            peak=self._config.learning_rate,
+            warmup_steps=self._config.warmup_steps,
+        )
         stats = UpdateStats()
         for batches, old in zip(mini_batches, old_logprobs, strict=True):
             self._update_once(batches, old, step=shard.step, learning_rate=learning_rate, stats=stats)
@@ -209,13 +216,29 @@ class Actor:
             self._publisher = SharedMemoryPublisher()
         return self._publisher.publish(weights)
 
-    def save(self, path: str) -> None:
-        """Write this rank's part of a checkpoint into the folder `path`, which is complete when all ranks return."""
-        save_checkpoint(path, self._model, self._optimiser)
+    def save(self, url: str) -> None:
+        """Begin to write this rank's part of a checkpoint into the folder `url`; returns when training may go on.
 
-    def load(self, path: str) -> None:
-        """Go on from the checkpoint in the folder `path`, written by any number of ranks."""
-        load_checkpoint(path, self._model, self._optimiser)
+        The folder is complete when `saved` is true on all ranks.
+
+        Raises:
+            CheckpointError: the checkpoint before this one could not be written.
+        """
+        self._checkpoints.begin(url, self._model, self._optimiser, extra={"warmed_up_from": self._warmed_up_from})
+
+    def saved(self) -> bool:
+        """Return whether this rank's part is written, without waiting for it; the error is that of `save`."""
+        return self._checkpoints.is_done()
+
+    def load(self, url: str) -> None:
+        """Go on from the checkpoint in the folder `url`, written by any number of ranks."""
+        extra = load_checkpoint(url, self._model, self._optimiser)
+        self._warmed_up_from = extra["warmed_up_from"]
+
+    def reset_optimiser(self, step: int) -> None:
+        """Forget what the optimiser remembers, and begin the warm-up after update `step`."""
+        self._optimiser.state.clear()
+        self._warmed_up_from = step
 
     def export(self, path: str) -> None:
         """Write the policy as a Hugging Face folder, with its tokenizer, in the type that engines compute in."""
@@ -226,7 +249,8 @@ class Actor:
         self._parallel.barrier()
 
     def close(self) -> None:
-        """Give back the shared memory."""
+        """Finish the checkpoint that is being written, and give back the shared memory."""
+        self._checkpoints.wait()
         if self._publisher is not None:
             self._publisher.close()
 

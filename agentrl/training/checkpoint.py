@@ -1,30 +1,156 @@
 """Checkpoints of a sharded model and its optimiser, which load on any number of ranks.
 
-Every rank writes its part into one folder (`torch.distributed.checkpoint`). The folder is complete when all ranks have
-returned; giving it its final name then is the caller's part. Learning rates are a function of the step and are not here.
+Every rank writes its part into one folder (`torch.distributed.checkpoint`), on disk or in any store that fsspec knows. A
+`CheckpointWriter` copies the state first, which is quick, and writes the copy while training goes on. The folder is complete
+when the writers of all ranks are done; making it count is the caller's part, and so are learning rates, a function of the
+step.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+
+from agentrl.errors import CheckpointError
 
 
-def save_checkpoint(path: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Write weights, optimiser state and the state of torch's generator; every rank must call it."""
-    state_dict_saver.save(_state(model, optimiser), checkpoint_id=path)
+class CheckpointWriter:
+    """Writes this rank's part of one checkpoint after the other, behind the training; every rank must make the same calls."""
+
+    def __init__(self) -> None:
+        """Form a group of all ranks: what the writers tell each other must not come between the collectives of an update."""
+        self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        self._url = ""
+        self._written: Future[Any] | None = None
+
+    def begin(
+        self, url: str, model: nn.Module, optimiser: torch.optim.Optimizer, *, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """Copy the state and start to write it; returns when training may change it.
+
+        Args:
+            url: an empty folder, or one that is not there: a path, or a URL such as `s3://bucket/run/step_000010/actor`.
+            model: its weights are written, sharded as they are.
+            optimiser: its state is written likewise, and the state of torch's generators.
+            extra: what else belongs to the model, such as a coefficient that adapts; `load_checkpoint` returns it.
+
+        Raises:
+            CheckpointError: the checkpoint before this one could not be written.
+        """
+        self.wait()
+        state = _state(model, optimiser) | {
+            "generator": {str(dist.get_rank()): _generators()},
+            "extra": dict(extra or {}),
+        }
+        on_disk = isinstance(url_to_fs(url)[0], LocalFileSystem)
+        writer = FsspecWriter(url, sync_files=on_disk)
+        self._url = url
+        written = state_dict_saver.async_save(state, storage_writer=writer, process_group=self._group)
+        self._written = cast(Future[Any], written)
+
+    def is_done(self) -> bool:
+        """Return whether all that was begun is written, without waiting for it.
+
+        Raises:
+            CheckpointError: it could not be written, by this rank or by another one.
+        """
+        if self._written is not None and not self._written.done():
+            return False
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Return when all that was begun is written; the errors are those of `is_done`."""
+        written, self._written = self._written, None
+        if written is None:
+            return
+        error = written.exception()
+        if error is not None:
+            raise CheckpointError(
+                f"checkpoint {self._url}: not written: {_one_line(error)}. The one before it still counts; look at the "
+                "room and the permissions there"
+            ) from error
 
 
-def load_checkpoint(path: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Read what `save_checkpoint` wrote into a model and an optimiser of the same kind; every rank must call it."""
+def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """Read what a `CheckpointWriter` wrote into a model and an optimiser of the same kind; every rank must call it.
+
+    A rank that there was not when it was written keeps its generators.
+
+    Returns:
+        What was given as `extra`.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or a part of it is missing.
+    """
+    reader, rank = FsspecReader(url), str(dist.get_rank())
+    known = _contents(reader, url)
     state = _state(model, optimiser)
-    state_dict_loader.load(state, checkpoint_id=path)
+    state["extra"] = {key.removeprefix("extra."): None for key in known if key.startswith("extra.")}
+    if any(key.startswith(f"generator.{rank}.") for key in known):
+        state["generator"] = {rank: _generators()}
+    _load(state, reader, url)
     set_state_dict(model, optimiser, model_state_dict=state["model"], optim_state_dict=state["optimiser"])
-    torch.set_rng_state(state["generator"])
+    if "generator" in state:
+        _set_generators(state["generator"][rank])
+    return state["extra"]
+
+
+def load_weights(url: str, model: nn.Module) -> None:
+    """Read only the weights of a checkpoint into a model of the same kind; every rank must call it."""
+    weights = get_model_state_dict(model)
+    _load({"model": weights}, FsspecReader(url), url)
+    set_model_state_dict(model, weights)
 
 
 def _state(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     weights, moments = get_state_dict(model, optimiser)
-    return {"model": weights, "optimiser": moments, "generator": torch.get_rng_state()}
+    return {"model": weights, "optimiser": moments}
+
+
+def _contents(reader: FsspecReader, url: str) -> list[str]:
+    """Return the names of all that a checkpoint holds."""
+    try:
+        return list(reader.read_metadata().state_dict_metadata)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"checkpoint {url}: there is none, or it is not whole: {error}") from error
+
+
+def _load(state: dict[str, Any], reader: FsspecReader, url: str) -> None:
+    try:
+        state_dict_loader.load(state, storage_reader=reader)
+    except CheckpointException as error:  # which is no `Exception`
+        raise CheckpointError(f"checkpoint {url}: cannot be read: {_one_line(error)}") from error
+
+
+def _generators() -> dict[str, torch.Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _set_generators(states: Mapping[str, torch.Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _one_line(error: BaseException) -> str:
+    """Return what went wrong, without the tracebacks that torch puts around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from agentrl.training.batch import PackedTokens
+from agentrl.training.checkpoint import load_weights
 from agentrl.training.model import decoder_layers, load_model
 from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Reference:
-    """Holds the weights of `model.path` and never changes them; all ranks score in step."""
+    """Holds the weights of `model.path`, or of a checkpoint, and never trains them; all ranks score in step."""
 
     def __init__(self, config: "RunConfig", role: str) -> None:
         """Take the settings; `setup` loads the model."""
@@ -33,6 +34,10 @@ class Reference:
         self._model = load_model(self._source).requires_grad_(False)
         dtype: torch.dtype = getattr(torch, self._source.dtype)
         context.parallel.shard(self._model, decoder_layers(self._model), dtype=dtype)
+
+    def load(self, url: str) -> None:
+        """Become the policy of the checkpoint in the folder `url`; every rank must call it."""
+        load_weights(url, self._model)
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the scored tokens of each of this rank's trajectories; it may have none."""

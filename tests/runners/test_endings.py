@@ -80,9 +80,12 @@ def test_an_exception_in_a_worker_ends_the_run_with_its_reason_and_leaves_nothin
 
 
 def kill_at(step: int, run_dir: Path, *arguments: str) -> None:
-    """Start a run and kill it as soon as `step` is done."""
+    """Start a run and kill it as soon as `step` is done, and the checkpoint that was begun before counts."""
     with running(run_dir, *arguments) as run:
         run.wait_for_step(step)
+        assert wait_until(
+            lambda: step < 3 or (run_dir / "checkpoints" / "step_000003" / "state.json").is_file(), timeout_s=120
+        )
         family = run.family()
         run.signal(signal.SIGKILL)
         run.process.wait()

@@ -4,18 +4,12 @@ import pytest
 
 from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
-from agentrl.runners.run_directory import RunDirectory, RunState
+from agentrl.runners.checkpoint_store import RunState
+from agentrl.runners.run_directory import RunDirectory
 
 
 def directory(tmp_path: Path, *overrides: str) -> RunDirectory:
     return RunDirectory(load_run_config("configs/demo.yaml", [f"run.dir={tmp_path / 'run'}", *overrides]).config)
-
-
-def write_checkpoint(run: RunDirectory, step: int, *, keep_last: int = 2) -> None:
-    folder = run.begin_checkpoint(step)
-    (folder / "actor").mkdir()
-    (folder / "actor" / "weights").write_text(f"weights of {step}")
-    run.commit_checkpoint(RunState(step=step, prompts_taken=12 * step), keep_last=keep_last)
 
 
 @pytest.fixture
@@ -25,39 +19,41 @@ def run(tmp_path: Path) -> RunDirectory:
     return opened
 
 
-def test_the_newest_checkpoint_comes_back_with_its_state(run: RunDirectory):
-    assert run.latest_checkpoint() is None
-    write_checkpoint(run, 9)
-    write_checkpoint(run, 10)
-    folder, state = run.latest_checkpoint() or pytest.fail("no checkpoint")
-    assert (folder / "actor" / "weights").read_text() == "weights of 10"
-    assert state == RunState(step=10, prompts_taken=120)
-
-
-def test_a_checkpoint_that_was_being_written_does_not_count_and_is_cleared_away(run: RunDirectory, tmp_path: Path):
-    write_checkpoint(run, 1)
-    half = run.begin_checkpoint(2)
-    (half / "actor").mkdir()
-    latest = run.latest_checkpoint()
-    assert latest is not None
-    assert latest[1].step == 1
+def test_what_a_killed_run_left_half_written_is_cleared_away(run: RunDirectory, tmp_path: Path):
+    half = Path(run.checkpoints.begin(2))
     run.close()
-    directory(tmp_path).open({})
+    again = directory(tmp_path)
+    again.open({})
+    assert half.exists(), "an evaluation opens folders too, and has no business here"
+    again.claim_checkpoints()
     assert not half.exists()
 
 
-def test_only_the_last_checkpoints_are_kept(run: RunDirectory):
-    for step in range(1, 6):
-        write_checkpoint(run, step, keep_last=2)
-    assert sorted(folder.name for folder in (run.path / "checkpoints").iterdir()) == ["step_000004", "step_000005"]
+def elsewhere(tmp_path: Path, name: str, *overrides: str) -> RunDirectory:
+    """A run of that name whose checkpoints are in a folder outside its own."""
+    own = [f"run.dir={tmp_path / name}", f"checkpoint.dir={tmp_path / 'shared'}"]
+    made = RunDirectory(load_run_config("configs/demo.yaml", [*own, *overrides]).config)
+    made.open({})
+    return made
 
 
-def test_the_same_step_can_be_written_again_after_going_back(run: RunDirectory):
-    write_checkpoint(run, 3)
-    write_checkpoint(run, 3)
-    latest = run.latest_checkpoint()
-    assert latest is not None
-    assert latest[1].step == 3
+def test_a_run_goes_on_in_another_folder_from_its_checkpoints_elsewhere(tmp_path: Path):
+    first = elsewhere(tmp_path, "first")
+    first.claim_checkpoints()
+    first.checkpoints.begin(4)
+    first.checkpoints.commit(RunState(step=4))
+    moved = elsewhere(tmp_path, "moved")
+    moved.claim_checkpoints()
+    assert moved.checkpoints.latest() == RunState(step=4)
+    assert not (moved.path / "checkpoints").exists()
+
+
+def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path):
+    elsewhere(tmp_path, "first").claim_checkpoints()
+    with pytest.raises(
+        ConfigError, match=r"checkpoint.dir: .*`run.seed` was 1 and is 7.* name another `checkpoint.dir`"
+    ):
+        elsewhere(tmp_path, "second", "run.seed=7").claim_checkpoints()
 
 
 def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run: RunDirectory, tmp_path: Path):
@@ -67,6 +63,11 @@ def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run:
     again.close()
     with pytest.raises(ConfigError, match=r"`actor.learning_rate` was 0.0001 and is 0.5"):
         directory(tmp_path, "actor.learning_rate=0.5").open({})
+
+
+def test_a_run_may_go_on_with_another_number_of_processes(run: RunDirectory, tmp_path: Path):
+    run.close()
+    directory(tmp_path, "actor.num_workers=2", "rollout.num_engines=3", "checkpoint.keep_last=5").open({})
 
 
 def test_a_section_that_is_gone_is_a_changed_config(tmp_path: Path):

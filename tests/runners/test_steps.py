@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from agentrl.config.load import load_run_config
+from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import RolloutError
 from agentrl.observability.step_time import StepTime
+from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.run import Plan, Run
-from agentrl.runners.run_directory import RunDirectory, RunState
+from agentrl.runners.run_directory import RunDirectory
+from agentrl.runners.stages import stages_of
 from agentrl.runners.steps import Batch, collect_batch, explain_time, rolling_out
 from agentrl.types import (
     Failure,
@@ -107,10 +110,13 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
         reward=loaded.config.reward,
         prompts=prompts,
         validation_prompts=[],
+        stages=(stages := stages_of(loaded.config)),
+        stage=stages[0],
+        pass_rates=PassRates(),
     )
     unused: Any = None
     parts: Any = {"rollouts": rollouts, "progress": SilentProgress()}
-    return Run(plan=plan, learner=unused, weight_sync=unused, metrics=unused, **parts)
+    return Run(plan=plan, learner=unused, weight_sync=unused, checkpoints=unused, metrics=unused, **parts)
 
 
 async def collect(run: Run, state: RunState) -> Batch:

@@ -94,3 +94,12 @@ def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) ->
     started.actor.export(f"{folder}/export")
     torch.save([first, second], Path(folder) / f"rank{rank}.pt")
     started.close()
+
+
+def resume_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
+    """Go on from the checkpoint in `folder` with the second step, and leave the result there."""
+    context = ParallelContext(rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port)
+    resumed = start_rank(context, policy)
+    resumed.actor.load(f"{folder}/checkpoint")
+    torch.save(make_step(resumed, 2), Path(folder) / f"resumed{rank}.pt")
+    resumed.close()

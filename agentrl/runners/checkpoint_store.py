@@ -1,0 +1,202 @@
+"""The checkpoints of a run: folders on disk, or in any store that fsspec knows.
+
+    config.yaml             whose checkpoints these are
+    step_000010/
+    ├── actor/              a sharded checkpoint (`agentrl.training.checkpoint`)
+    ├── rollouts/           what was rolled out and not yet trained on
+    ├── pass_rates.json     how often each prompt was solved
+    └── state.json          written last, at one stroke: with it the folder counts, without it it is a leftover
+
+A store of objects has no folders that could be renamed, so the last file decides everywhere.
+"""
+
+import os
+import re
+from collections.abc import Set
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import orjson
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from agentrl.errors import CheckpointError, ConfigError
+
+_STATE = "state.json"
+_OWNER = "config.yaml"
+_FOLDER_NAME = re.compile(r"step_(\d{6,})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Where the driver is, beside what the actor keeps itself. `step` counts the actor's updates."""
+
+    step: int = 0
+    prompts_taken: int = 0
+    """Prompts started since the beginning: the position in the data set."""
+    empty_batches: int = 0
+    """Batches without a learning signal so far; they count as no step."""
+    accuracy: float | None = None
+    """On the held-out prompts after update `step`, where it was measured."""
+
+
+class CheckpointStore:
+    """The folder of the checkpoints of one run."""
+
+    def __init__(self, url: str) -> None:
+        """Name the folder; nothing is looked at yet.
+
+        Args:
+            url: a path, or a URL such as `s3://bucket/runs/demo`; addresses and keys of a store come from the environment.
+
+        Raises:
+            ConfigError: no installed package can reach such a URL.
+        """
+        try:
+            self._files, self._root = url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(
+                f"checkpoint.dir: {url} cannot be reached: {error}. Install the package of that store "
+                "(`pip install '.[s3]'` for `s3://`), or name a folder."
+            ) from error
+        self._url = url.rstrip("/")
+        self._on_disk = isinstance(self._files, LocalFileSystem)
+
+    def owner(self) -> bytes | None:
+        """Return what `claim` wrote: the config of the run whose checkpoints these are."""
+        try:
+            return self._files.cat_file(f"{self._root}/{_OWNER}")
+        except FileNotFoundError:
+            return None
+
+    def claim(self, config: bytes) -> None:
+        """Write down whose checkpoints these are."""
+        self._files.makedirs(self._root, exist_ok=True)
+        self._write(f"{self._root}/{_OWNER}", config)
+
+    def url_of(self, step: int) -> str:
+        """Return where the checkpoint of `step` is, or would be."""
+        return f"{self._url}/{_name(step)}"
+
+    def latest(self) -> RunState | None:
+        """Return the state of the newest checkpoint that counts."""
+        states = self.states()
+        return states[-1] if states else None
+
+    def states(self) -> list[RunState]:
+        """Return the states of all checkpoints that count, oldest first."""
+        return [self._state(step) for step, counts in self._folders().items() if counts]
+
+    def begin(self, step: int) -> str:
+        """Return the URL of an empty folder to write a checkpoint into; `commit` makes it count."""
+        self._remove(step)
+        if self._on_disk:
+            self._files.makedirs(self._path(step))
+        return self.url_of(step)
+
+    def put(self, step: int, name: str, content: bytes) -> None:
+        """Write a file into the folder of a checkpoint, whole or not at all."""
+        self._write(f"{self._path(step)}/{name}", content)
+
+    def read(self, step: int, name: str) -> bytes:
+        """Return a file of a checkpoint that counts.
+
+        Raises:
+            CheckpointError: it is not there.
+        """
+        try:
+            return self._files.cat_file(f"{self._path(step)}/{name}")
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"checkpoint {self.url_of(step)}: has no `{name}`. It is damaged: remove it, and the run goes on from the "
+                "one before it."
+            ) from error
+
+    def put_folder(self, step: int, name: str, source: Path) -> None:
+        """Copy the files of a folder of this machine into the folder of a checkpoint."""
+        self._files.makedirs(f"{self._path(step)}/{name}", exist_ok=True)
+        for file in source.iterdir():
+            self._files.put_file(str(file), f"{self._path(step)}/{name}/{file.name}")
+
+    def fetch_folder(self, step: int, name: str, target: Path) -> None:
+        """Copy what `put_folder` put into a folder of this machine."""
+        target.mkdir(parents=True)
+        for path in self._files.ls(f"{self._path(step)}/{name}", detail=False):
+            self._files.get_file(path, str(target / path.rpartition("/")[2]))
+
+    def commit(self, state: RunState) -> None:
+        """Make the checkpoint of `state.step` count, after everything else in its folder is on the disk."""
+        if self._on_disk:
+            for file in [*Path(self._path(state.step)).rglob("*"), Path(self._path(state.step)), Path(self._root)]:
+                sync(file)
+        self.put(state.step, _STATE, orjson.dumps(asdict(state)))
+
+    def prune(self, *, keep_last: int, keep_best: int, pinned: Set[int] = frozenset()) -> None:
+        """Delete all checkpoints but the newest, those with the highest accuracy (the newer of equals), and `pinned` steps."""
+        states = self.states()
+        measured = [state for state in states if state.accuracy is not None]
+        best = sorted(measured, key=lambda state: (state.accuracy, state.step))[-keep_best:] if keep_best else []
+        kept = {state.step for state in [*states[-keep_last:], *best]} | pinned
+        for state in states:
+            if state.step not in kept:
+                self._remove(state.step)
+
+    def clear_leftovers(self) -> None:
+        """Delete the folders that do not count: what a killed run was writing or deleting."""
+        for step, counts in self._folders().items():
+            if not counts:
+                self._remove(step)
+
+    def _folders(self) -> dict[int, bool]:
+        """Return the steps of all folders in order, with whether they count."""
+        self._files.invalidate_cache()
+        try:
+            paths = self._files.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return {}
+        matches = [_FOLDER_NAME.fullmatch(path.rstrip("/").rpartition("/")[2]) for path in paths]
+        steps = sorted(int(match[1]) for match in matches if match)
+        return {step: self._files.exists(f"{self._path(step)}/{_STATE}") for step in steps}
+
+    def _state(self, step: int) -> RunState:
+        state = orjson.loads(self.read(step, _STATE))
+        return RunState(**{item.name: state[item.name] for item in fields(RunState)})
+
+    def _remove(self, step: int) -> None:
+        folder = self._path(step)
+        self._files.invalidate_cache()
+        if self._files.exists(folder):
+            if self._files.exists(f"{folder}/{_STATE}"):
+                self._files.rm_file(f"{folder}/{_STATE}")  # first, or a kill from here on would leave half that counts
+            self._files.rm(folder, recursive=True)
+
+    def _write(self, path: str, content: bytes) -> None:
+        if self._on_disk:
+            write_whole(Path(path), content)
+        else:
+            self._files.pipe_file(path, content)  # stores of objects put one at one stroke
+
+    def _path(self, step: int) -> str:
+        return f"{self._root}/{_name(step)}"
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file of this machine at one stroke, and see that it is on the disk."""
+    partial = file.with_name(file.name + ".partial")
+    partial.write_bytes(content)
+    sync(partial)
+    partial.replace(file)
+    sync(file.parent)
+
+
+def sync(path: Path) -> None:
+    """See that a file or the entries of a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _name(step: int) -> str:
+    return f"step_{step:06d}"

@@ -1,0 +1,123 @@
+"""Writes the checkpoints of a run while it goes on: what the driver has, beside what the ranks of the actor write."""
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Set
+from pathlib import Path
+from typing import Protocol
+
+from agentrl.agent_loop.rollout_stream import RolloutStream
+from agentrl.config.checkpoint_schema import CheckpointSection
+from agentrl.data.pass_rates import PassRates
+from agentrl.errors import WorkerDiedError
+from agentrl.runners.checkpoint_store import CheckpointStore, RunState
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.25
+"""Between two looks at whether the ranks are done; a look waits for the update that is under way."""
+
+ROLLOUTS = "rollouts"
+PASS_RATES = "pass_rates.json"
+
+
+class SavesModels(Protocol):
+    """What writes the models of a run (`Learner`)."""
+
+    async def save(self, url: str) -> None:
+        """Begin to write them into the folder `url`; returns when training may go on."""
+        ...
+
+    async def saved(self) -> bool:
+        """Return whether that is done."""
+        ...
+
+
+class CheckpointKeeper:
+    """Writes one checkpoint at a time, and keeps those that the config asks for."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        config: CheckpointSection,
+        models: SavesModels,
+        *,
+        scratch: Path,
+        pinned: Set[int] = frozenset(),
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            store: where the checkpoints are.
+            config: how many are kept.
+            models: what writes its part by itself.
+            scratch: folder of this machine for what goes to the store from here; every agent-loop worker must see it.
+            pinned: steps whose checkpoints are kept whatever happens.
+        """
+        self._store = store
+        self._config = config
+        self._models = models
+        self._scratch = scratch
+        self._pinned = pinned
+        self._writing: asyncio.Task[None] | None = None
+        self._metrics: dict[str, float] = {}
+
+    async def save(self, state: RunState, rollouts: RolloutStream, pass_rates: PassRates) -> None:
+        """Begin a checkpoint of `state`; returns when training may go on.
+
+        Raises:
+            CheckpointError, OSError: the one before it could not be written.
+        """
+        started = time.monotonic()
+        await self.settle()
+        url = await asyncio.to_thread(self._store.begin, state.step)
+        folder = self._scratch / f"save_{state.step:06d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        await self._models.save(url)
+        await rollouts.save(folder)
+        self._metrics["time/checkpoint_blocking_s"] = time.monotonic() - started
+        self._writing = asyncio.create_task(self._complete(state, folder, pass_rates.encode(), started))
+
+    async def settle(self) -> None:
+        """Wait until what was begun counts; the errors are those of `save`."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
+
+    def metrics(self) -> dict[str, float]:
+        """Return how long the training stood still for a checkpoint since the last call, and how long the writing took."""
+        taken, self._metrics = self._metrics, {}
+        return taken
+
+    async def aclose(self) -> None:
+        """Give up what is being written: without its last file it does not count."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait([self._writing])
+
+    async def _complete(self, state: RunState, folder: Path, pass_rates: bytes, started: float) -> None:
+        try:
+            await self._until_saved()
+        except WorkerDiedError as error:
+            # The update meets the same death and says what is to be done.
+            logger.warning("checkpoint of step %d: given up: %s", state.step, error)
+            return
+        await asyncio.to_thread(self._commit, state, folder, pass_rates)
+        self._metrics["time/checkpoint_s"] = time.monotonic() - started
+        logger.info("checkpoint of step %d: written to %s", state.step, self._store.url_of(state.step))
+
+    async def _until_saved(self) -> None:
+        while True:
+            if await self._models.saved():
+                return
+            await asyncio.sleep(_POLL_S)
+
+    def _commit(self, state: RunState, folder: Path, pass_rates: bytes) -> None:
+        self._store.put_folder(state.step, ROLLOUTS, folder)
+        self._store.put(state.step, PASS_RATES, pass_rates)
+        self._store.commit(state)
+        shutil.rmtree(folder)
+        self._store.prune(keep_last=self._config.keep_last, keep_best=self._config.keep_best, pinned=self._pinned)

@@ -1,0 +1,75 @@
+"""The stages of a run: what changes with the steps, such as lengths, data, and what the policy is compared with.
+
+Each stage is a run of its own, with the config that `Stage.config` holds, which begins with the checkpoint that the stage
+before it ended with. So a change of stage is a resume, and nothing else has to know that there are stages.
+"""
+
+import itertools
+from dataclasses import dataclass, replace
+
+from agentrl.config.checkpoint_schema import StageSection
+from agentrl.config.schema import RunConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One part of a run.
+
+    Example: of stages with 300 and 85 steps the second is `Stage(index=1, start=300, config=...)`, and its config says
+    `run.num_steps = 385`.
+    """
+
+    index: int
+    start: int
+    """Updates made before it."""
+    config: RunConfig
+    """What holds in it; `run.num_steps` is where it ends."""
+    reset_optimiser: bool = False
+    has_own_data: bool = False
+    """Whether its prompts are others than those of the stage before it."""
+    max_pass_rate: float | None = None
+    reference_step: int = 0
+    """The reference is the policy after that update; 0 is `model.path`."""
+
+    @property
+    def end(self) -> int:
+        """Updates made when it is over."""
+        return self.config.run.num_steps
+
+    def begins_with(self, step: int) -> bool:
+        """Return whether nothing of it is done, when `step` updates are: what it changes has to be changed now."""
+        return self.index > 0 and step == self.start
+
+
+def stages_of(config: RunConfig) -> list[Stage]:
+    """Return the stages of a run in order; without `stages` the run itself is the only one."""
+    if not config.stages:
+        return [Stage(index=0, start=0, config=config)]
+    ends = list(itertools.accumulate(stage.num_steps for stage in config.stages))
+    made: list[Stage] = []
+    reference_step = 0
+    for index, (stage, end) in enumerate(zip(config.stages, ends, strict=True)):
+        start = end - stage.num_steps
+        reference_step = start if stage.update_reference else reference_step
+        made.append(
+            Stage(
+                index=index,
+                start=start,
+                config=_config_of(stage, config, end=end),
+                reset_optimiser=stage.reset_optimiser,
+                has_own_data=stage.train_files is not None or stage.max_pass_rate is not None,
+                max_pass_rate=stage.max_pass_rate,
+                reference_step=reference_step,
+            )
+        )
+    return made
+
+
+def _config_of(stage: StageSection, config: RunConfig, *, end: int) -> RunConfig:
+    """Return `config` with what the stage changes in it."""
+    lengths = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
+    changed = {name: value for name, value in lengths.items() if value is not None}
+    data = config.data if stage.train_files is None else replace(config.data, train_files=stage.train_files)
+    return replace(
+        config, run=replace(config.run, num_steps=end), data=data, rollout=replace(config.rollout, **changed), stages=[]
+    )

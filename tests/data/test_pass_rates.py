@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import orjson
+import pytest
+
+from agentrl.data.pass_rates import PassRates
+from agentrl.data.prompts import PromptDataset
+from agentrl.errors import ConfigError
+from agentrl.types import Termination, TrajectorySummary
+
+
+def made(prompt_id: str, *rewards: float | None) -> list[TrajectorySummary]:
+    return [
+        TrajectorySummary(
+            trajectory_id=f"1-{prompt_id}-{index}",
+            prompt_id=prompt_id,
+            sample_index=index,
+            reward=reward,
+            termination=Termination.ANSWERED,
+            num_tokens=10,
+            num_response_tokens=5,
+            num_turns=1,
+            num_tool_calls=0,
+            num_failed_tool_calls=0,
+            num_answer_tags=1,
+            num_retries=0,
+            wall_time_s=0.1,
+            policy_version=0,
+        )
+        for index, reward in enumerate(rewards)
+    ]
+
+
+def left_out(rates: PassRates, max_pass_rate: float | None) -> frozenset[str]:
+    rates.leave_out_above(max_pass_rate)
+    return rates.left_out
+
+
+def test_prompts_that_are_solved_too_often_are_left_out_and_unseen_ones_stay():
+    rates = PassRates()
+    rates.record([*made("always", 1.0, 1.0), *made("half", 1.0, 0.0), *made("never", 0.0, 0.0)])
+    assert left_out(rates, 0.99) == {"always"}
+    assert left_out(rates, 0.25) == {"always", "half"}
+    assert left_out(rates, 0.5) == {"always"}
+    assert left_out(rates, None) == frozenset()
+
+
+def test_the_last_rollout_counts_whatever_its_epoch():
+    rates = PassRates()
+    rates.record(made("p", 0.0, 0.0))
+    rates.record(made("p@epoch3", 1.0, 1.0))
+    assert left_out(rates, 0.99) == {"p"}
+
+
+def test_what_the_infrastructure_lost_says_nothing_about_a_prompt():
+    rates = PassRates()
+    rates.record([*made("p", None, 1.0, 1.0), *made("q", None)])
+    assert left_out(rates, 0.99) == {"p"}
+
+
+def test_rates_come_back_as_they_were():
+    rates = PassRates()
+    rates.record([*made("always", 1.0), *made("never", 0.0)])
+    rates.leave_out_above(0.5)
+    again = PassRates.decode(rates.encode())
+    assert again.left_out == {"always"}
+    assert again.encode() == rates.encode()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    rows = [{"id": name, "prompt": "Compute.", "answer": "1"} for name in "abcde"]
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    return path
+
+
+def dataset(file: Path, leave_out: set[str]) -> PromptDataset:
+    return PromptDataset(
+        [file], prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=1, leave_out=leave_out
+    )
+
+
+def test_a_data_set_leaves_prompts_out_in_every_epoch(file: Path):
+    prompts = dataset(file, {"b", "d"})
+    assert len(prompts) == 3
+    assert {prompt.prompt_id.partition("@")[0] for prompt in prompts.take(9)} == {"a", "c", "e"}
+
+
+def test_a_data_set_of_which_everything_is_left_out_is_refused(file: Path):
+    with pytest.raises(ConfigError, match=r"all 5 prompts of .* are left out"):
+        dataset(file, set("abcde"))
+
+
+@pytest.mark.parametrize(("position", "expected"), [(0, 0), (1, 5), (5, 5), (12, 15)])
+def test_another_data_set_begins_with_an_epoch_and_no_position_comes_twice(file: Path, position: int, expected: int):
+    prompts = dataset(file, set())
+    prompts.seek(position)
+    prompts.seek_new_epoch()
+    assert prompts.position == expected

@@ -1,0 +1,103 @@
+"""The folders of checkpoints, on disk and in a real object store."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from agentrl.errors import CheckpointError, ConfigError
+from agentrl.runners.checkpoint_store import CheckpointStore, RunState
+from tests.object_store import object_store
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with object_store() as url:
+        yield url
+
+
+@pytest.fixture(params=["disk", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "disk":
+        return str(tmp_path / "checkpoints")
+    return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
+
+
+def write(store: CheckpointStore, step: int, *, accuracy: float | None = None) -> None:
+    folder = store.begin(step)
+    with fsspec.open(f"{folder}/actor/weights", "wb", auto_mkdir=True) as file:
+        file.write(f"weights of {step}".encode())  # pyright: ignore[reportAttributeAccessIssue]
+    store.commit(RunState(step=step, prompts_taken=12 * step, accuracy=accuracy))
+
+
+def steps(store: CheckpointStore) -> list[int]:
+    return [state.step for state in store.states()]
+
+
+def test_the_newest_checkpoint_comes_back_with_its_state(url: str):
+    store = CheckpointStore(url)
+    assert store.latest() is None
+    write(store, 9)
+    write(store, 10, accuracy=0.5)
+    again = CheckpointStore(url)
+    assert again.latest() == RunState(step=10, prompts_taken=120, accuracy=0.5)
+    assert again.read(10, "actor/weights") == b"weights of 10"
+
+
+def test_what_was_being_written_does_not_count_and_is_cleared_away(url: str):
+    store = CheckpointStore(url)
+    write(store, 1)
+    store.begin(2)
+    store.put(2, "pass_rates.json", b"{}")
+    assert steps(store) == [1]
+    store.clear_leftovers()
+    assert steps(store) == [1]
+    with pytest.raises(CheckpointError, match=r"step_000002: has no `pass_rates.json`"):
+        store.read(2, "pass_rates.json")
+
+
+def test_a_step_that_is_written_again_does_not_count_until_it_is_whole(url: str):
+    store = CheckpointStore(url)
+    write(store, 3)
+    store.begin(3)
+    assert steps(store) == []
+    write(store, 3)
+    assert steps(store) == [3]
+
+
+def test_the_last_the_best_and_the_pinned_ones_are_kept(url: str):
+    store = CheckpointStore(url)
+    for step, accuracy in enumerate([0.1, 0.9, 0.3, None, 0.9, 0.2, 0.4, None], start=1):
+        write(store, step, accuracy=accuracy)
+    store.prune(keep_last=2, keep_best=1, pinned={3})
+    assert steps(store) == [3, 5, 7, 8]
+    store.prune(keep_last=1, keep_best=0)
+    assert steps(store) == [8]
+
+
+def test_a_folder_of_files_goes_in_and_comes_out(url: str, tmp_path: Path):
+    store, source = CheckpointStore(url), tmp_path / "source"
+    source.mkdir()
+    (source / "groups.json").write_text("[]")
+    (source / "000000017.jsonl").write_text("{}\n")
+    store.begin(1)
+    store.put_folder(1, "rollouts", source)
+    store.fetch_folder(1, "rollouts", tmp_path / "target")
+    assert {file.name: file.read_text() for file in (tmp_path / "target").iterdir()} == {
+        "groups.json": "[]",
+        "000000017.jsonl": "{}\n",
+    }
+
+
+def test_whose_checkpoints_they_are_is_written_down(url: str):
+    store = CheckpointStore(url)
+    assert store.owner() is None
+    store.claim(b"run: {seed: 1}")
+    assert CheckpointStore(url).owner() == b"run: {seed: 1}"
+    assert steps(store) == []
+
+
+def test_a_url_that_nothing_can_reach_is_one_clear_line():
+    with pytest.raises(ConfigError, match=r"checkpoint.dir: nowhere://bucket cannot be reached"):
+        CheckpointStore("nowhere://bucket")

@@ -1,0 +1,120 @@
+"""The driver's part of a checkpoint, with models that are written as slowly as a test wants."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.config.checkpoint_schema import CheckpointSection
+from agentrl.data.pass_rates import PassRates
+from agentrl.errors import CheckpointError, WorkerDiedError
+from agentrl.runners.checkpoint_store import CheckpointStore, RunState
+from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
+
+
+class ScriptedModels:
+    """Says what it is told about whether it has written its part."""
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+        self.is_done = False
+        self.error: Exception | None = None
+        self.asked = asyncio.Event()
+
+    async def save(self, url: str) -> None:
+        self.urls.append(url)
+
+    async def saved(self) -> bool:
+        self.asked.set()
+        if self.error is not None:
+            raise self.error
+        return self.is_done
+
+
+class OneGroupInHand:
+    """A stream of rollouts with one group to keep."""
+
+    async def save(self, folder: Path) -> None:
+        (folder / "groups.json").write_text('[{"number": 3}]')
+
+
+IN_HAND: Any = OneGroupInHand()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(str(tmp_path / "checkpoints"))
+
+
+@pytest.fixture
+def models() -> ScriptedModels:
+    return ScriptedModels()
+
+
+@pytest.fixture
+def keeper(store: CheckpointStore, models: ScriptedModels, tmp_path: Path) -> CheckpointKeeper:
+    return CheckpointKeeper(store, CheckpointSection(keep_last=1, keep_best=0), models, scratch=tmp_path / "in_hand")
+
+
+async def test_training_goes_on_while_a_checkpoint_is_written_and_it_counts_when_all_ranks_are_done(
+    keeper: CheckpointKeeper, models: ScriptedModels, store: CheckpointStore, tmp_path: Path
+):
+    pass_rates = PassRates({"p": 0.5})
+    await keeper.save(RunState(step=1), IN_HAND, pass_rates)
+    await models.asked.wait()
+    assert models.urls == [store.url_of(1)]
+    assert store.latest() is None
+    pass_rates.leave_out_above(0.0)  # what happens meanwhile is not in it
+    models.is_done = True
+    await keeper.settle()
+    assert store.latest() == RunState(step=1)
+    assert PassRates.decode(store.read(1, PASS_RATES)).left_out == frozenset()
+    assert store.read(1, "rollouts/groups.json") == b'[{"number": 3}]'
+    assert list((tmp_path / "in_hand").iterdir()) == []
+    assert set(keeper.metrics()) == {"time/checkpoint_blocking_s", "time/checkpoint_s"}
+    assert keeper.metrics() == {}
+
+
+async def test_a_failure_to_write_is_raised_at_the_next_checkpoint(
+    keeper: CheckpointKeeper, models: ScriptedModels, store: CheckpointStore
+):
+    models.is_done = True
+    await keeper.save(RunState(step=1), IN_HAND, PassRates())
+    await keeper.settle()
+    models.error = CheckpointError("checkpoint step_000002/actor: not written: no space left on device")
+    await keeper.save(RunState(step=2), IN_HAND, PassRates())
+    with pytest.raises(CheckpointError, match="no space left"):
+        await keeper.save(RunState(step=3), IN_HAND, PassRates())
+    assert store.latest() == RunState(step=1)
+    assert models.urls == [store.url_of(1), store.url_of(2)]
+
+
+async def test_of_ranks_that_died_nothing_is_expected_any_more(
+    keeper: CheckpointKeeper, models: ScriptedModels, store: CheckpointStore, caplog: pytest.LogCaptureFixture
+):
+    models.error = WorkerDiedError("actor 1: its process died")
+    await keeper.save(RunState(step=1), IN_HAND, PassRates())
+    await keeper.settle()
+    assert store.latest() is None
+    assert "checkpoint of step 1: given up: actor 1: its process died" in caplog.text
+
+
+async def test_a_run_that_ends_in_the_middle_of_one_leaves_none_that_counts(
+    keeper: CheckpointKeeper, models: ScriptedModels, store: CheckpointStore
+):
+    await keeper.save(RunState(step=1), IN_HAND, PassRates())
+    await models.asked.wait()
+    await keeper.aclose()
+    models.is_done = True
+    assert store.latest() is None
+
+
+async def test_only_what_the_config_asks_for_is_kept(models: ScriptedModels, store: CheckpointStore, tmp_path: Path):
+    models.is_done = True
+    config = CheckpointSection(keep_last=1, keep_best=1)
+    keeper = CheckpointKeeper(store, config, models, scratch=tmp_path / "in_hand", pinned={2})
+    for step, accuracy in enumerate([0.9, 0.2, 0.3, 0.4], start=1):
+        await keeper.save(RunState(step=step, accuracy=accuracy), IN_HAND, PassRates())
+    await keeper.settle()
+    assert [state.step for state in store.states()] == [1, 2, 4]

@@ -1,0 +1,117 @@
+"""The stages of a run: what each changes, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import load_run_config
+from agentrl.config.schema import RunConfig
+from agentrl.data.pass_rates import PassRates
+from agentrl.errors import ConfigError
+from agentrl.runners.checkpoint_store import RunState
+from agentrl.runners.checkpoints import PASS_RATES
+from agentrl.runners.run import Plan, plan_stage, prepare, stages_left
+from agentrl.runners.stages import stages_of
+
+THREE = (
+    "stages=[{num_steps: 30}, {num_steps: 8, max_response_tokens: 150, max_turns: 2, update_reference: true},"
+    " {num_steps: 12, max_turns: 4, max_pass_rate: 0.9, reset_optimiser: true}]"
+)
+
+
+def config(*overrides: str) -> RunConfig:
+    return load_run_config("configs/demo.yaml", ["run.num_steps=100", *overrides]).config
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    overrides = ["run.num_steps=100", "algorithm.kl_coefficient=0.01", f"run.dir={tmp_path / 'run'}", THREE]
+    return prepare(load_run_config("configs/demo.yaml", overrides))
+
+
+def test_a_run_without_stages_is_one_stage():
+    [stage] = stages_of(config("run.num_steps=7"))
+    assert (stage.start, stage.end, stage.reference_step) == (0, 7, 0)
+    assert not stage.begins_with(0)
+
+
+def test_each_stage_has_its_own_lengths_and_ends_where_the_next_begins():
+    base = config(THREE, "algorithm.kl_coefficient=0.01")
+    stages = stages_of(base)
+    assert base.run.num_steps == 50
+    assert [(stage.start, stage.end) for stage in stages] == [(0, 30), (30, 38), (38, 50)]
+    assert [stage.config.rollout.max_turns for stage in stages] == [base.rollout.max_turns, 2, 4]
+    lengths = [stage.config.rollout.max_response_tokens for stage in stages]
+    assert lengths == [base.rollout.max_response_tokens, 150, base.rollout.max_response_tokens]
+    assert [stage.reference_step for stage in stages] == [0, 30, 30], "a reference stays until the next"
+    assert [stage.has_own_data for stage in stages] == [False, False, True]
+    assert stages[2].begins_with(38)
+    assert not stages[2].begins_with(39)
+
+
+def checkpoint(plan: Plan, step: int, pass_rates: PassRates) -> None:
+    plan.directory.checkpoints.begin(step)
+    plan.directory.checkpoints.put(step, PASS_RATES, pass_rates.encode())
+    plan.directory.checkpoints.commit(RunState(step=step, prompts_taken=12 * step))
+
+
+def test_a_run_goes_on_in_the_stage_of_its_newest_checkpoint(plan: Plan):
+    left = [[stage.index for stage in stages_left(plan)]]
+    for step in (29, 30, 37, 38, 50):
+        checkpoint(plan, step, PassRates())
+        left.append([stage.index for stage in stages_left(plan)])
+    assert left == [[0, 1, 2], [0, 1, 2], [1, 2], [1, 2], [2], [2]]
+    plan.directory.finish({})
+    assert stages_left(plan) == []
+
+
+def test_a_stage_leaves_out_what_was_solved_before_it_and_keeps_to_that_when_it_is_resumed(plan: Plan):
+    solved, other = (prompt.prompt_id for prompt in plan.prompts.all()[:2])
+    checkpoint(plan, 38, PassRates({solved: 1.0, other: 0.5}))
+    begun = plan_stage(plan, plan.stages[2])
+    assert begun.pass_rates.left_out == {solved}
+    assert len(begun.prompts) == len(plan.prompts) - 1
+    begun.pass_rates.record([])
+    later = PassRates({solved: 0.0, other: 1.0}, left_out=begun.pass_rates.left_out)
+    checkpoint(plan, 40, later)
+    resumed = plan_stage(plan, plan.stages[2])
+    assert resumed.pass_rates.left_out == {solved}
+    assert [p.prompt_id for p in resumed.prompts.all()] == [p.prompt_id for p in begun.prompts.all()]
+
+
+@pytest.mark.parametrize(
+    ("stages", "named"),
+    [
+        ("[{num_steps: 0}]", r"`stages\[0\].num_steps` is 0"),
+        ("[{num_steps: 1, max_turns: 0}]", r"`stages\[0\].max_turns` is 0"),
+        ("[{num_steps: 1}, {num_steps: 1, max_pass_rate: 1.0}]", r"`stages\[1\].max_pass_rate` is 1.0"),
+        ("[{num_steps: 1}, {num_steps: 1, train_files: []}]", r"`stages\[1\].train_files` is empty"),
+        ("[{num_steps: 1}, {num_steps: 1, update_reference: true}]", r"`algorithm.kl_coefficient` is 0"),
+        ("[{num_steps: 1, reset_optimiser: true}]", r"`stages\[0\].reset_optimiser` is set, but before the first"),
+        ("[{num_steps: 1, max_pass_rate: 0.5}]", r"`stages\[0\].max_pass_rate` is set, but before the first"),
+        ("[3]", "`stages` is .*must be a list of mappings"),
+        ("[{num_steps: 1, train_files: a.jsonl}]", r"`stages\[0\].train_files` is 'a.jsonl'; it must be a list"),
+        ("[{max_turns: 1}]", r"missing `stages\[0\].num_steps`"),
+        ("[{num_stepz: 1}]", "num_steps"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused_with_their_key(stages: str, named: str):
+    with pytest.raises(ConfigError, match=named):
+        config(f"stages={stages}")
+
+
+def test_steps_that_contradict_the_stages_are_refused():
+    with pytest.raises(ConfigError, match=r"`run.num_steps` is 60, but `stages` have 50 steps"):
+        config("run.num_steps=60", THREE, "algorithm.kl_coefficient=0.01")
+
+
+def test_the_recipe_of_rstar2_has_its_three_stages():
+    stages = stages_of(load_run_config("configs/rstar2_qwen3_14b.yaml").config)
+    assert [stage.end for stage in stages] == [300, 385, 510]
+    rollouts = [stage.config.rollout for stage in stages]
+    assert [(rollout.max_response_tokens, rollout.max_turns) for rollout in rollouts] == [
+        (8192, 10),
+        (12288, 10),
+        (12288, 15),
+    ]
+    assert (stages[2].reset_optimiser, stages[2].max_pass_rate) == (True, 0.999)

@@ -1,0 +1,133 @@
+"""Checkpoints that are written behind the training, on one rank, on disk and in a real object store."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+from training_cases import alone
+
+from agentrl.errors import CheckpointError
+from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint, load_weights
+from agentrl.training.parallel import Parallel
+from tests.object_store import object_store
+
+
+@pytest.fixture
+def parallel() -> Iterator[Parallel]:
+    joined = Parallel(alone())
+    yield joined
+    joined.close()
+
+
+@pytest.fixture
+def writer(parallel: Parallel) -> CheckpointWriter:
+    return CheckpointWriter()
+
+
+def trained(seed: int, *, steps: int = 1) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Linear(4, 3)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        step(model, optimiser)
+    return model, optimiser
+
+
+def step(model: nn.Module, optimiser: torch.optim.Optimizer) -> float:
+    loss = model(torch.rand(5, 4)).square().mean()
+    loss.backward()
+    optimiser.step()
+    optimiser.zero_grad()
+    return loss.item()
+
+
+def test_what_is_written_is_the_state_at_the_beginning_whatever_training_does_meanwhile(
+    writer: CheckpointWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    may_write, write = threading.Event(), FsspecWriter.write_data
+
+    def write_later(self, *arguments):
+        assert may_write.wait(timeout=100)
+        return write(self, *arguments)
+
+    monkeypatch.setattr(FsspecWriter, "write_data", write_later)
+    model, optimiser = trained(1)
+    writer.begin(str(tmp_path / "a"), model, optimiser)
+    losses = [step(model, optimiser) for _ in range(3)]
+    assert not writer.is_done()
+    assert not (tmp_path / "a" / ".metadata").exists()
+    may_write.set()
+    writer.wait()
+    assert writer.is_done()
+
+    again, its_optimiser = trained(2)
+    load_checkpoint(str(tmp_path / "a"), again, its_optimiser)
+    assert [step(again, its_optimiser) for _ in range(3)] == losses, "weights, moments and generator are those of then"
+
+
+def test_a_failure_to_write_is_raised_at_the_next_checkpoint_and_the_one_after_that_is_written(
+    writer: CheckpointWriter, tmp_path: Path
+):
+    (tmp_path / "file").write_text("in the way")
+    model, optimiser = trained(1)
+    writer.begin(str(tmp_path / "file" / "a"), model, optimiser)
+    with pytest.raises(CheckpointError, match=r"file/a: not written: .*Not a directory"):
+        writer.begin(str(tmp_path / "b"), model, optimiser)
+    assert not (tmp_path / "b").exists()
+    writer.begin(str(tmp_path / "c"), model, optimiser)
+    writer.wait()
+    load_checkpoint(str(tmp_path / "c"), model, optimiser)
+
+
+def test_what_belongs_to_the_model_comes_back_with_it(writer: CheckpointWriter, tmp_path: Path):
+    model, optimiser = trained(1)
+    writer.begin(str(tmp_path), model, optimiser, extra={"kl_coefficient": 0.125, "warmed_up_from": 85})
+    writer.wait()
+    assert load_checkpoint(str(tmp_path), model, optimiser) == {"kl_coefficient": 0.125, "warmed_up_from": 85}
+
+
+def test_weights_alone_are_loaded_into_another_model(writer: CheckpointWriter, tmp_path: Path):
+    model, optimiser = trained(1)
+    writer.begin(str(tmp_path), model, optimiser)
+    writer.wait()
+    other, _ = trained(2)
+    load_weights(str(tmp_path), other)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], tensor)
+
+
+def test_a_folder_without_a_checkpoint_is_one_clear_line(parallel: Parallel, tmp_path: Path):
+    model, optimiser = trained(1)
+    with pytest.raises(CheckpointError, match="there is none, or it is not whole"):
+        load_checkpoint(str(tmp_path), model, optimiser)
+
+
+def test_a_checkpoint_with_a_part_missing_is_one_clear_line(writer: CheckpointWriter, tmp_path: Path):
+    model, optimiser = trained(1)
+    writer.begin(str(tmp_path), model, optimiser)
+    writer.wait()
+    next(tmp_path.glob("*.distcp")).unlink()
+    with pytest.raises(CheckpointError, match="cannot be read: FileNotFoundError"):
+        load_checkpoint(str(tmp_path), model, optimiser)
+
+
+def test_an_object_store_holds_checkpoints_as_well(writer: CheckpointWriter):
+    with object_store() as bucket:
+        model, optimiser = trained(1)
+        writer.begin(f"{bucket}/run/step_000001/actor", model, optimiser, extra={"kl_coefficient": 0.5})
+        losses = [step(model, optimiser) for _ in range(2)]
+        writer.wait()
+        again, its_optimiser = trained(2)
+        extra = load_checkpoint(f"{bucket}/run/step_000001/actor", again, its_optimiser)
+    assert extra == {"kl_coefficient": 0.5}
+    assert [step(again, its_optimiser) for _ in range(2)] == losses
+
+
+def test_writers_do_not_come_between_the_collectives_of_the_training(writer: CheckpointWriter, tmp_path: Path):
+    """They have a group of their own."""
+    assert writer._group is not dist.group.WORLD

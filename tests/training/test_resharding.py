@@ -1,0 +1,61 @@
+"""A run that goes on from a checkpoint of one rank: on one rank to the bit, on two within rounding."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import multiprocessing
+from training_cases import alone, free_port
+from two_ranks import StepResult, make_step, resume_rank, start_rank
+
+from agentrl.config.schema import ModelSection
+
+VARIES = {"actor/update_s", "actor/tokens_per_s", "actor/memory_bytes_max"}
+
+
+@dataclass
+class Uninterrupted:
+    folder: Path
+    first: StepResult
+    second: StepResult
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+    """Two steps of one rank; the checkpoint between them is written while the second is made."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    rank = start_rank(alone(), policy.path)
+    first = make_step(rank, 1)
+    rank.actor.save(f"{folder}/checkpoint")
+    second = make_step(rank, 2)
+    rank.close()
+    return Uninterrupted(folder=folder, first=first, second=second)
+
+
+def test_on_one_rank_it_makes_the_same_step_to_the_bit(uninterrupted: Uninterrupted, policy: ModelSection):
+    resume_rank(0, 1, free_port(), policy.path, str(uninterrupted.folder))
+    resumed: StepResult = torch.load(uninterrupted.folder / "resumed0.pt", weights_only=False)
+    expected = uninterrupted.second
+    assert {k: v for k, v in resumed.metrics.items() if k not in VARIES} == {
+        k: v for k, v in expected.metrics.items() if k not in VARIES
+    }
+    assert resumed.weights is not None
+    assert expected.weights is not None
+    for name, tensor in expected.weights.items():
+        assert torch.equal(resumed.weights[name], tensor), name
+
+
+def test_on_two_ranks_it_makes_the_same_step_within_rounding(uninterrupted: Uninterrupted, policy: ModelSection):
+    arguments = (2, free_port(), policy.path, str(uninterrupted.folder))
+    multiprocessing.spawn(resume_rank, args=arguments, nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
+    resumed: StepResult = torch.load(uninterrupted.folder / "resumed0.pt", weights_only=False)
+    expected = uninterrupted.second
+    for name in expected.metrics.keys() - VARIES:
+        assert resumed.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-4, abs=1e-6), name
+    assert resumed.weights is not None
+    assert expected.weights is not None
+    assert uninterrupted.first.weights is not None
+    for name, tensor in expected.weights.items():
+        step_taken = (tensor - uninterrupted.first.weights[name]).norm()
+        assert (resumed.weights[name] - tensor).norm() < 1e-3 * step_taken, name
