@@ -1,0 +1,56 @@
+"""What a new stage changes in actor and reference."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import two_ranks
+from training_cases import alone
+from two_ranks import Rank, make_step, start_rank, step_groups
+
+from agentrl.config.schema import ModelSection
+
+
+@pytest.fixture
+def rank(policy: ModelSection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
+    monkeypatch.setattr(two_ranks, "ACTOR", replace(two_ranks.ACTOR, warmup_steps=4))
+    started = start_rank(alone(), policy.path)
+    yield started
+    started.close()
+
+
+def save(rank: Rank, url: Path) -> None:
+    rank.actor.save(str(url))
+    while not rank.actor.saved():
+        time.sleep(0.01)
+
+
+def test_a_reset_optimiser_begins_its_warm_up_and_its_moments_again(rank: Rank, tmp_path: Path):
+    rates = [make_step(rank, step).metrics["actor/learning_rate"] for step in (1, 2)]
+    rank.actor.reset_optimiser(2)
+    assert not rank.actor._optimiser.state
+    rates += [make_step(rank, step).metrics["actor/learning_rate"] for step in (3, 4)]
+    assert rates == [0.0025, 0.005, 0.0025, 0.005]
+    save(rank, tmp_path / "checkpoint")
+    rank.actor.reset_optimiser(4)
+    rank.actor.load(str(tmp_path / "checkpoint"))
+    assert make_step(rank, 5).metrics["actor/learning_rate"] == 0.0075, "a checkpoint knows where the warm-up began"
+    [moments, *_] = rank.actor._optimiser.state.values()
+    assert moments["step"] == 5, "steps 3 to 5, of which two have two mini-batches"
+
+
+def test_the_reference_becomes_the_policy_of_a_checkpoint(rank: Rank, tmp_path: Path):
+    make_step(rank, 1)
+    save(rank, tmp_path / "checkpoint")
+    trajectories = [made.ref for group in step_groups(2) for made in group.trajectories]
+    [before, *_] = rank.reference.logprobs(trajectories)
+    rank.reference.load(str(tmp_path / "checkpoint"))
+    for ours, theirs in zip(rank.reference.logprobs(trajectories), rank.actor.logprobs(trajectories), strict=True):
+        assert np.array_equal(ours, theirs)
+    assert not np.array_equal(rank.reference.logprobs(trajectories)[0], before)
+    assert not any(parameter.requires_grad for parameter in rank.reference._model.parameters())
+    assert torch.is_grad_enabled()
