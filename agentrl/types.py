@@ -320,6 +320,8 @@ class TrajectorySummary:
     times: TimeSplit = TimeSplit()
     finished_at: float = 0.0
     """When the driver had it, on the driver's clock."""
+    num_prompt_tokens: int = 0
+    """Of `num_tokens`: those that all trajectories of the prompt begin with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -335,6 +335,7 @@ def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
         reward=trajectory.reward,
         termination=trajectory.termination,
         num_tokens=len(trajectory.token_ids),
+        num_prompt_tokens=trajectory.num_prompt_tokens,
         num_response_tokens=trajectory.num_response_tokens,
         num_turns=len(trajectory.turns),
         num_tool_calls=num_calls,

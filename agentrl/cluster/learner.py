@@ -137,7 +137,13 @@ class Learner:
     ) -> dict[str, float]:
         """Update a component with what the others said (`inputs`, by fields of `TokenInputs`); returns its metrics."""
         ranks = self._groups[component]
-        shares = plan_update(groups, step=step, num_ranks=ranks.num_ranks, num_mini_batches=num_mini_batches)
+        shares = plan_update(
+            groups,
+            step=step,
+            num_ranks=ranks.num_ranks,
+            num_mini_batches=num_mini_batches,
+            share_prefixes=self._config.share_prefixes,
+        )
         names = tuple(inputs)
         metrics = await ranks.each(
             "update",

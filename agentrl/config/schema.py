@@ -286,6 +286,8 @@ class ActorSection:
     """Optimiser updates made from the trajectories of one step."""
     max_tokens_per_micro_batch: int = 16384
     """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""
+    share_prefixes: bool = True
+    """Compute what the trajectories of a prompt begin with in common once per forward pass; the gradients are the same."""
 
 
 @dataclass(frozen=True)

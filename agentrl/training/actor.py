@@ -17,9 +17,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.training.batch import MicroBatch, PackedTokens, empty_micro_batch, fill_up, pack_trajectories
+from agentrl.training.balance import Packing
+from agentrl.training.batch import (
+    MicroBatch,
+    PackedTokens,
+    empty_micro_batch,
+    fill_up,
+    pack_trajectories,
+    plan_rows,
+)
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
-from agentrl.training.model import decoder_layers, export_model, load_model
+from agentrl.training.model import decoder_layers, export_model, load_model, shape_of
+from agentrl.training.model_flops import measured_peak_flops
 from agentrl.training.objective import Objective
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
 from agentrl.training.parallel import full_tensors
@@ -71,6 +80,13 @@ class Actor:
         self._checkpoints = CheckpointWriter()
         self._model = load_model(self._source)
         parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
+        self._shape = shape_of(self._model)
+        self._peak_flops = measured_peak_flops(parallel.device, self._dtype)
+        self._packing = Packing(
+            max_tokens=self._config.max_tokens_per_micro_batch,
+            share_prefixes=self._config.share_prefixes,
+            cost=self._shape.cost,
+        )
         self._optimiser = build_adamw(
             self._model.parameters(),
             betas=(self._config.adam_beta1, self._config.adam_beta2),
@@ -79,8 +95,7 @@ class Actor:
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the scored tokens of each of this rank's trajectories; it may have none."""
-        max_tokens = self._config.max_tokens_per_micro_batch
-        return score_trajectories(self._score, trajectories, self._parallel, max_tokens=max_tokens)
+        return score_trajectories(self._score, trajectories, self._parallel, self._packing)
 
     def update(
         self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
@@ -112,8 +127,17 @@ class Actor:
         stats = UpdateStats()
         for batches, old in zip(mini_batches, old_logprobs, strict=True):
             self._update_once(batches, old, step=shard.step, learning_rate=learning_rate, stats=stats)
-        [num_tokens] = self._parallel.sum([sum(len(trajectory.token_ids) for trajectory in trajectories)])
-        [memory_bytes] = self._parallel.max([_peak_memory_bytes(self._parallel.device)])
+        packed = [batch.tokens for batches in mini_batches for batch in batches]
+        computed = sum(len(row.token_ids_T) for row in packed)
+        num_tokens, num_computed, num_rows, flops = self._parallel.sum(
+            [
+                sum(len(trajectory.token_ids) for trajectory in trajectories),
+                computed,
+                sum(row.layout.num_attention_rows for row in packed),
+                sum(self._shape.flops(row) for row in packed),
+            ]
+        )
+        memory_bytes, most_computed = self._parallel.max([_peak_memory_bytes(self._parallel.device), computed])
         update_s = time.perf_counter() - started
         return {
             **stats.metrics(),
@@ -121,6 +145,10 @@ class Actor:
             "actor/tokens": num_tokens,
             "actor/update_s": update_s,
             "actor/tokens_per_s": num_tokens / update_s,
+            "actor/mfu": flops / update_s / (self._peak_flops * self._parallel.world_size),
+            "actor/computed_tokens": num_computed,
+            "actor/attention_padding": num_rows / num_computed - 1,
+            "actor/rank_imbalance": most_computed * self._parallel.world_size / num_computed,
             "actor/memory_bytes_max": memory_bytes,
         }
 
@@ -129,23 +157,25 @@ class Actor:
     ) -> list[list[MicroBatch]]:
         """Pack each mini-batch of this rank, with as many micro-batches as the rank that has most."""
         advantages = self._objective.advantages(shard.group_rewards)
-        packed = []
-        for mini_batch in range(shard.num_mini_batches):
-            members = [i for i, item in enumerate(shard.items) if item.mini_batch == mini_batch]
-            items = [shard.items[i] for i in members]
-            packed.append(
-                pack_trajectories(
-                    [trajectories[i] for i in members],
-                    [advantages[item.group][item.member] for item in items],
-                    [inputs[i] for i in members],
-                    max_tokens=self._config.max_tokens_per_micro_batch,
-                )
-            )
-        counts = self._parallel.max([len(batches) for batches in packed])
-        return [
-            [batch.to(self._parallel.device) for batch in fill_up(batches, empty_micro_batch(), int(count))]
-            for batches, count in zip(packed, counts, strict=True)
+        members = [
+            [i for i, item in enumerate(shard.items) if item.mini_batch == mini_batch]
+            for mini_batch in range(shard.num_mini_batches)
         ]
+        plans = [plan_rows([trajectories[i] for i in chosen], self._packing) for chosen in members]
+        counts = self._parallel.max([len(plan.rows) for plan in plans])
+        mini_batches = []
+        for chosen, count in zip(members, counts, strict=True):
+            items = [shard.items[i] for i in chosen]
+            batches = pack_trajectories(
+                [trajectories[i] for i in chosen],
+                [advantages[item.group][item.member] for item in items],
+                [inputs[i] for i in chosen],
+                packing=self._packing,
+                min_rows=int(count),
+            )
+            batches = fill_up(batches, empty_micro_batch(), int(count))
+            mini_batches.append([batch.to(self._parallel.device) for batch in batches])
+        return mini_batches
 
     @torch.no_grad()
     def _score(self, tokens: PackedTokens) -> Tensor:

@@ -1,7 +1,8 @@
-"""From token sequences to packed micro-batches: binning, packing, and the next-token shift (here and nowhere else).
+"""From token sequences to packed micro-batches: packing, and the next-token shift (here and nowhere else).
 
-No padding token is computed. Only positions whose *next* token was sampled by the policy are scored, so everything
-per token (targets, advantages, log-probabilities) is kept for those positions alone.
+No padding token is computed, and what sequences begin with in common can be computed once. Only
+positions whose *next* token was sampled by the policy are scored, so everything per token (targets, advantages,
+log-probabilities) is kept for those positions alone.
 
 Letters in shapes: T packed input tokens of a micro-batch, N scored tokens among them.
 """
@@ -9,7 +10,6 @@ Letters in shapes: T packed input tokens of a micro-batch, N scored tokens among
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.training.packed_attention import Bucket, bucket_sequences
+from agentrl.training.balance import Packing, balanced_bins
+from agentrl.training.prefix_families import Family, families_of
+from agentrl.training.row_layout import RowLayout, SharedPrefix, row_layout
 from agentrl.training.token_inputs import TokenInputs
 from agentrl.types import Trajectory
 
@@ -57,10 +59,11 @@ class PackedTokens:
 
     token_ids_T: Tensor
     position_ids_T: Tensor
-    """Restart at 0 with each sequence."""
-    buckets: tuple[Bucket, ...]
+    """Restart at 0 with each sequence, and after its prefix with each continuation."""
+    layout: RowLayout
     scored_N: Tensor
-    """Indices into T of the tokens whose successor was sampled."""
+    """Indices into T of the tokens whose successor was sampled, sequence by sequence. A token of a shared prefix is there
+    once for each sequence that was sampled from it."""
     targets_N: Tensor
     """That successor."""
 
@@ -71,7 +74,7 @@ class PackedTokens:
         return PackedTokens(
             token_ids_T=self.token_ids_T.to(device),
             position_ids_T=self.position_ids_T.to(device),
-            buckets=tuple(bucket.to(device) for bucket in self.buckets),
+            layout=self.layout.to(device),
             scored_N=self.scored_N.to(device),
             targets_N=self.targets_N.to(device),
         )
@@ -102,42 +105,29 @@ class MicroBatch:
         )
 
 
-def bin_by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Put sequences into as few bins of `max_tokens` as first-fit decreasing finds.
+def pack_tokens(sequences: Sequence[TokenSequence], families: Sequence[Family] | None = None) -> PackedTokens:
+    """Pack sequences into one row.
 
-    Returns:
-        Indices into `lengths`, longest first within a bin. A sequence above `max_tokens` has a bin of its own.
-    """
-    bins: list[list[int]] = []
-    free: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        fitting = next((b for b, room in enumerate(free) if lengths[index] <= room), None)
-        if fitting is None:
-            bins.append([])
-            free.append(max_tokens)
-            fitting = len(bins) - 1
-        bins[fitting].append(index)
-        free[fitting] -= lengths[index]
-    return bins
-
-
-def pack_tokens(sequences: Sequence[TokenSequence]) -> PackedTokens:
-    """Pack sequences into one row, in their order.
+    Args:
+        sequences: what to pack; scored tokens come in this order.
+        families: which of them stand next to each other and share how much (`families_of`); absent: each stands alone,
+            in the order given, and nothing is shared.
 
     Raises:
         ValueError: a sequence of fewer than two tokens, or a mask of another length than its ids.
     """
-    lengths = [len(sequence.token_ids) - 1 for sequence in sequences]
-    for sequence, length in zip(sequences, lengths, strict=True):
-        if length < 1 or len(sequence.response_mask) != length + 1:
+    for sequence in sequences:
+        if len(sequence.token_ids) < 2 or len(sequence.response_mask) != len(sequence.token_ids):
             raise ValueError(
-                f"pack_tokens: a sequence of {length + 1} ids with {len(sequence.response_mask)} mask entries; "
-                "at least two ids and one mask entry per id are needed"
+                f"pack_tokens: a sequence of {len(sequence.token_ids)} ids with {len(sequence.response_mask)} mask "
+                "entries; at least two ids and one mask entry per id are needed"
             )
-    starts = [0, *accumulate(lengths)]
+    row = _Row()
+    for family in families or [Family(members=(i,), num_shared=0) for i in range(len(sequences))]:
+        row.append(sequences, family)
     scored = [
-        start + position
-        for sequence, start in zip(sequences, starts, strict=False)
+        row.index_of(number, position)
+        for number, sequence in enumerate(sequences)
         for position, sampled in enumerate(sequence.response_mask[1:])
         if sampled
     ]
@@ -148,18 +138,90 @@ def pack_tokens(sequences: Sequence[TokenSequence]) -> PackedTokens:
         if sampled
     ]
     return PackedTokens(
-        token_ids_T=torch.tensor(list(chain.from_iterable(s.token_ids[:-1] for s in sequences)), dtype=torch.long),
-        position_ids_T=torch.cat([torch.arange(length) for length in lengths]),
-        buckets=bucket_sequences(lengths),
+        token_ids_T=torch.tensor(row.token_ids, dtype=torch.long),
+        position_ids_T=torch.tensor(row.position_ids, dtype=torch.long),
+        layout=row_layout(row.lengths, row.prefixes),
         scored_N=torch.tensor(scored, dtype=torch.long),
         targets_N=torch.tensor(targets, dtype=torch.long),
     )
 
 
+class _Row:
+    """A row that grows family by family, and where each sequence's tokens are in it."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.position_ids: list[int] = []
+        self.lengths: list[int] = []
+        self.prefixes: list[SharedPrefix] = []
+        self._places: dict[int, tuple[int, int, int]] = {}
+        """By sequence: start of its shared part, the length of that, start of the rest."""
+
+    def append(self, sequences: Sequence[TokenSequence], family: Family) -> None:
+        start, shared = len(self.token_ids), family.num_shared
+        if shared:
+            self._segment(sequences[family.members[0]].token_ids[:shared], 0)
+        for member in family.members:
+            self._places[member] = (start, shared, len(self.token_ids))
+            # The last token of a sequence predicts nothing.
+            self._segment(sequences[member].token_ids[shared:-1], shared)
+        if start + shared < len(self.token_ids) and shared:
+            prefix = SharedPrefix(start=start, end=start + shared, suffix_end=len(self.token_ids))
+            self.prefixes.append(prefix)
+
+    def index_of(self, sequence: int, position: int) -> int:
+        start, shared, rest = self._places[sequence]
+        return start + position if position < shared else rest + position - shared
+
+    def _segment(self, token_ids: list[int], first_position: int) -> None:
+        self.token_ids += token_ids
+        self.position_ids += range(first_position, first_position + len(token_ids))
+        if token_ids:
+            self.lengths.append(len(token_ids))
+
+
 def pack_examples(examples: Sequence[TokenSequence], *, max_tokens: int) -> list[PackedTokens]:
-    """Pack demonstrations into micro-batches of at most `max_tokens`."""
-    bins = bin_by_tokens([len(example.token_ids) for example in examples], max_tokens)
-    return [pack_tokens([examples[index] for index in members]) for members in bins]
+    """Pack demonstrations into micro-batches of at most `max_tokens`, which take about as long as each other."""
+    plan = plan_rows(examples, Packing(max_tokens=max_tokens, share_prefixes=False))
+    return [plan.pack(row, examples) for row in range(len(plan.rows))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """Which trajectories stand in which packed row, before anything is packed.
+
+    Example: two trajectories that share 5 tokens in one row, a third in another: `RowPlan(rows=[[Family(members=(0, 1),
+    num_shared=5)], [Family(members=(2,), num_shared=0)]])`.
+    """
+
+    rows: list[list[Family]]
+
+    @property
+    def members(self) -> list[list[int]]:
+        """Of each row, the trajectories in the order in which their scored tokens come."""
+        return [[member for family in row for member in family.members] for row in self.rows]
+
+    def pack(self, row: int, sequences: Sequence[TokenSequence]) -> PackedTokens:
+        """Pack one row; `sequences` are all."""
+        order = self.members[row]
+        place = {member: index for index, member in enumerate(order)}
+        families = [
+            Family(members=tuple(place[member] for member in family.members), num_shared=family.num_shared)
+            for family in self.rows[row]
+        ]
+        return pack_tokens([sequences[member] for member in order], families)
+
+
+def plan_rows(sequences: Sequence[TokenSequence], packing: Packing, *, min_rows: int = 0) -> RowPlan:
+    """Divide sequences over packed rows that take about as long as each other.
+
+    Args:
+        sequences: what to pack.
+        packing: how.
+        min_rows: make as many rows where there are enough sequences, such as the ranks with more of them have.
+    """
+    families = families_of(sequences, max_tokens=packing.max_tokens, share_prefixes=packing.share_prefixes)
+    return RowPlan(rows=balanced_bins(families, sequences, packing, min_bins=min_rows))
 
 
 def pack_trajectories(
@@ -167,9 +229,10 @@ def pack_trajectories(
     advantages: Sequence[float],
     inputs: Sequence[TokenInputs] | None = None,
     *,
-    max_tokens: int,
+    packing: Packing,
+    min_rows: int = 0,
 ) -> list[MicroBatch]:
-    """Pack trajectories, each with its advantage on all of its sampled tokens, into micro-batches of at most `max_tokens`.
+    """Pack trajectories, each with its advantage on all of its sampled tokens, into micro-batches (see `plan_rows`).
 
     `inputs` are what other components have computed, one for each trajectory; absent: nothing.
 
@@ -177,10 +240,15 @@ def pack_trajectories(
         ValueError: a sampled token without a finite rollout log-probability.
     """
     inputs = inputs or [TokenInputs()] * len(trajectories)
-    bins = bin_by_tokens([len(trajectory.token_ids) for trajectory in trajectories], max_tokens)
+    plan = plan_rows(trajectories, packing, min_rows=min_rows)
     return [
-        _micro_batch([trajectories[i] for i in members], [advantages[i] for i in members], [inputs[i] for i in members])
-        for members in bins
+        _micro_batch(
+            plan.pack(row, trajectories),
+            [trajectories[i] for i in members],
+            [advantages[i] for i in members],
+            [inputs[i] for i in members],
+        )
+        for row, members in enumerate(plan.members)
     ]
 
 
@@ -208,12 +276,15 @@ def fill_up(batches: list[_Batch], filler: _Batch, count: int) -> list[_Batch]:
 
 
 def _micro_batch(
-    trajectories: Sequence[Trajectory], advantages: Sequence[float], inputs: Sequence[TokenInputs]
+    tokens: PackedTokens,
+    trajectories: Sequence[Trajectory],
+    advantages: Sequence[float],
+    inputs: Sequence[TokenInputs],
 ) -> MicroBatch:
     logprobs = [logprob for trajectory in trajectories for logprob in _scored_logprobs(trajectory)]
     counts = torch.tensor([sum(trajectory.response_mask[1:]) for trajectory in trajectories])
     return MicroBatch(
-        tokens=pack_tokens(trajectories),
+        tokens=tokens,
         advantages_N=torch.tensor(advantages, dtype=torch.float32).repeat_interleave(counts),
         rollout_logprobs_N=torch.tensor(logprobs, dtype=torch.float32),
         trajectory_N=torch.arange(len(trajectories)).repeat_interleave(counts),

@@ -17,12 +17,14 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.errors import ConfigError
+from agentrl.training.model_flops import ModelShape
 from agentrl.training.packed_attention import packed_attention
 
 if TYPE_CHECKING:
     from agentrl.config.schema import ModelSection
 
 _ATTENTION = "agentrl_packed"
+_ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 _TOKENIZER_FILES = (
     "tokenizer*",
     "vocab*",
@@ -43,7 +45,7 @@ def load_model(
         initial_weights: `random` needs only a `config.json`, and draws from torch's global generator.
 
     Raises:
-        ConfigError: it is not there, or no causal LM.
+        ConfigError: it is not there, no causal LM, or has layers that packing would break.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
     try:
@@ -56,12 +58,41 @@ def load_model(
             )
     except (OSError, ValueError) as error:
         raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
+    _require_attention_only(built, model.path)
     return built.eval()
+
+
+def _require_attention_only(built: PreTrainedModel, path: str) -> None:
+    """Refuse layers that carry a state along the row: in a packed row, a sequence would go on from its neighbour's.
+
+    Raises:
+        ConfigError: there are such layers.
+    """
+    kinds = set(getattr(built.config.get_text_config(), "layer_types", None) or ()) - _ATTENTION_LAYERS
+    if kinds or getattr(built, "_is_stateful", False):
+        found = ", ".join(f"`{kind}`" for kind in sorted(kinds)) or "a recurrent state"
+        raise ConfigError(
+            f"`model.path`: {path} ({built.config.model_type}) has layers of {found}, which see across the sequences of "
+            "a packed row; use a model whose layers are full or sliding attention"
+        )
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
     """Return the blocks that are sharded one by one."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+def shape_of(model: nn.Module) -> ModelShape:
+    """Return what decides how much a model computes."""
+    assert isinstance(model, PreTrainedModel)
+    config = model.config.get_text_config()
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return ModelShape(
+        layer_weights=sum(weight.numel() for layer in decoder_layers(model) for weight in layer.parameters()),
+        head_weights=config.vocab_size * config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        heads_width=config.num_attention_heads * head_dim,
+    )
 
 
 def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "ModelSection", path: str) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from agentrl.training.balance import Packing
 from agentrl.training.batch import PackedTokens
 from agentrl.training.checkpoint import load_weights
 from agentrl.training.model import decoder_layers, load_model
@@ -26,7 +27,9 @@ class Reference:
         """Take the settings; `setup` loads the model."""
         self._source = config.model
         self._temperature = config.rollout.temperature
-        self._max_tokens = config.actor.max_tokens_per_micro_batch
+        self._packing = Packing(
+            max_tokens=config.actor.max_tokens_per_micro_batch, share_prefixes=config.actor.share_prefixes
+        )
 
     def setup(self, context: RoleContext) -> None:
         """Load the model and shard it."""
@@ -41,7 +44,7 @@ class Reference:
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the scored tokens of each of this rank's trajectories; it may have none."""
-        return score_trajectories(self._score, trajectories, self._parallel, max_tokens=self._max_tokens)
+        return score_trajectories(self._score, trajectories, self._parallel, self._packing)
 
     def _score(self, tokens: PackedTokens) -> torch.Tensor:
         return score_tokens(self._model, tokens, temperature=self._temperature).logprobs_N

@@ -1,18 +1,28 @@
-"""Log-probabilities that a policy gives to sampled tokens, without a float32 copy of all logits.
+"""Log-probabilities that a policy gives to sampled tokens, from packed rows.
 
-Letters in shapes: T packed tokens, N scored tokens, V vocabulary.
+The model runs in two parts: the decoder over the whole row, and the head over the scored tokens only, in chunks, so that
+the logits of a row never exist together. Both run inside one forward pass of the model as FSDP sees it, because the
+weight of the head belongs to the outermost group of weights.
+
+Letters in shapes: T packed tokens, N scored tokens, V vocabulary, W width of the decoder.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from agentrl.training.batch import PackedTokens
+from agentrl.training.vocabulary import chunk_size, vocabulary_scores
 
-_MAX_LOGITS_IN_FLOAT32 = 2**26
-"""Elements that are converted at once: 256 MiB."""
+_SCORE_ROW = "agentrl_score_row"
+_HEAD_IS_PLAIN = "agentrl_head_is_plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,34 +41,93 @@ def score_tokens(
     """Run the model over a packed row and score the tokens that were sampled.
 
     Args:
-        model: from `load_model`, on the device of `tokens`.
+        model: from `load_model`, on the device of `tokens`; if it is to be sharded, then before its first row.
         tokens: the row.
         temperature: divides the logits, as it did when the tokens were sampled.
-        entropy_gradient: let gradients through the entropy as well, which takes the memory of one more copy of the logits.
+        entropy_gradient: let gradients through the entropy as well.
     """
-    logits_NV = model(
+    if not hasattr(model, _SCORE_ROW):
+        setattr(model, _SCORE_ROW, MethodType(_score_row, model))
+        register_fsdp_forward_method(model, _SCORE_ROW)
+    score_row: Callable[..., tuple[Tensor, Tensor]] = getattr(model, _SCORE_ROW)
+    logprobs_N, entropy_N = score_row(tokens, temperature, entropy_gradient)
+    return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
+
+
+def hidden_states(decoder: nn.Module, tokens: PackedTokens) -> Tensor:
+    """Run a decoder over a packed row.
+
+    Args:
+        decoder: the part of a Hugging Face model below its head, loaded with packed attention.
+        tokens: the row.
+
+    Returns:
+        `[T, W]`, of the last layer.
+    """
+    return decoder(
         input_ids=tokens.token_ids_T.unsqueeze(0),
         position_ids=tokens.position_ids_T.unsqueeze(0),
         use_cache=False,
-        logits_to_keep=tokens.scored_N,
-        buckets=tokens.buckets,
-    ).logits[0]
-    chunk_size = max(1, _MAX_LOGITS_IN_FLOAT32 // logits_NV.shape[-1])
-    if logits_NV.shape[0] <= chunk_size:
-        logprobs_N, entropy_N = _score(logits_NV, tokens.targets_N, temperature, entropy_gradient)
-        return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
+        layout=tokens.layout,
+    ).last_hidden_state[0]
+
+
+def _score_row(model: Any, tokens: PackedTokens, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    hidden_NW = hidden_states(model.get_decoder(), tokens)[tokens.scored_N]
+    if not hasattr(model, _HEAD_IS_PLAIN):
+        setattr(model, _HEAD_IS_PLAIN, _head_is_plain(model, hidden_NW))
+    if getattr(model, _HEAD_IS_PLAIN):
+        return vocabulary_scores(
+            hidden_NW,
+            model.get_output_embeddings().weight,
+            tokens.targets_N,
+            temperature=temperature,
+            entropy_gradient=entropy_gradient,
+        )
+    size = chunk_size(model.config.get_text_config().vocab_size, hidden_NW.device)
     chunks = [
-        # Recomputed in the backward pass, so that only one chunk exists in float32 at a time.
-        checkpoint(_score, logits, targets, temperature, entropy_gradient, use_reentrant=False)
-        for logits, targets in zip(logits_NV.split(chunk_size), tokens.targets_N.split(chunk_size), strict=True)
+        checkpoint(_score_chunk, model, hidden, targets, temperature, entropy_gradient, use_reentrant=False)
+        for hidden, targets in zip(hidden_NW.split(size), tokens.targets_N.split(size), strict=True)
     ]
     logprobs, entropies = zip(*chunks, strict=True)
-    return TokenScores(logprobs_N=torch.cat(logprobs), entropy_N=torch.cat(entropies))
+    return torch.cat(logprobs), torch.cat(entropies)
 
 
-def _score(logits_NV: Tensor, targets_N: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-    scaled_NV = logits_NV.float() / temperature
-    logprobs_NV = scaled_NV.log_softmax(dim=-1)
+def _score_chunk(
+    model: Any, hidden_CW: Tensor, targets_C: Tensor, temperature: float, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    logprobs_CV = (_logits(model, hidden_CW).float() / temperature).log_softmax(dim=-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
-    return logprobs_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1), entropy_N
+        entropy_C = -(logprobs_CV.exp() * logprobs_CV).sum(dim=-1)
+    return logprobs_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1), entropy_C
+
+
+@torch.no_grad()
+def _head_is_plain(model: Any, hidden_NW: Tensor) -> bool:
+    """Whether logits are the product of the head's weight and the hidden state, and nothing more.
+
+    Some architectures scale or bend them, each by a setting of its own name; so a state is tried, enlarged until it would show.
+    """
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or head.bias is not None:
+        return False
+    probe_1W = 100 * torch.linspace(-1, 1, hidden_NW.shape[-1], dtype=hidden_NW.dtype, device=hidden_NW.device)[None]
+    expected, found = (probe_1W @ head.weight.T).float(), _logits(model, probe_1W).float()
+    tolerance = 1e-2 if hidden_NW.dtype in (torch.bfloat16, torch.float16) else 1e-4
+    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+def _logits(model: Any, hidden_CW: Tensor) -> Tensor:
+    """Return `[C, V]`: what the model makes of these states after its decoder, whatever that is."""
+    decoder = model.get_decoder()
+
+    states: Any = hidden_CW.unsqueeze(0)
+
+    def give_hidden(*_: Any, **__: Any) -> BaseModelOutputWithPast:
+        return BaseModelOutputWithPast(last_hidden_state=states)
+
+    decoder.forward = give_hidden
+    try:
+        return model.forward(input_ids=torch.zeros(1, 1, dtype=torch.long, device=hidden_CW.device)).logits[0]
+    finally:
+        del decoder.forward

@@ -1,8 +1,10 @@
 """The plan of one update: which rank trains on which trajectory, in which mini-batch. Runs on the driver, without torch."""
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentrl.training.prefix_families import Family, SequenceCost
 from agentrl.types import Group, TrajectoryRef
 
 
@@ -32,12 +34,13 @@ class UpdateShard:
 
 
 def plan_update(
-    groups: Sequence[Group], *, step: int, num_ranks: int, num_mini_batches: int
+    groups: Sequence[Group], *, step: int, num_ranks: int, num_mini_batches: int, share_prefixes: bool = True
 ) -> list[tuple[UpdateShard, list[TrajectoryRef]]]:
     """Divide the trajectories of a step over mini-batches and ranks; each is trained on exactly once.
 
     Groups go to mini-batches in order, whole and in even numbers (fewer groups than mini-batches make fewer of them).
-    Within a mini-batch, trajectories go to ranks longest first, each to the rank with the fewest tokens so far.
+    Within a mini-batch, groups go to ranks, costliest first, each to the rank with the least cost so far; and in so many
+    parts as keep the slowest rank's cost lowest, where each part has its own prompt to compute if prefixes are shared.
 
     Returns:
         For each rank its shard and its trajectories.
@@ -58,11 +61,13 @@ def plan_update(
         first = mini_batch * len(groups) // num_mini_batches
         last = (mini_batch + 1) * len(groups) // num_mini_batches
         entries = [
-            (TrainingItem(group=index, member=member, mini_batch=mini_batch), made)
+            [
+                (TrainingItem(group=index, member=member, mini_batch=mini_batch), made)
+                for member, made in enumerate(groups[index].trajectories)
+            ]
             for index in range(first, last)
-            for member, made in enumerate(groups[index].trajectories)
         ]
-        _spread(entries, shares)
+        _spread(entries, shares, share_prefixes=share_prefixes)
     rewards = [group.rewards for group in groups]
     return [
         (
@@ -79,10 +84,49 @@ def plan_update(
 
 
 def _spread(
-    entries: list[tuple[TrainingItem, TrajectoryRef]], shares: list[list[tuple[TrainingItem, TrajectoryRef]]]
+    groups: Sequence[list[tuple[TrainingItem, TrajectoryRef]]],
+    shares: list[list[tuple[TrainingItem, TrajectoryRef]]],
+    *,
+    share_prefixes: bool,
 ) -> None:
-    num_tokens = [0] * len(shares)
-    for item, made in sorted(entries, key=lambda entry: -entry[1].summary.num_tokens):
-        lightest = min(range(len(shares)), key=lambda rank: (num_tokens[rank], rank))
-        shares[lightest].append((item, made))
-        num_tokens[lightest] += made.summary.num_tokens
+    """Add the trajectories of a mini-batch to the shares of the ranks."""
+    largest = max(len(entries) for entries in groups)
+    best: list[list[tuple[TrainingItem, TrajectoryRef]]] = []
+    slowest = float("inf")
+    # Powers of two, and trajectories one by one: few enough to try, and the best of all is seldom much better.
+    for num_parts in sorted({min(2**power, largest) for power in range(largest.bit_length() + 1)}):
+        parts = [part for entries in groups for part in _parts(entries, num_parts)]
+        costs = [_cost([made for _, made in part], share_prefixes=share_prefixes) for part in parts]
+        ranks, spent = _assigned(costs, len(shares))
+        if max(spent) < slowest:
+            slowest = max(spent)
+            best = [[entry for index in chosen for entry in parts[index]] for chosen in ranks]
+    for share, given in zip(shares, best, strict=True):
+        share += given
+
+
+def _parts(
+    entries: list[tuple[TrainingItem, TrajectoryRef]], num_parts: int
+) -> list[list[tuple[TrainingItem, TrajectoryRef]]]:
+    """Deal a group out, longest first, so that its parts cost about the same."""
+    ordered = sorted(entries, key=lambda entry: -entry[1].summary.num_tokens)
+    return [ordered[first::num_parts] for first in range(min(num_parts, len(ordered)))]
+
+
+def _cost(made: Sequence[TrajectoryRef], *, share_prefixes: bool) -> float:
+    lengths = [one.summary.num_tokens for one in made]
+    if share_prefixes and len(made) > 1:
+        prompt = min(one.summary.num_prompt_tokens for one in made)
+        return SequenceCost().of(Family(members=tuple(range(len(made))), num_shared=prompt), lengths)
+    return sum(SequenceCost().of(Family(members=(index,), num_shared=0), lengths) for index in range(len(made)))
+
+
+def _assigned(costs: Sequence[float], num_ranks: int) -> tuple[list[list[int]], list[float]]:
+    """Give each part, costliest first, to the cheapest rank; returns the parts of each, and what they cost it."""
+    chosen: list[list[int]] = [[] for _ in range(num_ranks)]
+    cheapest = [(0.0, rank) for rank in range(num_ranks)]
+    for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        spent, rank = cheapest[0]
+        chosen[rank].append(index)
+        heapq.heapreplace(cheapest, (spent + costs[index], rank))
+    return chosen, [spent for spent, _ in sorted(cheapest, key=lambda pair: pair[1])]

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.training.batch import PackedTokens, bin_by_tokens, empty_tokens, fill_up, pack_tokens
+from agentrl.training.balance import Packing
+from agentrl.training.batch import PackedTokens, empty_tokens, fill_up, plan_rows
 from agentrl.training.parallel import Parallel
 from agentrl.types import Trajectory
 
@@ -20,8 +21,7 @@ def score_trajectories(
     score: Callable[[PackedTokens], Tensor],
     trajectories: Sequence[Trajectory],
     parallel: Parallel,
-    *,
-    max_tokens: int,
+    packing: Packing,
 ) -> list[NDArray[np.float32]]:
     """Return what `score` says of the scored tokens of each trajectory, in their order.
 
@@ -29,14 +29,14 @@ def score_trajectories(
         score: gives `[N]` for a packed row on the device of `parallel`.
         trajectories: this rank's; it may have none, and computes empty rows then for as long as others have work.
         parallel: the ranks; all of them must call this.
-        max_tokens: of a packed row; a longer trajectory has a row of its own.
+        packing: how trajectories become rows.
     """
-    bins = bin_by_tokens([len(trajectory.token_ids) for trajectory in trajectories], max_tokens)
-    [num_rows] = parallel.max([len(bins)])
-    rows = fill_up([pack_tokens([trajectories[i] for i in members]) for members in bins], empty_tokens(), int(num_rows))
+    plan = plan_rows(trajectories, packing)
+    [num_rows] = parallel.max([len(plan.rows)])
+    rows = fill_up([plan.pack(row, trajectories) for row in range(len(plan.rows))], empty_tokens(), int(num_rows))
     scores_N = [score(row.to(parallel.device)).float().cpu() for row in rows]
     found: dict[int, NDArray[np.float32]] = {}
-    for members, row_N in zip(bins, scores_N, strict=False):  # the rest are empty rows
+    for members, row_N in zip(plan.members, scores_N, strict=False):  # the rest are empty rows
         counts = [sum(trajectories[i].response_mask[1:]) for i in members]
         found |= {i: part.numpy() for i, part in zip(members, row_N.split(counts), strict=True)}
     return [found[i] for i in range(len(trajectories))]

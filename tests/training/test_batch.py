@@ -5,9 +5,9 @@ import pytest
 import torch
 from training_cases import make_trajectory
 
+from agentrl.training.balance import Packing
 from agentrl.training.batch import (
     TokenisedExample,
-    bin_by_tokens,
     empty_micro_batch,
     fill_up,
     pack_examples,
@@ -29,7 +29,7 @@ def test_the_next_token_shift_scores_sampled_tokens_only():
 def test_tool_tokens_are_not_trained():
     draws = random.Random(0)
     trajectory = make_trajectory(draws, 0)
-    [batch] = pack_trajectories([trajectory], [1.0], max_tokens=100)
+    [batch] = pack_trajectories([trajectory], [1.0], packing=Packing(max_tokens=100))
     assert len(batch.tokens.targets_N) == trajectory.num_response_tokens
     assert not torch.isnan(batch.rollout_logprobs_N).any()
 
@@ -37,7 +37,7 @@ def test_tool_tokens_are_not_trained():
 def test_each_token_carries_the_advantage_and_logprob_of_its_own_trajectory():
     draws = random.Random(0)
     short, long = make_trajectory(draws, 0, length=12), make_trajectory(draws, 1, length=30)
-    [batch] = pack_trajectories([short, long], [0.5, -2.0], max_tokens=100)
+    [batch] = pack_trajectories([short, long], [0.5, -2.0], packing=Packing(max_tokens=100))
     expected = [(long, -2.0), (short, 0.5)]  # longest first
     assert batch.advantages_N.tolist() == [a for t, a in expected for _ in range(t.num_response_tokens)]
     logprobs = [
@@ -49,19 +49,8 @@ def test_each_token_carries_the_advantage_and_logprob_of_its_own_trajectory():
 def test_no_padding_token_is_computed():
     draws = random.Random(0)
     trajectories = [make_trajectory(draws, i, length=draws.randrange(12, 60)) for i in range(20)]
-    batches = pack_trajectories(trajectories, [0.0] * 20, max_tokens=150)
+    batches = pack_trajectories(trajectories, [0.0] * 20, packing=Packing(max_tokens=150))
     assert sum(len(b.tokens.token_ids_T) for b in batches) == sum(len(t.token_ids) - 1 for t in trajectories)
-
-
-def test_every_sequence_is_in_exactly_one_bin_and_no_bin_overflows():
-    for seed in range(50):
-        draws = random.Random(seed)
-        lengths = [draws.randrange(1, 120) for _ in range(draws.randrange(1, 40))]
-        bins = bin_by_tokens(lengths, 100)
-        assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
-        for members in bins:
-            assert sum(lengths[i] for i in members) <= 100 or len(members) == 1
-            assert [lengths[i] for i in members] == sorted((lengths[i] for i in members), reverse=True)
 
 
 def test_a_missing_rollout_logprob_is_an_error_and_never_zero():
@@ -71,10 +60,12 @@ def test_a_missing_rollout_logprob_is_an_error_and_never_zero():
         logprobs = list(trajectory.rollout_logprobs)
         logprobs[position] = value
         with pytest.raises(ValueError, match="sampled token 0 has rollout log-probability"):
-            pack_trajectories([dataclasses.replace(trajectory, rollout_logprobs=logprobs)], [1.0], max_tokens=100)
+            pack_trajectories(
+                [dataclasses.replace(trajectory, rollout_logprobs=logprobs)], [1.0], packing=Packing(max_tokens=100)
+            )
     short = dataclasses.replace(trajectory, rollout_logprobs=trajectory.rollout_logprobs[:-1])
     with pytest.raises(ValueError, match="23 rollout log-probabilities for 24 ids"):
-        pack_trajectories([short], [1.0], max_tokens=100)
+        pack_trajectories([short], [1.0], packing=Packing(max_tokens=100))
 
 
 def test_a_mask_of_another_length_is_an_error():

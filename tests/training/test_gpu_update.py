@@ -18,6 +18,7 @@ from training_cases import alone, make_group, make_policy
 from transformers import AutoModelForCausalLM
 
 from agentrl.training.actor import Actor
+from agentrl.training.balance import Packing
 from agentrl.training.batch import pack_trajectories
 from agentrl.training.model import load_model
 from agentrl.training.parallel import Parallel
@@ -39,6 +40,7 @@ ACTOR: Any = SimpleNamespace(
     adam_beta2=0.999,
     max_grad_norm=1.0,
     max_tokens_per_micro_batch=128,
+    share_prefixes=True,
 )
 
 
@@ -116,7 +118,7 @@ def test_packed_attention_on_the_gpu_is_that_of_the_cpu(tmp_path: Path):
     model = load_model(model_at(make_policy(tmp_path), "float32"))
     draws = random.Random(0)
     trajectories = [made.ref for made in make_group(draws, "p", 8).trajectories]
-    [batch] = pack_trajectories(trajectories, [0.0] * 8, max_tokens=10_000)
+    [batch] = pack_trajectories(trajectories, [0.0] * 8, packing=Packing(max_tokens=10_000))
     with torch.no_grad():
         on_cpu = score_tokens(model, batch.tokens, temperature=1.0).logprobs_N
         device = torch.device("cuda")

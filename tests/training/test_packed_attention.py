@@ -6,12 +6,21 @@ import pytest
 import torch
 from torch import Tensor
 from training_cases import VOCABULARY, make_example, make_policy
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Lfm2Config,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from agentrl.config.schema import ModelSection
+from agentrl.errors import ConfigError
 from agentrl.training.batch import TokenisedExample, pack_tokens
 from agentrl.training.model import load_model
-from agentrl.training.packed_attention import bucket_sequences
+from agentrl.training.row_layout import bucket_sequences
 from agentrl.training.scoring import score_tokens
 
 SIZES: dict[str, Any] = {
@@ -82,6 +91,18 @@ def test_buckets_cover_the_row_in_order_and_pad_little():
 def test_equal_lengths_share_one_call_without_padding():
     [bucket] = bucket_sequences([7, 7, 7])
     assert (bucket.num_sequences, bucket.max_length, bucket.padded_index) == (3, 7, None)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (MambaConfig(vocab_size=VOCABULARY, hidden_size=32, state_size=4, num_hidden_layers=2), "a recurrent state"),
+        (Lfm2Config(**SIZES, num_key_value_heads=2, layer_types=["conv", "full_attention"]), "`conv`"),
+    ],
+)
+def test_layers_that_carry_a_state_along_the_row_are_refused(config: Any, kind: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=f"has layers of {kind}, which see across the sequences of a packed row"):
+        load_model(ModelSection(path=str(make_policy(tmp_path, config))))
 
 
 def test_a_sliding_window_shorter_than_a_sequence_is_refused(tmp_path: Path):

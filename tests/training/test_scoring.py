@@ -1,13 +1,28 @@
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from training_cases import make_example
+from torch import Tensor
+from training_cases import VOCABULARY, make_example, make_policy
+from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config
 
 from agentrl.config.schema import ModelSection
-from agentrl.training import scoring
-from agentrl.training.batch import pack_tokens
+from agentrl.training import scoring, vocabulary
+from agentrl.training.batch import empty_tokens, pack_tokens
 from agentrl.training.model import load_model
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
 
 
 def test_temperature_and_entropy_are_those_of_the_scaled_softmax(policy: ModelSection):
@@ -22,14 +37,63 @@ def test_temperature_and_entropy_are_those_of_the_scaled_softmax(policy: ModelSe
     assert not scores.entropy_N.requires_grad
 
 
-def test_scoring_in_chunks_changes_neither_values_nor_gradients(policy: ModelSection, monkeypatch: pytest.MonkeyPatch):
-    tokens = pack_tokens([make_example(random.Random(0), 40)])
-    results = []
-    for max_elements in (2**26, 200):  # 200 elements are chunks of four tokens
-        monkeypatch.setattr(scoring, "_MAX_LOGITS_IN_FLOAT32", max_elements)
-        model = load_model(policy)
-        scores = scoring.score_tokens(model, tokens, temperature=1.0)
-        scores.logprobs_N.square().sum().backward()
-        results.append((scores.logprobs_N.detach(), scores.entropy_N, [p.grad for p in model.parameters()]))
-    for whole, chunked in zip(*results, strict=True):
-        torch.testing.assert_close(whole, chunked)
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_scoring_in_chunks_is_the_log_softmax_of_all_logits_with_its_gradients(
+    policy: ModelSection, monkeypatch: pytest.MonkeyPatch, entropy_gradient: bool
+):
+    monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", 200)  # chunks of four tokens
+    example = make_example(random.Random(0), 40)
+    tokens, model = pack_tokens([example]), load_model(policy)
+    scores = scoring.score_tokens(model, tokens, temperature=0.7, entropy_gradient=entropy_gradient)
+    plain = AutoModelForCausalLM.from_pretrained(policy.path)
+    logits_NV = plain(torch.tensor([example.token_ids])).logits[0, tokens.scored_N] / 0.7
+    expected = torch.distributions.Categorical(logits=logits_NV)
+    results = ((scores.logprobs_N, scores.entropy_N), (expected.log_prob(tokens.targets_N), expected.entropy()))
+    for logprobs_N, entropy_N in results:
+        weights_N = torch.linspace(-1, 1, len(logprobs_N))
+        loss = (weights_N * logprobs_N).mean()
+        if entropy_gradient:
+            loss = loss + (weights_N.flip(0) * entropy_N).mean()
+        loss.backward()
+    torch.testing.assert_close(scores.logprobs_N, expected.log_prob(tokens.targets_N), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores.entropy_N, expected.entropy(), atol=1e-5, rtol=1e-5)
+    gradients = dict(plain.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert_same_direction(parameter.grad, gradients[name].grad)
+
+
+@pytest.mark.parametrize("config", [Gemma2Config, CohereConfig])
+def test_heads_that_bend_or_scale_their_logits_are_scored_as_the_model_does_it(config: Any, tmp_path: Path):
+    settings = config(
+        **SIZES,
+        pad_token_id=0,
+        head_dim=8,
+        attention_dropout=0.0,
+        **({"final_logit_softcapping": 2.0, "attn_logit_softcapping": None} if config is Gemma2Config else {}),
+    )
+    folder, example = make_policy(tmp_path, settings), make_example(random.Random(0), 40)
+    model, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
+    tokens = pack_tokens([example])
+    scores = scoring.score_tokens(model, tokens, temperature=0.7)
+    logits_NV = plain(torch.tensor([example.token_ids])).logits[0, tokens.scored_N] / 0.7
+    expected = torch.distributions.Categorical(logits=logits_NV)
+    torch.testing.assert_close(scores.logprobs_N, expected.log_prob(tokens.targets_N), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores.entropy_N, expected.entropy(), atol=1e-5, rtol=1e-5)
+    scores.logprobs_N.mean().backward()
+    expected.log_prob(tokens.targets_N).mean().backward()
+    gradients = dict(plain.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert_same_direction(parameter.grad, gradients[name].grad)
+
+
+def test_a_row_without_scored_tokens_gives_every_weight_a_gradient_of_zero(policy: ModelSection):
+    model = load_model(policy)
+    scores = scoring.score_tokens(model, empty_tokens(), temperature=1.0)
+    scores.logprobs_N.sum().backward()
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
+
+
+def assert_same_direction(ours: Tensor | None, theirs: Tensor | None) -> None:
+    assert ours is not None
+    assert theirs is not None
+    assert (ours - theirs).norm() <= 1e-5 * theirs.norm()

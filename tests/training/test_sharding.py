@@ -70,3 +70,40 @@ def test_a_trajectory_without_a_reward_is_never_trained_on():
             num_ranks=1,
             num_mini_batches=1,
         )
+
+
+def with_prompts(groups: list[Group], num_prompt_tokens: int) -> list[Group]:
+    """The same with prompts of this length before each trajectory."""
+    return [
+        dataclasses.replace(
+            group,
+            trajectories=[
+                dataclasses.replace(
+                    made,
+                    summary=dataclasses.replace(
+                        made.summary,
+                        num_tokens=made.summary.num_tokens + num_prompt_tokens,
+                        num_prompt_tokens=num_prompt_tokens,
+                    ),
+                )
+                for made in group.trajectories
+            ],
+        )
+        for group in groups
+    ]
+
+
+@pytest.mark.parametrize("share_prefixes", [True, False])
+def test_groups_with_long_prompts_stay_on_one_rank_if_prefixes_are_shared(share_prefixes: bool):
+    groups = with_prompts(groups_of([8] * 4), 500)
+    shares = plan_update(groups, step=1, num_ranks=2, num_mini_batches=1, share_prefixes=share_prefixes)
+    ranks_of = [
+        {rank for rank, (shard, _) in enumerate(shares) for item in shard.items if item.group == group}
+        for group in range(4)
+    ]
+    assert all(len(ranks) == 1 for ranks in ranks_of) == share_prefixes
+
+
+def test_a_single_group_is_divided_though_each_rank_computes_its_prompt():
+    shares = plan_update(with_prompts(groups_of([16]), 100), step=1, num_ranks=4, num_mini_batches=1)
+    assert [len(refs) for _, refs in shares] == [4, 4, 4, 4]

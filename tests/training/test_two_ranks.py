@@ -10,7 +10,16 @@ from two_ranks import StepResult, make_step, run_rank, start_rank
 
 from agentrl.config.schema import ModelSection
 
-VARIES = {"actor/update_s", "actor/tokens_per_s", "actor/memory_bytes_max"}
+VARIES = {
+    "actor/update_s",
+    "actor/tokens_per_s",
+    "actor/memory_bytes_max",
+    "actor/mfu",
+    "actor/computed_tokens",
+    "actor/attention_padding",
+    "actor/rank_imbalance",
+}
+"""With the number of ranks: the last three say how the work was divided."""
 
 
 @dataclass
@@ -38,7 +47,7 @@ def assert_same_way(ours: dict[str, Tensor] | None, theirs: dict[str, Tensor] | 
     assert theirs is not None
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
-        assert (ours[name] - tensor).norm() < 1e-3 * (tensor - start[name]).norm(), name
+        assert (ours[name] - tensor).norm() < 5e-3 * (tensor - start[name]).norm(), name
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +68,8 @@ def test_metrics_are_reduced_over_the_ranks(runs: BothRuns, step: int):
     for name in one.keys() - VARIES:
         assert first[name] == second[name], name
         assert first[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
+    assert one["actor/rank_imbalance"] == 1.0
+    assert 1.0 <= first["actor/rank_imbalance"] == second["actor/rank_imbalance"] <= 2.0
 
 
 def test_only_the_first_rank_publishes(runs: BothRuns):

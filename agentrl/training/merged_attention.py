@@ -1,0 +1,232 @@
+"""Attention in parts over a packed row: each segment on itself, and continuations on their shared prefix, merged exactly.
+
+Attention over two sets of keys is a weighted mean of the attention over each. With `lse` the logarithm of the sum of a
+query's exponentiated scores,
+
+    lse = log(exp(lse_a) + exp(lse_b)),    out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b.
+
+The backward pass of FlashAttention (arXiv:2205.14135, algorithm 4) needs of the forward pass only `out` and `lse`: each
+part, given those of the whole, yields its own share of the gradients, and the shares add up. So a prefix that many
+continuations share is attended by all of their queries in one call, is never copied, and needs no mask.
+
+Letters in shapes: T packed tokens, B batch of a call, Q its queries, K its keys, H heads, D head size.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from agentrl.training.row_layout import Bucket, RowLayout
+
+
+class Part(NamedTuple):
+    """One kernel call; those of segments on themselves come first, and cover the row."""
+
+    queries: "Tokens"
+    keys: "Tokens"
+    is_causal: bool
+    """Segments on themselves; else every query attends to every key."""
+
+
+class Tokens(Protocol):
+    """A choice of tokens of the row, in the shape that a kernel takes."""
+
+    def take(self, states_THX: Tensor, /) -> Tensor:
+        """Return the chosen tokens' states in the kernel's shape."""
+        ...
+
+    def put(self, states_THX: Tensor, states: Tensor, /) -> None:
+        """Write states in the kernel's shape over those of the chosen tokens."""
+        ...
+
+    def add(self, states_THX: Tensor, states: Tensor, /) -> None:
+        """Add states in the kernel's shape to those of the chosen tokens, in place."""
+        ...
+
+
+class Kernel(Protocol):
+    """Attention that tells its `lse`, and its backward pass from the `out` and `lse` of the whole."""
+
+    def forward(
+        self, part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float | None, /
+    ) -> tuple[Tensor, Tensor]:
+        """Return `out`, shaped as `query`, and `lse`, without the last dimension."""
+        ...
+
+    def backward(
+        self,
+        part: Part,
+        grad_out: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        scale: float | None,
+        /,
+    ) -> Sequence[Tensor]:
+        """Return the gradients of query, key and value."""
+        ...
+
+
+def merged_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float | None) -> Tensor:
+    """Attend within each segment, and from continuations to their prefix.
+
+    Args:
+        query: `[1, Hq, T, D]`.
+        key: `[1, Hkv, T, D]`, where Hkv divides Hq.
+        value: as `key`.
+        layout: the segments and the prefixes, on the device of the others.
+        scale: factor on the scores; None takes `1 / sqrt(D)`.
+
+    Returns:
+        `[1, T, Hq, D]`.
+
+    Raises:
+        NotImplementedError: float32 on a GPU, for which no kernel tells its `lse`.
+    """
+    if query.device.type == "cuda":
+        if query.dtype not in (torch.float16, torch.bfloat16):
+            raise NotImplementedError(
+                f"shared prefixes in {query.dtype} on a GPU are not computed; "
+                "set `actor.share_prefixes: false` or `model.dtype: bfloat16`"
+            )
+        from agentrl.training.varlen_kernel import VarlenKernel, varlen_parts
+
+        parts, kernel = varlen_parts(layout), VarlenKernel()
+    else:
+        parts, kernel = list(_cpu_parts(layout)), _CpuKernel()
+    return _MergedAttention.apply(query, key, value, parts, kernel, scale)  # type: ignore[no-any-return]
+
+
+class _MergedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, parts: list[Part], kernel: Kernel, scale: float | None
+    ) -> Tensor:
+        query_THD, key_THD, value_THD = (states[0].transpose(0, 1) for states in (query, key, value))
+        out_THD = torch.empty(query_THD.shape, dtype=query.dtype, device=query.device)
+        lse_TH1 = torch.empty((*query_THD.shape[:2], 1), dtype=torch.float32, device=query.device)
+        for part in parts:
+            out, lse = kernel.forward(
+                part, part.queries.take(query_THD), part.keys.take(key_THD), part.keys.take(value_THD), scale
+            )
+            if not part.is_causal:
+                out, lse = _merged(part.queries.take(out_THD), part.queries.take(lse_TH1).squeeze(-1), out, lse)
+            part.queries.put(out_THD, out)
+            part.queries.put(lse_TH1, lse.unsqueeze(-1))
+        ctx.save_for_backward(query, key, value, out_THD, lse_TH1)
+        ctx.parts, ctx.kernel, ctx.scale = parts, kernel, scale
+        return out_THD.unsqueeze(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out_THD, lse_TH1 = ctx.saved_tensors
+        grad_out_THD = gradients[0][0]
+        states = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
+        # Shares of a key come from several calls: they are added up in float32.
+        totals = [torch.zeros(tensor.shape, dtype=torch.float32, device=query.device) for tensor in states]
+        for part in ctx.parts:
+            tokens = (part.queries, part.keys, part.keys)
+            shares = ctx.kernel.backward(
+                part,
+                part.queries.take(grad_out_THD),
+                *(chosen.take(tensor) for chosen, tensor in zip(tokens, states, strict=True)),
+                part.queries.take(out_THD),
+                part.queries.take(lse_TH1).squeeze(-1),
+                ctx.scale,
+            )
+            for chosen, total, share in zip(tokens, totals, shares, strict=True):
+                chosen.add(total, share)
+        return (*(total.transpose(0, 1).unsqueeze(0).to(query.dtype) for total in totals), None, None, None)
+
+
+def _merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return attention over both sets of keys; `out` has one dimension more than `lse`."""
+    lse = torch.logaddexp(lse_a, lse_b)
+    weight_a, weight_b = ((each - lse).exp().unsqueeze(-1) for each in (lse_a, lse_b))
+    return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Neighbouring tokens as one sequence, `[1, H, n, D]`."""
+
+    start: int
+    end: int
+
+    def take(self, states_THX: Tensor, /) -> Tensor:
+        return states_THX[self.start : self.end].transpose(0, 1).unsqueeze(0)
+
+    def put(self, states_THX: Tensor, states: Tensor, /) -> None:
+        states_THX[self.start : self.end] = states[0].transpose(0, 1)
+
+    def add(self, states_THX: Tensor, states: Tensor, /) -> None:
+        states_THX[self.start : self.end] += states[0].transpose(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTokens:
+    """The segments of a bucket, padded on the right with zeros: `[S, H, L, D]`."""
+
+    bucket: Bucket
+
+    def take(self, states_THX: Tensor, /) -> Tensor:
+        """Return `[S, H, L, D]`."""
+        bucket = self.bucket
+        rows = states_THX[bucket.start : bucket.end]
+        if bucket.padded_index is not None:
+            shape = (bucket.num_sequences * bucket.max_length, *rows.shape[1:])
+            rows = rows.new_zeros(shape).index_copy(0, bucket.padded_index, rows)
+        return rows.unflatten(0, (bucket.num_sequences, bucket.max_length)).transpose(1, 2)
+
+    def untake(self, states_SHLX: Tensor) -> Tensor:
+        """Return the tokens of `[S, H, L, D]` without the padding, one after another."""
+        rows = states_SHLX.transpose(1, 2).flatten(0, 1)
+        return rows if self.bucket.padded_index is None else rows.index_select(0, self.bucket.padded_index)
+
+    def put(self, states_THX: Tensor, states: Tensor, /) -> None:
+        """Write `[S, H, L, D]` over the bucket's tokens."""
+        states_THX[self.bucket.start : self.bucket.end] = self.untake(states)
+
+    def add(self, states_THX: Tensor, states: Tensor, /) -> None:
+        """Add `[S, H, L, D]` to the bucket's tokens."""
+        states_THX[self.bucket.start : self.bucket.end] += self.untake(states)
+
+
+def _cpu_parts(layout: RowLayout) -> Iterator[Part]:
+    for bucket in layout.buckets:
+        segments = BucketTokens(bucket)
+        yield Part(segments, segments, is_causal=True)
+    for prefix in layout.prefixes:
+        yield Part(_Span(prefix.end, prefix.suffix_end), _Span(prefix.start, prefix.end), is_causal=False)
+
+
+class _CpuKernel:
+    """PyTorch's FlashAttention for CPUs, `[B, H, Q, D]`; query heads may share key heads."""
+
+    def forward(
+        self, part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float | None, /
+    ) -> tuple[Tensor, Tensor]:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, part.is_causal, scale=scale
+        )
+
+    def backward(
+        self,
+        part: Part,
+        grad_out: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        scale: float | None,
+        /,
+    ) -> Sequence[Tensor]:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, query, key, value, out, lse, 0.0, part.is_causal, scale=scale
+        )

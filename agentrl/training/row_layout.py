@@ -1,0 +1,156 @@
+"""Which tokens of a packed row are which sequence, and which of them continue a prefix that stands there only once.
+
+A row is a chain of segments, `[segment 0 | segment 1 | ...]`. A token attends to the earlier tokens of its own segment,
+and, where its segment continues a shared prefix, to the whole of that prefix: `[prefix | suffix 0 | suffix 1 | ...]`.
+
+Letters in shapes: T packed tokens, S segments of a bucket, L their longest length, F shared prefixes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+_MAX_PADDING_SHARE = 0.1
+"""A bucket may compute this much more attention rows than it has tokens: fewer calls against wasted rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Neighbouring segments that attend in one call.
+
+    Example: lengths 4 and 3 behind a first segment of 9 tokens: `start=9, end=16, num_sequences=2, max_length=4,
+    padded_index=[0, 1, 2, 3, 4, 5, 6]` (row 7 of the padded `[2 * 4]` rows stays empty).
+    """
+
+    start: int
+    """First token of the bucket in the packed row."""
+    end: int
+    """One past its last token."""
+    num_sequences: int
+    max_length: int
+    padded_index: Tensor | None
+    """Where each token goes among the `[S * L]` padded rows; None when all lengths are equal and nothing is padded."""
+
+    def to(self, device: torch.device) -> "Bucket":
+        """Return a copy whose index is on `device`."""
+        return self if self.padded_index is None else replace(self, padded_index=self.padded_index.to(device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """A segment that the segments behind it continue.
+
+    Example: a prompt of 4 tokens at the start of a row, with two responses of 2 and 3: `start=0, end=4, suffix_end=9`.
+    """
+
+    start: int
+    end: int
+    """One past the prefix, where the first of its continuations starts."""
+    suffix_end: int
+    """One past the last of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VarlenIndex:
+    """The boundaries of a row as the variable-length kernels of GPUs want them, int32 on their device."""
+
+    boundaries: Tensor
+    """`[segments + 1]`: 0 and the end of each segment."""
+    suffix_index: Tensor
+    """Tokens that continue a prefix, in order."""
+    suffix_boundaries: Tensor
+    """`[F + 1]`: into `suffix_index`, by prefix."""
+    prefix_index: Tensor
+    """Tokens of all prefixes, in order."""
+    prefix_boundaries: Tensor
+    """`[F + 1]`: into `prefix_index`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLayout:
+    """The segments of one packed row; `row_layout` makes it.
+
+    Plain Python integers, computed once per micro-batch: reading a tensor of boundaries would stop a GPU in every layer.
+    """
+
+    lengths: tuple[int, ...]
+    """Of all segments, in order."""
+    buckets: tuple[Bucket, ...]
+    prefixes: tuple[SharedPrefix, ...]
+    varlen: VarlenIndex | None = None
+    """On a GPU only."""
+
+    @property
+    def num_attention_rows(self) -> int:
+        """Query rows that the bucketed attention computes, padding included."""
+        return sum(bucket.num_sequences * bucket.max_length for bucket in self.buckets)
+
+    @property
+    def max_context(self) -> int:
+        """The most tokens that any token may attend to, itself included."""
+        ends = accumulate(self.lengths)
+        segments = [(end - length, end) for end, length in zip(ends, self.lengths, strict=True)]
+        return max(
+            end - start + next((p.end - p.start for p in self.prefixes if p.end <= start < p.suffix_end), 0)
+            for start, end in segments
+        )
+
+    def to(self, device: torch.device) -> "RowLayout":
+        """Return a copy on `device`."""
+        buckets = tuple(bucket.to(device) for bucket in self.buckets)
+        return replace(self, buckets=buckets, varlen=self._varlen_index(device) if device.type == "cuda" else None)
+
+    def _varlen_index(self, device: torch.device) -> VarlenIndex:
+        def boundaries(lengths: Sequence[int]) -> Tensor:
+            return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device)
+
+        def index(ranges: Sequence[tuple[int, int]]) -> Tensor:
+            return torch.cat([torch.arange(0), *(torch.arange(start, end) for start, end in ranges)]).to(device)
+
+        suffixes = [(prefix.end, prefix.suffix_end) for prefix in self.prefixes]
+        prefixes = [(prefix.start, prefix.end) for prefix in self.prefixes]
+        return VarlenIndex(
+            boundaries=boundaries(self.lengths),
+            suffix_index=index(suffixes),
+            suffix_boundaries=boundaries([end - start for start, end in suffixes]),
+            prefix_index=index(prefixes),
+            prefix_boundaries=boundaries([end - start for start, end in prefixes]),
+        )
+
+
+def row_layout(lengths: Sequence[int], prefixes: Sequence[SharedPrefix] = ()) -> RowLayout:
+    """Return the layout of segments of these lengths; sort neighbours downwards to get few buckets."""
+    return RowLayout(lengths=tuple(lengths), buckets=bucket_sequences(lengths), prefixes=tuple(prefixes))
+
+
+def bucket_sequences(lengths: Sequence[int]) -> tuple[Bucket, ...]:
+    """Group neighbours of nearly equal length."""
+    buckets, first, start = [], 0, 0
+    while first < len(lengths):
+        last, num_tokens, longest = first, 0, lengths[first]
+        while last < len(lengths):
+            longest = max(longest, lengths[last])
+            if longest * (last - first + 1) > (num_tokens + lengths[last]) * (1 + _MAX_PADDING_SHARE):
+                break
+            num_tokens += lengths[last]
+            last += 1
+        buckets.append(_bucket(lengths[first:last], start))
+        first, start = last, start + num_tokens
+    return tuple(buckets)
+
+
+def _bucket(lengths: Sequence[int], start: int) -> Bucket:
+    longest = max(lengths)
+    padded_index = None
+    if min(lengths) < longest:
+        padded_index = torch.cat([torch.arange(n) + row * longest for row, n in enumerate(lengths)])
+    return Bucket(
+        start=start,
+        end=start + sum(lengths),
+        num_sequences=len(lengths),
+        max_length=longest,
+        padded_index=padded_index,
+    )

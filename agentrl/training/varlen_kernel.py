@@ -1,0 +1,123 @@
+"""Variable-length FlashAttention on GPUs: the parts of a packed row, each in one call of PyTorch's own kernel.
+
+PyTorch brings FlashAttention 2; where FlashAttention 3 or 4 is installed, `torch.nn.attention.activate_flash_attention_impl`
+puts it behind the same operator. Written against PyTorch 2.11 to 2.13; untested on a GPU so far.
+
+Letters in shapes: T packed tokens, Q queries of a call, H heads, D head size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentrl.training.merged_attention import Part
+from agentrl.training.row_layout import RowLayout
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """All tokens of a row or some of them, one after another `[Q, H, D]`, and where the kernel's sequences begin."""
+
+    boundaries: Tensor
+    """int32; 0 and the end of each sequence."""
+    max_length: int
+    index: Tensor | None = None
+    """The tokens; None takes all."""
+
+    def take(self, states_THX: Tensor, /) -> Tensor:
+        return states_THX if self.index is None else states_THX.index_select(0, self.index)
+
+    def put(self, states_THX: Tensor, states: Tensor, /) -> None:
+        if self.index is None:
+            states_THX.copy_(states)
+        else:
+            states_THX.index_copy_(0, self.index, states)
+
+    def add(self, states_THX: Tensor, states: Tensor, /) -> None:
+        if self.index is None:
+            states_THX += states
+        else:
+            states_THX.index_add_(0, self.index, states.to(states_THX.dtype))
+
+
+def varlen_parts(layout: RowLayout) -> list[Part]:
+    """Return all segments on themselves, and all continuations on their prefixes."""
+    at = layout.varlen
+    assert at is not None, "a row on a GPU has its index: `RowLayout.to`"
+    everything = _Segments(at.boundaries, max(layout.lengths))
+    parts = [Part(everything, everything, is_causal=True)]
+    if layout.prefixes:
+        suffixes = max(prefix.suffix_end - prefix.end for prefix in layout.prefixes)
+        prefixes = max(prefix.end - prefix.start for prefix in layout.prefixes)
+        parts.append(
+            Part(
+                _Segments(at.suffix_boundaries, suffixes, at.suffix_index),
+                _Segments(at.prefix_boundaries, prefixes, at.prefix_index),
+                is_causal=False,
+            )
+        )
+    return parts
+
+
+class VarlenKernel:
+    """The kernel for `[Q, H, D]` in half precision; `part`'s tokens are those of `varlen_parts`."""
+
+    def forward(
+        self, part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float | None, /
+    ) -> tuple[Tensor, Tensor]:
+        """Return `[Q, H, D]` and the `lse`, `[Q, H]` float32."""
+        queries, keys = _sequences(part)
+        out, lse_HQ, *_ = torch.ops.aten._flash_attention_forward(
+            query,
+            key,
+            value,
+            queries.boundaries,
+            keys.boundaries,
+            queries.max_length,
+            keys.max_length,
+            0.0,
+            part.is_causal,
+            False,
+            scale=scale,
+        )
+        return out, lse_HQ.transpose(0, 1)
+
+    def backward(
+        self,
+        part: Part,
+        grad_out: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        scale: float | None,
+        /,
+    ) -> Sequence[Tensor]:
+        """Return the shares of the gradients, `[Q, H, D]` of the queries and accordingly of keys and values."""
+        queries, keys = _sequences(part)
+        return torch.ops.aten._flash_attention_backward(
+            grad_out.contiguous(),
+            query,
+            key,
+            value,
+            out,
+            lse.transpose(0, 1).contiguous(),
+            queries.boundaries,
+            keys.boundaries,
+            queries.max_length,
+            keys.max_length,
+            0.0,
+            part.is_causal,
+            torch.zeros(2, dtype=torch.uint64, device=query.device),  # the state of the dropout that there is not
+            torch.empty(0, device=query.device),
+            scale=scale,
+        )
+
+
+def _sequences(part: Part) -> tuple[_Segments, _Segments]:
+    assert isinstance(part.queries, _Segments)
+    assert isinstance(part.keys, _Segments)
+    return part.queries, part.keys

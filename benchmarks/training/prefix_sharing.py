@@ -1,0 +1,77 @@
+"""Forward and backward of groups with long prompts: the prompt computed once per group, beside packing alone.
+
+    python -m benchmarks.training.prefix_sharing [--prompt 512] [--response 128] [--group 16] [--width 256] [--rounds 5]
+
+Packing alone has every trajectory with its prompt in the row. Both compute the same gradients, which is checked. Times are
+CPU seconds of one thread, in turn, so that what else runs on the machine counts little. Prints medians and the ratio.
+"""
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.config.schema import ModelSection
+from agentrl.training.balance import Packing
+from agentrl.training.batch import MicroBatch, pack_trajectories
+from agentrl.training.model import load_model
+from agentrl.training.scoring import score_tokens
+from benchmarks.training.workload import make_groups, save_model
+
+
+def gradient(model: nn.Module, batches: list[MicroBatch]) -> dict[str, Tensor]:
+    """Return the gradient of a policy loss over all of the micro-batches."""
+    model.zero_grad()
+    for batch in batches:
+        scores = score_tokens(model, batch.tokens, temperature=1.0)
+        ratio_N = torch.exp(scores.logprobs_N - scores.logprobs_N.detach())
+        (-(ratio_N * batch.advantages_N).sum() / 1000).backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def main() -> None:
+    """Measure in turn and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--response", type=int, default=128)
+    parser.add_argument("--group", type=int, default=16)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    [group] = make_groups(random.Random(0), prompts=[given.prompt], responses=[[given.response] * given.group])
+    trajectories = [made.ref for made in group.trajectories]
+    advantages = [float(index % 2) - 0.5 for index in range(given.group)]
+    batches = {
+        name: pack_trajectories(trajectories, advantages, packing=Packing(max_tokens=16384, share_prefixes=shared))
+        for name, shared in (("packed", False), ("shared", True))
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(folder, width=given.width, layers=given.layers)
+        model = load_model(ModelSection(path=folder))
+    cpu_s: dict[str, list[float]] = {name: [] for name in batches}
+    gradients: dict[str, dict[str, Tensor]] = {}
+    for _ in range(given.rounds):
+        for name, rows in batches.items():
+            started = time.process_time()
+            gradients[name] = gradient(model, rows)
+            cpu_s[name].append(time.process_time() - started)
+    furthest = max(
+        ((gradients["shared"][name] - expected).norm() / expected.norm()).item()
+        for name, expected in gradients["packed"].items()
+    )
+    medians = {name: statistics.median(times) for name, times in cpu_s.items()}
+    for name, rows in batches.items():
+        computed = sum(len(row.tokens.token_ids_T) for row in rows)
+        print(f"{name}: {computed} tokens computed, {medians[name]:.3f} CPU s")
+    print(f"gradients differ by {furthest:.1e} of their norm")
+    print(f"x {medians['packed'] / medians['shared']:.2f} (bar: at least 2.5)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Time and peak memory of log-probabilities and loss at a vocabulary of 150K, beside the plain implementation.
+
+    python -m benchmarks.training.vocabulary [--tokens 1024] [--width 512] [--vocabulary 150000] [--rounds 3]
+
+Forward and backward of what lies behind the decoder: hidden states in, gradients of states and head out. The plain
+implementation is a matrix product, `log_softmax`, `gather` and the entropy without gradient, as training loops have it. Each
+round runs each of the two in a process of its own; memory is its peak of resident memory above that before the pass, and
+times are CPU seconds of all threads, so that what else runs on the machine counts little. Prints medians and ratios.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+from torch import Tensor
+
+from agentrl.training.vocabulary import vocabulary_scores
+
+NAMES = ("plain", "chunked")
+
+
+def plain_scores(hidden_NW: Tensor, head_VW: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies from all logits at once."""
+    logprobs_NV = (hidden_NW @ head_VW.T).log_softmax(dim=-1)
+    with torch.no_grad():
+        entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
+    return logprobs_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1), entropy_N
+
+
+def measure(name: str, tokens: int, width: int, vocabulary: int) -> dict[str, float]:
+    """Run one forward and backward pass in this process."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    hidden_NW = torch.randn(tokens, width, requires_grad=True)
+    head_VW = (torch.randn(vocabulary, width) / width**0.5).requires_grad_()
+    targets_N = torch.randint(vocabulary, (tokens,))
+    torch.mm(torch.randn(64, 64), torch.randn(64, 64))  # the buffers of the matrix library
+    before_kib, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    if name == "plain":
+        logprobs_N, entropy_N = plain_scores(hidden_NW, head_VW, targets_N)
+    else:
+        logprobs_N, entropy_N = vocabulary_scores(
+            hidden_NW, head_VW, targets_N, temperature=1.0, entropy_gradient=False
+        )
+    loss = -logprobs_N.mean()
+    loss.backward()
+    cpu_s = time.process_time() - started
+    peak_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) / 1024
+    assert hidden_NW.grad is not None
+    return {
+        "cpu_s": cpu_s,
+        "peak_mib": peak_mib,
+        "loss": loss.item(),
+        "entropy": entropy_N.mean().item(),
+        "grad_norm": hidden_NW.grad.norm().item(),
+    }
+
+
+def main() -> None:
+    """Measure in turn and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--vocabulary", type=int, default=150_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=NAMES, help="print one measurement as JSON; what the rounds call")
+    given = parser.parse_args()
+    if given.only:
+        print(json.dumps(measure(given.only, given.tokens, given.width, given.vocabulary)))
+        return
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in NAMES}
+    sizes = [f"--tokens={given.tokens}", f"--width={given.width}", f"--vocabulary={given.vocabulary}"]
+    for _ in range(given.rounds):
+        for name in NAMES:
+            command = [sys.executable, "-m", "benchmarks.training.vocabulary", f"--only={name}", *sizes]
+            results[name].append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    medians = {
+        name: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for name, rows in results.items()
+    }
+    for name, row in medians.items():
+        print(f"{name:8s} " + "  ".join(f"{key} {value:.5g}" for key, value in row.items()))
+    plain, chunked = (medians[name] for name in NAMES)
+    print(f"time x {chunked['cpu_s'] / plain['cpu_s']:.2f} (bar: at most 1.4)")
+    print(f"memory x {chunked['peak_mib'] / plain['peak_mib']:.3f} (bar: below 0.25)")
+
+
+if __name__ == "__main__":
+    main()

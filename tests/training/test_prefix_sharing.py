@@ -1,0 +1,196 @@
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from training_cases import VOCABULARY, make_example, make_policy, make_trajectory
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+from agentrl.config.schema import ModelSection
+from agentrl.training.balance import Packing, balanced_bins
+from agentrl.training.batch import TokenisedExample, pack_tokens, pack_trajectories, plan_rows
+from agentrl.training.model import load_model
+from agentrl.training.model_flops import ModelShape
+from agentrl.training.prefix_families import Family, SequenceCost, families_of
+from agentrl.training.row_layout import row_layout
+from agentrl.training.scoring import score_tokens
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+FAMILIES = {
+    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=2, tie_word_embeddings=False),
+    "llama": LlamaConfig(**SIZES, num_key_value_heads=4, tie_word_embeddings=False),
+}
+
+
+def family_of(draws: random.Random, prompt: int, responses: list[int], agree: int = 0) -> list[TokenisedExample]:
+    """Sequences of one prompt, which go on with `agree` sampled tokens in common; observations are in the responses."""
+    start = [draws.randrange(VOCABULARY) for _ in range(prompt + agree)]
+    made = []
+    for length in responses:
+        rest = make_example(draws, length)
+        mask = [0] * prompt + [1] * agree + [1, *rest.response_mask[1:]]
+        made.append(TokenisedExample(token_ids=[*start, *rest.token_ids], response_mask=mask))
+    return made
+
+
+def cases() -> dict[str, list[TokenisedExample]]:
+    draws = random.Random(3)
+    one = family_of(draws, 40, [9, 12, 12, 30, 6])
+    return {
+        "one group": one,
+        "two groups and a stranger": [*one, make_example(draws, 33), *family_of(draws, 17, [20, 3, 21])],
+        "sampled tokens in common": family_of(draws, 12, [9, 12, 20], agree=5),
+        "one is the beginning of another": [one[3], dataclasses.replace(
+            one[3], token_ids=one[3].token_ids[:50], response_mask=one[3].response_mask[:50]
+        )],
+        "all the same": [one[0], one[0], one[0]],
+    }  # fmt: skip
+
+
+def padded_logprobs(model: Any, examples: list[TokenisedExample]) -> Tensor:
+    """The reference: an ordinary batch, padded on the right, through the model as transformers has it."""
+    longest = max(len(example.token_ids) for example in examples)
+    ids = torch.tensor([e.token_ids + [0] * (longest - len(e.token_ids)) for e in examples])
+    real = torch.tensor([[1] * len(e.token_ids) + [0] * (longest - len(e.token_ids)) for e in examples])
+    logprobs = model(input_ids=ids, attention_mask=real).logits[:, :-1].log_softmax(-1)
+    chosen = logprobs.gather(2, ids[:, 1:, None]).squeeze(2)
+    scored = torch.tensor([e.response_mask[1:] + [0] * (longest - len(e.token_ids)) for e in examples]).bool()
+    return chosen[scored]
+
+
+@pytest.mark.parametrize("architecture", list(FAMILIES))
+@pytest.mark.parametrize("case", list(cases()))
+def test_shared_prefixes_give_the_values_and_gradients_of_a_padded_batch(architecture: str, case: str, tmp_path: Path):
+    folder, examples = make_policy(tmp_path, FAMILIES[architecture]), cases()[case]
+    model, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
+    tokens = pack_tokens(examples, families_of(examples, max_tokens=10_000, share_prefixes=True))
+    assert tokens.layout.prefixes or case == "all the same"
+    assert len(tokens.token_ids_T) < sum(len(example.token_ids) - 1 for example in examples)
+    scores = score_tokens(model, tokens, temperature=1.0)
+    expected = padded_logprobs(plain, examples)
+    torch.testing.assert_close(scores.logprobs_N, expected, atol=1e-5, rtol=1e-5)
+    weights = torch.randn(len(expected), generator=torch.Generator().manual_seed(0))
+    (scores.logprobs_N * weights).mean().backward()
+    (expected * weights).mean().backward()
+    gradients = dict(plain.named_parameters())
+    for name, parameter in model.named_parameters():
+        theirs = gradients[name].grad
+        assert parameter.grad is not None
+        assert theirs is not None
+        assert (parameter.grad - theirs).norm() <= 1e-5 * theirs.norm(), name
+
+
+def test_a_continuation_does_not_see_another(policy: ModelSection):
+    model, [first, second, *_] = load_model(policy), cases()["one group"]
+    changed = dataclasses.replace(first, token_ids=[*first.token_ids[:40], *first.token_ids[:39:-1]])
+    results = []
+    for examples in ([first, second], [changed, second]):
+        tokens = pack_tokens(examples, [Family(members=(0, 1), num_shared=40)])
+        results.append(score_tokens(model, tokens, temperature=1.0).logprobs_N)
+    num_second = sum(second.response_mask)
+    assert torch.equal(results[0][-num_second:], results[1][-num_second:])
+    assert not torch.allclose(results[0][:-num_second], results[1][:-num_second])
+
+
+def test_scored_tokens_come_in_the_order_of_the_sequences_and_a_shared_one_for_each():
+    examples = [
+        TokenisedExample(token_ids=[1, 2, 3, 4], response_mask=[0, 0, 1, 1]),
+        TokenisedExample(token_ids=[9, 9, 9], response_mask=[0, 0, 1]),
+        TokenisedExample(token_ids=[1, 2, 3, 5, 6], response_mask=[0, 0, 1, 1, 1]),
+    ]
+    families = [Family(members=(2, 0), num_shared=3), Family(members=(1,), num_shared=0)]
+    tokens = pack_tokens(examples, families)
+    assert tokens.token_ids_T.tolist() == [1, 2, 3, 5, 9, 9]
+    assert tokens.position_ids_T.tolist() == [0, 1, 2, 3, 0, 1]
+    assert tokens.targets_N.tolist() == [3, 4, 9, 3, 5, 6]
+    assert tokens.scored_N.tolist() == [1, 2, 5, 1, 2, 3]
+    assert tokens.layout.lengths == (3, 1, 2)
+
+
+def test_sequences_of_one_prompt_are_a_family_and_a_common_system_text_makes_none():
+    draws = random.Random(0)
+    system = [draws.randrange(VOCABULARY) for _ in range(20)]
+
+    def sequence(prompt: list[int], rest: list[int]) -> TokenisedExample:
+        mask = [0] * (20 + len(prompt)) + [1] * len(rest)
+        return TokenisedExample(token_ids=[*system, *prompt, *rest], response_mask=mask)
+
+    examples = [sequence([1, 2], [5, 6, 7]), sequence([1, 3], [5]), sequence([1, 2], [5, 7])]
+    families = families_of(examples, max_tokens=1000, share_prefixes=True)
+    assert families == [Family(members=(0, 2), num_shared=23), Family(members=(1,), num_shared=0)]
+    assert all(family.num_shared == 0 for family in families_of(examples, max_tokens=1000, share_prefixes=False))
+
+
+def test_a_family_above_the_limit_is_divided_and_each_part_has_the_prefix():
+    examples = family_of(random.Random(0), 40, [20] * 7)
+    families = families_of(examples, max_tokens=100, share_prefixes=True)
+    assert sorted(member for family in families for member in family.members) == list(range(7))
+    assert [(len(family.members), family.num_shared) for family in families] == [(3, 40), (3, 40), (1, 0)]
+    plan = plan_rows(examples, Packing(max_tokens=100))
+    assert all(len(plan.pack(row, examples).token_ids_T) <= 100 for row in range(len(plan.rows)))
+
+
+def test_every_sequence_is_in_exactly_one_row_and_no_row_overflows():
+    for seed in range(50):
+        draws = random.Random(seed)
+        sizes = [[draws.randrange(2, 60) for _ in range(draws.randrange(1, 9))] for _ in range(draws.randrange(1, 8))]
+        examples = [example for group in sizes for example in family_of(draws, draws.randrange(1, 50), group)]
+        for share_prefixes in (False, True):
+            plan = plan_rows(examples, Packing(max_tokens=120, share_prefixes=share_prefixes), min_rows=seed % 5)
+            assert sorted(i for members in plan.members for i in members) == list(range(len(examples)))
+            for row, members in enumerate(plan.members):
+                assert len(plan.pack(row, examples).token_ids_T) <= 120 or len(members) == 1
+
+
+def test_rows_are_even_in_cost_and_not_in_tokens():
+    """One of 400 tokens costs as much as ten of 100 where attention is as dear as the rest at 100: 400 x 5 = 10 x 200."""
+    draws = random.Random(0)
+    examples = [make_example(draws, length) for length in (400, *[100] * 10)]
+    cost = SequenceCost(quadratic_length=100)
+    families = families_of(examples, max_tokens=2000, share_prefixes=False)
+    bins = balanced_bins(families, examples, Packing(max_tokens=2000, cost=cost), min_bins=2)
+    assert [len(members) for members in bins] == [1, 10]
+    assert cost.of(families[0], [400]) == 400 + 1600
+
+
+def test_trajectories_of_one_prompt_are_packed_behind_it_with_their_own_advantages():
+    draws = random.Random(0)
+    prompt = [draws.randrange(VOCABULARY) for _ in range(8)]
+    made = [make_trajectory(draws, index, length=24) for index in range(3)]
+    trajectories = [dataclasses.replace(t, token_ids=[*prompt, *t.token_ids[8:]]) for t in made]
+    [shared] = pack_trajectories(trajectories, [1.0, 2.0, 3.0], packing=Packing(max_tokens=1000))
+    [apart] = pack_trajectories(trajectories, [1.0, 2.0, 3.0], packing=Packing(max_tokens=1000, share_prefixes=False))
+    assert len(apart.tokens.token_ids_T) - len(shared.tokens.token_ids_T) == 2 * 8
+    assert torch.equal(shared.advantages_N, apart.advantages_N)
+    assert torch.equal(shared.tokens.targets_N, apart.tokens.targets_N)
+
+
+def test_operations_are_those_of_the_closed_form_and_a_shared_prefix_is_counted_once():
+    shape = ModelShape(layer_weights=1000, head_weights=100, num_layers=3, heads_width=8)
+    examples = family_of(random.Random(0), 40, [11, 11])  # 10 computed tokens behind the prompt
+    apart, shared = (
+        pack_tokens(examples, families_of(examples, max_tokens=1000, share_prefixes=on)) for on in (False, True)
+    )
+    num_scored = sum(sum(example.response_mask) for example in examples)
+    head = 6 * 100 * num_scored
+    assert shape.flops(apart) == 6 * 1000 * 100 + head + 12 * 3 * 8 * (2 * 50**2 / 2)
+    assert shape.flops(shared) == 6 * 1000 * 60 + head + 12 * 3 * 8 * (40**2 / 2 + 2 * 10**2 / 2 + 20 * 40)
+    assert shape.cost.quadratic_length == 1000 / (3 * 8)
+
+
+def test_the_context_of_a_continuation_counts_its_prefix():
+    layout = pack_tokens(cases()["one group"], [Family(members=(3, 1, 2, 0, 4), num_shared=40)]).layout
+    assert layout.max_context == 40 + 29
+    assert row_layout([5, 9]).max_context == 9

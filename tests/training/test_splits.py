@@ -1,0 +1,128 @@
+"""The gradient of one update is the same however its trajectories are divided, packed and scored."""
+
+import dataclasses
+import random
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+from training_cases import alone, make_group, summary_of
+from transformers import AutoModelForCausalLM
+
+from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.training import vocabulary
+from agentrl.training.actor import Actor
+from agentrl.training.balance import Packing
+from agentrl.training.batch import pack_trajectories
+from agentrl.training.model import load_model
+from agentrl.training.parallel import Parallel
+from agentrl.training.role import RoleContext
+from agentrl.training.scoring import score_tokens
+from agentrl.training.sharding import plan_update
+from agentrl.training.token_inputs import TokenInputs
+from agentrl.types import Group, TrajectoryRef
+
+RELATIVE = 1e-5
+"""Of the norm of each weight's gradient: float32 sums in another order."""
+
+
+def step_groups() -> list[Group]:
+    """Three groups whose trajectories begin with their group's own prompt of 12 tokens."""
+    draws = random.Random(5)
+    groups = []
+    for number in range(3):
+        group = make_group(draws, f"p{number}", 5)
+        prompt = [draws.randrange(48) for _ in range(12)]
+        made = [
+            dataclasses.replace(
+                one.ref,
+                token_ids=prompt + one.ref.token_ids,
+                num_prompt_tokens=12,
+                response_mask=[0] * 12 + [1] + one.ref.response_mask[1:],
+                rollout_logprobs=[float("nan")] * 12 + [-2.0] + one.ref.rollout_logprobs[1:],
+            )
+            for one in group.trajectories
+        ]
+        groups.append(
+            Group(
+                prompt_id=group.prompt_id,
+                trajectories=[TrajectoryRef(summary=summary_of(one), ref=one) for one in made],
+            )
+        )
+    return groups
+
+
+def advantage_of(group: int, member: int) -> float:
+    return (-1.0) ** member * (1 + group + 0.1 * member)
+
+
+@cache
+def padded_gradients(folder: str) -> dict[str, Tensor]:
+    """The reference: one batch padded on the right through the model as transformers has it."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    made = [(g, m, one.ref) for g, group in enumerate(step_groups()) for m, one in enumerate(group.trajectories)]
+    longest = max(len(one.token_ids) for *_, one in made)
+
+    def padded(rows: list[list[int]]) -> Tensor:
+        return torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+
+    ids, mask = padded([one.token_ids for *_, one in made]), padded([one.response_mask for *_, one in made])
+    real = padded([[1] * len(one.token_ids) for *_, one in made])
+    logprobs = model(input_ids=ids, attention_mask=real).logits[:, :-1].log_softmax(-1)
+    chosen = logprobs.gather(2, ids[:, 1:, None]).squeeze(2)
+    advantages = torch.tensor([advantage_of(g, m) for g, m, _ in made])[:, None]
+    (-(chosen * advantages * mask[:, 1:]).sum() / mask[:, 1:].sum()).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("max_tokens", [1, 90, 10_000])
+@pytest.mark.parametrize("share_prefixes", [True, False])
+@pytest.mark.parametrize("max_logits", [100, 2**24])
+def test_every_split_has_the_gradient_of_a_padded_batch(
+    policy: ModelSection,
+    monkeypatch: pytest.MonkeyPatch,
+    num_ranks: int,
+    max_tokens: int,
+    share_prefixes: bool,
+    max_logits: int,
+):
+    """Ranks are played one after another: the gradient of an update is the sum over what each of them adds."""
+    monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", max_logits)
+    model = load_model(policy)
+    packing = Packing(max_tokens=max_tokens, share_prefixes=share_prefixes)
+    shares = plan_update(step_groups(), step=1, num_ranks=num_ranks, num_mini_batches=1, share_prefixes=share_prefixes)
+    num_shared = 0
+    num_scored = sum(one.ref.num_response_tokens for _, refs in shares for one in refs)
+    for shard, refs in shares:
+        advantages = [advantage_of(item.group, item.member) for item in shard.items]
+        for batch in pack_trajectories([one.ref for one in refs], advantages, packing=packing):
+            num_shared += len(batch.tokens.layout.prefixes)
+            logprobs_N = score_tokens(model, batch.tokens, temperature=1.0).logprobs_N
+            (-(logprobs_N * batch.advantages_N).sum() / num_scored).backward()
+    assert (num_shared > 0) == (share_prefixes and max_tokens > 1)
+    expected = padded_gradients(policy.path)
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert (parameter.grad - expected[name]).norm() <= RELATIVE * expected[name].norm(), name
+
+
+def test_sharing_prefixes_computes_fewer_tokens_and_makes_the_same_update(policy: ModelSection):
+    parallel, groups, metrics = Parallel(alone()), step_groups(), []
+    try:
+        for share_prefixes in (True, False):
+            settings = ActorSection(num_threads_per_worker=1, share_prefixes=share_prefixes)
+            config = RunConfig(model=policy, actor=settings, rollout=RolloutSection(max_response_tokens=64))
+            actor = Actor(config, "actor")
+            actor.setup(RoleContext(parallel=parallel))
+            [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
+            metrics.append(actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs)))
+            actor.close()
+    finally:
+        parallel.close()
+    shared, apart = metrics
+    assert apart["actor/computed_tokens"] - shared["actor/computed_tokens"] >= 3 * 4 * 12
+    assert shared["actor/tokens"] == apart["actor/tokens"]
+    assert shared["actor/grad_norm"] == pytest.approx(apart["actor/grad_norm"], rel=1e-5)
+    assert shared["actor/loss"] == pytest.approx(apart["actor/loss"], abs=1e-6)
