@@ -7,6 +7,8 @@ out before there is one.
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -109,29 +111,57 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
     return SimulatedRun(engines=engines, workers=workers, rollouts=manager, prompts=prompts)
 
 
-async def simulate(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -> Simulation:
-    """Roll out the prompts of one step; arguments and errors are those of `start`."""
+async def simulate(
+    loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None, num_steps_before: int = 0
+) -> Simulation:
+    """Roll out the prompts of one step; the other arguments and the errors are those of `start`.
+
+    Args:
+        loaded: the run config.
+        assumed_kv_tokens: see `start`.
+        num_steps_before: steps rolled out before it, from which admission learns; the figures are of the last one alone.
+    """
     run, rollout = await start(loaded, assumed_kv_tokens=assumed_kv_tokens), loaded.config.rollout
+    for step in range(num_steps_before):
+        await run.rollouts.collect(
+            run.prompts.take(rollout.prompts_per_step),
+            step=step + 1,
+            samples_per_prompt=rollout.samples_per_prompt,
+            on_finished=lambda _: None,
+        )
     taken = run.prompts.take(rollout.prompts_per_step)
     await run.rollouts.check_prompts(taken)
     prompt_tokens = await run.workers[0].prompt_lengths(taken)
+    before = await _count_tokens(run.engines)
     started_at, started_cpu = clock.now(), time.process_time()
     groups = await run.rollouts.collect(
-        taken, step=1, samples_per_prompt=rollout.samples_per_prompt, on_finished=lambda _: None
+        taken, step=num_steps_before + 1, samples_per_prompt=rollout.samples_per_prompt, on_finished=lambda _: None
     )
     makespan_s, cpu_time_s = clock.now() - started_at, time.process_time() - started_cpu
     await run.rollouts.aclose()
-    stats = [await engine.stats() for engine in run.engines]
+    spent = await _count_tokens(run.engines) - before
     return Simulation(
         groups=groups,
         prompt_tokens=prompt_tokens,
         makespan_s=makespan_s,
-        num_generated_tokens=sum(engine.num_generated_tokens for engine in stats),
-        num_prefill_tokens=sum(engine.num_prefill_tokens for engine in stats),
-        num_cached_tokens=sum(engine.num_cached_tokens for engine in stats),
-        num_recomputed_tokens=sum(engine.num_recomputed_tokens for engine in run.engines),
+        num_generated_tokens=spent["generated"],
+        num_prefill_tokens=spent["prefill"],
+        num_cached_tokens=spent["cached"],
+        num_recomputed_tokens=spent["recomputed"],
         cpu_time_s=cpu_time_s,
     )
+
+
+async def _count_tokens(engines: Sequence[SimulatedEngine]) -> Counter[str]:
+    """Return what all engines have done since they started."""
+    count: Counter[str] = Counter()
+    for engine in engines:
+        stats = await engine.stats()
+        count["generated"] += stats.num_generated_tokens
+        count["prefill"] += stats.num_prefill_tokens
+        count["cached"] += stats.num_cached_tokens
+        count["recomputed"] += engine.num_recomputed_tokens
+    return count
 
 
 def _worker_config(config: RunConfig, tools: list[Any], reward: Any) -> WorkerConfig:

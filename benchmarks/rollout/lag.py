@@ -39,6 +39,9 @@ def idle_lag(lags_s: list[float]) -> Iterator[None]:
 async def _do_nothing() -> list[float]:
     lags_s: list[float] = []
     sampling = asyncio.create_task(sample_lag(lags_s, []))
+    await asyncio.sleep(
+        2 * _INTERVAL_S
+    )  # one sample at least, should the context be over before this process has begun
     await asyncio.to_thread(sys.stdin.read)
     sampling.cancel()
     return lags_s

@@ -137,11 +137,11 @@ async def calls_alone(engine: PacedEngine, tool: Any, count: int) -> None:
     await asyncio.gather(*(trajectory() for _ in range(count)))
 
 
-async def measure_alone(count: int) -> report.Row:
+async def measure_alone(count: int, *, turn_s: tuple[float, float] = _TURN_S) -> report.Row:
     """Return the figures of one round of the loop alone."""
     tool = ToolConfig(class_name=SIMULATED_TOOL, config={"min_time_s": 0.0, "max_time_s": 0.0})
     config = worker_config(tool)
-    worker, engine = AgentLoopWorker(config, "agent_loop"), PacedEngine((_SIMULATED_CALL, *_TURN_S), "engine")
+    worker, engine = AgentLoopWorker(config, "agent_loop"), PacedEngine((_SIMULATED_CALL, *turn_s), "engine")
     await worker.start()
     (live,) = build_tools([tool]).values()
     started = time.process_time()

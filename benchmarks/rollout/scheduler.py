@@ -10,12 +10,14 @@ log-normal length, some prompts longer than others, tools of 0.05 to 5 s. Every 
 - *scarce* memory (an eighth of what all would hold at their longest, room for one at least): the makespan of static
   assignment, where all trajectories enter at once and the engines preempt what does not fit, over that of admission by
   reservation, at the longest or by the lengths seen. *Recomputed* is the share of all computed tokens that the same engine had
-  computed for the same trajectory before.
+  computed for the same trajectory before. `--steps-before 1` measures the second step of a run, for which admission has
+  seen the lengths of the first.
 """
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema import RunConfig
@@ -35,9 +37,9 @@ _LONGEST_TOKENS = 256 + 8192
 
 
 def play(
-    size: int, *, kv_tokens: int, admission: str, prefill_ms: float, static: bool = False
+    size: int, *, kv_tokens: int, admission: str, prefill_ms: float, static: bool = False, num_steps_before: int = 0
 ) -> tuple[Simulation, LoadedConfig]:
-    """Play so many trajectories; `static` lets all of them in at once."""
+    """Play so many trajectories, after steps of as many; `static` lets all of them in at once."""
     samples = min(size, _SAMPLES_PER_PROMPT)
     overrides = [
         f"rollout.prompts_per_step={size // samples}",
@@ -48,7 +50,8 @@ def play(
         f"rollout.max_concurrent_trajectories={max(size, _AT_ONCE) if static else _AT_ONCE}",
     ]
     loaded = load_run_config("configs/simulate.yaml", overrides, purpose=Purpose.SIMULATION)
-    return run_in_virtual_time(simulate(loaded, assumed_kv_tokens=0 if static else None)), loaded
+    playing = simulate(loaded, assumed_kv_tokens=0 if static else None, num_steps_before=num_steps_before)
+    return run_in_virtual_time(playing), loaded
 
 
 def least_makespan_s(simulation: Simulation, config: RunConfig) -> float:
@@ -87,13 +90,14 @@ def ample_row(size: int, prefill_ms: float) -> report.Row:
     }
 
 
-def scarce_row(size: int, prefill_ms: float) -> report.Row:
+def scarce_row(size: int, prefill_ms: float, *, num_steps_before: int) -> report.Row:
     """Return the row of one size where few trajectories fit."""
+    options: dict[str, Any] = {"prefill_ms": prefill_ms, "num_steps_before": num_steps_before}
     kv_tokens = max(_LONGEST_TOKENS, size * _LONGEST_TOKENS // _NUM_ENGINES // _SCARCITY)
-    static, _ = play(size, kv_tokens=kv_tokens, admission="reserve_max", prefill_ms=prefill_ms, static=True)
+    static, _ = play(size, kv_tokens=kv_tokens, admission="reserve_max", static=True, **options)
     row: report.Row = {"trajectories": size, "static s": static.makespan_s, "static recomputed": _recomputed(static)}
     for admission in ("reserve_max", "expected"):
-        simulation, _ = play(size, kv_tokens=kv_tokens, admission=admission, prefill_ms=prefill_ms)
+        simulation, _ = play(size, kv_tokens=kv_tokens, admission=admission, **options)
         row |= {
             f"{admission} s": simulation.makespan_s,
             f"{admission} faster": static.makespan_s / simulation.makespan_s,
@@ -111,11 +115,18 @@ def main() -> int:
     parser = report.arguments(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 64, 1024], help="trajectories")
     parser.add_argument("--prefill-ms", type=float, default=0.06, help="time that a step takes longer per prompt token")
+    parser.add_argument(
+        "--steps-before", type=int, default=0, help="steps before the one measured, where memory is scarce"
+    )
     options: argparse.Namespace = parser.parse_args()
     report.print_machine()
     ample = [ample_row(size, options.prefill_ms) for size in options.sizes]
     report.print_table("ample memory: makespan over the least there can be", ample)
-    scarce = [scarce_row(size, options.prefill_ms) for size in options.sizes if size >= 4 * _NUM_ENGINES]
+    scarce = [
+        scarce_row(size, options.prefill_ms, num_steps_before=options.steps_before)
+        for size in options.sizes
+        if size >= 4 * _NUM_ENGINES
+    ]
     report.print_table("scarce memory: static assignment over admission by reservation", scarce)
     path: Path | None = options.json
     report.write_json(path, {"ample": ample, "scarce": scarce})

@@ -5,14 +5,16 @@
 Eight simulated engines (`configs/simulate.yaml`) play 512 trajectories per step with a heavy tail: 2 to 10 turns of log-normal
 length, some prompts longer than others, tools of 0.05 to 5 s. An update takes half as long as a synchronous rollout: then a
 synchronous run spends two thirds of its time in rollouts, as agents with tools do, and hiding the updates alone would give
-no more than 1.5. The stream, the manager and the agent loop are those of a run; every schedule plays the same trajectories; new
-weights enter the engines while they sample. What counts is all that was learnt from over the time of the whole run, its first
-and last steps included, in which there is little to overlap.
+no more than 1.5. The stream, the manager and the agent loop are those of a run; every schedule plays the same trajectories.
+After each update new weights enter the engines: they stand still for two seconds, and so does the actor, in every schedule;
+requests under way go on afterwards, and what was kept of ended turns is computed again. What counts is all that was learnt
+from over the time of the whole run, its first and last steps included, in which there is little to overlap.
 """
 
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -20,6 +22,7 @@ from agentrl import clock
 from agentrl.agent_loop.rollout_stream import rollout_stream
 from agentrl.config.load import load_run_config
 from agentrl.config.validate import Purpose
+from agentrl.engine.simulated_engine import SimulatedEngine
 from agentrl.observability.progress import RunProgress
 from agentrl.runners.simulate import start
 from agentrl.runners.virtual_time import run_in_virtual_time
@@ -31,14 +34,18 @@ _PROMPTS_PER_STEP = 32
 _SAMPLES_PER_PROMPT = 16
 _UPDATE_SHARE = 0.5
 """Of a synchronous rollout's time."""
+_WEIGHT_SYNC_S = 2.0
+"""For 16 GB of weights, an 8B model, at 8 GB/s."""
 _NO_WEIGHTS = WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=())
 
 
-async def train(*, max_staleness: int, num_steps: int, update_s: float) -> report.Row:
+async def train(
+    *, max_staleness: int, num_steps: int, update_s: float, num_prompts: int = _PROMPTS_PER_STEP
+) -> report.Row:
     """Play a run whose updates only take time."""
     overrides = [
         f"rollout.max_staleness={max_staleness}",
-        f"rollout.prompts_per_step={_PROMPTS_PER_STEP}",
+        f"rollout.prompts_per_step={num_prompts}",
         f"rollout.samples_per_prompt={_SAMPLES_PER_PROMPT}",
     ]
     loaded = load_run_config("configs/simulate.yaml", overrides, purpose=Purpose.SIMULATION)
@@ -50,12 +57,11 @@ async def train(*, max_staleness: int, num_steps: int, update_s: float) -> repor
     async with rollout_stream(run.rollouts, run.prompts, rollout, num_steps=num_steps, progress=progress) as stream:
         for step in range(1, num_steps + 1):
             waits_since = clock.now()
-            taken = await stream.take(_PROMPTS_PER_STEP, step=step)
+            taken = await stream.take(num_prompts, step=step)
             waited_s += clock.now() - waits_since
             staleness += [step - 1 - made.summary.policy_version for item in taken for made in item.group.trajectories]
             await asyncio.sleep(update_s)
-            for engine in run.engines:
-                await engine.load_weights(_NO_WEIGHTS, version=step)
+            await sync_weights(run.engines, version=step)
     seconds = clock.now() - started_at
     await run.rollouts.aclose()
     return {
@@ -67,6 +73,16 @@ async def train(*, max_staleness: int, num_steps: int, update_s: float) -> repor
         "staleness mean": sum(staleness) / len(staleness),
         "staleness max": max(staleness),
     }
+
+
+async def sync_weights(engines: Sequence[SimulatedEngine], *, version: int) -> None:
+    """Give all engines new weights, as a run does: at once, with what they sample kept."""
+    for engine in engines:
+        await engine.pause("keep")
+    await asyncio.sleep(_WEIGHT_SYNC_S)
+    for engine in engines:
+        await engine.load_weights(_NO_WEIGHTS, version=version)
+        await engine.resume()
 
 
 def main() -> int:
