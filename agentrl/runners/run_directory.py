@@ -115,6 +115,7 @@ class RunDirectory:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as finished, with what came of it as plain data."""
+        shutil.rmtree(self.in_hand, ignore_errors=True)
         write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
 
     def result(self) -> dict[str, Any]:

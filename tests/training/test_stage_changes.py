@@ -40,7 +40,7 @@ def test_a_reset_optimiser_begins_its_warm_up_and_its_moments_again(rank: Rank, 
     rank.actor.load(str(tmp_path / "checkpoint"))
     assert make_step(rank, 5).metrics["actor/learning_rate"] == 0.0075, "a checkpoint knows where the warm-up began"
     [moments, *_] = rank.actor._optimiser.state.values()
-    assert moments["step"] == 5, "steps 3 to 5, of which two have two mini-batches"
+    assert moments["step"] == 6, "three steps with two mini-batches each"
 
 
 def test_the_reference_becomes_the_policy_of_a_checkpoint(rank: Rank, tmp_path: Path):

@@ -1,0 +1,67 @@
+"""A real run of two stages: each with its own processes, the second begun with the checkpoint of the first."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentrl.trajectories.store import read_trajectories
+from tests.runners.run_process import SMALL, finish_run, metrics
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+
+STAGES = (
+    "stages=[{num_steps: 2, max_response_tokens: 19}, {num_steps: 2, max_turns: 2, max_pass_rate: 0.99, reset_optimiser: true,"
+    " update_reference: true}]"
+)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("staged")
+    overrides = ["run.num_steps=4", "algorithm.kl_coefficient=0.001", f"checkpoint.dir={folder / 'elsewhere'}"]
+    finish_run(folder / "run", *SMALL, "checkpoint.every_steps=1", STAGES, *overrides)
+    return folder / "run"
+
+
+def test_the_steps_are_counted_through(run_dir: Path):
+    assert [row["step"] for row in metrics(run_dir)] == [0, 1, 2, 3, 4]
+    assert json.loads((run_dir / "result.json").read_text())["num_steps"] == 4
+
+
+def test_the_lengths_of_each_stage_hold_in_it(run_dir: Path):
+    first, second = (
+        [made for step in steps for made in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl")]
+        for steps in ((1, 2), (3, 4))
+    )
+    assert max(made.num_response_tokens for made in first) <= 19 < max(made.num_response_tokens for made in second)
+    assert max(len(made.turns) for made in second) == 2
+
+
+def test_prompts_that_were_always_solved_do_not_come_again(run_dir: Path):
+    def groups(step: int) -> dict[str, list[float]]:
+        rewards: dict[str, list[float]] = {}
+        for made in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl"):
+            if made.reward is not None:
+                rewards.setdefault(made.prompt_id, []).append(made.reward)
+        return rewards
+
+    solved = {name for step in (1, 2) for name, rewards in groups(step).items() if min(rewards) == 1.0}
+    rates = json.loads((run_dir.parent / "elsewhere" / "step_000004" / "pass_rates.json").read_text())
+    assert set(rates["left_out"]) == solved
+    later = {name for step in (3, 4) for name in groups(step)}
+    assert all("@epoch1" in name for name in later), "other data begin with an epoch of their own"
+    assert not {name.partition("@")[0] for name in later} & solved
+
+
+def test_optimiser_and_reference_begin_anew(run_dir: Path):
+    rows = metrics(run_dir)[1:]
+    assert rows[0]["actor/learning_rate"] == rows[2]["actor/learning_rate"] != rows[1]["actor/learning_rate"]
+    assert [row["actor/kl_reference"] == pytest.approx(0.0, abs=1e-9) for row in rows] == [True, False, True, False]
+
+
+def test_the_checkpoint_that_is_the_reference_is_kept(run_dir: Path):
+    kept = [folder.name for folder in (run_dir.parent / "elsewhere").glob("step_*")]
+    assert sorted(kept) == ["step_000002", "step_000003", "step_000004"]
+    assert not (run_dir / "checkpoints").exists()
+    assert not (run_dir / "in_hand").exists()
