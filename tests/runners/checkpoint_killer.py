@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # the first use of an optimiser loads it, in every child if not here
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
