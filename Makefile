@@ -53,6 +53,9 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.rollout.loop_overhead
 	$(BIN)/python -m benchmarks.rollout.blocking_tool
 	$(BIN)/python -m benchmarks.rollout.staleness
+	$(BIN)/python -m benchmarks.training.packing
+	$(BIN)/python -m benchmarks.training.prefix_sharing
+	$(BIN)/python -m benchmarks.training.vocabulary
 	$(BIN)/python -m benchmarks.judge.floor
 	$(BIN)/python -m benchmarks.judge.speed
 	$(BIN)/python -m benchmarks.judge.overhead

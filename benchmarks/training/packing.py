@@ -27,7 +27,8 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from agentrl.config.schema import ModelSection
 from agentrl.training.balance import Packing

@@ -14,6 +14,7 @@ from transformers import (
     MistralConfig,
     Qwen2Config,
     Qwen3Config,
+    RwkvConfig,
 )
 
 from agentrl.config.schema import ModelSection
@@ -96,7 +97,8 @@ def test_equal_lengths_share_one_call_without_padding():
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
-        (MambaConfig(vocab_size=VOCABULARY, hidden_size=32, state_size=4, num_hidden_layers=2), "a recurrent state"),
+        (MambaConfig(vocab_size=VOCABULARY, hidden_size=32, state_size=4, num_hidden_layers=2), "`linear_attention`"),
+        (RwkvConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2), "a recurrent state"),
         (Lfm2Config(**SIZES, num_key_value_heads=2, layer_types=["conv", "full_attention"]), "`conv`"),
     ],
 )

@@ -10,6 +10,8 @@ from two_ranks import StepResult, make_step, run_rank, start_rank
 
 from agentrl.config.schema import ModelSection
 
+pytestmark = pytest.mark.timeout(600)  # two processes that load everything anew, on machines that do other work as well
+
 VARIES = {
     "actor/update_s",
     "actor/tokens_per_s",
