@@ -12,6 +12,7 @@
     │   └── WorkerDiedError
     ├── CheckpointError        a checkpoint could not be written or read; the ones before it still count
     └── WorkerError            a worker raised something unexpected; ends with its traceback
+        └── ModelDiedError     a process that holds a part of a model is gone: the models go on from the last checkpoint
 
 A mistake of the *model* (bad JSON, unknown tool, a program that crashes) is none of these: it is a `ToolResult`.
 Exceptions cross process borders, so each must survive pickling: one positional `message`, extras as attributes with
@@ -80,3 +81,7 @@ class CheckpointError(AgentRLError):
 
 class WorkerError(AgentRLError):
     """A worker raised something that is nobody's expected failure; the message names it and ends with its traceback."""
+
+
+class ModelDiedError(WorkerError):
+    """A process that holds a part of a model is gone, and with it the group that it belonged to; the message names it."""

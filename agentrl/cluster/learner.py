@@ -36,6 +36,7 @@ class Learner:
         self._config = actor
         self._launch = launch
         self._groups: dict[str, WorkerGroup] = {}
+        self._num_restarts = 0
         self._spawn()
 
     @property
@@ -51,6 +52,7 @@ class Learner:
         """End all processes, and start new ones, which have the weights of the beginning until `load`."""
         for group in set(self._groups.values()):
             group.kill()
+        self._num_restarts += 1
         self._spawn()
         await self.start()
 
@@ -59,9 +61,10 @@ class Learner:
         inputs: dict[str, References] = {}
         if "ref" in self._groups:
             inputs["ref_logprobs"] = await self._score("ref", "logprobs", groups)
-        return await self._update(
+        metrics = await self._update(
             "actor", groups, inputs, step=step, num_mini_batches=self._config.mini_batches_per_step
         )
+        return metrics | {"actor/restarts": float(self._num_restarts)}
 
     async def publish_weights(self) -> WeightSource:
         """Gather the current weights where engines can read them."""

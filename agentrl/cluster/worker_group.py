@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from agentrl.cluster.handles import WorkerHandle, all_of
-from agentrl.errors import AgentRLError, WorkerDiedError
+from agentrl.errors import AgentRLError, ModelDiedError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -99,16 +99,16 @@ class WorkerGroup:
     async def _cause_of(self, error: AgentRLError) -> AgentRLError:
         """Return the error to tell: where a rank has died, the others raise that they lost it, and may do so first."""
         if isinstance(error, WorkerDiedError):
-            return error
+            return ModelDiedError(str(error))
         pings = [asyncio.ensure_future(rank.ping()) for rank in self.ranks]
         await asyncio.wait(pings, timeout=_PING_TIMEOUT_S)
-        deaths: list[AgentRLError] = []
+        deaths: list[Exception] = []
         for ping in pings:
             if not ping.done():
                 ping.cancel()
             elif isinstance(death := ping.exception(), WorkerDiedError):
                 deaths.append(death)
-        return deaths[0] if deaths else error
+        return ModelDiedError(str(deaths[0])) if deaths else error
 
 
 def balanced(costs: Sequence[float], num_shares: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ from typing import Protocol
 from agentrl.agent_loop.rollout_stream import RolloutStream
 from agentrl.config.checkpoint_schema import CheckpointSection
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import WorkerDiedError
+from agentrl.errors import ModelDiedError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 
 logger = logging.getLogger(__name__)
@@ -94,14 +94,15 @@ class CheckpointKeeper:
 
     async def aclose(self) -> None:
         """Give up what is being written: without its last file it does not count."""
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.wait([self._writing])
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait([writing])
 
     async def _complete(self, state: RunState, folder: Path, pass_rates: bytes, started: float) -> None:
         try:
             await self._until_saved()
-        except WorkerDiedError as error:
+        except ModelDiedError as error:
             # The update meets the same death and says what is to be done.
             logger.warning("checkpoint of step %d: given up: %s", state.step, error)
             return

@@ -8,6 +8,7 @@ tokens travel from worker to worker.
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 from agentrl.agent_loop.rollout_stream import RolloutStream
 from agentrl.config.load import LoadedConfig, load_run_config
@@ -15,6 +16,7 @@ from agentrl.observability.step_time import StepTime
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.command_line import make_parser, run_command
+from agentrl.runners.model_deaths import surviving_model_deaths
 from agentrl.runners.run import Run, plan_stage, prepare, running, stages_left
 from agentrl.runners.steps import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 
@@ -22,20 +24,24 @@ from agentrl.runners.steps import collect_batch, explain_time, finish, restore, 
 async def train(loaded: LoadedConfig) -> None:
     """Train from the last checkpoint, or from the start, until the actor has been updated `run.num_steps` times."""
     plan = prepare(loaded)  # whatever can be wrong is found here, before any process starts
-    for stage in stages_left(
-        plan
-    ):  # most runs have one; each begins with the checkpoint that the one before it ended with
+    # Most runs have one stage; each begins with the checkpoint that the one before it ended with.
+    for stage in stages_left(plan):
         async with running(plan_stage(plan, stage)) as run:  # judge, Ray, engines, actor, agent-loop workers
-            state = await restore(run)
-            await run.weight_sync.push(version=state.step)
-            if state.step == 0:
-                run.metrics.log(0, await validate(run, step=0))
-            # Where `rollout.max_staleness` is above 0, rollouts go on while the actor is updated.
-            async with rolling_out(run) as rollouts:
-                while state.step < stage.end:
-                    state = await train_step(run, rollouts, state)
-            await finish(run)
+            await surviving_model_deaths(run, partial(train_from_checkpoint, run, until=stage.end))
     print(plan.directory.describe_result())
+
+
+async def train_from_checkpoint(run: Run, *, until: int) -> None:
+    """Make the steps that are missing after the last checkpoint, and what is done at the end."""
+    state = await restore(run)
+    await run.weight_sync.push(version=state.step)
+    if state.step == 0:
+        run.metrics.log(0, await validate(run, step=0))
+    # Where `rollout.max_staleness` is above 0, rollouts go on while the actor is updated.
+    async with rolling_out(run) as rollouts:
+        while state.step < until:
+            state = await train_step(run, rollouts, state)
+    await finish(run)
 
 
 async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunState:

@@ -9,7 +9,7 @@ import ray
 
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup, balanced
-from agentrl.errors import ConfigError, WorkerDiedError, WorkerError
+from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError, WorkerError
 from tests.cluster.workers import RankWorker
 
 pytestmark = pytest.mark.ray
@@ -83,5 +83,5 @@ async def test_an_error_ends_the_group_so_that_no_rank_hangs(group: WorkerGroup)
 
 async def test_where_a_rank_dies_the_death_is_told_and_not_what_the_others_say_of_it(group: WorkerGroup):
     await group.all("echo")
-    with pytest.raises(WorkerDiedError, match="echo 2: its process died"):
+    with pytest.raises(ModelDiedError, match="echo 2: its process died"):
         await group.each("die_on", [(rank, 2) for rank in range(3)])

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from agentrl.cluster.network import own_address
 from agentrl.errors import ConfigError, EngineError
 
 
@@ -50,6 +51,9 @@ class PlainWorker:
 
     async def call_other(self, other: Any) -> str:
         return (await other.describe())[1]
+
+    async def node(self) -> str:
+        return own_address()
 
     async def die(self) -> None:
         os._exit(1)

@@ -1,0 +1,43 @@
+"""What a run does when a process of its models dies: all of them are started again, from the last checkpoint.
+
+Their group cannot go on without one of them, since each holds a part of the weights that nobody else has. What came after the
+checkpoint is forgotten, exactly as when a killed run is resumed; engines, agent loops and judge stay.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from agentrl.errors import ModelDiedError
+from agentrl.runners.run import Run
+
+logger = logging.getLogger(__name__)
+
+_MAX_DEATHS = 3
+"""From the same checkpoint on; what dies so often has a reason that starting again does not remove."""
+
+
+async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]]) -> None:
+    """Await `go_on`, which trains from the last checkpoint, and again after every death, once the models are started again.
+
+    Raises:
+        ModelDiedError: three deaths in a row without a new checkpoint; it says how the last one was noticed.
+    """
+    died_at, num_deaths = -1, 0
+    while True:
+        try:
+            return await go_on()
+        except ModelDiedError as error:
+            await run.checkpoints.aclose()  # the new processes know nothing of what the old ones were writing
+            latest = run.plan.directory.checkpoints.latest()
+            step = 0 if latest is None else latest.step
+            died_at, num_deaths = step, num_deaths + 1 if step == died_at else 1
+            if num_deaths > _MAX_DEATHS:
+                raise ModelDiedError(
+                    f"{error}. It was the {num_deaths}th time in a row after the checkpoint of step {step}, so the run ends; "
+                    "`run.log` and `ray_logs/` in its directory may say why, and the same command goes on from that checkpoint"
+                ) from error
+            logger.warning(
+                "%s; starting the models again from step %d (%d of %d)", error, step, num_deaths, _MAX_DEATHS
+            )
+            run.progress.start_phase("starting the models again")
+            await run.learner.restart()

@@ -1,0 +1,61 @@
+"""Models that die while a run trains: it goes on from its last checkpoint, a few times."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentrl.errors import ModelDiedError, WorkerError
+from agentrl.runners.model_deaths import surviving_model_deaths
+
+
+class FakeRun:
+    """Trains 5 steps with a checkpoint after each; `deaths` are raised in the tries to come."""
+
+    def __init__(self, deaths: list[tuple[int, Exception]]) -> None:
+        self.deaths = deaths
+        self.step = 0
+        self.num_restarts = 0
+        self.plan = SimpleNamespace(directory=SimpleNamespace(checkpoints=self))
+        self.checkpoints = self
+        self.learner = self
+        self.progress = SimpleNamespace(start_phase=lambda text: None)
+
+    def latest(self) -> Any:
+        return SimpleNamespace(step=self.step) if self.step else None
+
+    async def aclose(self) -> None: ...
+
+    async def restart(self) -> None:
+        self.num_restarts += 1
+
+    async def go_on(self) -> None:
+        while self.step < 5:
+            if self.deaths and self.deaths[0][0] == self.step:
+                raise self.deaths.pop(0)[1]
+            self.step += 1
+
+
+def died(at_step: int) -> tuple[int, Exception]:
+    return at_step, ModelDiedError("actor 1: its process died")
+
+
+async def play(*deaths: tuple[int, Exception]) -> FakeRun:
+    run: Any = FakeRun(list(deaths))
+    await surviving_model_deaths(run, run.go_on)
+    return run
+
+
+async def test_a_run_goes_on_from_its_checkpoint_after_every_death():
+    run = await play(died(0), died(0), died(2), died(2), died(2), died(4))
+    assert (run.step, run.num_restarts) == (5, 6)
+
+
+async def test_the_fourth_death_after_the_same_checkpoint_ends_the_run_with_the_reason():
+    with pytest.raises(ModelDiedError, match=r"actor 1: its process died. It was the 4th time .* checkpoint of step 2"):
+        await play(died(1), died(2), died(2), died(2), died(2))
+
+
+async def test_an_error_that_would_come_again_ends_the_run_at_once():
+    with pytest.raises(WorkerError, match="a bug"):
+        await play((1, WorkerError("actor 0: a bug")))
