@@ -67,8 +67,8 @@ def layout_problems(config: RunConfig) -> list[str]:
     problems = [*_pool_problems(config)]
     if config.cluster.roles:
         problems += _role_problems(config)
-        problems += [] if problems else _size_problems(config)
-    return problems
+        problems += [] if problems else [*_size_problems(config), *_gpu_problems(config)]
+    return problems or _share_problems(config)
 
 
 def _pool_problems(config: RunConfig) -> list[str]:
@@ -147,3 +147,34 @@ def _size_problems(config: RunConfig) -> list[str]:
                     f"it; leave `{key}` out"
                 )
     return problems
+
+
+def _gpu_problems(config: RunConfig) -> list[str]:
+    """Return where an engine is split over more GPUs than its process has."""
+    rollout, pool = config.rollout, config.cluster.roles.get("rollout")
+    if pool is None or rollout.engine != "vllm":
+        return []
+    wanted, there = rollout.tensor_parallel_size * rollout.data_parallel_size, config.cluster.pools[pool].num_gpus
+    if there == 0 or there >= wanted:
+        return []
+    return [
+        f"`rollout.tensor_parallel_size` ({rollout.tensor_parallel_size}) times `rollout.data_parallel_size` "
+        f"({rollout.data_parallel_size}) need {wanted} GPUs for each engine, and `cluster.pools.{pool}.num_gpus` gives each "
+        f"process {there:g}; set that to {wanted}, with fewer processes"
+    ]
+
+
+def _share_problems(config: RunConfig) -> list[str]:
+    """Return where a mini-batch is too small for every rank of the actor to get a share."""
+    selection, rollout = config.algorithm.selection, config.rollout
+    ranks = next(one.num_processes for one in layout(config) if "actor" in one.components)
+    kept = selection.keep if selection.method == "resample_on_correct" else rollout.samples_per_prompt
+    groups = rollout.prompts_per_step // max(1, config.actor.mini_batches_per_step)
+    if groups * kept >= ranks or groups < 1:
+        return []
+    key = "algorithm.selection.keep" if selection.method == "resample_on_correct" else "rollout.samples_per_prompt"
+    return [
+        f"a mini-batch has {groups} groups (`rollout.prompts_per_step` over `actor.mini_batches_per_step`) of {kept} "
+        f"trajectories (`{key}`), fewer than the actor's {ranks} ranks, and some would compute nothing; make it larger, or "
+        "take fewer ranks"
+    ]

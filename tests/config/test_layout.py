@@ -95,3 +95,19 @@ def test_a_reference_that_the_loss_asks_for_must_have_a_place(tmp_path: Path):
     cluster = "pools: {a: {num_processes: 2}}, roles: {actor_rollout: a}"
     with pytest.raises(ConfigError, match=r"places no `ref`; add it, alone or in a role such as `actor_ref`"):
         load(tmp_path, cluster, "algorithm.kl_coefficient=0.1")
+
+
+def test_ranks_that_would_never_get_a_share_are_refused(tmp_path: Path):
+    sizes = ["rollout.prompts_per_step=4", "actor.mini_batches_per_step=4", "algorithm.selection.keep=2"]
+    load(tmp_path, "", "actor.num_workers=2", *sizes)
+    with pytest.raises(ConfigError, match=r"1 groups .*of 2 trajectories .*fewer than the actor's 3 ranks"):
+        load(tmp_path, "", "actor.num_workers=3", *sizes)
+
+
+def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(tmp_path: Path):
+    cluster = "pools: {a: {num_processes: 1, num_gpus: 1}}, roles: {actor: a, rollout: a}"
+    words = (
+        r"`rollout.tensor_parallel_size` \(4\) times .*need 4 GPUs .*`cluster.pools.a.num_gpus` gives each process 1"
+    )
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path, cluster, "rollout.engine=vllm", "rollout.tensor_parallel_size=4")
