@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.config.checkpoint_schema import CheckpointSection
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import CheckpointError, WorkerDiedError
+from agentrl.errors import CheckpointError, ModelDiedError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 
@@ -93,7 +93,7 @@ async def test_a_failure_to_write_is_raised_at_the_next_checkpoint(
 async def test_of_ranks_that_died_nothing_is_expected_any_more(
     keeper: CheckpointKeeper, models: ScriptedModels, store: CheckpointStore, caplog: pytest.LogCaptureFixture
 ):
-    models.error = WorkerDiedError("actor 1: its process died")
+    models.error = ModelDiedError("actor 1: its process died")
     await keeper.save(RunState(step=1), IN_HAND, PassRates())
     await keeper.settle()
     assert store.latest() is None
