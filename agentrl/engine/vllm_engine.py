@@ -11,7 +11,6 @@ each, so `Completion.version_spans` are exact, and so are the log-probabilities 
 import asyncio
 import logging
 import math
-import multiprocessing
 import os
 import pickle
 import zlib
@@ -32,6 +31,7 @@ from agentrl.engine.base import EngineStats
 from agentrl.engine.request_check import check_request
 from agentrl.engine.vllm_arguments import ModelFacts, engine_arguments, process_environment, read_model_facts
 from agentrl.engine.vllm_load import EngineLoad
+from agentrl.engine.vllm_processes import VllmProcesses
 from agentrl.engine.vllm_worker import WeightReceiver
 from agentrl.engine.weight_check import check_weights
 from agentrl.errors import EngineDeadError, EngineError
@@ -44,6 +44,7 @@ T = TypeVar("T")
 _WORKER_EXTENSION = f"{WeightReceiver.__module__}.{WeightReceiver.__qualname__}"
 _FIRST_VERSION = 0
 _DEAD = "engine: vLLM's core process died; its last words are in this process's log. `start` starts it again"
+_UNASKED = "engine: vLLM aborted a request, which nobody had asked for: it is coming to its end"
 
 
 class VllmEngine:
@@ -61,8 +62,9 @@ class VllmEngine:
         self._why_down = "engine: not started"
         self._facts: ModelFacts
         self._load: EngineLoad
-        self._down: asyncio.Future[None]
+        self._processes: VllmProcesses
         self._open: set[str] = set()
+        self._aborted: set[str] = set()
         self._aborts: set[asyncio.Task[None]] = set()
         self._control = asyncio.Lock()
         self._warned_of_sleep = False
@@ -77,19 +79,20 @@ class VllmEngine:
         """
         await self._stop("engine: started again")
         self._reset()
-        self._down = down = asyncio.get_running_loop().create_future()
         self._facts = await asyncio.to_thread(read_model_facts, self._model, self._rollout)
+        self._processes = processes = VllmProcesses()
         try:
             self._llm = llm = await asyncio.to_thread(self._launch)
         except Exception as error:  # vLLM raises what it likes, of its core only that it failed
+            processes.remove_sockets()
             raise EngineError(f"engine: vLLM does not start: {error}") from error
+        pids = processes.watch()
         # The first request starts the task that hands out all answers; it ends when the core dies.
         await self._call(self._sample(llm, [0], SamplingParams(max_tokens=1), "start"))
         assert llm.output_handler is not None
-        llm.output_handler.add_done_callback(lambda _: _settle(down))
-        # Sorted, because the cores end each other, and what started before them must be first.
-        children = sorted(child.pid for child in multiprocessing.active_children() if child.pid)
-        await self._call(llm.collective_rpc("agentrl_follow", args=(os.getpid(), children)))
+        llm.output_handler.add_done_callback(lambda _: processes.note_down())
+        # In order, because the cores end each other, and what started before them must be first.
+        await self._call(llm.collective_rpc("agentrl_follow", args=(os.getpid(), pids, processes.socket_folder)))
         await self._call(llm.update_weight_version(str(_FIRST_VERSION)))
         logger.info("engine: vLLM serves %s, %d KV tokens", self._model.path, self._kv_tokens_capacity())
 
@@ -100,7 +103,7 @@ class VllmEngine:
 
         Raises:
             EngineError: the prompt is empty, too long or not of this vocabulary, the id is in use, the probabilities are
-                not finite, or the engine died or was closed.
+                not finite, or (EngineDeadError) the engine or one of its data-parallel copies died, or it was closed.
         """
         llm, facts = self._running(), self._facts
         check_request(
@@ -118,19 +121,28 @@ class VllmEngine:
         try:
             output = await self._call(self._sample(llm, token_ids, params, request_id))
         finally:
+            was_asked = request_id in self._aborted
             self._open.discard(request_id)
+            self._aborted.discard(request_id)
             timer.cancel()
+        if output.outputs[0].finish_reason == FinishReason.ABORT and not was_asked:
+            self._running()
+            raise EngineDeadError(_UNASKED)
         return self._completion(output, request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request with what it has; unknown ids are ignored."""
         if request_id in self._open:
+            self._aborted.add(request_id)
             await self._call(self._running().abort(request_id))
 
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
         """Stop sampling; returns when nothing is computed any more. Requests that come meanwhile wait."""
         async with self._control:
-            await self._call(self._running().pause_generation(mode=mode, clear_cache=False))
+            llm = self._running()
+            if mode == "abort":
+                self._aborted |= self._open
+            await self._call(llm.pause_generation(mode=mode, clear_cache=False))
             self._paused = True
 
     async def resume(self) -> None:
@@ -213,25 +225,26 @@ class VllmEngine:
             self._model, self._rollout, self._facts, on_cpu=self._on_cpu, worker_extension=_WORKER_EXTENSION
         )
         self._load = EngineLoad()
-        with process_environment(self._rollout, on_cpu=self._on_cpu):
+        with process_environment(self._rollout, self._processes.socket_folder, on_cpu=self._on_cpu):
             return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._load.new_rank])
 
     async def _stop(self, reason: str) -> None:
         llm, self._llm, self._why_down = self._llm, None, reason
         if llm is not None:
-            _settle(self._down)
+            self._processes.note_down()
             await asyncio.to_thread(llm.shutdown)
+            self._processes.remove_sockets()
 
     def _running(self) -> AsyncLLM:
         if self._llm is None:
             raise EngineDeadError(self._why_down)
-        if self._llm.errored:
+        if self._llm.errored or self._processes.down.done():
             raise EngineDeadError(_DEAD)
         return self._llm
 
     async def _call(self, call: Coroutine[Any, Any, T]) -> T:
         """Await a call to vLLM; one to a core that dies meanwhile would be awaited for ever."""
-        task, down = asyncio.ensure_future(call), self._down
+        task, down = asyncio.ensure_future(call), self._processes.down
         try:
             await asyncio.wait({task, down}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -299,6 +312,7 @@ class VllmEngine:
         )
 
     def _expire(self, llm: AsyncLLM, request_id: str) -> None:
+        self._aborted.add(request_id)
         task = asyncio.ensure_future(llm.abort(request_id))  # answers at once, with what vLLM has sent so far
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
@@ -334,8 +348,3 @@ class VllmEngine:
 def _queue_s(output: RequestOutput) -> float:
     stats = output.metrics
     return max(0.0, stats.scheduled_ts - stats.queued_ts) if stats is not None and stats.scheduled_ts else 0.0
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

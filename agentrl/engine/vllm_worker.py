@@ -7,6 +7,7 @@ import contextlib
 import os
 import pickle
 import select
+import shutil
 import signal
 import threading
 from typing import Any
@@ -24,9 +25,9 @@ class WeightReceiver:
     model_runner: Any
     """vLLM's, as are the methods used here."""
 
-    def agentrl_follow(self, pid: int, children: list[int]) -> None:
+    def agentrl_follow(self, pid: int, children: list[int], socket_folder: str) -> None:
         """End vLLM when the process `pid`, that of the engine, is gone: after a kill -9 its `children` would stay for ever."""
-        arguments = (os.pidfd_open(pid), children)
+        arguments = (os.pidfd_open(pid), children, socket_folder)
         threading.Thread(target=_end_after, args=arguments, name="agentrl-follow", daemon=True).start()
 
     def agentrl_map_weights(self, pickled_source: bytes) -> None:
@@ -45,8 +46,9 @@ class WeightReceiver:
                 dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
 
-def _end_after(process_fd: int, children: list[int]) -> None:
+def _end_after(process_fd: int, children: list[int], socket_folder: str) -> None:
     select.select([process_fd], [], [])
+    shutil.rmtree(socket_folder, ignore_errors=True)
     for child in (child for child in children if child != os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
