@@ -25,9 +25,8 @@ class VllmProcesses:
         vLLM looks itself, but of several copies it first ends those that live, which takes a while and looks to their callers
         as if somebody had aborted their requests.
         """
-        pids = sorted(
-            child.pid for child in multiprocessing.active_children() if child.pid not in {None, *self._others}
-        )
+        started = [child.pid for child in multiprocessing.active_children() if child.pid not in self._others]
+        pids = sorted(pid for pid in started if pid is not None)
         for pid in pids:
             self._fds.append(os.pidfd_open(pid))
             asyncio.get_running_loop().add_reader(self._fds[-1], self.note_down)

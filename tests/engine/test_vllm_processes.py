@@ -24,7 +24,7 @@ async def test_the_first_process_to_end_takes_the_engine_down_and_others_do_not_
     processes = VllmProcesses()
     first, second = start_sleeper(), start_sleeper()
     try:
-        assert processes.watch() == sorted([first.pid, second.pid])
+        assert processes.watch() == sorted(child.pid or 0 for child in (first, second))
         stranger.kill()
         await asyncio.to_thread(stranger.join)
         assert not processes.down.done()
