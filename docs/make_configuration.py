@@ -16,6 +16,7 @@ MARKER = "<!-- Below this line: written by docs/make_configuration.py -->\n"
 
 _SCHEMAS = (
     "agentrl/config/schema.py",
+    "agentrl/config/algorithm_schema.py",
     "agentrl/config/checkpoint_schema.py",
     "agentrl/config/cluster_schema.py",
     "agentrl/config/sft_schema.py",

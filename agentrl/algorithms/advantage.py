@@ -1,4 +1,4 @@
-"""Advantages from the rewards of the groups of a step.
+"""Advantages from the rewards of the groups of a step: one for all tokens of a trajectory (`token_advantage` has the others).
 
 Letters in shapes: G trajectories of one group.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-_STD_FLOOR = 1e-6
+STD_FLOOR = 1e-6
 """Added to the standard deviation, as the released code of rStar2-Agent does."""
 
 AdvantageFunction = Callable[..., list[Tensor]]
@@ -45,8 +45,10 @@ def rloo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
     return _normalised(left_out) if normalise_by_std else left_out
 
 
-def reinforce_plus_plus(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+def reinforce_plus_plus_baseline(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
     """Centre on the group's mean, and divide by the deviation of the whole step (REINFORCE++-baseline, arXiv:2501.03262).
+
+    The deviation is that of the trajectories; verl takes it over their tokens.
 
     Args:
         groups: as of `grpo`.
@@ -56,7 +58,11 @@ def reinforce_plus_plus(groups: Sequence[Tensor], *, normalise_by_std: bool) -> 
     return _normalised(centred) if normalise_by_std else centred
 
 
-ADVANTAGES: dict[str, AdvantageFunction] = {"grpo": grpo, "rloo": rloo, "reinforce_plus_plus": reinforce_plus_plus}
+ADVANTAGES: dict[str, AdvantageFunction] = {
+    "grpo": grpo,
+    "rloo": rloo,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+}
 """By their names in the config."""
 
 
@@ -64,7 +70,7 @@ def _centred(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
     if rewards_G.numel() == 0 or bool((rewards_G == rewards_G[0]).all()):
         return torch.zeros_like(rewards_G)
     centred_G = rewards_G - rewards_G.mean()
-    return centred_G / (rewards_G.std() + _STD_FLOOR) if normalise_by_std else centred_G
+    return centred_G / (rewards_G.std() + STD_FLOOR) if normalise_by_std else centred_G
 
 
 def _normalised(groups: list[Tensor]) -> list[Tensor]:
@@ -72,5 +78,5 @@ def _normalised(groups: list[Tensor]) -> list[Tensor]:
     every = torch.cat(groups)
     if len(every) < 2:
         return groups
-    mean, deviation = every.mean(), every.std() + _STD_FLOOR
+    mean, deviation = every.mean(), every.std() + STD_FLOOR
     return [(advantages_G - mean) / deviation for advantages_G in groups]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agentrl.types import Group, TrajectoryRef, TrajectorySummary
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import SelectionSection
+    from agentrl.config.algorithm_schema import SelectionSection
 
 _WEIGHT_OFFSET = 0.1
 """Keeps the weight of a flawless trajectory finite: ten times that of one with penalty 0.9."""

@@ -75,7 +75,7 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
         num_gpus = 0.0 if config.cluster.roles else _gpus_per_process(config, num_ranks=config.actor.num_workers)
         places = await Places.reserved(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config))
         with places.given_back():
-            learner = Learner(config.actor, lambda: spawn_models(config, places))
+            learner = Learner(config, lambda: spawn_models(config, places))
             extra_roles = spawn_extra_roles(config, places)
             engines = EngineFleet(_engine_launcher(config, places, learner), num_engines=config.rollout.num_engines)
             if "rollout" not in learner.groups:

@@ -11,8 +11,9 @@ from typing import Any
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import all_of
 from agentrl.cluster.worker_group import WorkerGroup
-from agentrl.config.schema import ActorSection
+from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, WorkerError
+from agentrl.training.scores import score_metrics, with_scores
 from agentrl.training.sharding import plan_update
 from agentrl.types import Group
 from agentrl.weight_sync.base import WeightSource
@@ -26,14 +27,14 @@ References = dict[str, Any]
 class Learner:
     """Splits an update over roles and ranks, and calls them in order."""
 
-    def __init__(self, actor: ActorSection, launch: Callable[[], Sequence[WorkerGroup]]) -> None:
+    def __init__(self, config: RunConfig, launch: Callable[[], Sequence[WorkerGroup]]) -> None:
         """Start the processes.
 
         Args:
-            actor: its section.
+            config: the whole, checked tree.
             launch: gives the groups, each with all the components of its role; called again after one of them was lost.
         """
-        self._config = actor
+        self._config = config
         self._launch = launch
         self._groups: dict[str, WorkerGroup] = {}
         self._num_restarts = 0
@@ -57,13 +58,35 @@ class Learner:
         await self.start()
 
     async def update(self, groups: Sequence[Group], *, step: int) -> dict[str, float]:
-        """Update the policy with the selected groups; returns metrics `actor/...` reduced over the ranks."""
+        """Update the policy, and the critic where there is one, with the selected groups.
+
+        Returns:
+            Metrics `actor/...`, `critic/...` and `reward_model/...`, reduced over the ranks.
+        """
+        groups, metrics = await self._with_scores(groups)
+        kl_coefficient = None
+        if self._config.has_reference:
+            kl_coefficient = await self._groups["actor"].first("call", "actor", "kl_coefficient")
         inputs: dict[str, References] = {}
         if "ref" in self._groups:
             inputs["ref_logprobs"] = await self._score("ref", "logprobs", groups)
-        metrics = await self._update(
-            "actor", groups, inputs, step=step, num_mini_batches=self._config.mini_batches_per_step
-        )
+        if self._config.algorithm.kl_in_reward:
+            inputs["old_logprobs"] = await self._score("actor", "logprobs", groups)
+        if "critic" in self._groups:
+            inputs["values"] = await self._score("critic", "values", groups)
+        num_mini_batches = {
+            "critic": self._config.critic.mini_batches_per_step,
+            "actor": self._config.actor.mini_batches_per_step,
+        }
+        for component in reversed(self._trained):
+            metrics |= await self._update(
+                component,
+                groups,
+                inputs,
+                step=step,
+                num_mini_batches=num_mini_batches[component],
+                kl_coefficient=kl_coefficient,
+            )
         return metrics | {"actor/restarts": float(self._num_restarts)}
 
     async def publish_weights(self) -> WeightSource:
@@ -117,6 +140,16 @@ class Learner:
     def _spawn(self) -> None:
         self._groups = {name: group for group in self._launch() for name in group.name.split("_")}
 
+    async def _with_scores(self, groups: Sequence[Group]) -> tuple[Sequence[Group], dict[str, float]]:
+        """Return the groups with the reward model's say in their rewards, and what is reported of it."""
+        if "reward" not in self._groups:
+            return groups, {}
+        references = await self._score("reward", "score", groups)
+        scores = dict(zip(references, await all_of(_fetched(one) for one in references.values()), strict=True))
+        reward = self._config.reward
+        weighed = with_scores(groups, scores, reward_weight=reward.weight, score_weight=reward.model.weight)
+        return weighed, score_metrics(groups, scores)
+
     async def _score(self, component: str, method: str, groups: Sequence[Group]) -> References:
         """Have a component say something about every trajectory."""
         made = [one for group in groups for one in group.trajectories]
@@ -137,6 +170,7 @@ class Learner:
         *,
         step: int,
         num_mini_batches: int,
+        kl_coefficient: float | None,
     ) -> dict[str, float]:
         """Update a component with what the others said (`inputs`, by fields of `TokenInputs`); returns its metrics."""
         ranks = self._groups[component]
@@ -145,7 +179,8 @@ class Learner:
             step=step,
             num_ranks=ranks.num_ranks,
             num_mini_batches=num_mini_batches,
-            share_prefixes=self._config.share_prefixes,
+            share_prefixes=self._config.actor.share_prefixes,
+            kl_coefficient=kl_coefficient,
         )
         names = tuple(inputs)
         metrics = await ranks.each(
@@ -162,6 +197,10 @@ class Learner:
             ],
         )
         return metrics[0]
+
+
+async def _fetched(reference: Any) -> Any:
+    return await reference
 
 
 class WeightSync:

@@ -26,6 +26,8 @@ T = TypeVar("T")
 COMPONENTS = {
     "actor": "agentrl.training.actor.Actor",
     "ref": "agentrl.training.reference.Reference",
+    "critic": "agentrl.training.critic.Critic",
+    "reward": "agentrl.training.reward_model.RewardModel",
 }
 """By import path, because they load torch, which only the worker's own process needs."""
 

@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 from agentrl.config.cluster_schema import PoolSection
 from agentrl.config.schema import RunConfig
 
-COMPONENTS = ("actor", "rollout", "ref")
+COMPONENTS = ("actor", "rollout", "ref", "critic", "reward")
 """Of which roles are made, joined by `_`."""
+_REASONS_FOR_NONE = {
+    "ref": "`algorithm.kl_coefficient` is 0",
+    "critic": "`algorithm.advantage` uses no values",
+    "reward": "`reward.model.path` is absent",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,8 @@ class Placement:
 
 def needed_components(config: RunConfig) -> list[str]:
     """Return what the algorithm asks for."""
-    return ["actor", "rollout", *(["ref"] if config.algorithm.kl_coefficient > 0 else [])]
+    wanted = {"ref": config.has_reference, "critic": config.has_critic, "reward": config.has_reward_model}
+    return ["actor", "rollout", *(component for component, is_wanted in wanted.items() if is_wanted)]
 
 
 def pool_size(section: PoolSection) -> int:
@@ -119,11 +125,11 @@ def _role_problems(config: RunConfig) -> list[str]:
         for name in needed
         if name not in counts
     ]
-    if "ref" in counts and "ref" not in needed:
-        problems.append(
-            "`cluster.roles` places `ref`, and `algorithm.kl_coefficient` is 0, so that nobody would ask it; set the one, or "
-            "leave out the other"
-        )
+    problems += [
+        f"`cluster.roles` places `{name}`, and {reason}, so that nobody would ask it; set the one, or leave out the other"
+        for name, reason in _REASONS_FOR_NONE.items()
+        if name in counts and name not in needed
+    ]
     together = next((role for role in roles if "rollout" in role.split("_") and role != "rollout"), None)
     if together and config.rollout.engine != "transformers":
         problems.append(
@@ -165,16 +171,18 @@ def _gpu_problems(config: RunConfig) -> list[str]:
 
 
 def _share_problems(config: RunConfig) -> list[str]:
-    """Return where a mini-batch is too small for every rank of the actor to get a share."""
-    selection, rollout = config.algorithm.selection, config.rollout
-    ranks = next(one.num_processes for one in layout(config) if "actor" in one.components)
+    """Return where a mini-batch is too small for every rank that trains on it to get a share."""
+    selection, rollout, problems = config.algorithm.selection, config.rollout, []
     kept = selection.keep if selection.method == "resample_on_correct" else rollout.samples_per_prompt
-    groups = rollout.prompts_per_step // max(1, config.actor.mini_batches_per_step)
-    if groups * kept >= ranks or groups < 1:
-        return []
     key = "algorithm.selection.keep" if selection.method == "resample_on_correct" else "rollout.samples_per_prompt"
-    return [
-        f"a mini-batch has {groups} groups (`rollout.prompts_per_step` over `actor.mini_batches_per_step`) of {kept} "
-        f"trajectories (`{key}`), fewer than the actor's {ranks} ranks, and some would compute nothing; make it larger, or "
-        "take fewer ranks"
-    ]
+    mini_batches = {"actor": config.actor.mini_batches_per_step, "critic": config.critic.mini_batches_per_step}
+    for placement in layout(config):
+        for component in (name for name in placement.components if name in mini_batches):
+            ranks, groups = placement.num_processes, rollout.prompts_per_step // max(1, mini_batches[component])
+            if groups >= 1 and groups * kept < ranks:
+                problems.append(
+                    f"a mini-batch has {groups} groups (`rollout.prompts_per_step` over `{component}.mini_batches_per_step`) "
+                    f"of {kept} trajectories (`{key}`), fewer than the {component}'s {ranks} ranks, and some would compute "
+                    "nothing; make it larger, or take fewer ranks"
+                )
+    return problems

@@ -244,6 +244,8 @@ def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
             validation_files=[absolute(path) for path in config.data.validation_files],
         ),
         model=replace(config.model, path=absolute(config.model.path)),
+        critic=replace(config.critic, path=optional(config.critic.path)),
+        reward=replace(config.reward, model=replace(config.reward.model, path=optional(config.reward.model.path))),
         rollout=replace(config.rollout, tool_config_path=optional(config.rollout.tool_config_path)),
         tool_config_path=optional(config.tool_config_path),
     )

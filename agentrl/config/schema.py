@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
+from agentrl.config.algorithm_schema import AlgorithmSection, CriticSection, RewardModelSection
 from agentrl.config.checkpoint_schema import CheckpointSection, StageSection
 from agentrl.config.cluster_schema import ClusterSection
-
-ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus")
-POLICY_LOSS_NAMES = ("ppo", "gspo", "cispo")
 
 
 @dataclass(frozen=True)
@@ -182,84 +180,12 @@ class RewardSection:
     """Import path of the reward class."""
     config: dict[str, Any] = field(default_factory=dict)
     """Passed to its constructor as plain data."""
+    weight: float = 1.0
+    """Its share of what is trained on, where a reward model adds to it; 0 trains on the reward model alone."""
     timeout_s: float = 30.0
     """Wall clock for scoring one trajectory."""
-
-
-@dataclass(frozen=True)
-class SelectionSection:
-    """Which trajectories of a group are trained on."""
-
-    method: Literal["all", "resample_on_correct"] = "resample_on_correct"
-    """`resample_on_correct` is GRPO-RoC; `all` is plain GRPO."""
-    keep: int = 16
-    """Trajectories kept per group by `resample_on_correct`."""
-    positives: Literal["weighted", "sorted"] = "weighted"
-    """Draw correct trajectories by quality (the paper), or take the best in order (the released code)."""
-    min_positives: int = 1
-    """Correct trajectories kept at least, where there are that many."""
-    min_negatives: int = 1
-    """Wrong trajectories kept at least, where there are that many."""
-    drop_equal_reward: bool = True
-    """Drop groups whose rewards are all equal before the resampling; they carry no gradient."""
-    min_group_size: int = 2
-    """Groups with fewer scored trajectories are dropped."""
-    max_refill_rounds: int = 1
-    """Rounds of fresh prompts that replace dropped groups within a step."""
-
-
-@dataclass(frozen=True)
-class RolloutCorrectionSection:
-    """Importance weights for what the actor and the engine that sampled do not agree on: older weights, or other arithmetic."""
-
-    method: Literal["none", "truncate", "mask"] = "none"
-    """`truncate` multiplies the loss by the ratio of actor and engine, at most `max_ratio`; `mask`, by the ratio where it lies
-    between `min_ratio` and `max_ratio`, by 0 elsewhere.
-    """
-    level: Literal["token", "trajectory"] = "token"
-    """Ratios of single tokens, or the geometric mean over a trajectory for all of its tokens."""
-    min_ratio: float = 0.5
-    """Lower bound, for `mask` only."""
-    max_ratio: float = 2.0
-    """Upper bound."""
-
-
-@dataclass(frozen=True)
-class AlgorithmSection:
-    """From rewards to a loss."""
-
-    selection: SelectionSection = field(default_factory=SelectionSection)
-    """Which trajectories of a group are trained on."""
-    advantage: str = "grpo"
-    """`grpo` (the group's mean is the baseline), `rloo` (the mean of the others), `reinforce_plus_plus` (deviation of the whole
-    step), or the import path of a function of your own (`agentrl.algorithms.advantage`).
-    """
-    normalise_by_std: bool = True
-    """Divide advantages by their standard deviation: of the group (`grpo`), or of the step; Dr. GRPO does not."""
-    policy_loss: str = "ppo"
-    """`ppo`, `gspo` (one ratio per trajectory), `cispo` (clipped weights), or the import path of a function of your own
-    (`agentrl.algorithms.policy_loss`).
-    """
-    aggregation: Literal["token_mean", "trajectory_mean", "fixed_length"] = "token_mean"
-    """What tokens count in the loss of a mini-batch: all the same; each trajectory the same; or all divided by
-    `rollout.max_response_tokens` per trajectory (Dr. GRPO).
-    """
-    clip_ratio_low: float = 0.2
-    """Lower PPO clip: ratios below 1 - this are clipped."""
-    clip_ratio_high: float = 0.28
-    """Upper PPO clip: ratios above 1 + this are clipped (clip-higher)."""
-    clip_ratio_dual: float = 0.0
-    """Ratio from which on a negative advantage weighs no more (dual clip, usually 3); 0 sets no such bound."""
-    kl_coefficient: float = 0.0
-    """Weight of the KL term against the frozen starting policy; 0 builds no reference model."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How that divergence is estimated from the sampled tokens; `k2` and `k3` have useful gradients."""
-    entropy_coefficient: float = 0.0
-    """Weight of the mean entropy, which is added to what is maximised."""
-    rollout_correction: RolloutCorrectionSection = field(default_factory=RolloutCorrectionSection)
-    """Whether tokens count by how likely the actor is to write what the engine sampled; right where `rollout.max_staleness`
-    is above 0.
-    """
+    model: RewardModelSection = field(default_factory=RewardModelSection)
+    """A model that has a say in what is trained on."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +213,9 @@ class ActorSection:
     max_tokens_per_micro_batch: int = 16384
     """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""
     share_prefixes: bool = True
-    """Compute what the trajectories of a prompt begin with in common once per forward pass; the gradients are the same."""
+    """Compute what the trajectories of a prompt begin with in common once per forward pass, of reference and critic too; the
+    gradients are the same.
+    """
 
 
 @dataclass(frozen=True)
@@ -365,6 +293,7 @@ class RunConfig:
     reward: RewardSection = field(default_factory=RewardSection)
     algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
     actor: ActorSection = field(default_factory=ActorSection)
+    critic: CriticSection = field(default_factory=CriticSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     judge: JudgeSection = field(default_factory=JudgeSection)
     validation: ValidationSection = field(default_factory=ValidationSection)
@@ -375,3 +304,18 @@ class RunConfig:
     """Tools in the short form; or name a file in `tool_config_path`."""
     tool_config_path: str | None = None
     """Tool YAML; the same key may stand under `rollout` instead."""
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the starting policy is kept, to measure the distance from it."""
+        return self.algorithm.kl_coefficient > 0
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether values are learnt: for `gae`, and for an estimator of the user's own where `critic.path` is named."""
+        return self.algorithm.advantage == "gae" or self.critic.path is not None
+
+    @property
+    def has_reward_model(self) -> bool:
+        """Whether a model adds to the reward."""
+        return self.reward.model.path is not None

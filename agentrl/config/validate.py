@@ -9,14 +9,8 @@ from urllib.parse import urlsplit
 from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
-from agentrl.config.schema import (
-    ADVANTAGE_NAMES,
-    POLICY_LOSS_NAMES,
-    AlgorithmSection,
-    JudgeSection,
-    RolloutSection,
-    RunConfig,
-)
+from agentrl.config.schema import JudgeSection, RolloutSection, RunConfig
+from agentrl.config.validate_algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
 from agentrl.config.validate_stages import stage_problems
 from agentrl.errors import ConfigError
 
@@ -52,7 +46,13 @@ def _not_finite(config: RunConfig) -> list[str]:
 
 def _out_of_range(config: RunConfig) -> list[str]:
     rollout, actor = config.rollout, config.actor
-    below_one = {"actor.adam_beta1": actor.adam_beta1, "actor.adam_beta2": actor.adam_beta2}
+    critic = config.critic
+    below_one = {
+        "actor.adam_beta1": actor.adam_beta1,
+        "actor.adam_beta2": actor.adam_beta2,
+        "critic.adam_beta1": critic.adam_beta1,
+        "critic.adam_beta2": critic.adam_beta2,
+    }
     return [
         *(
             f"`{key}` is {value}, and must be from 0 to below 1"
@@ -73,7 +73,7 @@ def _out_of_range(config: RunConfig) -> list[str]:
 
 def _counts(config: RunConfig) -> dict[str, int]:
     """Return what must be at least 1."""
-    rollout, actor, selection = config.rollout, config.actor, config.algorithm.selection
+    rollout, actor = config.rollout, config.actor
     return {
         "run.num_steps": config.run.num_steps,
         "rollout.num_engines": rollout.num_engines,
@@ -94,8 +94,7 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "actor.num_workers": actor.num_workers,
         "actor.mini_batches_per_step": actor.mini_batches_per_step,
         "actor.max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
-        "algorithm.selection.keep": selection.keep,
-        "algorithm.selection.min_group_size": selection.min_group_size,
+        **algorithm_counts(config),
         "checkpoint.every_steps": config.checkpoint.every_steps,
         "checkpoint.keep_last": config.checkpoint.keep_last,
         **{f"stages[{index}].num_steps": stage.num_steps for index, stage in enumerate(config.stages)},
@@ -115,6 +114,7 @@ def _amounts(config: RunConfig) -> dict[str, float]:
         "reward.timeout_s": config.reward.timeout_s,
         "algorithm.rollout_correction.max_ratio": config.algorithm.rollout_correction.max_ratio,
         "actor.max_grad_norm": actor.max_grad_norm,
+        "critic.max_grad_norm": config.critic.max_grad_norm,
         "judge.max_wall_time_s": config.judge.max_wall_time_s,
         "judge.max_memory_mb": config.judge.max_memory_mb,
     }
@@ -122,7 +122,7 @@ def _amounts(config: RunConfig) -> dict[str, float]:
 
 def _not_negative(config: RunConfig) -> dict[str, float]:
     """Return what may be 0."""
-    rollout, actor, selection = config.rollout, config.actor, config.algorithm.selection
+    rollout, actor = config.rollout, config.actor
     return {
         "run.seed": config.run.seed,
         "rollout.num_threads_per_engine": rollout.num_threads_per_engine,
@@ -132,18 +132,10 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "rollout.simulated.prompt_sigma": rollout.simulated.prompt_sigma,
         "actor.num_threads_per_worker": actor.num_threads_per_worker,
         "judge.num_slots": config.judge.num_slots,
-        "algorithm.selection.min_positives": selection.min_positives,
-        "algorithm.selection.min_negatives": selection.min_negatives,
         "actor.learning_rate": actor.learning_rate,
         "actor.warmup_steps": actor.warmup_steps,
         "actor.weight_decay": actor.weight_decay,
-        "algorithm.kl_coefficient": config.algorithm.kl_coefficient,
-        "algorithm.entropy_coefficient": config.algorithm.entropy_coefficient,
-        "algorithm.clip_ratio_dual": config.algorithm.clip_ratio_dual,
-        "algorithm.clip_ratio_low": config.algorithm.clip_ratio_low,
-        "algorithm.clip_ratio_high": config.algorithm.clip_ratio_high,
-        "algorithm.rollout_correction.min_ratio": config.algorithm.rollout_correction.min_ratio,
-        "algorithm.selection.max_refill_rounds": selection.max_refill_rounds,
+        **algorithm_not_negative(config),
         "rollout.extra_samples_per_prompt": rollout.extra_samples_per_prompt,
         "rollout.max_judge_queue_s": rollout.max_judge_queue_s,
         "rollout.max_staleness": rollout.max_staleness,
@@ -164,33 +156,9 @@ def _evaluation_problems(config: RunConfig) -> list[str]:
     ]
 
 
-def _algorithm_problems(algorithm: AlgorithmSection) -> list[str]:
-    correction = algorithm.rollout_correction
-    choices = {
-        "algorithm.advantage": (algorithm.advantage, ADVANTAGE_NAMES),
-        "algorithm.policy_loss": (algorithm.policy_loss, POLICY_LOSS_NAMES),
-    }
-    problems = [
-        f"`{key}` is `{name}`, and must be one of {', '.join(names)}, or an import path such as `my_module.my_function`"
-        for key, (name, names) in choices.items()
-        if name not in names and "." not in name
-    ]
-    if not correction.min_ratio <= 1 <= correction.max_ratio:
-        problems.append(
-            f"`algorithm.rollout_correction`: `min_ratio` ({correction.min_ratio}) and `max_ratio` ({correction.max_ratio}) "
-            "must have 1 between them, the ratio of a token on which actor and engine agree"
-        )
-    if 0 < algorithm.clip_ratio_dual <= 1 + algorithm.clip_ratio_high:
-        problems.append(
-            f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual}, and must be above 1 + `clip_ratio_high` "
-            f"({1 + algorithm.clip_ratio_high:g}), or 0 for no such bound"
-        )
-    return problems
-
-
 def _training_problems(config: RunConfig) -> list[str]:
     rollout, selection = config.rollout, config.algorithm.selection
-    problems = _algorithm_problems(config.algorithm)
+    problems = algorithm_problems(config)
     if rollout.engine == "openai":
         problems.append(
             "`rollout.engine` is `openai`: servers that others run take no new weights, so nothing can be trained on them; "
@@ -220,11 +188,13 @@ def _training_problems(config: RunConfig) -> list[str]:
             f"`algorithm.selection.min_group_size` is {selection.min_group_size}: every group of "
             f"`rollout.samples_per_prompt` = {rollout.samples_per_prompt} would be dropped"
         )
-    if config.actor.mini_batches_per_step > rollout.prompts_per_step:
-        problems.append(
-            f"`actor.mini_batches_per_step` is {config.actor.mini_batches_per_step}, more than the "
-            f"{rollout.prompts_per_step} groups of `rollout.prompts_per_step`"
-        )
+    trained = {"actor": config.actor.mini_batches_per_step, "critic": config.critic.mini_batches_per_step}
+    problems += [
+        f"`{name}.mini_batches_per_step` is {number}, more than the {rollout.prompts_per_step} groups of "
+        "`rollout.prompts_per_step`"
+        for name, number in trained.items()
+        if number > rollout.prompts_per_step
+    ]
     if config.validation.every_steps and not config.data.validation_files:
         problems.append(
             "`validation.every_steps` is set, but `data.validation_files` is empty; name a file, or set it to 0"

@@ -13,7 +13,8 @@ from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
 from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
 from agentrl.runners.judges import judge_for
-from agentrl.runners.run import check_model_path, check_plugins, held_out_prompts, training_prompts
+from agentrl.runners.model_folders import check_models
+from agentrl.runners.run import check_plugins, held_out_prompts, training_prompts
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
@@ -39,7 +40,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     tools, reward = check_plugins(loaded)
     console = Console()
     if level is CheckLevel.FULL:
-        check_model_path(config.model.path)
+        check_models(config)
         prompts, validation_prompts = training_prompts(config), held_out_prompts(config)
         console.print(f"data: {len(prompts)} training prompts, {len(validation_prompts)} for validation")
         names = await _build_everything(tools, reward, config)

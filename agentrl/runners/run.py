@@ -16,12 +16,12 @@ from agentrl.cluster.handles import all_of
 from agentrl.cluster.launch import Cluster, launch, launch_engines
 from agentrl.cluster.learner import Learner, WeightSync
 from agentrl.cluster.runtime import guarded_run
+from agentrl.config.algorithm_schema import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, TOKEN_ADVANTAGE_NAMES
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, DataSection, RewardSection, RunConfig
+from agentrl.config.schema import DataSection, RewardSection, RunConfig
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
-from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
@@ -29,6 +29,7 @@ from agentrl.rewards.loader import check_reward
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.judges import judge_for, node_judges_for
+from agentrl.runners.model_folders import check_model_path, check_models
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
@@ -107,6 +108,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
     """
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config) for stage in stages]
+    check_models(loaded.config)
     plan = prepare_evaluation(loaded)
     plan.directory.claim_checkpoints()
     return Plan(
@@ -189,29 +191,12 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
     import_by_path(reward.class_name, key="reward.class_name")
     algorithm = loaded.config.algorithm
     for key, name, ours in (
-        ("algorithm.advantage", algorithm.advantage, ADVANTAGE_NAMES),
+        ("algorithm.advantage", algorithm.advantage, (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES)),
         ("algorithm.policy_loss", algorithm.policy_loss, POLICY_LOSS_NAMES),
     ):
         if name not in ours:
             import_by_path(name, key=key)
     return tools, reward
-
-
-def check_model_path(path: str) -> None:
-    """Refuse a model folder that is not there; the name of a model on a hub is left to the workers.
-
-    Raises:
-        ConfigError: `path` is no folder with a `config.json` and a `tokenizer.json`, and no hub name either.
-    """
-    folder = Path(path)
-    if folder.is_dir():
-        missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-        if missing:
-            raise ConfigError(
-                f"model.path: {path} has no {' and no '.join(missing)}. Name a Hugging Face model folder."
-            )
-    elif folder.is_absolute() or path.startswith(".") or path.count("/") > 1:
-        raise ConfigError(f"model.path: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
 
 
 def training_prompts(config: RunConfig, *, leave_out: Set[str] = frozenset()) -> PromptDataset:

@@ -27,7 +27,8 @@ from agentrl.engine.simulated_engine import SimulatedEngine
 from agentrl.errors import ConfigError
 from agentrl.rewards.simulated_reward import SIMULATED_REWARD
 from agentrl.runners.command_line import make_parser, run_command
-from agentrl.runners.run import check_model_path, check_plugins, training_prompts
+from agentrl.runners.model_folders import check_model_path
+from agentrl.runners.run import check_plugins, training_prompts
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.tools.simulated_tool import SIMULATED_TOOL
 from agentrl.types import Group, TrajectorySummary

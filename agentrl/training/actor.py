@@ -1,6 +1,6 @@
 """The actor: the policy in training on one rank, from trajectories and rewards to new weights.
 
-One update is: advantages of the groups -> packed micro-batches -> old log-probabilities -> for each mini-batch, loss and
+One update is: advantages (`credit`) -> packed micro-batches -> old log-probabilities -> for each mini-batch, loss and
 gradient over its micro-batches and one optimiser step. The loss is a sum over sampled tokens divided by their number in
 the whole mini-batch, over all ranks, so that packing, accumulation and the number of ranks do not change the gradient.
 """
@@ -9,7 +9,7 @@ import os
 import resource
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentrl.algorithms.kl_control import next_kl_coefficient
 from agentrl.training.balance import Packing
 from agentrl.training.batch import (
     MicroBatch,
@@ -27,6 +28,7 @@ from agentrl.training.batch import (
     plan_rows,
 )
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
+from agentrl.training.credit import CreditAssignment
 from agentrl.training.model import decoder_layers, export_model, load_model, shape_of
 from agentrl.training.model_flops import measured_peak_flops
 from agentrl.training.objective import Objective
@@ -63,9 +65,11 @@ class Actor:
         self._source = config.model
         self._config = config.actor
         self._algorithm = config.algorithm
+        self._credit = CreditAssignment(config.algorithm)
         self._objective = Objective(config.algorithm, max_response_tokens=config.rollout.max_response_tokens)
         self._seed = config.run.seed
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
+        self._kl_coefficient = config.algorithm.kl_coefficient
         self._publisher: SharedMemoryPublisher | None = None
         self._warmed_up_from = 0
         """The update after which the optimiser began; the warm-up counts from there."""
@@ -116,9 +120,8 @@ class Actor:
         """
         started = time.perf_counter()
         mini_batches = self._mini_batches(shard, trajectories, inputs)
-        old_logprobs: list[list[Tensor | None]] = [[None] * len(batches) for batches in mini_batches]
-        if len(mini_batches) > 1:
-            old_logprobs = [[self._score(batch.tokens) for batch in batches] for batches in mini_batches]
+        old_logprobs = self._old_logprobs(mini_batches)
+        kl_coefficient = self._kl_coefficient
         learning_rate = warmup(
             shard.step - self._warmed_up_from,
             peak=self._config.learning_rate,
@@ -126,7 +129,28 @@ class Actor:
         )
         stats = UpdateStats()
         for batches, old in zip(mini_batches, old_logprobs, strict=True):
-            self._update_once(batches, old, step=shard.step, learning_rate=learning_rate, stats=stats)
+            self._update_once(
+                batches,
+                old,
+                step=shard.step,
+                learning_rate=learning_rate,
+                kl_coefficient=kl_coefficient,
+                stats=stats,
+            )
+        metrics = stats.metrics()
+        if kl_coefficient:
+            metrics["actor/kl_coefficient"] = kl_coefficient
+            self._adapt_kl_coefficient(metrics, num_trajectories=sum(map(len, shard.group_rewards)))
+        return {
+            **metrics,
+            "actor/learning_rate": learning_rate,
+            **self._work_metrics(trajectories, mini_batches, started),
+        }
+
+    def _work_metrics(
+        self, trajectories: Sequence[Trajectory], mini_batches: Sequence[Sequence[MicroBatch]], started: float
+    ) -> dict[str, float]:
+        """Return how much all ranks computed in an update that began at `started`, and how well."""
         packed = [batch.tokens for batches in mini_batches for batch in batches]
         computed = sum(len(row.token_ids_T) for row in packed)
         num_tokens, num_computed, num_rows, flops = self._parallel.sum(
@@ -140,8 +164,6 @@ class Actor:
         memory_bytes, most_computed = self._parallel.max([_peak_memory_bytes(self._parallel.device), computed])
         update_s = time.perf_counter() - started
         return {
-            **stats.metrics(),
-            "actor/learning_rate": learning_rate,
             "actor/tokens": num_tokens,
             "actor/update_s": update_s,
             "actor/tokens_per_s": num_tokens / update_s,
@@ -152,11 +174,28 @@ class Actor:
             "actor/memory_bytes_max": memory_bytes,
         }
 
+    def kl_coefficient(self) -> float:
+        """Return what a nat of distance from the reference costs in the next update; the same on every rank."""
+        return self._kl_coefficient
+
+    def _adapt_kl_coefficient(self, metrics: Mapping[str, float], *, num_trajectories: int) -> None:
+        if self._algorithm.kl_target > 0:
+            divergence = metrics["actor/kl_reference"] * metrics["actor/response_tokens"] / num_trajectories
+            self._kl_coefficient = next_kl_coefficient(
+                self._kl_coefficient,
+                divergence=divergence,
+                target=self._algorithm.kl_target,
+                num_trajectories=num_trajectories,
+                horizon=self._algorithm.kl_horizon,
+            )
+
     def _mini_batches(
         self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
     ) -> list[list[MicroBatch]]:
         """Pack each mini-batch of this rank, with as many micro-batches as the rank that has most."""
-        advantages = self._objective.advantages(shard.group_rewards)
+        advantages = self._credit.advantages(
+            shard, trajectories, inputs, self._parallel, kl_coefficient=self._kl_coefficient
+        )
         members = [
             [i for i, item in enumerate(shard.items) if item.mini_batch == mini_batch]
             for mini_batch in range(shard.num_mini_batches)
@@ -165,10 +204,9 @@ class Actor:
         counts = self._parallel.max([len(plan.rows) for plan in plans])
         mini_batches = []
         for chosen, count in zip(members, counts, strict=True):
-            items = [shard.items[i] for i in chosen]
             batches = pack_trajectories(
                 [trajectories[i] for i in chosen],
-                [advantages[item.group][item.member] for item in items],
+                [advantages[i] for i in chosen],
                 [inputs[i] for i in chosen],
                 packing=self._packing,
                 min_rows=int(count),
@@ -176,6 +214,14 @@ class Actor:
             batches = fill_up(batches, empty_micro_batch(), int(count))
             mini_batches.append([batch.to(self._parallel.device) for batch in batches])
         return mini_batches
+
+    def _old_logprobs(self, mini_batches: Sequence[Sequence[MicroBatch]]) -> list[list[Tensor | None]]:
+        """Return log-probabilities before the update; None where the pass that learns is the first anyway."""
+        if self._algorithm.kl_in_reward:  # the reward has been made of them
+            return [[batch.old_logprobs_N for batch in batches] for batches in mini_batches]
+        if len(mini_batches) > 1:
+            return [[self._score(batch.tokens) for batch in batches] for batches in mini_batches]
+        return [[None] * len(batches) for batches in mini_batches]
 
     @torch.no_grad()
     def _score(self, tokens: PackedTokens) -> Tensor:
@@ -188,6 +234,7 @@ class Actor:
         *,
         step: int,
         learning_rate: float,
+        kl_coefficient: float,
         stats: UpdateStats,
     ) -> None:
         """Make one optimiser update from the micro-batches of a mini-batch."""
@@ -198,7 +245,13 @@ class Actor:
             raise ValueError(f"update {step}: a mini-batch has no sampled token; look at the response masks")
         tally = TokenTally()
         for batch, old_logprobs_N in zip(batches, old_logprobs, strict=True):
-            loss_sum = self._loss(batch, old_logprobs_N, mean_length=num_scored / num_trajectories, tally=tally)
+            loss_sum = self._loss(
+                batch,
+                old_logprobs_N,
+                mean_length=num_scored / num_trajectories,
+                kl_coefficient=kl_coefficient,
+                tally=tally,
+            )
             # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
             (loss_sum * (self._parallel.world_size / num_scored)).backward()
         sums, maxima = tally.reduce(self._parallel)
@@ -213,7 +266,13 @@ class Actor:
         stats.add(sums, maxima, num_tokens=num_scored, grad_norm=grad_norm)
 
     def _loss(
-        self, batch: MicroBatch, old_logprobs_N: Tensor | None, *, mean_length: float, tally: TokenTally
+        self,
+        batch: MicroBatch,
+        old_logprobs_N: Tensor | None,
+        *,
+        mean_length: float,
+        kl_coefficient: float,
+        tally: TokenTally,
     ) -> Tensor:
         """Return the loss summed over the tokens of a micro-batch, and count what is reported."""
         scores = score_tokens(
@@ -230,6 +289,7 @@ class Actor:
             scores,
             old_logprobs_N=old_logprobs_N,
             mean_length=mean_length,
+            kl_coefficient=kl_coefficient,
             tally=tally,
         )
 
@@ -254,7 +314,8 @@ class Actor:
         Raises:
             CheckpointError: the checkpoint before this one could not be written.
         """
-        self._checkpoints.begin(url, self._model, self._optimiser, extra={"warmed_up_from": self._warmed_up_from})
+        extra = {"warmed_up_from": self._warmed_up_from, "kl_coefficient": self._kl_coefficient}
+        self._checkpoints.begin(url, self._model, self._optimiser, extra=extra)
 
     def saved(self) -> bool:
         """Return whether this rank's part is written, without waiting for it; the error is that of `save`."""
@@ -264,6 +325,7 @@ class Actor:
         """Go on from the checkpoint in the folder `url`, written by any number of ranks."""
         extra = load_checkpoint(url, self._model, self._optimiser)
         self._warmed_up_from = extra["warmed_up_from"]
+        self._kl_coefficient = extra["kl_coefficient"]
 
     def reset_optimiser(self, step: int) -> None:
         """Forget what the optimiser remembers, and begin the warm-up after update `step`."""

@@ -92,6 +92,8 @@ class MicroBatch:
     num_trajectories: int
     reference_logprobs_N: Tensor | None = None
     """Absent: nobody has computed them."""
+    old_logprobs_N: Tensor | None = None
+    """Of the actor before the update; absent: nobody has computed them."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy on `device`."""
@@ -102,6 +104,7 @@ class MicroBatch:
             trajectory_N=self.trajectory_N.to(device),
             num_trajectories=self.num_trajectories,
             reference_logprobs_N=None if self.reference_logprobs_N is None else self.reference_logprobs_N.to(device),
+            old_logprobs_N=None if self.old_logprobs_N is None else self.old_logprobs_N.to(device),
         )
 
 
@@ -226,15 +229,15 @@ def plan_rows(sequences: Sequence[TokenSequence], packing: Packing, *, min_rows:
 
 def pack_trajectories(
     trajectories: Sequence[Trajectory],
-    advantages: Sequence[float],
+    advantages: Sequence[float | Tensor],
     inputs: Sequence[TokenInputs] | None = None,
     *,
     packing: Packing,
     min_rows: int = 0,
 ) -> list[MicroBatch]:
-    """Pack trajectories, each with its advantage on all of its sampled tokens, into micro-batches (see `plan_rows`).
+    """Pack trajectories, each with one advantage for all of its sampled tokens or one for each, into micro-batches.
 
-    `inputs` are what other components have computed, one for each trajectory; absent: nothing.
+    See `plan_rows`. `inputs` are what other components have computed, one for each trajectory; absent: nothing.
 
     Raises:
         ValueError: a sampled token without a finite rollout log-probability.
@@ -267,6 +270,7 @@ def empty_micro_batch() -> MicroBatch:
         trajectory_N=nothing.long(),
         num_trajectories=0,
         reference_logprobs_N=nothing,
+        old_logprobs_N=nothing,
     )
 
 
@@ -278,18 +282,23 @@ def fill_up(batches: list[_Batch], filler: _Batch, count: int) -> list[_Batch]:
 def _micro_batch(
     tokens: PackedTokens,
     trajectories: Sequence[Trajectory],
-    advantages: Sequence[float],
+    advantages: Sequence[float | Tensor],
     inputs: Sequence[TokenInputs],
 ) -> MicroBatch:
     logprobs = [logprob for trajectory in trajectories for logprob in _scored_logprobs(trajectory)]
-    counts = torch.tensor([sum(trajectory.response_mask[1:]) for trajectory in trajectories])
+    counts = [sum(trajectory.response_mask[1:]) for trajectory in trajectories]
+    spread = [
+        torch.as_tensor(advantage, dtype=torch.float32).expand(count)
+        for advantage, count in zip(advantages, counts, strict=True)
+    ]
     return MicroBatch(
         tokens=tokens,
-        advantages_N=torch.tensor(advantages, dtype=torch.float32).repeat_interleave(counts),
+        advantages_N=torch.cat(spread),
         rollout_logprobs_N=torch.tensor(logprobs, dtype=torch.float32),
-        trajectory_N=torch.arange(len(trajectories)).repeat_interleave(counts),
+        trajectory_N=torch.arange(len(trajectories)).repeat_interleave(torch.tensor(counts)),
         num_trajectories=len(trajectories),
         reference_logprobs_N=_concatenated([given.ref_logprobs for given in inputs]),
+        old_logprobs_N=_concatenated([given.old_logprobs for given in inputs]),
     )
 
 

@@ -1,7 +1,7 @@
 """The policy as a Hugging Face model: loaded for packed training, and written back as a folder that others can load.
 
-The only file of this room that knows transformers. Models stay in evaluation mode: reinforcement learning compares
-log-probabilities of two passes over the same tokens, which dropout would make differ.
+The only file of this room that loads and writes models of transformers. They stay in evaluation mode: reinforcement learning
+compares log-probabilities of two passes over the same tokens, which dropout would make differ.
 """
 
 import copy
@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from huggingface_hub import snapshot_download
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.errors import ConfigError
@@ -58,11 +64,11 @@ def load_model(
             )
     except (OSError, ValueError) as error:
         raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
-    _require_attention_only(built, model.path)
+    _require_attention_only(built, f"`model.path`: {model.path}")
     return built.eval()
 
 
-def _require_attention_only(built: PreTrainedModel, path: str) -> None:
+def _require_attention_only(built: PreTrainedModel, where: str) -> None:
     """Refuse layers that carry a state along the row: in a packed row, a sequence would go on from its neighbour's.
 
     Raises:
@@ -72,9 +78,32 @@ def _require_attention_only(built: PreTrainedModel, path: str) -> None:
     if kinds or getattr(built, "_is_stateful", False):
         found = ", ".join(f"`{kind}`" for kind in sorted(kinds)) or "a recurrent state"
         raise ConfigError(
-            f"`model.path`: {path} ({built.config.model_type}) has layers of {found}, which see across the sequences of "
+            f"{where} ({built.config.model_type}) has layers of {found}, which see across the sequences of "
             "a packed row; use a model whose layers are full or sliding attention"
         )
+
+
+def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedModel:
+    """Build the sequence classifier of a folder as `load_model` builds the policy.
+
+    Args:
+        path: the folder, or hub name. One of a causal LM will do, too: the classifier on top of it is then new, drawn from
+            torch's global generator.
+        num_labels: outputs of a new one; absent: those that the folder declares.
+
+    Raises:
+        ConfigError: it is not there, its architecture has no such form, or packing would break its layers.
+    """
+    AttentionInterface.register(_ATTENTION, packed_attention)
+    labels = {} if num_labels is None else {"num_labels": num_labels}
+    try:
+        built = AutoModelForSequenceClassification.from_pretrained(
+            path, dtype=torch.float32, attn_implementation=_ATTENTION, **labels
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot load a sequence classifier from {path}: {error}") from error
+    _require_attention_only(built, path)
+    return built.eval()
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

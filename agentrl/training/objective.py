@@ -5,13 +5,11 @@ Letters in shapes: N scored tokens of a micro-batch.
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantage import ADVANTAGES
 from agentrl.algorithms.aggregation import aggregation_weights
 from agentrl.algorithms.kl_divergence import kl_estimate
-from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange
+from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange, PolicyLoss
 from agentrl.algorithms.rollout_correction import rollout_mismatch, rollout_weights
 from agentrl.config.class_path import named
 from agentrl.training.batch import MicroBatch
@@ -29,7 +27,7 @@ class Objective:
         """Find the functions that the config names.
 
         Args:
-            algorithm: advantages, loss and their numbers.
+            algorithm: the loss and its numbers.
             max_response_tokens: longest response, for `fixed_length`.
 
         Raises:
@@ -37,19 +35,10 @@ class Objective:
         """
         self._config = algorithm
         self._max_length = max_response_tokens
-        self._advantages = named(algorithm.advantage, ADVANTAGES, key="algorithm.advantage")
         self._policy_loss = named(algorithm.policy_loss, POLICY_LOSSES, key="algorithm.policy_loss")
         self._clip = ClipRange(
             low=algorithm.clip_ratio_low, high=algorithm.clip_ratio_high, dual=algorithm.clip_ratio_dual
         )
-
-    def advantages(self, group_rewards: list[list[float]]) -> list[list[float]]:
-        """Return the advantage of each trajectory of each group of a step."""
-        groups = [torch.tensor(rewards) for rewards in group_rewards]
-        return [
-            advantages_G.tolist()
-            for advantages_G in self._advantages(groups, normalise_by_std=self._config.normalise_by_std)
-        ]
 
     def loss(
         self,
@@ -58,6 +47,7 @@ class Objective:
         *,
         old_logprobs_N: Tensor,
         mean_length: float,
+        kl_coefficient: float,
         tally: TokenTally,
     ) -> Tensor:
         """Return the loss summed over the tokens of a micro-batch, `[]`, and count what is reported.
@@ -67,6 +57,7 @@ class Objective:
             scores: of the current forward pass.
             old_logprobs_N: of the actor before the update.
             mean_length: scored tokens per trajectory in the whole mini-batch, over all ranks.
+            kl_coefficient: of this step.
             tally: sums over tokens are added to it.
 
         Raises:
@@ -80,14 +71,10 @@ class Objective:
         if weights_N is not None:
             loss_N = weights_N * loss_N
         if self._config.kl_coefficient:
-            if batch.reference_logprobs_N is None:
-                raise ValueError(
-                    f"actor: `algorithm.kl_coefficient` is {self._config.kl_coefficient}, and nobody has given the reference's "
-                    "log-probabilities; give them as `TokenInputs.ref_logprobs`"
-                )
-            kl_N = kl_estimate(scores.logprobs_N, batch.reference_logprobs_N, self._config.kl_estimator)
-            loss_N = loss_N + self._config.kl_coefficient * kl_N
+            kl_N = self._divergence(batch, scores, old_logprobs_N)
             tally.add(kl_reference=kl_N.sum())
+            if not self._config.kl_in_reward:  # there, the advantages have it already
+                loss_N = loss_N + kl_coefficient * kl_N
         if self._config.entropy_coefficient:
             loss_N = loss_N - self._config.entropy_coefficient * scores.entropy_N
         if self._config.aggregation != "token_mean":
@@ -97,9 +84,16 @@ class Objective:
                 mean_length=mean_length,
                 max_length=self._max_length,
             )
+        self._count(batch, policy, scores, old_logprobs_N, tally)
+        tally.add(loss=loss_N.sum())
+        return loss_N.sum()
+
+    def _count(
+        self, batch: MicroBatch, policy: PolicyLoss, scores: TokenScores, old_logprobs_N: Tensor, tally: TokenTally
+    ) -> None:
+        """Add what is reported of a micro-batch, whatever its loss is made of."""
         mismatch = rollout_mismatch(old_logprobs_N, batch.rollout_logprobs_N)
         tally.add(
-            loss=loss_N.sum(),
             clip_fraction=policy.clipped_N.sum(),
             entropy=scores.entropy_N.sum(),
             rollout_kl=mismatch.kl_sum,
@@ -107,7 +101,15 @@ class Objective:
         )
         ratio_max = policy.ratio_N.max() if len(policy.ratio_N) else policy.ratio_N.new_zeros(())
         tally.raise_to(ratio_max=ratio_max, rollout_ratio_max=mismatch.ratio_max)
-        return loss_N.sum()
+
+    def _divergence(self, batch: MicroBatch, scores: TokenScores, old_logprobs_N: Tensor) -> Tensor:
+        if batch.reference_logprobs_N is None:
+            raise ValueError(
+                f"actor: `algorithm.kl_coefficient` is {self._config.kl_coefficient}, and nobody has given the reference's "
+                "log-probabilities; give them as `TokenInputs.ref_logprobs`"
+            )
+        measured_N = old_logprobs_N if self._config.kl_in_reward else scores.logprobs_N
+        return kl_estimate(measured_N, batch.reference_logprobs_N, self._config.kl_estimator)
 
     def _rollout_weights(self, batch: MicroBatch, old_logprobs_N: Tensor, tally: TokenTally) -> Tensor | None:
         """Return the importance weights of a micro-batch; None where the loss has none."""

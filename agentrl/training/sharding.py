@@ -31,10 +31,18 @@ class UpdateShard:
     """Of all groups, whoever trains on them: advantages are over whole groups."""
     items: list[TrainingItem]
     """`items[i]` belongs to the i-th trajectory that this rank is given."""
+    kl_coefficient: float | None = None
+    """Of this step, for a critic, since the actor keeps it; None: the config's."""
 
 
 def plan_update(
-    groups: Sequence[Group], *, step: int, num_ranks: int, num_mini_batches: int, share_prefixes: bool = True
+    groups: Sequence[Group],
+    *,
+    step: int,
+    num_ranks: int,
+    num_mini_batches: int,
+    share_prefixes: bool = True,
+    kl_coefficient: float | None = None,
 ) -> list[tuple[UpdateShard, list[TrajectoryRef]]]:
     """Divide the trajectories of a step over mini-batches and ranks; each is trained on exactly once.
 
@@ -76,6 +84,7 @@ def plan_update(
                 num_mini_batches=num_mini_batches,
                 group_rewards=rewards,
                 items=[item for item, _ in share],
+                kl_coefficient=kl_coefficient,
             ),
             [made for _, made in share],
         )

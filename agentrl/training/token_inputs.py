@@ -13,5 +13,9 @@ class TokenInputs:
     Example, of a trajectory with two sampled tokens: `TokenInputs(ref_logprobs=np.array([-0.1, -2.3], np.float32))`.
     """
 
+    old_logprobs: NDArray[np.float32] | None = None
+    """Of the actor before the update."""
     ref_logprobs: NDArray[np.float32] | None = None
     """Of the reference."""
+    values: NDArray[np.float32] | None = None
+    """Of the critic before the update: what it expects before each token is sampled."""

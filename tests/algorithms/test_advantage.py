@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.algorithms.advantage import ADVANTAGES, grpo, reinforce_plus_plus, rloo
+from agentrl.algorithms.advantage import ADVANTAGES, grpo, reinforce_plus_plus_baseline, rloo
 
 GROUPS = [torch.tensor([1.0, 0.0, 0.0, 1.0, 0.25]), torch.tensor([0.0, 0.0, 1.0])]
 
@@ -26,7 +26,7 @@ def test_rloo_subtracts_the_mean_of_the_others():
         assert advantages.tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("estimate", [rloo, reinforce_plus_plus])
+@pytest.mark.parametrize("estimate", [rloo, reinforce_plus_plus_baseline])
 def test_over_the_step_advantages_have_mean_0_and_deviation_1(estimate):
     advantages = torch.cat(estimate(GROUPS, normalise_by_std=True))
     assert advantages.mean().item() == pytest.approx(0.0, abs=1e-6)
@@ -35,7 +35,9 @@ def test_over_the_step_advantages_have_mean_0_and_deviation_1(estimate):
 
 def test_reinforce_plus_plus_keeps_the_proportions_between_groups_that_grpo_does_not():
     wide, narrow = torch.tensor([1.0, 0.0]), torch.tensor([0.6, 0.4])
-    ours, theirs = (estimate([wide, narrow], normalise_by_std=True) for estimate in (reinforce_plus_plus, grpo))
+    ours, theirs = (
+        estimate([wide, narrow], normalise_by_std=True) for estimate in (reinforce_plus_plus_baseline, grpo)
+    )
     assert (ours[0][0] / ours[1][0]).item() == pytest.approx(5.0)
     assert (theirs[0][0] / theirs[1][0]).item() == pytest.approx(1.0, rel=1e-4)
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.algorithm_schema import AlgorithmSection, RewardModelSection
 from agentrl.config.cluster_schema import ClusterSection, PoolSection
 from agentrl.config.layout import layout
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import ActorSection, AlgorithmSection, RolloutSection, RunConfig
+from agentrl.config.schema import ActorSection, RewardSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 
 POOLS = "pools: {main: {num_processes: 2}, aside: {processes_per_node: [1, 1]}}"
@@ -28,6 +29,26 @@ def test_without_pools_the_reference_lives_with_the_actor_and_engines_apart():
     assert [(one.role, one.num_processes, one.pool) for one in layout(config)] == [
         ("actor_ref", 4, None),
         ("rollout", 3, None),
+    ]
+
+
+def test_without_pools_a_critic_and_a_reward_model_live_with_the_actor():
+    config = RunConfig(
+        algorithm=AlgorithmSection(advantage="gae", kl_coefficient=0.1),
+        reward=RewardSection(model=RewardModelSection(path="judge")),
+    )
+    assert [one.role for one in layout(config)] == ["actor_ref_critic_reward", "rollout"]
+
+
+def test_a_critic_and_a_reward_model_go_with_the_actor_or_to_pools_of_their_own(tmp_path: Path):
+    models = ["algorithm.advantage=gae", "reward.model.path=y"]
+    together = load(tmp_path, "pools: {a: {num_processes: 2}}, roles: {actor_rollout_critic_reward: a}", *models)
+    assert [one.role for one in layout(together)] == ["actor_rollout_critic_reward"]
+    apart = load(tmp_path, f"{POOLS}, roles: {{actor_rollout: main, critic: aside, reward: aside}}", *models)
+    assert [(one.role, one.pool) for one in layout(apart)] == [
+        ("critic", "aside"),
+        ("reward", "aside"),
+        ("actor_rollout", "main"),
     ]
 
 
@@ -63,6 +84,8 @@ def test_the_numbers_of_ranks_and_engines_are_those_of_their_pools(tmp_path: Pat
         ),
         ("pools: {a: {num_processes: 1}}, roles: {actor: a}", "places no `rollout`; add it, alone or in a role"),
         ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_ref: a}", "places `ref`, and .*kl_coefficient` is 0"),
+        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_critic: a}", "places `critic`, and .*uses no values"),
+        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_reward: a}", "places `reward`, and .*path` is absent"),
         (
             "pools: {a: {num_processes: 1}}, roles: {actor_rollout_painter: a}",
             "names `painter`; .*`cluster.extra_roles`",
@@ -97,11 +120,25 @@ def test_a_reference_that_the_loss_asks_for_must_have_a_place(tmp_path: Path):
         load(tmp_path, cluster, "algorithm.kl_coefficient=0.1")
 
 
+@pytest.mark.parametrize(
+    ("component", "override"), [("critic", "algorithm.advantage=gae"), ("reward", "reward.model.path=y")]
+)
+def test_a_critic_or_reward_model_that_is_asked_for_must_have_a_place(tmp_path: Path, component: str, override: str):
+    cluster = "pools: {a: {num_processes: 2}}, roles: {actor_rollout: a}"
+    with pytest.raises(
+        ConfigError, match=f"places no `{component}`; add it, alone or in a role such as `actor_{component}`"
+    ):
+        load(tmp_path, cluster, override)
+
+
 def test_ranks_that_would_never_get_a_share_are_refused(tmp_path: Path):
     sizes = ["rollout.prompts_per_step=4", "actor.mini_batches_per_step=4", "algorithm.selection.keep=2"]
     load(tmp_path, "", "actor.num_workers=2", *sizes)
     with pytest.raises(ConfigError, match=r"1 groups .*of 2 trajectories .*fewer than the actor's 3 ranks"):
         load(tmp_path, "", "actor.num_workers=3", *sizes)
+    of_critic = ["algorithm.advantage=gae", "actor.mini_batches_per_step=1", "critic.mini_batches_per_step=4"]
+    with pytest.raises(ConfigError, match=r"`critic.mini_batches_per_step`.* fewer than the critic's 3 ranks"):
+        load(tmp_path, "", "actor.num_workers=3", *sizes, *of_critic)
 
 
 def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(tmp_path: Path):

@@ -11,18 +11,8 @@ from torch import Tensor
 from training_cases import alone, make_group
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.algorithms.advantage import ADVANTAGES
-from agentrl.algorithms.policy_loss import POLICY_LOSSES
-from agentrl.config.schema import (
-    ADVANTAGE_NAMES,
-    POLICY_LOSS_NAMES,
-    ActorSection,
-    AlgorithmSection,
-    ModelSection,
-    RolloutCorrectionSection,
-    RolloutSection,
-    RunConfig,
-)
+from agentrl.config.algorithm_schema import RolloutCorrectionSection
+from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
@@ -199,11 +189,6 @@ def test_aggregation_does_not_depend_on_the_packing(
     assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
     assert results[0][1] == pytest.approx(results[1][1], rel=1e-5)
     assert_same_way(results[0][2], results[1][2], start_weights)
-
-
-def test_the_config_knows_the_names_of_all_advantages_and_losses():
-    assert (*ADVANTAGES,) == ADVANTAGE_NAMES
-    assert (*POLICY_LOSSES,) == POLICY_LOSS_NAMES
 
 
 def test_a_loss_of_the_users_own_is_found_by_its_path(start: Start):

@@ -1,13 +1,11 @@
 """The gradient of one update is the same however its trajectories are divided, packed and scored."""
 
-import dataclasses
-import random
 from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
-from training_cases import alone, make_group, summary_of
+from training_cases import alone, step_groups
 from transformers import AutoModelForCausalLM
 
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
@@ -21,36 +19,9 @@ from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
 from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
-from agentrl.types import Group, TrajectoryRef
 
 RELATIVE = 1e-5
 """Of the norm of each weight's gradient: float32 sums in another order."""
-
-
-def step_groups() -> list[Group]:
-    """Three groups whose trajectories begin with their group's own prompt of 12 tokens."""
-    draws = random.Random(5)
-    groups = []
-    for number in range(3):
-        group = make_group(draws, f"p{number}", 5)
-        prompt = [draws.randrange(48) for _ in range(12)]
-        made = [
-            dataclasses.replace(
-                one.ref,
-                token_ids=prompt + one.ref.token_ids,
-                num_prompt_tokens=12,
-                response_mask=[0] * 12 + [1] + one.ref.response_mask[1:],
-                rollout_logprobs=[float("nan")] * 12 + [-2.0] + one.ref.rollout_logprobs[1:],
-            )
-            for one in group.trajectories
-        ]
-        groups.append(
-            Group(
-                prompt_id=group.prompt_id,
-                trajectories=[TrajectoryRef(summary=summary_of(one), ref=one) for one in made],
-            )
-        )
-    return groups
 
 
 def advantage_of(group: int, member: int) -> float:

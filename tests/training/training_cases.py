@@ -2,6 +2,7 @@
 
 import random
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,32 @@ def make_group(draws: random.Random, prompt_id: str, size: int) -> Group:
     """A group of recorded episodes of different lengths; every third one is right."""
     made = [make_trajectory(draws, index, prompt_id=prompt_id, length=draws.randrange(12, 40)) for index in range(size)]
     return Group(prompt_id=prompt_id, trajectories=[TrajectoryRef(summary=summary_of(one), ref=one) for one in made])
+
+
+def step_groups() -> list[Group]:
+    """Three groups whose trajectories begin with their group's own prompt of 12 tokens."""
+    draws = random.Random(5)
+    groups = []
+    for number in range(3):
+        group = make_group(draws, f"p{number}", 5)
+        prompt = [draws.randrange(48) for _ in range(12)]
+        made = [
+            replace(
+                one.ref,
+                token_ids=prompt + one.ref.token_ids,
+                num_prompt_tokens=12,
+                response_mask=[0] * 12 + [1] + one.ref.response_mask[1:],
+                rollout_logprobs=[float("nan")] * 12 + [-2.0] + one.ref.rollout_logprobs[1:],
+            )
+            for one in group.trajectories
+        ]
+        groups.append(
+            Group(
+                prompt_id=group.prompt_id,
+                trajectories=[TrajectoryRef(summary=summary_of(one), ref=one) for one in made],
+            )
+        )
+    return groups
 
 
 def summary_of(trajectory: Trajectory) -> TrajectorySummary:

@@ -1,0 +1,144 @@
+"""The part of the tree that says what is learnt: selection, advantages, losses, and the models that have a say in them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus_baseline")
+"""Those of a whole trajectory."""
+TOKEN_ADVANTAGE_NAMES = ("reinforce_plus_plus", "gae")
+POLICY_LOSS_NAMES = ("ppo", "gspo", "cispo")
+
+
+@dataclass(frozen=True)
+class SelectionSection:
+    """Which trajectories of a group are trained on."""
+
+    method: Literal["all", "resample_on_correct"] = "resample_on_correct"
+    """`resample_on_correct` is GRPO-RoC; `all` is plain GRPO."""
+    keep: int = 16
+    """Trajectories kept per group by `resample_on_correct`."""
+    positives: Literal["weighted", "sorted"] = "weighted"
+    """Draw correct trajectories by quality (the paper), or take the best in order (the released code)."""
+    min_positives: int = 1
+    """Correct trajectories kept at least, where there are that many."""
+    min_negatives: int = 1
+    """Wrong trajectories kept at least, where there are that many."""
+    drop_equal_reward: bool = True
+    """Drop groups whose rewards are all equal before the resampling; they carry no gradient."""
+    min_group_size: int = 2
+    """Groups with fewer scored trajectories are dropped."""
+    max_refill_rounds: int = 1
+    """Rounds of fresh prompts that replace dropped groups within a step."""
+
+
+@dataclass(frozen=True)
+class RolloutCorrectionSection:
+    """Importance weights for what the actor and the engine that sampled do not agree on: older weights, or other arithmetic."""
+
+    method: Literal["none", "truncate", "mask"] = "none"
+    """`truncate` multiplies the loss by the ratio of actor and engine, at most `max_ratio`; `mask`, by the ratio where it lies
+    between `min_ratio` and `max_ratio`, by 0 elsewhere.
+    """
+    level: Literal["token", "trajectory"] = "token"
+    """Ratios of single tokens, or the geometric mean over a trajectory for all of its tokens."""
+    min_ratio: float = 0.5
+    """Lower bound, for `mask` only."""
+    max_ratio: float = 2.0
+    """Upper bound."""
+
+
+@dataclass(frozen=True)
+class AlgorithmSection:
+    """From rewards to a loss."""
+
+    selection: SelectionSection = field(default_factory=SelectionSection)
+    """Which trajectories of a group are trained on."""
+    advantage: str = "grpo"
+    """Per trajectory: `grpo` (the group's mean is the baseline), `rloo` (the mean of the others),
+    `reinforce_plus_plus_baseline` (deviation of the whole step), or a function of your own by import path
+    (`agentrl.algorithms.advantage`). Per token: `reinforce_plus_plus` (discounted rewards), `gae` (a critic is the baseline),
+    or an object of your own by import path (`agentrl.algorithms.token_advantage`).
+    """
+    normalise_by_std: bool = True
+    """Divide advantages by their standard deviation: of the group (`grpo`), or of the step; Dr. GRPO does not. Those per token
+    are centred on the mean of the step as well.
+    """
+    discount: float = 1.0
+    """What the reward of the next token counts at this one, for advantages per token."""
+    gae_lambda: float = 1.0
+    """0 trusts the critic alone, 1 the rewards alone, for `gae`."""
+    policy_loss: str = "ppo"
+    """`ppo`, `gspo` (one ratio per trajectory), `cispo` (clipped weights), or the import path of a function of your own
+    (`agentrl.algorithms.policy_loss`).
+    """
+    aggregation: Literal["token_mean", "trajectory_mean", "fixed_length"] = "token_mean"
+    """What tokens count in the loss of a mini-batch: all the same; each trajectory the same; or all divided by
+    `rollout.max_response_tokens` per trajectory (Dr. GRPO).
+    """
+    clip_ratio_low: float = 0.2
+    """Lower PPO clip: ratios below 1 - this are clipped."""
+    clip_ratio_high: float = 0.28
+    """Upper PPO clip: ratios above 1 + this are clipped (clip-higher)."""
+    clip_ratio_dual: float = 0.0
+    """Ratio from which on a negative advantage weighs no more (dual clip, usually 3); 0 sets no such bound."""
+    kl_coefficient: float = 0.0
+    """Weight of the KL term against the frozen starting policy; 0 builds no reference model."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where that term stands: in the loss, with its gradient, or as a cost of each token in the reward."""
+    kl_target: float = 0.0
+    """Nats per trajectory that the coefficient is adapted to after each step, from `kl_coefficient` on; 0 keeps it."""
+    kl_horizon: int = 10_000
+    """Trajectories over which it adapts: at the greatest error, by a factor of e^0.2."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How that divergence is estimated from the sampled tokens; `k2` and `k3` have useful gradients."""
+    entropy_coefficient: float = 0.0
+    """Weight of the mean entropy, which is added to what is maximised."""
+    rollout_correction: RolloutCorrectionSection = field(default_factory=RolloutCorrectionSection)
+    """Whether tokens count by how likely the actor is to write what the engine sampled; right where `rollout.max_staleness`
+    is above 0.
+    """
+
+    @property
+    def kl_in_reward(self) -> bool:
+        """Whether the reward has a cost of the distance from the reference in it."""
+        return self.kl_coefficient > 0 and self.kl_in == "reward"
+
+
+@dataclass(frozen=True)
+class CriticSection:
+    """The model that learns what reward is still to come: for `algorithm.advantage: gae`."""
+
+    path: str | None = None
+    """Hugging Face folder that its backbone starts from; absent: `model.path`. Its head starts at zero."""
+    learning_rate: float = 1e-5
+    """AdamW learning rate after warm-up; constant."""
+    warmup_steps: int = 20
+    """Updates over which the learning rate rises linearly."""
+    weight_decay: float = 0.01
+    """AdamW weight decay."""
+    adam_beta1: float = 0.9
+    """AdamW first-moment decay."""
+    adam_beta2: float = 0.999
+    """AdamW second-moment decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are clipped to this global norm."""
+    mini_batches_per_step: int = 1
+    """Optimiser updates made from the trajectories of one step."""
+    max_tokens_per_micro_batch: int = 16384
+    """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""
+    value_clip: float = 0.5
+    """How far a value may move in one step, in units of the reward; 0 sets no bound."""
+
+
+@dataclass(frozen=True)
+class RewardModelSection:
+    """A model that scores trajectories, beside the reward or in its place."""
+
+    path: str | None = None
+    """Hugging Face folder of a sequence classifier with one label; absent: there is no such model."""
+    weight: float = 1.0
+    """Its share of what is trained on: `reward.weight` x reward + this x score."""
+    activation: Literal["none", "sigmoid"] = "none"
+    """What is done to its output: `sigmoid` makes a probability of it."""
+    max_tokens_per_micro_batch: int = 16384
+    """Packed tokens of one forward pass on one rank."""

@@ -1,0 +1,61 @@
+"""The reward model on one rank: a sequence classifier that reads whole trajectories."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from agentrl.training.balance import Packing
+from agentrl.training.batch import empty_tokens, fill_up, plan_rows
+from agentrl.training.model import decoder_layers, load_classifier
+from agentrl.training.role import RoleContext
+from agentrl.training.scalar_model import classifier_model, whole_sequence
+from agentrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import RunConfig
+
+
+class RewardModel:
+    """Holds the weights of `reward.model.path` and never changes them; all ranks score in step."""
+
+    def __init__(self, config: "RunConfig", role: str) -> None:
+        """Take the settings; `setup` loads the model.
+
+        Raises:
+            ValueError: no model is named.
+        """
+        self._config = config.reward.model
+        if self._config.path is None:
+            raise ValueError(f"{role}: there is no reward model; name one in `reward.model.path`")
+        self._path = self._config.path
+        # What is scored stands at the end, so that only equal sequences would have anything in common.
+        self._packing = Packing(max_tokens=self._config.max_tokens_per_micro_batch, share_prefixes=False)
+        self._dtype: torch.dtype = getattr(torch, config.model.dtype)
+
+    def setup(self, context: RoleContext) -> None:
+        """Load the model and shard it.
+
+        Raises:
+            ConfigError: the folder holds no sequence classifier of one label.
+        """
+        self._parallel = context.parallel
+        self._model = classifier_model(load_classifier(self._path)).requires_grad_(False)
+        context.parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
+
+    @torch.no_grad()
+    def score(self, trajectories: Sequence[Trajectory]) -> list[float]:
+        """Return a score for each of this rank's trajectories, from its state at the last token; it may have none."""
+        sequences = [whole_sequence(trajectory.token_ids) for trajectory in trajectories]
+        plan = plan_rows(sequences, self._packing)
+        [num_rows] = self._parallel.max([len(plan.rows)])
+        rows = fill_up([plan.pack(row, sequences) for row in range(len(plan.rows))], empty_tokens(), int(num_rows))
+        outputs = [self._model(row.to(self._parallel.device)) for row in rows]
+        if self._config.activation == "sigmoid":
+            outputs = [output.sigmoid() for output in outputs]
+        found = {
+            index: score
+            for members, output in zip(plan.members, outputs, strict=False)  # the rest are empty rows
+            for index, score in zip(members, output.tolist(), strict=True)
+        }
+        return [found[index] for index in range(len(trajectories))]

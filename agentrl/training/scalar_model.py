@@ -1,0 +1,63 @@
+"""A decoder with one number per token on top: a critic, or a reward model.
+
+Letters in shapes: N scored tokens of a packed row.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from agentrl.errors import ConfigError
+from agentrl.training.batch import PackedTokens, TokenisedExample
+from agentrl.training.scoring import hidden_states
+
+
+class ScalarModel(nn.Module):
+    """A backbone of transformers and a linear head of one output."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
+        """Take both parts."""
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, tokens: PackedTokens) -> Tensor:
+        """Return `[N]` float32: what the head makes of the state at each scored token, its successor not seen."""
+        states_TW = hidden_states(self.backbone, tokens)
+        # A copy, because FSDP hooks its backward pass to what is returned, and warns of views.
+        return self.head(states_TW[tokens.scored_N]).squeeze(-1).float().clone()
+
+
+def value_model(causal_lm: PreTrainedModel) -> ScalarModel:
+    """Return a critic on the backbone of a language model; its head is zero, so that it expects nothing at first."""
+    backbone = cast(PreTrainedModel, causal_lm.base_model)
+    head = nn.Linear(backbone.config.get_text_config().hidden_size, 1)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    return ScalarModel(backbone, head).eval()
+
+
+def classifier_model(classifier: PreTrainedModel) -> ScalarModel:
+    """Return a sequence classifier of one label in the same form.
+
+    Raises:
+        ConfigError: it has more labels, or a head of another kind.
+    """
+    head = getattr(classifier, "score", None)
+    if not isinstance(head, nn.Linear) or head.out_features != 1:
+        raise ConfigError(
+            f"`reward.model.path`: {type(classifier).__name__} with {classifier.config.num_labels} labels; a reward model is a "
+            "decoder with a linear `score` of one label (`num_labels: 1`)"
+        )
+    return ScalarModel(classifier.base_model, head).eval()
+
+
+def whole_sequence(token_ids: list[int]) -> TokenisedExample:
+    """Return a sequence of which only the state at the last token is scored.
+
+    Packing leaves out the last token, which predicts nothing; here one more stands in its place.
+    """
+    return TokenisedExample(token_ids=[*token_ids, token_ids[-1]], response_mask=[0] * len(token_ids) + [1])

@@ -1,0 +1,91 @@
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from training_cases import alone, make_group
+from transformers import AutoModelForSequenceClassification
+
+from agentrl.config.algorithm_schema import RewardModelSection
+from agentrl.config.schema import ModelSection, RewardSection, RunConfig
+from agentrl.errors import ConfigError, RolloutError
+from agentrl.training.parallel import Parallel
+from agentrl.training.reward_model import RewardModel
+from agentrl.training.role import RoleContext
+from agentrl.training.scores import score_metrics, with_scores
+
+GROUP = make_group(random.Random(0), "p", 6)
+TRAJECTORIES = [made.ref for made in GROUP.trajectories]
+
+
+@pytest.fixture(scope="module")
+def classifier(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classifier")
+    torch.manual_seed(3)
+    AutoModelForSequenceClassification.from_pretrained(policy.path, num_labels=1).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def context() -> Iterator[RoleContext]:
+    parallel = Parallel(alone())
+    yield RoleContext(parallel=parallel)
+    parallel.close()
+
+
+def start(policy: ModelSection, context: RoleContext, section: RewardModelSection) -> RewardModel:
+    model = RewardModel(RunConfig(model=policy, reward=RewardSection(model=section)), "reward")
+    model.setup(context)
+    return model
+
+
+@pytest.mark.parametrize("max_tokens", [1, 64, 10_000])
+def test_scores_are_those_of_transformers(
+    policy: ModelSection, context: RoleContext, classifier: Path, max_tokens: int
+):
+    section = RewardModelSection(path=str(classifier), max_tokens_per_micro_batch=max_tokens)
+    plain = AutoModelForSequenceClassification.from_pretrained(classifier, attn_implementation="eager").eval()
+    plain.config.pad_token_id = None
+    with torch.no_grad():
+        expected = [plain(torch.tensor([one.token_ids])).logits.item() for one in TRAJECTORIES]
+    assert start(policy, context, section).score(TRAJECTORIES) == pytest.approx(expected, abs=1e-4)
+    assert max(expected) - min(expected) > 0.01
+
+
+def test_a_sigmoid_makes_probabilities(policy: ModelSection, context: RoleContext, classifier: Path):
+    plain, squashed = (
+        start(policy, context, RewardModelSection(path=str(classifier), activation=activation)).score(TRAJECTORIES)
+        for activation in ("none", "sigmoid")
+    )
+    assert squashed == pytest.approx([1 / (1 + math.exp(-score)) for score in plain], abs=1e-6)
+
+
+def test_a_rank_without_trajectories_scores_none(policy: ModelSection, context: RoleContext, classifier: Path):
+    assert start(policy, context, RewardModelSection(path=str(classifier))).score([]) == []
+
+
+def test_a_classifier_of_two_labels_is_refused(policy: ModelSection, context: RoleContext):
+    with pytest.raises(ConfigError, match=r"`reward\.model\.path`: Qwen3ForSequenceClassification with 2 labels"):
+        start(policy, context, RewardModelSection(path=policy.path))  # transformers' own default is 2
+
+
+def test_scores_and_rewards_are_weighed(policy: ModelSection):
+    scores = {made.summary.trajectory_id: 0.1 * index for index, made in enumerate(GROUP.trajectories)}
+    [weighed] = with_scores([GROUP], scores, reward_weight=0.5, score_weight=2.0)
+    assert weighed.rewards == pytest.approx([0.5 * reward + 0.2 * i for i, reward in enumerate(GROUP.rewards)])
+    assert [made.ref for made in weighed.trajectories] == TRAJECTORIES
+
+
+def test_a_score_that_is_not_finite_is_refused():
+    scores = {made.summary.trajectory_id: float("nan") for made in GROUP.trajectories}
+    with pytest.raises(RolloutError, match="`p/0` has the score nan"):
+        with_scores([GROUP], scores, reward_weight=1.0, score_weight=1.0)
+
+
+def test_the_margin_is_what_the_model_sees_of_the_reward():
+    scores = {made.summary.trajectory_id: 3.0 if made.summary.reward else 1.0 for made in GROUP.trajectories}
+    metrics = score_metrics([GROUP], scores)
+    assert metrics["reward_model/score_margin"] == 2.0
+    assert 1.0 < metrics["reward_model/score_mean"] < 3.0
