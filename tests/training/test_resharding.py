@@ -11,7 +11,9 @@ from two_ranks import StepResult, make_step, resume_rank, start_rank
 
 from agentrl.config.schema import ModelSection
 
-VARIES = {"actor/update_s", "actor/tokens_per_s", "actor/memory_bytes_max"}
+VARIES = {"actor/update_s", "actor/tokens_per_s", "actor/memory_bytes_max", "actor/mfu"}
+VARIES_WITH_RANKS = VARIES | {"actor/computed_tokens", "actor/attention_padding", "actor/rank_imbalance"}
+"""The last three say how the work was divided."""
 
 
 @dataclass
@@ -51,7 +53,7 @@ def test_on_two_ranks_it_makes_the_same_step_within_rounding(uninterrupted: Unin
     multiprocessing.spawn(resume_rank, args=arguments, nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
     resumed: StepResult = torch.load(uninterrupted.folder / "resumed0.pt", weights_only=False)
     expected = uninterrupted.second
-    for name in expected.metrics.keys() - VARIES:
+    for name in expected.metrics.keys() - VARIES_WITH_RANKS:
         assert resumed.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-4, abs=1e-6), name
     assert resumed.weights is not None
     assert expected.weights is not None
