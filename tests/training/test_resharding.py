@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import multiprocessing
-from training_cases import alone, free_port
+from training_cases import alone
 from two_ranks import StepResult, make_step, resume_rank, start_rank
 
 from agentrl.config.schema import ModelSection
+from agentrl.training.parallel import open_store
 
 VARIES = {"actor/update_s", "actor/tokens_per_s", "actor/memory_bytes_max", "actor/mfu"}
 VARIES_WITH_RANKS = VARIES | {"actor/computed_tokens", "actor/attention_padding", "actor/rank_imbalance"}
@@ -36,7 +37,8 @@ def uninterrupted(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_on_one_rank_it_makes_the_same_step_to_the_bit(uninterrupted: Uninterrupted, policy: ModelSection):
-    resume_rank(0, 1, free_port(), policy.path, str(uninterrupted.folder))
+    meeting = open_store("127.0.0.1")
+    resume_rank(0, 1, meeting.port, policy.path, str(uninterrupted.folder))
     resumed: StepResult = torch.load(uninterrupted.folder / "resumed0.pt", weights_only=False)
     expected = uninterrupted.second
     assert {k: v for k, v in resumed.metrics.items() if k not in VARIES} == {
@@ -49,7 +51,8 @@ def test_on_one_rank_it_makes_the_same_step_to_the_bit(uninterrupted: Uninterrup
 
 
 def test_on_two_ranks_it_makes_the_same_step_within_rounding(uninterrupted: Uninterrupted, policy: ModelSection):
-    arguments = (2, free_port(), policy.path, str(uninterrupted.folder))
+    meeting = open_store("127.0.0.1")
+    arguments = (2, meeting.port, policy.path, str(uninterrupted.folder))
     multiprocessing.spawn(resume_rank, args=arguments, nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
     resumed: StepResult = torch.load(uninterrupted.folder / "resumed0.pt", weights_only=False)
     expected = uninterrupted.second

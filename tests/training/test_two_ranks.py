@@ -4,11 +4,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, multiprocessing
-from training_cases import alone, free_port
+from training_cases import alone
 from transformers import AutoModelForCausalLM
 from two_ranks import StepResult, make_step, run_rank, start_rank
 
 from agentrl.config.schema import ModelSection
+from agentrl.training.parallel import open_store
 
 pytestmark = pytest.mark.timeout(600)  # two processes that load everything anew, on machines that do other work as well
 
@@ -36,7 +37,8 @@ class BothRuns:
 def runs(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> BothRuns:
     """The same two steps on one rank, here, and on two ranks, in processes of their own over gloo."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    multiprocessing.spawn(run_rank, args=(2, free_port(), policy.path, str(folder)), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
+    meeting = open_store("127.0.0.1")
+    multiprocessing.spawn(run_rank, args=(2, meeting.port, policy.path, str(folder)), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
     rank = start_rank(alone(), policy.path)
     one = [make_step(rank, step) for step in (1, 2)]
     rank.close()

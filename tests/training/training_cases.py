@@ -1,7 +1,6 @@
 """Tiny models and recorded trajectories for the tests of this folder; also imported by the processes that they start."""
 
 import random
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
 
 from agentrl.training.batch import TokenisedExample
-from agentrl.training.parallel import ParallelContext
+from agentrl.training.parallel import ParallelContext, open_store
 from agentrl.types import (
     Group,
     Termination,
@@ -123,11 +122,6 @@ def summary_of(trajectory: Trajectory) -> TrajectorySummary:
 
 
 def alone() -> ParallelContext:
-    """The only rank of a group."""
-    return ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=free_port())
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """The only rank of a group, which listens already."""
+    store = open_store("127.0.0.1")
+    return ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)

@@ -10,7 +10,7 @@ from training_cases import make_group
 
 from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection, RolloutSection, RunConfig, RunSection
 from agentrl.training.actor import Actor
-from agentrl.training.parallel import Parallel, ParallelContext
+from agentrl.training.parallel import Parallel, ParallelContext, Store
 from agentrl.training.reference import Reference
 from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
@@ -54,6 +54,12 @@ class Rank:
         self.parallel.close()
 
 
+def context_at(port: int, rank: int, world_size: int) -> ParallelContext:
+    """Return the place of a rank in a group that meets at `open_store` of the process that starts it."""
+    store = Store("127.0.0.1", port, is_master=False)
+    return ParallelContext(rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port, store=store)
+
+
 def start_rank(context: ParallelContext, policy: str) -> Rank:
     config = RunConfig(
         run=RunSection(seed=context.rank),
@@ -86,8 +92,7 @@ def make_step(rank: Rank, step: int) -> StepResult:
 
 def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
     """Train two steps with a checkpoint between them, export, and leave the results in `folder`."""
-    context = ParallelContext(rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port)
-    started = start_rank(context, policy)
+    started = start_rank(context_at(port, rank, world_size), policy)
     first = make_step(started, 1)
     started.actor.save(f"{folder}/checkpoint")
     second = make_step(started, 2)
@@ -98,8 +103,7 @@ def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) ->
 
 def resume_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
     """Go on from the checkpoint in `folder` with the second step, and leave the result there."""
-    context = ParallelContext(rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port)
-    resumed = start_rank(context, policy)
+    resumed = start_rank(context_at(port, rank, world_size), policy)
     resumed.actor.load(f"{folder}/checkpoint")
     torch.save(make_step(resumed, 2), Path(folder) / f"resumed{rank}.pt")
     resumed.close()
