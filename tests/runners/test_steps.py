@@ -43,7 +43,14 @@ class ScriptedRollouts:
         self.recorded: list[str] = []
 
     def start(
-        self, prompts: list[Prompt], *, step: int, samples_per_prompt: int, on_finished: Any, tasks: asyncio.TaskGroup
+        self,
+        prompts: list[Prompt],
+        *,
+        step: int,
+        samples_per_prompt: int,
+        extra_samples: int,
+        on_finished: Any,
+        tasks: asyncio.TaskGroup,
     ) -> list[asyncio.Task[Group]]:
         self.rolled_out += [prompt.prompt_id for prompt in prompts]
         groups = [self._group(prompt, samples_per_prompt, policy_version=step - 1) for prompt in prompts]
