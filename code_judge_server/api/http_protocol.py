@@ -14,6 +14,12 @@ _MAX_HEAD_BYTES = 64 * 1024
 _HEAD_TIMEOUT_S = 30.0
 _LEAST_READ_BYTES = 1024 * 1024
 """A peer that has not read so much of a reply after `write_timeout_s`, nor all of it, reads no more."""
+_MOST_PIPELINED = 16
+"""Requests of one connection that wait for the reply to an earlier one. Hardly any client sends one before it has its reply."""
+
+
+class _TooManyPipelinedError(Exception):
+    """Ends the parsing of what a connection has sent."""
 
 
 class HeadWithBody(asyncio.Transport):
@@ -52,10 +58,10 @@ class HeadWithBody(asyncio.Transport):
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Refuses a head (request line and headers) that is too large, and closes a connection whose head does not arrive, whose
-    reply is not read, that sends trailers without end, or that has to go for another.
+    reply is not read, that sends trailers or requests without end, or that has to go for another.
 
-    httptools itself collects headers and trailers without end, and uvicorn waits without end for a peer to read. Each server
-    has a subclass, with its own `open_connections`.
+    httptools itself collects headers and trailers without end; uvicorn waits without end for a peer to read, and keeps whatever
+    requests come meanwhile, a hundred times their bytes. Each server has a subclass, with its own `open_connections`.
     """
 
     open_connections: OpenConnections
@@ -84,6 +90,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Expect no head any more."""
         self._forget_head()
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            self.transport.abort()
+            raise _TooManyPipelinedError  # the parser is to take no more of the same piece
         super().on_headers_complete()
         self.open_connections.begin(self)
         if self.scope["method"] != "HEAD" and not self.expect_100_continue:  # what is written first is a head then

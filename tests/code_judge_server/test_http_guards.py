@@ -202,3 +202,23 @@ def test_a_chunked_body_with_a_trailer_is_read(judge: JudgeProcess) -> None:
             time.sleep(0.01)
         client.sendall(b"0\r\nchecksum: none\r\n\r\n")
         assert b'"stdout":"42\\n"' in client.recv(10_000)
+
+
+def test_a_client_that_does_not_wait_for_replies_gets_them_in_order(judge: JudgeProcess) -> None:
+    paths = [b"/ping", b"/v1/ready"] * 5
+    heads = [b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path for path in paths]
+    heads.append(b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    replies = b"".join(_reply(judge, b"".join(heads))).split(b"HTTP/1.1 200 OK")
+    assert [reply.rpartition(b"\r\n")[2] for reply in replies[1:]] == [b'"pong"', b'"ready"'] * 5 + [b'"pong"']
+
+
+def test_requests_without_end_close_the_connection_and_take_no_memory(judge: JudgeProcess) -> None:
+    before = psutil.Process(judge.process.pid).memory_info().rss
+    with connection(judge) as client:
+        flood = b"GET /nothing HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n" * 10_000
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                client.sendall(flood)
+            pytest.fail("sixty megabytes of requests were taken")
+    assert psutil.Process(judge.process.pid).memory_info().rss - before < 8 * 2**20
+    assert judge.http.get("/ping").status_code == 200
