@@ -143,7 +143,7 @@ async def test_what_is_too_large_to_bring_back_is_left_out(tmp_path: Path) -> No
 
 async def test_limits_are_lowered_to_the_maxima_and_echoed(tmp_path: Path) -> None:
     async with judge_in_process(
-        tmp_path, max_cpu_time_s=2, default_cpu_time_s=1, max_memory_mb=128, max_tasks=32
+        tmp_path, max_cpu_time_s=2, default_cpu_time_s=1, max_wall_time_s=20, max_memory_mb=128, max_tasks=32
     ) as judge:
         asked = {"cpu_time_s": 100, "memory_bytes": 64 << 20, "disk_bytes": 4096}
         named = (await judge.verdict(code="", limits=asked)).limits
