@@ -4,7 +4,7 @@ Expected outputs stay on this side: the program that is judged never has them, o
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from code_judge_server.judging.checkers import output_matches
@@ -56,13 +56,21 @@ class Judge:
         self._max_reply_chars = max_reply_chars
         self._max_collect_bytes = max_collect_bytes
 
-    async def judge(self, submission: Submission, *, queue_time_s: float, spent: Spent | None = None) -> Verdict:
+    async def judge(
+        self,
+        submission: Submission,
+        *,
+        queue_time_s: float,
+        spent: Spent | None = None,
+        between_tests: Callable[[], Awaitable[None]] | None = None,
+    ) -> Verdict:
         """Run a submission, whose language is one of ours, and return its verdict; cancelling the call kills what runs.
 
         Args:
             submission: What to judge.
             queue_time_s: What it has waited.
             spent: Tells meanwhile what its runs have used.
+            between_tests: Awaited after each test case but the last, with nothing running.
         """
         limits = self._limits.effective(submission.limits)
         try:
@@ -73,7 +81,8 @@ class Judge:
                 time_limit_s=submission.limits.compile_time_s,
             )
             checker = await self._program_checker(submission)
-            runs = await self._run_tests(submission, program, limits, checker, spent or Spent())
+            runs = _Runs(spent=spent or Spent(), between_tests=between_tests)
+            await self._run_tests(submission, program, limits, checker, runs)
         except CompileError as error:
             return self._compile_error(submission, error, queue_time_s=queue_time_s)
         except CheckerFailedError as error:
@@ -141,12 +150,13 @@ class Judge:
         program: Program,
         limits: JobLimits,
         checker: ProgramChecker | None,
-        spent: Spent,
-    ) -> "_Runs":
+        runs: "_Runs",
+    ) -> None:
         tests = submission.tests or [TestCase(stdin=submission.stdin, expected_output=submission.expected_output)]
         job_limits = with_room_for(limits, program.files)
-        runs = _Runs()
-        for test in tests:
+        for number, test in enumerate(tests):
+            if number > 0 and runs.between_tests is not None:
+                await runs.between_tests()
             outcome = await self._executor.execute(
                 Job(
                     argv=program.argv,
@@ -156,10 +166,10 @@ class Judge:
                     preload=program.preload,
                     collect=tuple(submission.collect),
                     collect_bytes=self._max_collect_bytes if submission.collect else 0,
-                    spent=spent,
+                    spent=runs.spent,
                 )
             )
-            spent.by_ended_s += outcome.cpu_time_s
+            runs.spent.by_ended_s += outcome.cpu_time_s
             status = await _status(submission.checker, test, outcome, checker)
             if not runs.failed:
                 runs.decisive = run_result(outcome, status, max_chars=self._max_reply_chars)
@@ -168,7 +178,6 @@ class Judge:
             runs.add(outcome)
             if runs.failed and submission.stop_at_first_failure:
                 break
-        return runs
 
     def _verdict(self, submission: Submission, program: Program, runs: "_Runs", *, queue_time_s: float) -> Verdict:
         assert runs.decisive is not None  # there is one test case at least
@@ -220,6 +229,8 @@ async def _status(rules: Checker, test: TestCase, outcome: Outcome, checker: Pro
 class _Runs:
     """The runs of a submission so far; their whole outputs are not kept."""
 
+    spent: Spent
+    between_tests: Callable[[], Awaitable[None]] | None
     decisive: RunResult | None = None
     """The first that failed, or else the last."""
     of_tests: list[RunResult] = field(default_factory=list)

@@ -55,8 +55,8 @@ class FairQueue:
     def __len__(self) -> int:
         return self._num_waiting
 
-    def push(self, run: QueuedRun) -> None:
-        """Let a run wait."""
+    def push(self, run: QueuedRun, *, first: bool = False) -> None:
+        """Let a run wait; `first`: before all others of its client."""
         client = self._clients.get(run.client)
         if client is None:
             client = self._clients[run.client] = _Client()
@@ -65,6 +65,7 @@ class FairQueue:
             client.used_s = max(client.used_s, self._virtual_time_s)
             client.entry = None  # one that is left says less
         client.waiting[run] = None
+        client.waiting.move_to_end(run, last=not first)
         client.waiting_units[run.kind] += run.num_units
         self._num_waiting += 1
         self._enter_heap(run.client, client)

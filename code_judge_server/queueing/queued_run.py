@@ -40,6 +40,12 @@ class QueuedRun:
     task: asyncio.Task[Verdict] | None = None
     """Absent while it waits."""
     started_at: float = 0.0
+    turn_began_at: float = 0.0
+    """Since when it has its slot; later than `started_at` where it gave way to others in between."""
+    slot_time_s: float = 0.0
+    """Of the turns that it has had."""
+    next_turn: asyncio.Future[None] | None = None
+    """While it gives way: done when it has a slot again."""
     spent: Spent = field(default_factory=Spent)
     """What its programs use while they run."""
     charged_s: float = 0.0

@@ -27,7 +27,8 @@ class JudgeFailedError(Exception):
 class Scheduler:
     """Judges `num_slots` runs at once, and up to `total_slots` while programs sleep, for they leave their cores to others.
 
-    There is a task for each run that is being judged, and none for those that wait.
+    There is a task for each run that is being judged, and none for those that wait. A run of many test cases gives way between
+    them: what is running delays other clients by one program, and not by a thousand.
 
     Args:
         judge: What judges a run whose turn it is.
@@ -60,6 +61,7 @@ class Scheduler:
         self._running_units: Counter[str] = Counter()
         self._num_running_of: Counter[str] = Counter()
         """By client."""
+        self._num_giving_way = 0
         self._sleeper_poll: asyncio.TimerHandle | None = None
 
     @property
@@ -115,25 +117,62 @@ class Scheduler:
         self._num_running_of[run.client] += 1
         self._running_units[run.kind] += run.num_units
         self.room.give_back(run.client, 1)
-        run.started_at = time.monotonic()
+        run.turn_began_at = time.monotonic()
+        if run.next_turn is not None:
+            self._go_on(run, run.next_turn)
+            return
+        run.started_at = run.turn_began_at
         waited_s = run.started_at - run.entered_at
         run.task = asyncio.create_task(
-            self._judge.judge(run.submission, queue_time_s=waited_s, spent=run.spent)
+            self._judge.judge(
+                run.submission, queue_time_s=waited_s, spent=run.spent, between_tests=partial(self._give_way, run)
+            )
             if run.work is None
             else run.work(waited_s, run.spent)
         )
         run.task.add_done_callback(partial(self._ended, run))
 
-    def _ended(self, run: QueuedRun, task: asyncio.Task[Verdict]) -> None:
-        run_time_s = time.monotonic() - run.started_at
+    async def _give_way(self, run: QueuedRun) -> None:
+        """Let a run, between two programs, wait for its client's next turn, if another client waits for one.
+
+        A run that gives way holds its program and its results: so not more of them do than there are slots.
+        """
+        if not self._waiting or self._waiting.next_client() == run.client or self._num_giving_way >= self._total_slots:
+            return
+        self._leave_slot(run)
+        self._num_giving_way += 1
+        run.next_turn = asyncio.get_running_loop().create_future()
+        next_turn = run.next_turn
+        self.room.take(run.client, 1)
+        self._waiting.push(run, first=True)
+        self._fill_slots()
+        await next_turn
+
+    def _go_on(self, run: QueuedRun, next_turn: asyncio.Future[None]) -> None:
+        self._num_giving_way -= 1
+        run.next_turn = None
+        if not next_turn.done():  # else it was given up a moment ago, and is about to end
+            next_turn.set_result(None)
+
+    def _leave_slot(self, run: QueuedRun) -> None:
+        turn_s = time.monotonic() - run.turn_began_at
+        run.slot_time_s += turn_s
         self.num_running -= 1
         self._num_running_of[run.client] -= 1
         if not self._num_running_of[run.client]:
             del self._num_running_of[run.client]
         self._running_units[run.kind] -= run.num_units
-        self._waiting.ended(run, run_time_s)
+        self._waiting.ended(run, turn_s)
+
+    def _ended(self, run: QueuedRun, task: asyncio.Task[Verdict]) -> None:
+        if run.next_turn is None:
+            self._leave_slot(run)
+        else:  # it was given up while it gave way
+            self._num_giving_way -= 1
+            self._waiting.remove(run)
+            self.room.give_back(run.client, 1)
         if not task.cancelled() and task.exception() is None:
-            self._run_times.learn(run, run_time_s)
+            self._run_times.learn(run, run.slot_time_s)
             self._on_end(run, task.result())
         else:
             self._on_end(run, None)

@@ -29,6 +29,16 @@ def test_one_client_is_served_first_come_first_served(queue: FairQueue) -> None:
         queue.pop()
 
 
+def test_a_run_that_comes_back_is_the_next_of_its_client(queue: FairQueue) -> None:
+    runs = [a_run("a", str(number)) for number in range(3)]
+    for run in runs:
+        queue.push(run)
+    assert queue.pop() is runs[0]
+    queue.ended(runs[0], 0.1)
+    queue.push(runs[0], first=True)
+    assert [queue.pop() for _ in range(3)] == runs
+
+
 def test_the_single_run_of_one_client_does_not_wait_for_the_thousand_of_another(queue: FairQueue) -> None:
     for number in range(1000):
         queue.push(a_run("flood", str(number)))

@@ -10,7 +10,7 @@ from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 from code_judge_server.queueing.queue_errors import DrainingError, QueueFullError
 from code_judge_server.queueing.scheduler import JudgeFailedError
 from code_judge_server.queueing.verdict_size import without_outputs
-from code_judge_server.schemas import IsolationTier, Verdict, VerdictStatus
+from code_judge_server.schemas import IsolationTier, Submission, TestCase, Verdict, VerdictStatus
 
 
 @pytest.fixture
@@ -30,6 +30,67 @@ async def test_a_flood_of_one_client_does_not_delay_the_single_submission_of_ano
     assert executor.started.index("print single") <= 2
     assert len(await flood.all()) == 1001
     for batch in (flood, single):
+        batch.close()
+    assert queue.is_idle
+
+
+def of_many_tests(code: str, number: int) -> list[Submission]:
+    return [Submission(id=code, code=code, tests=[TestCase(stdin=str(index)) for index in range(number)])]
+
+
+async def test_a_submission_of_many_test_cases_gives_way_to_another_client(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    many = queue.take_in(of_many_tests("print many", 100), client="many")
+    own = queue.take_in(submissions("print own"), client="many")
+    single = queue.take_in(submissions("print single"), client="other")
+    assert [verdict.stdout for verdict in await single.all()] == ["print single"]
+    assert executor.started == ["print many", "print single"]
+    (verdict,) = await many.all()
+    assert (verdict.status, len(verdict.tests)) == (VerdictStatus.ACCEPTED, 100)
+    assert executor.started[2:101] == ["print many"] * 99
+    await own.all()
+    for batch in (many, own, single):
+        batch.close()
+    assert queue.is_idle
+
+
+async def test_no_more_submissions_give_way_than_there_are_slots(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    first, second = (queue.take_in(of_many_tests(f"print {name}", 3), client=name) for name in "ab")
+    await first.all()
+    await second.all()
+    assert executor.started == ["print a", *["print b"] * 3, *["print a"] * 2]
+
+
+async def test_what_is_given_up_while_it_gives_way_leaves_nothing_behind(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    for number in range(3):
+        many = queue.take_in(of_many_tests(f"print {number}", 3), client="many")
+        other = queue.take_in(submissions(f"hold {number}"), client="other")
+        await settle()
+        assert executor.started[-2:] == [f"print {number}", f"hold {number}"]
+        assert (queue.num_waiting, queue.num_running) == (1, 1)
+        many.close()
+        await settle()
+        assert (queue.num_waiting, queue.num_running) == (0, 1)
+        executor.release(f"hold {number}")
+        await other.all()
+        other.close()
+        await settle()
+        assert queue.is_idle
+    assert len(executor.started) == 6
+
+
+async def test_what_gives_way_when_the_server_stops_is_cancelled(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    many = queue.take_in(of_many_tests("print many", 3), client="many")
+    other = queue.take_in(submissions("hold"), client="other")
+    await settle()
+    queue.cancel_all()
+    assert [verdict.status for batch in (many, other) for verdict in await batch.all()] == [VerdictStatus.CANCELLED] * 2
+    await settle()
+    assert (queue.num_waiting, queue.num_running) == (0, 0)
+    for batch in (many, other):
         batch.close()
     assert queue.is_idle
 
