@@ -156,6 +156,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._bytes_without_body > _MAX_HEAD_BYTES and not self._in_head:
             self.transport.abort()  # there is a reply, or part of one, already
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: whoever can connect could fill the log, and what uvicorn advises would serve nobody here."""
+
     def _end_if_all_is_sent(self) -> None:
         if self.cycle is not None and self.cycle.response_complete and not self.flow.write_paused:
             self.open_connections.end(self)

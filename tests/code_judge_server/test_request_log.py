@@ -30,8 +30,11 @@ def test_every_request_that_was_judged_is_one_line_and_so_is_the_start(tmp_path:
         for path, body in REQUESTS.items():
             assert judge.http.post(path, json=body).status_code == 200, path
         assert judge.http.post("/run", json={}).status_code == 400
+        upgrade = {"Connection": "upgrade", "Upgrade": "websocket"}
+        assert judge.http.get("/ping", headers=upgrade).json() == "pong"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["num_slots"] > 0 for line in lines if line["message"].startswith("started: ")] == [True]
+    assert [line["message"] for line in lines if line["logger"].startswith("uvicorn")] == []
     requests = [line for line in lines if line["message"].startswith("/")]
     assert [line["message"].partition(":")[0] for line in requests] == list(REQUESTS)
     assert all(line["level"] == "info" and line["client"] == "127.0.0.1" and line["time_s"] > 0 for line in requests)
