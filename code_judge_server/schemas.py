@@ -306,7 +306,7 @@ class Verdict(RunResult):
 
     id: str
     queue_time_s: float = 0.0
-    """From the receipt of the request to the start."""
+    """From the receipt of the request to the start; without the time between test cases in which others had the slot."""
     compile_time_s: float = 0.0
     """Wall clock of the compiler, whether it ran for this submission or for an earlier one of the same source."""
     tests: list[RunResult] = []
