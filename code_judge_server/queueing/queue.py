@@ -284,7 +284,7 @@ class SubmissionQueue:
             queue_time_s=started_at - run.entered_at,
             explanation=explanation,
             cpu_time_s=run.spent.cpu_time_s,
-            wall_time_s=now - started_at,
+            wall_time_s=run.slot_time_until_s(now),
         )
 
 

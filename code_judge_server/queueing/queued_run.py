@@ -43,13 +43,18 @@ class QueuedRun:
     turn_began_at: float = 0.0
     """Since when it has its slot; later than `started_at` where it gave way to others in between."""
     slot_time_s: float = 0.0
-    """Of the turns that it has had."""
+    """Of the turns that have ended."""
     next_turn: asyncio.Future[None] | None = None
     """While it gives way: done when it has a slot again."""
     spent: Spent = field(default_factory=Spent)
     """What its programs use while they run."""
     charged_s: float = 0.0
     """Slot time that its client was charged with when it started."""
+
+    def slot_time_until_s(self, now: float) -> float:
+        """Return for how long it has had a slot, the turn that it has at `now` (of `time.monotonic`) included."""
+        has_slot = self.task is not None and self.next_turn is None
+        return self.slot_time_s + (now - self.turn_began_at if has_slot else 0.0)
 
     @property
     def kind(self) -> str:

@@ -83,11 +83,15 @@ async def test_what_is_given_up_while_it_gives_way_leaves_nothing_behind(executo
 
 async def test_what_gives_way_when_the_server_stops_is_cancelled(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
+    started_at = time.monotonic()
     many = queue.take_in(of_many_tests("print many", 3), client="many")
     other = queue.take_in(submissions("hold"), client="other")
     await settle()
     queue.cancel_all()
-    assert [verdict.status for batch in (many, other) for verdict in await batch.all()] == [VerdictStatus.CANCELLED] * 2
+    verdicts = [*await many.all(), *await other.all()]
+    assert [verdict.status for verdict in verdicts] == [VerdictStatus.CANCELLED] * 2
+    assert all(verdict.wall_time_s > 0 for verdict in verdicts)
+    assert sum(verdict.wall_time_s for verdict in verdicts) <= time.monotonic() - started_at  # there is one slot
     await settle()
     assert (queue.num_waiting, queue.num_running) == (0, 0)
     for batch in (many, other):
