@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import ray
+
 from agentrl.cluster.engine_handle import PackedEngine
 from agentrl.config.schema import RunConfig
 from agentrl.engine.base import Engine, EngineStats
@@ -54,6 +56,10 @@ class EngineWorker(PackedEngine):
     async def stats(self) -> EngineStats:
         """See `Engine.stats`."""
         return await self._engine.stats()
+
+    async def node_id(self) -> str:
+        """Return on which Ray node this process is."""
+        return ray.get_runtime_context().get_node_id()
 
     async def aclose(self) -> None:
         """See `Engine.aclose`."""

@@ -14,6 +14,7 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.engine_handle import EngineHandle
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.cluster.learner import Learner, WeightSync
+from agentrl.cluster.node_drain import leaving_draining_nodes
 from agentrl.cluster.role_groups import (
     SPARE_CALLS,
     Places,
@@ -78,12 +79,13 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
             learner = Learner(config, lambda: spawn_models(config, places))
             extra_roles = spawn_extra_roles(config, places)
             engines = EngineFleet(_engine_launcher(config, places, learner), num_engines=config.rollout.num_engines)
-            if "rollout" not in learner.groups:
+            live_alone = "rollout" not in learner.groups
+            if live_alone:
                 await all_of([learner.start(), engines.start()])
             else:  # the engine sizes its memory by what the models leave
                 await learner.start()
                 await engines.start()
-            async with contextlib.aclosing(engines):
+            async with contextlib.aclosing(engines), _moving_away(config, engines, live_alone=live_alone):
                 yield TrainingCluster(
                     config=config,
                     engines=engines,
@@ -103,7 +105,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
         place = ResourcePool(num_processes=1, num_gpus=num_gpus * gpus_per_engine(config))
         engines = EngineFleet(lambda index: spawn_engine(config, place, index), num_engines=config.rollout.num_engines)
         await engines.start()
-        async with contextlib.aclosing(engines):
+        async with contextlib.aclosing(engines), _moving_away(config, engines, live_alone=True):
             yield Cluster(config=config, engines=engines)
 
 
@@ -120,6 +122,15 @@ def _ray(config: RunConfig, num_cpus: float, *, temp_dir: Path, user_folder: Pat
         keep_logs_in=Path(config.run.dir, "ray_logs"),
     ):
         yield
+
+
+def _moving_away(
+    config: RunConfig, engines: EngineFleet, *, live_alone: bool
+) -> contextlib.AbstractAsyncContextManager[None]:
+    """Move engines off draining nodes; those that live with models go where these go, once their node is gone."""
+    if not live_alone:
+        return contextlib.nullcontext()
+    return leaving_draining_nodes(engines, patience_s=config.rollout.trajectory_timeout_s)
 
 
 def _engine_launcher(config: RunConfig, places: Places, learner: Learner) -> Callable[[int], WorkerHandle]:

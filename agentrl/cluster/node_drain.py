@@ -1,0 +1,100 @@
+"""Engines leave a node that is about to be taken away, while the run goes on.
+
+Ray calls such a node draining: a spot machine that has got its notice, `ray drain-node`, a cluster that shrinks. It starts
+nothing new there, and says by when the node is gone. A driver is not told: it has to look, by the call that Ray's own
+trainers use.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+
+import ray
+from ray._private.state import state
+from ray.exceptions import RayError
+
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.handles import WorkerHandle
+from agentrl.errors import AgentRLError
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 5.0
+_ANSWER_TIMEOUT_S = 5.0
+"""An engine that does not say where it is in time is asked again at the next look."""
+_MARGIN_S = 5.0
+"""By how much earlier than its node an engine is gone, so that its trajectories are moved in order."""
+
+
+def draining_nodes() -> dict[str, float]:
+    """Ask Ray; see `remaining_times_s`."""
+    deadlines_ms = state.get_draining_nodes()
+    if not deadlines_ms:
+        return {}
+    living = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    return remaining_times_s(deadlines_ms, living, now_s=time.time())
+
+
+def remaining_times_s(deadlines_ms: Mapping[str, int], living: Set[str], *, now_s: float) -> dict[str, float]:
+    """Return for how many seconds each draining node is still there, by its id.
+
+    Args:
+        deadlines_ms: when each is gone, since the epoch; 0 where Ray names no time, which gives infinity.
+        living: all nodes that are there. Where all of them drain there is nowhere to go, and none is named.
+        now_s: since the epoch.
+    """
+    if not living - deadlines_ms.keys():
+        return {}
+    return {node: at_ms / 1000 - now_s if at_ms else math.inf for node, at_ms in deadlines_ms.items()}
+
+
+@contextlib.asynccontextmanager
+async def leaving_draining_nodes(
+    engines: EngineFleet, *, patience_s: float, look: Callable[[], Mapping[str, float]] = draining_nodes
+) -> AsyncIterator[None]:
+    """Drain every engine whose node drains, for as long as the context lasts.
+
+    Args:
+        engines: each in a process that answers `node_id`, and that may be started anywhere.
+        patience_s: how long an engine may go on with what it has, where its node stays longer.
+        look: see `draining_nodes`.
+    """
+    watch = asyncio.create_task(_watch(engines, patience_s, look))
+    watch.add_done_callback(_note_bug)
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Mapping[str, float]]) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        try:
+            remaining_s = await asyncio.to_thread(look)
+        except RayError as error:
+            logger.warning("draining nodes: Ray does not say which there are: %s", error)
+            continue
+        if remaining_s:
+            places = await asyncio.gather(*map(_node_of, engines))
+            for index, node in enumerate(places):
+                if node is not None and node in remaining_s:
+                    engines.drain(index, within_s=max(0.0, min(patience_s, remaining_s[node] - _MARGIN_S)))
+
+
+async def _node_of(engine: WorkerHandle) -> str | None:
+    """Return on which node an engine is; None while it does not answer."""
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            return await engine.node_id()
+    except (TimeoutError, AgentRLError):
+        return None
+
+
+def _note_bug(watch: asyncio.Task[None]) -> None:
+    if not watch.cancelled() and (error := watch.exception()):
+        logger.error("draining nodes: nobody looks for them any more, which is a bug", exc_info=error)

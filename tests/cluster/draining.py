@@ -1,0 +1,114 @@
+"""A driver with an engine on a Ray node that drains: prints what it saw as JSON."""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+from ray._private.worker import global_worker
+from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
+
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.engine_handle import EngineHandle
+from agentrl.cluster.network import own_address
+from agentrl.cluster.node_drain import leaving_draining_nodes
+from agentrl.cluster.runtime import guarded_run
+from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.weight_sync.base import Transport, WeightSource
+
+
+class Engine:
+    """What an engine's worker answers here."""
+
+    def __init__(self, config: Any, role: str) -> None:
+        self._version = 0
+
+    async def start(self) -> None: ...
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        self._version = version
+
+    async def node_id(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+    async def describe(self) -> tuple[str, int]:
+        return own_address(), self._version
+
+
+class Ledger:
+    """Of engines on which nothing runs."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    def close(self, engine: int) -> None: ...
+
+    def reopen(self, engine: int) -> None:
+        self.opened.set()
+
+    async def emptied(self, engine: int) -> None: ...
+
+    def fail(self, error: Exception) -> None:
+        raise error
+
+
+def drain(node_id: str) -> None:
+    """Do what a spot machine's notice does."""
+    messages, driver = cast(Any, autoscaler_pb2), cast(Any, global_worker)
+    reason = messages.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline_ms = int(1000 * (time.time() + 600))
+    accepted, why = driver.gcs_client.drain_node(node_id, reason, "a test", deadline_ms)
+    assert accepted, why
+
+
+async def play(nodes: dict[str, str]) -> dict[str, Any]:
+    """Drain the node of an engine."""
+    place = ResourcePool(num_processes=1)
+
+    def launch(_: int) -> EngineHandle:
+        [engine] = spawn(Engine, place, {}, "engine", max_concurrency=4)
+        return EngineHandle.of(engine)
+
+    async def publish() -> WeightSource:
+        return WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=())
+
+    # The head has no room for the first process: it is filled.
+    [filler] = spawn(Engine, ResourcePool(num_processes=1, node_id=nodes["127.0.0.2"]), {}, "filler", max_concurrency=1)
+    await filler.start()
+    ledger, engines = Ledger(), EngineFleet(launch, num_engines=1)
+    await engines.start()
+    engines.report_to(ledger)
+    await engines.push(publish, version=7)
+    before, _ = await engines[0].describe()
+    filler.kill()
+    async with contextlib.aclosing(engines), leaving_draining_nodes(engines, patience_s=600):
+        drain(nodes["127.0.0.3"])
+        await ledger.opened.wait()
+        after, version = await engines[0].describe()
+        return {"before": before, "after": after, "version": version, "deaths": engines.take_num_deaths()}
+
+
+def main(temp_dir: Path) -> None:
+    """Start two nodes, play, and stop them."""
+    # Ray takes 127.0.0.1 for a mistake, and replaces it.
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    os.environ["RAY_TMPDIR"] = str(temp_dir)  # where `Cluster` notes its address; it does not make the usual folder
+    head = {**node, "node_ip_address": "127.0.0.2", "temp_dir": str(temp_dir / "ray")}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.add_node(**node, node_ip_address="127.0.0.3")
+    ray.init(address=cluster.address, _node_ip_address="127.0.0.2", log_to_driver=False)
+    try:
+        print(json.dumps(asyncio.run(play({n["NodeManagerAddress"]: n["NodeID"] for n in ray.nodes()}))), flush=True)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    with guarded_run() as folder:
+        main(folder)
