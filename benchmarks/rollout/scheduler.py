@@ -6,12 +6,13 @@ Eight simulated engines (`configs/simulate.yaml`) play 1, 64, 1,024 and, where a
 log-normal length, some prompts longer than others, tools of 0.05 to 5 s. Every schedule plays the same trajectories.
 
 - *ample* memory: makespan over the larger of the longest trajectory alone and all work at the engines' peak rate. No schedule
-  gets below 1.
+  gets below 1. The *bound* is a sharper one: what no schedule gets below that knows every length (`schedule_bounds`).
 - *scarce* memory (an eighth of what all would hold at their longest, room for one at least): the makespan of static
   assignment, where all trajectories enter at once and the engines preempt what does not fit, over that of admission by
   reservation, at the longest or by the lengths seen. *Recomputed* is the share of all computed tokens that the same engine had
-  computed for the same trajectory before. `--steps-before 1` measures the second step of a run, for which admission has
-  seen the lengths of the first.
+  computed for the same trajectory before. How much faster than static a schedule can be is bounded as well: with every length
+  known, with nothing computed twice, and by reservations at the longest. `--steps-before 1` measures the second step of a run,
+  for which admission has seen the lengths of the first.
 """
 
 import argparse
@@ -26,6 +27,12 @@ from agentrl.runners.simulate import Simulation, simulate
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.types import TrajectorySummary
 from benchmarks.judge import report
+from benchmarks.rollout.schedule_bounds import (
+    least_of_any_s,
+    least_with_reservations_s,
+    least_without_recomputation_s,
+    workload_of,
+)
 
 _SAMPLES_PER_PROMPT = 16
 _NUM_ENGINES = 8
@@ -81,20 +88,23 @@ def ample_row(size: int, prefill_ms: float) -> report.Row:
     """Return the row of one size where every trajectory fits."""
     simulation, loaded = play(size, kv_tokens=size * _LONGEST_TOKENS, admission="reserve_max", prefill_ms=prefill_ms)
     least_s = least_makespan_s(simulation, loaded.config)
+    bound_s = least_of_any_s(workload_of(simulation, loaded.config))
     return {
         "trajectories": size,
         "makespan s": simulation.makespan_s,
         "least s": least_s,
         "ratio": simulation.makespan_s / least_s,
+        "bound s": bound_s,
+        "over the bound": simulation.makespan_s / bound_s,
         "CPU ms per turn": 1000 * simulation.cpu_time_s / sum(s.num_turns for s in simulation.summaries),
     }
 
 
-def scarce_row(size: int, prefill_ms: float, *, num_steps_before: int) -> report.Row:
-    """Return the row of one size where few trajectories fit."""
+def scarce_rows(size: int, prefill_ms: float, *, num_steps_before: int) -> tuple[report.Row, report.Row]:
+    """Return the row of one size where few trajectories fit, and that of how much faster than static a schedule can be."""
     options: dict[str, Any] = {"prefill_ms": prefill_ms, "num_steps_before": num_steps_before}
     kv_tokens = max(_LONGEST_TOKENS, size * _LONGEST_TOKENS // _NUM_ENGINES // _SCARCITY)
-    static, _ = play(size, kv_tokens=kv_tokens, admission="reserve_max", static=True, **options)
+    static, loaded = play(size, kv_tokens=kv_tokens, admission="reserve_max", static=True, **options)
     row: report.Row = {"trajectories": size, "static s": static.makespan_s, "static recomputed": _recomputed(static)}
     for admission in ("reserve_max", "expected"):
         simulation, _ = play(size, kv_tokens=kv_tokens, admission=admission, **options)
@@ -103,7 +113,14 @@ def scarce_row(size: int, prefill_ms: float, *, num_steps_before: int) -> report
             f"{admission} faster": static.makespan_s / simulation.makespan_s,
             f"{admission} recomputed": _recomputed(simulation),
         }
-    return row
+    work = workload_of(static, loaded.config)
+    bounds: report.Row = {
+        "trajectories": size,
+        "any schedule": static.makespan_s / least_of_any_s(work),
+        "nothing computed twice": static.makespan_s / least_without_recomputation_s(work),
+        "lengths unknown, and all fit at their longest": static.makespan_s / least_with_reservations_s(work),
+    }
+    return row, bounds
 
 
 def _recomputed(simulation: Simulation) -> float:
@@ -123,13 +140,18 @@ def main() -> int:
     ample = [ample_row(size, options.prefill_ms) for size in options.sizes]
     report.print_table("ample memory: makespan over the least there can be", ample)
     scarce = [
-        scarce_row(size, options.prefill_ms, num_steps_before=options.steps_before)
+        scarce_rows(size, options.prefill_ms, num_steps_before=options.steps_before)
         for size in options.sizes
         if size >= 4 * _NUM_ENGINES
     ]
-    report.print_table("scarce memory: static assignment over admission by reservation", scarce)
+    played, bounds = [row for row, _ in scarce], [row for _, row in scarce]
+    if scarce:
+        report.print_table("scarce memory: static assignment over admission by reservation", played)
+        report.print_table(
+            "scarce memory: how many times faster than static assignment a schedule can be at most", bounds
+        )
     path: Path | None = options.json
-    report.write_json(path, {"ample": ample, "scarce": scarce})
+    report.write_json(path, {"ample": ample, "scarce": played, "scarce bounds": bounds})
     return 0
 
 

@@ -19,6 +19,7 @@ def test_trajectories_with_a_tool_that_blocks_are_played():
 def test_the_schedule_is_measured_against_what_no_schedule_beats():
     row = scheduler.ample_row(8, prefill_ms=0.06)
     assert row["ratio"] >= 1
+    assert row["over the bound"] >= 1
 
 
 def test_a_run_without_staleness_has_none_and_counts_the_weight_syncs():
