@@ -3,6 +3,9 @@
 Everything here is a function of what the driver knows once a step is over. The *places* of a step are as many trajectories as
 it had under way at once; its *place time* is their number times its length. An engine is idle to the extent that its places
 hold no request, be it that their trajectories wait for something else, or that they are empty.
+
+In a run that rolls out ahead (`overlaps`) the engines go on during updates, and the trajectories of a batch were under way in
+earlier steps too: there the place time is what they held their places for, and what counts besides is whether the actor waits.
 """
 
 import bisect
@@ -12,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from agentrl.types import TIME_PARTS, Group, TrajectoryRef, TrajectorySummary
 
 _BUSY_BELOW = 0.15
-"""Share of idle place time below which the engines are what a step waits for."""
+"""Share of idle place time below which the engines are what a step waits for, and of waiting below which the actor is."""
 
 _ROUNDING_S = 1e-6
 """By how much a place may seem to be taken before it was left."""
@@ -102,22 +105,22 @@ def num_places(summaries: Sequence[TrajectorySummary]) -> int:
     return most
 
 
-def place_shares(summaries: Sequence[TrajectorySummary], step: StepTime) -> dict[str, float]:
+def place_shares(summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool) -> dict[str, float]:
     """Return the shares of the place time of a step, which add up to 1.
 
-    The parts of the split that hold a place, `empty` (a place without a trajectory while the others roll out), `update` and
-    `weight_sync`, during which all places are idle.
+    The parts of the split that hold a place; unless rollouts overlap with updates also `empty` (a place without a trajectory
+    while the others roll out), `update` and `weight_sync`, during which all places are idle.
     """
-    places = num_places(summaries)
-    if not places or not step.total_s:
-        return {}
     held = [name for name in TIME_PARTS if name not in ("admission_wait_s", "tail_wait_s")]
     seconds: dict[str, float] = {
         name.removesuffix("_s"): sum(getattr(made.times, name) for made in summaries) for name in held
     }
-    seconds["empty"] = places * step.rollout_s - sum(seconds.values())
-    seconds["update"], seconds["weight_sync"] = places * step.update_s, places * step.weight_sync_s
-    return {name: spent_s / (places * step.total_s) for name, spent_s in seconds.items()}
+    if not overlaps:
+        places = num_places(summaries)
+        seconds["empty"] = places * step.rollout_s - sum(seconds.values())
+        seconds["update"], seconds["weight_sync"] = places * step.update_s, places * step.weight_sync_s
+    total_s = sum(seconds.values())
+    return {name: spent_s / total_s for name, spent_s in seconds.items()} if total_s else {}
 
 
 def advice(shares: dict[str, float]) -> str:
@@ -131,15 +134,26 @@ def advice(shares: dict[str, float]) -> str:
     return f"engines idle {idle_share:.0%}: {_WAYS_OUT[max(idle, key=idle.__getitem__)]}"
 
 
-def describe_step(number: int, summaries: Sequence[TrajectorySummary], step: StepTime) -> str:
+def advice_ahead(shares: dict[str, float], step: StepTime) -> str:
+    """Return the same for a run that rolls out ahead: where the actor hardly waits, nothing else makes its steps shorter."""
+    waits = step.rollout_s / step.total_s if step.total_s else 0.0
+    if waits < _BUSY_BELOW:
+        slower = "update" if step.update_s >= step.weight_sync_s else "weight_sync"
+        return f"actor waits {waits:.0%}: {_WAYS_OUT[slower]}"
+    return f"actor waits {waits:.0%}, {advice(shares)}"
+
+
+def describe_step(number: int, summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool) -> str:
     """Return the line of the log: the critical path of a step, and the advice."""
     path = critical_path(summaries)
     spent = {name: sum(getattr(made.times, name) for made in path) for name in TIME_PARTS if name != "admission_wait_s"}
-    spent |= {"update_s": step.update_s, "weight_sync_s": step.weight_sync_s}
+    shares = place_shares(summaries, step, overlaps=overlaps)
+    if overlaps:
+        total_s, line = sum(spent.values()), advice_ahead(shares, step)
+    else:
+        spent |= {"update_s": step.update_s, "weight_sync_s": step.weight_sync_s}
+        total_s, line = step.total_s, advice(shares)
     parts = sorted(spent.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name.removesuffix('_s').replace('_', ' ')} {time_s:.1f}" for name, time_s in parts[:4])
     names = " > ".join(made.trajectory_id for made in path[-3:])
-    return (
-        f"step {number:>4}  critical path {'... > ' if len(path) > 3 else ''}{names}: {shown} of {step.total_s:.1f} s; "
-        f"{advice(place_shares(summaries, step))}"
-    )
+    return f"step {number:>4}  critical path {'... > ' if len(path) > 3 else ''}{names}: {shown} of {total_s:.1f} s; {line}"

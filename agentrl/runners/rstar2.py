@@ -60,7 +60,7 @@ async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunS
     state = replace(state, accuracy=validation.get("validation/accuracy"))
     times = time_spent.metrics() | run.checkpoints.metrics()
     run.metrics.log(state.step, batch.metrics | actor_metrics | times | validation)
-    explain_time(state.step, batch, time_spent)
+    explain_time(state.step, batch, time_spent, overlaps=run.config.rollout.max_staleness > 0)
     await save(run, rollouts, state)
     run.progress.finish_step()
     return state

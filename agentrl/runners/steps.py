@@ -106,9 +106,9 @@ async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> B
     return Batch(groups=kept, summaries=seen, metrics=metrics, state=state)
 
 
-def explain_time(step: int, batch: Batch, spent: StepTime) -> None:
-    """Log in one line what decided how long a step took, and what to do about it."""
-    logger.info("%s", describe_step(step, batch.summaries, spent))
+def explain_time(step: int, batch: Batch, spent: StepTime, *, overlaps: bool) -> None:
+    """Log in one line what decided how long a step took, and what to do about it; rollouts may overlap with updates."""
+    logger.info("%s", describe_step(step, batch.summaries, spent, overlaps=overlaps))
 
 
 async def validate(run: Run, *, step: int) -> dict[str, float]:

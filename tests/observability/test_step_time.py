@@ -75,7 +75,7 @@ def test_places_are_counted_where_most_ran_at_once_and_a_place_is_handed_on_in_n
 
 
 def test_the_shares_of_the_place_time_add_up_to_one():
-    shares = place_shares(BATCH, STEP)
+    shares = place_shares(BATCH, STEP, overlaps=False)
     assert sum(shares.values()) == pytest.approx(1.0)
     place_time_s = 2 * 16.0
     assert shares["generate"] == pytest.approx(7.0 / place_time_s)
@@ -103,9 +103,39 @@ def test_the_advice_is_about_the_largest_idle_part_or_about_the_engines(shares: 
 
 
 def test_the_line_of_a_step_names_the_path_what_it_spent_and_the_advice():
-    line = describe_step(7, BATCH, STEP)
+    line = describe_step(7, BATCH, STEP, overlaps=False)
     assert "critical path a > c: generate 5.0, update 5.0, tool 4.0" in line
     assert "of 16.0 s; engines idle" in line
+
+
+def test_engines_that_go_on_during_updates_are_not_idle_for_them():
+    ahead = StepTime(rollout_s=4.0, update_s=5.0, weight_sync_s=1.0)
+    shares = place_shares(BATCH, ahead, overlaps=True)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["generate"] == pytest.approx(7.0 / 16.0)
+    assert not {"update", "weight_sync", "empty"} & shares.keys()
+    line = describe_step(7, BATCH, ahead, overlaps=True)
+    assert "critical path a > c: generate 5.0, tool 4.0, engine queue 1.0" in line
+    assert "of 10.0 s; actor waits 40%, engines idle 50%: the tools are the bottleneck" in line
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        (StepTime(rollout_s=1.0, update_s=8.0, weight_sync_s=1.0), "actor waits 10%: the update is the bottleneck"),
+        (
+            StepTime(rollout_s=1.0, update_s=4.0, weight_sync_s=5.0),
+            "actor waits 10%: the weight sync is the bottleneck",
+        ),
+    ],
+)
+def test_an_actor_that_hardly_waits_is_the_bottleneck_of_a_run_that_rolls_out_ahead(step: StepTime, line: str):
+    assert line in describe_step(7, BATCH, step, overlaps=True)
+
+
+def test_a_step_without_trajectories_is_described():
+    assert "no trajectory was made" in describe_step(7, [], STEP, overlaps=False)
+    assert "no trajectory was made" in describe_step(7, [], STEP, overlaps=True)
 
 
 def test_the_stages_of_a_step_are_metrics_that_add_up():

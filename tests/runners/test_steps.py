@@ -207,7 +207,12 @@ async def test_where_the_time_of_a_step_went_is_in_the_log(tmp_path: Path, caplo
     assert batch.metrics["time/trajectory_generate_s_mean"] == 0.0
     played = [replace(made, times=TimeSplit(generate_s=1.0), finished_at=1.0) for made in batch.summaries]
     with caplog.at_level("INFO"):
-        explain_time(1, replace(batch, summaries=played), StepTime(rollout_s=1.0, update_s=3.0, weight_sync_s=0.5))
+        explain_time(
+            1,
+            replace(batch, summaries=played),
+            StepTime(rollout_s=1.0, update_s=3.0, weight_sync_s=0.5),
+            overlaps=False,
+        )
     assert "the update is the bottleneck" in caplog.text
 
 
