@@ -274,12 +274,15 @@ class AgentLoopManager:
         return _given_up(next(attempts), FailureClass.WORKER, reason)
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
-        """Return what a worker measured; None if it died, and took that with it."""
+        """Return what a worker measured; None if it died, and took that with it. What blocked it goes into the run's log."""
         try:
-            return await worker.report()
+            report: WorkerReport = await worker.report()
         except WorkerDiedError:
             self._workers.note_death(worker)
             return None
+        if late := report.lag.describe():
+            logger.warning("%r: %s", worker, late)
+        return report
 
 
 @contextlib.asynccontextmanager

@@ -46,6 +46,14 @@ class Lag:
     blocked_by: str
     """`file:line function` of the call that blocked it longest; empty where there was none."""
 
+    def describe(self) -> str:
+        """Return a sentence for a person, or nothing where it was hardly late."""
+        if self.max_s <= _WARN_ABOVE_S:
+            return ""
+        return (
+            f"its event loop was late by {self.max_s:.2f} s at most: blocked by {self.blocked_by or 'no single call'}"
+        )
+
 
 class LoopLag:
     """Watches the loop that it is made on, until `stop`."""

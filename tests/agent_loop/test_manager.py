@@ -311,3 +311,18 @@ async def test_judge_figures_add_up_over_the_workers():
 async def test_prompts_that_are_too_long_are_named_before_anything_is_rolled_out():
     with pytest.raises(ConfigError, match=r"2 prompts are longer than 2048 tokens.*`p1` \(2999\), `p4` \(2999\)"):
         await make_manager([FakeWorker(), FakeWorker()]).check_prompts(PROMPTS)
+
+
+async def test_the_log_of_the_run_names_each_worker_that_was_late_and_what_blocked_it(caplog: pytest.LogCaptureFixture):
+    late, fine = FakeWorker(), FakeWorker()
+    lag = Lag(p99_s=0.1, max_s=1.5, blocked_by="my_tool.py:12 call")
+
+    async def report() -> WorkerReport:
+        return WorkerReport(lag=lag, judge=JudgeStats(), num_checks_given_up=0)
+
+    late.report = report  # type: ignore[method-assign]
+    metrics = await make_manager([late, fine]).metrics()
+    assert metrics["rollout/loop_lag_s_max"] == 1.5
+    [record] = caplog.records
+    assert repr(late) in record.getMessage()
+    assert "late by 1.50 s at most: blocked by my_tool.py:12 call" in record.getMessage()
