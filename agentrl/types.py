@@ -134,6 +134,8 @@ class ToolStatus(StrEnum):
     UNPARSABLE = "unparsable"
     UNKNOWN_TOOL = "unknown_tool"
     INVALID_ARGUMENTS = "invalid_arguments"
+    TOO_MANY_CALLS = "too_many_calls"
+    """The turn had more calls than are answered; this one was not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,7 +226,11 @@ class AgentLoopWorker:
         config = self._config
         threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model_path)
-        tools = ToolExecutor(build_tools(config.tools), timeout_s=config.rollout.tool_timeout_s)
+        tools = ToolExecutor(
+            build_tools(config.tools),
+            timeout_s=config.rollout.tool_timeout_s,
+            max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
+        )
         reward = build_reward(config.reward)
         await tools.start()
         try:

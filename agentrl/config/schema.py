@@ -158,6 +158,8 @@ class RolloutSection:
     """Assistant turns of one trajectory."""
     max_tool_response_tokens: int = 1024
     """A longer tool result is cut, and says so."""
+    max_tool_calls_per_turn: int = 16
+    """Further calls of one turn are refused, and count as failed: one trajectory cannot fill the judge's queue by itself."""
     tool_timeout_s: float = 30.0
     """Wall clock for one tool call, queueing included."""
     turn_timeout_s: float = 300.0

@@ -84,6 +84,7 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "rollout.max_prompt_tokens": rollout.max_prompt_tokens,
         "rollout.max_response_tokens": rollout.max_response_tokens,
         "rollout.max_tool_response_tokens": rollout.max_tool_response_tokens,
+        "rollout.max_tool_calls_per_turn": rollout.max_tool_calls_per_turn,
         "rollout.max_turns": rollout.max_turns,
         "rollout.simulated.kv_tokens": rollout.simulated.kv_tokens,
         "rollout.simulated.max_running": rollout.simulated.max_running,

@@ -55,7 +55,11 @@ async def _build_everything(tools: list[ToolConfig], reward: RewardSection, conf
     async with judge_for(tools, reward, replace(config.judge, placement="driver")) as judged:
         # Workers of an extra role come with Ray; what their tools ask of them has been looked at.
         here = [tool for tool in judged.tools if tool.class_name != WORKER_TOOL]
-        executor = ToolExecutor(build_tools(here), timeout_s=config.rollout.tool_timeout_s)
+        executor = ToolExecutor(
+            build_tools(here),
+            timeout_s=config.rollout.tool_timeout_s,
+            max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
+        )
         built = build_reward(judged.reward)
         await executor.start()
         try:

@@ -2,8 +2,8 @@
 
 Whose fault a failure is decides what becomes of it:
 
-- The policy's (a call that does not parse, an unknown tool, wrong arguments, no answer in time) is a `ToolResult` that
-  it reads.
+- The policy's (a call that does not parse, an unknown tool, wrong arguments, no answer in time, too many calls in a turn) is
+  a `ToolResult` that it reads.
 - The world's is a `RolloutError`, which passes through; an `OSError` (no connection, no answer) is taken for one.
 - The prompt's data is a `DataError`, which passes through. Any other exception becomes an `UnexplainedError`: it says nothing
   about the policy, and a fault that strikes one call in a million must not end a run.
@@ -43,14 +43,20 @@ _MAX_REASON_CHARACTERS = 300
 class ToolExecutor:
     """Runs calls against tools; one instance per worker serves many episodes at once."""
 
-    def __init__(self, tools: Mapping[str, Tool], *, timeout_s: float) -> None:
-        """Take the tools by name; `timeout_s` is the wall clock of one call, queueing included.
+    def __init__(self, tools: Mapping[str, Tool], *, timeout_s: float, max_calls_per_turn: int) -> None:
+        """Take the tools.
+
+        Args:
+            tools: by name.
+            timeout_s: wall clock of one call, queueing included.
+            max_calls_per_turn: what a turn calls beyond is refused.
 
         Raises:
             ToolError: a tool's parameters are no JSON schema.
         """
         self._tools = dict(tools)
         self._timeout_s = timeout_s
+        self._max_calls_per_turn = max_calls_per_turn
         self._validators = {name: _validator(tool.schema) for name, tool in self._tools.items()}
         self._threads = {name: ToolThread(name) for name, tool in self._tools.items() if _runs_user_code(tool)}
         self._abandoned: set[asyncio.Future[ToolResult]] = set()
@@ -90,9 +96,11 @@ class ToolExecutor:
             DataError: a tool cannot use what the prompt brings, or raised what it does not explain; likewise.
             ToolError: a tool breaks its contract.
         """
-        tasks = [asyncio.create_task(self._answer(call, episode, deadline)) for call in calls]
+        taken, surplus = calls[: self._max_calls_per_turn], calls[self._max_calls_per_turn :]
+        tasks = [asyncio.create_task(self._answer(call, episode, deadline)) for call in taken]
+        refusal = f"not run: only the first {self._max_calls_per_turn} calls of a turn are"
         try:
-            return tuple(await asyncio.gather(*tasks))
+            return (*await asyncio.gather(*tasks), *(_failure(ToolStatus.TOO_MANY_CALLS, refusal) for _ in surplus))
         finally:
             for task in tasks:
                 task.cancel()

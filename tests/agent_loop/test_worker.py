@@ -93,7 +93,11 @@ def make_worker(
     reward_timeout_s = 0.2 if reward and reward.get("slow") else 60.0
     config = WorkerConfig(
         model_path=model_path,
-        rollout=RolloutSection(max_response_tokens=200, max_retries=options.pop("max_retries", 2)),
+        rollout=RolloutSection(
+            max_response_tokens=200,
+            max_retries=options.pop("max_retries", 2),
+            max_tool_calls_per_turn=options.pop("max_tool_calls_per_turn", 16),
+        ),
         reward=RewardSection(class_name=f"{__name__}.ContainsAnswer", config=reward or {}, timeout_s=reward_timeout_s),
         tools=options.pop("tools", ()),
         run_seed=0,
@@ -242,6 +246,20 @@ async def test_a_tool_that_fails_is_tried_as_often_as_that_may_help(
     summary, _ = await worker.run(REQUEST, ScriptedEngine([call] * 3))
     assert [failure.failure_class for failure in summary.failures] == [failure_class] * num_tries
     assert (summary.termination is Termination.DATA_ERROR) == failure_class.is_data
+    await worker.aclose()
+
+
+async def test_calls_of_a_turn_beyond_the_configured_number_are_refused_and_count_as_failed(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    tools = (ToolConfig(class_name=f"{__name__}.FailingTool", config={}),)
+    worker = make_worker(model_path, tmp_path, tools=tools, max_tool_calls_per_turn=1)
+    call = '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>'
+    engine = ScriptedEngine([answer(tokenizer, call + call), answer(tokenizer, "42")])
+    request = replace(REQUEST, prompt=replace(REQUEST.prompt, extra={"database": "rows"}))
+    summary, trajectory = await worker.run(request, engine)
+    assert [result.status for result in trajectory.tool_results] == [ToolStatus.OK, ToolStatus.TOO_MANY_CALLS]
+    assert (summary.num_tool_calls, summary.num_failed_tool_calls) == (2, 1)
     await worker.aclose()
 
 

@@ -58,7 +58,7 @@ async def sleep_for_ever(_: dict[str, Any], __: Deadline) -> ToolResult:
 
 
 def executor(*tools: TestTool, timeout_s: float = 60.0) -> ToolExecutor:
-    return ToolExecutor({tool.schema.name: tool for tool in tools}, timeout_s=timeout_s)
+    return ToolExecutor({tool.schema.name: tool for tool in tools}, timeout_s=timeout_s, max_calls_per_turn=16)
 
 
 def call(call_id: str = "c", name: str = "tool", parse_error: str = "", **arguments: Any) -> ToolCall:
@@ -83,6 +83,22 @@ async def test_calls_run_at_once_and_are_answered_in_the_order_of_the_calls() ->
     assert [result.text for result in results] == ["0.3", "0.1", "0.2", "0.1"]
     for result in results:
         assert result.wall_time_s >= float(result.text) - 0.01
+
+
+async def test_calls_beyond_those_of_a_turn_are_not_run_and_say_so() -> None:
+    ran: list[int] = []
+
+    async def note(arguments: dict[str, Any], _: Deadline) -> ToolResult:
+        ran.append(arguments["number"])
+        return ok("done")
+
+    calls = [ToolCall(call_id=str(number), name="tool", arguments={"number": number}) for number in range(300)]
+    results = await executor(TestTool(note)).execute(calls, EPISODE, deadline=Deadline.after(60))
+    assert len(results) == 300
+    assert sorted(ran) == list(range(16))
+    assert {result.status for result in results[:16]} == {ToolStatus.OK}
+    assert {result.status for result in results[16:]} == {ToolStatus.TOO_MANY_CALLS}
+    assert results[-1].text == "failure: not run: only the first 16 calls of a turn are"
 
 
 async def test_a_call_that_does_not_parse_is_answered_with_the_reason() -> None:

@@ -76,7 +76,7 @@ class OldVerlTool(VerlTool):
 
 def build(name: str, schema: dict[str, Any] | None = SCHEMA) -> ToolExecutor:
     configs = [ToolConfig(class_name=f"{__name__}.{name}", config={"type": "native"}, tool_schema=schema)]
-    return ToolExecutor(build_tools(configs), timeout_s=5.0)
+    return ToolExecutor(build_tools(configs), timeout_s=5.0, max_calls_per_turn=16)
 
 
 def guess(*answers: str) -> list[ToolCall]:
