@@ -246,8 +246,10 @@ class AgentLoopManager:
             made = await self._run(attempts, engine)
             num_response_tokens = max(0, made.summary.num_tokens - num_prompt_tokens)
             ended_at = clock.now()
-            duration_s = ended_at - started_at
-            self._admission.learn(place, prompt_id, num_response_tokens=num_response_tokens, duration_s=duration_s)
+            if not made.summary.failures:  # of one that failed, most of the time may be that of other tries
+                self._admission.learn(
+                    place, prompt_id, num_response_tokens=num_response_tokens, duration_s=ended_at - started_at
+                )
             self._admission.heed_judge(place, made.summary)
         except EngineDeadError as error:
             self._engines.suspect(place.engine, engine, error)  # before the place is given to another

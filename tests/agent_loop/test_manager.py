@@ -326,3 +326,21 @@ async def test_the_log_of_the_run_names_each_worker_that_was_late_and_what_block
     [record] = caplog.records
     assert repr(late) in record.getMessage()
     assert "late by 1.50 s at most: blocked by my_tool.py:12 call" in record.getMessage()
+
+
+def test_what_a_trajectory_took_that_failed_says_nothing_about_its_prompt():
+    async def main() -> list[tuple[str, int]]:
+        worker = FakeWorker(delay_s=0.1)
+
+        def play(request: TrajectoryRequest) -> TrajectorySummary:
+            worker.delay_s = 10.0  # all but the first take longer
+            is_first = (request.prompt.prompt_id, request.sample_index) == ("p0", 0)
+            return summary_of(request, Termination.INFRA_ERROR if is_first else Termination.ANSWERED)
+
+        worker.play = play
+        manager = make_manager([worker], max_concurrent_trajectories=1, max_infra_error_share=1.0)
+        await manager.collect(PROMPTS[:2], step=1, samples_per_prompt=2, on_finished=lambda _: None)
+        return [(request.prompt.prompt_id, request.sample_index) for request, _ in worker.begun]
+
+    # Taken for a short prompt, `p0` would come last; nothing is known of it, so that it comes first.
+    assert run_in_virtual_time(main()) == [("p0", 0), ("p1", 0), ("p0", 1), ("p1", 1)]
