@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,20 +37,27 @@ def parts(attacked: AttackedJudge) -> list[psutil.Process]:
 
 
 def verdicts_while(attacked: AttackedJudge, number: int, signal_number: int) -> list[dict]:
-    """Judge two sleepers; signal one part of the judge while they run."""
-    verdicts: list[dict] = []
+    """Judge two sleepers; signal one part of the judge while they run.
 
-    def send() -> None:
+    On a crowded machine they may be over before both have been seen to run: then others are sent.
+    """
+    while True:
+        verdicts: list[dict] = []
         submissions = [{"id": uuid.uuid4().hex, "code": SLEEPER} for _ in range(2)]
-        verdicts.extend(attacked.server.judge_batch(submissions))
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    wait_until(lambda: len(parts(attacked)) >= sum(attacked.processes.values()) + 1 or not thread.is_alive())
-    with contextlib.suppress(psutil.NoSuchProcess):
-        parts(attacked)[number].send_signal(signal_number)
-    thread.join()
-    return verdicts
+        thread = threading.Thread(
+            target=lambda into, sent: into.extend(attacked.server.judge_batch(sent)), args=(verdicts, submissions)
+        )
+        thread.start()
+        family = parts(attacked)
+        while len(family) <= number and thread.is_alive():
+            time.sleep(0.02)
+            family = parts(attacked)
+        if number < len(family):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                family[number].send_signal(signal_number)
+        thread.join()
+        if number < len(family):
+            return verdicts
 
 
 def assert_all_is_built_again(attacked: AttackedJudge, after: str) -> None:
