@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 5.0
 _ANSWER_TIMEOUT_S = 5.0
-"""An engine that does not say where it is in time is asked again at the next look."""
+"""An engine that does not say in time where it is, is asked again at the next look."""
 _MARGIN_S = 5.0
 """By how much earlier than its node an engine is gone, so that its trajectories are moved in order."""
 
@@ -75,7 +75,7 @@ async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Map
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         try:
-            remaining_s = await asyncio.to_thread(look)
+            remaining_s = await _asked(look)
         except RayError as error:
             logger.warning("draining nodes: Ray does not say which there are: %s", error)
             continue
@@ -84,6 +84,16 @@ async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Map
             for index, node in enumerate(places):
                 if node is not None and node in remaining_s:
                     engines.drain(index, within_s=max(0.0, min(patience_s, remaining_s[node] - _MARGIN_S)))
+
+
+async def _asked(look: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
+    """Call `look` in a thread; where the watch ends meanwhile wait for it, as nobody may ask a Ray that shuts down."""
+    answer = asyncio.ensure_future(asyncio.to_thread(look))
+    try:
+        return await asyncio.shield(answer)
+    except asyncio.CancelledError:
+        await asyncio.wait({answer}, timeout=_ANSWER_TIMEOUT_S)
+        raise
 
 
 async def _node_of(engine: WorkerHandle) -> str | None:

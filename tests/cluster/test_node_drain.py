@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +150,27 @@ def test_where_ray_does_not_answer_it_is_asked_again():
         await asyncio.sleep(20)
 
     assert "open 1" in played(story).ledger.events
+
+
+def test_the_watch_ends_when_nobody_asks_ray_any_more():
+    may_answer, has_answered = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        loop, is_asked = asyncio.get_running_loop(), asyncio.Event()
+
+        def look() -> Mapping[str, float]:
+            loop.call_soon_threadsafe(is_asked.set)
+            may_answer.wait(60)
+            has_answered.set()
+            return {}
+
+        engines = EngineFleet(World().launch, num_engines=1)
+        async with leaving_draining_nodes(engines, patience_s=1.0, look=look):
+            await is_asked.wait()
+            loop.call_soon(may_answer.set)
+        assert has_answered.is_set()
+
+    run_in_virtual_time(main())
 
 
 def test_a_node_is_there_for_ever_where_no_time_is_named_and_none_is_left_where_all_drain():
