@@ -59,7 +59,7 @@ def test_the_critical_path_of_a_simulation_takes_all_of_its_time(simulation: Sim
 def test_places_and_shares_are_those_of_the_simulation(simulation: Simulation):
     assert num_places(simulation.summaries) == 2 * 12
     step = StepTime(rollout_s=simulation.makespan_s, update_s=0.0, weight_sync_s=0.0)
-    shares = place_shares(simulation.summaries, step)
+    shares = place_shares(simulation.summaries, step, overlaps=False)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert min(shares.values()) > -1e-9
 

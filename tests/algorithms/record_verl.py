@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from verl.trainer.ppo import core_algos
+from verl.trainer.ppo import core_algos  # pyright: ignore[reportMissingImports]
 
 BATCH, LENGTH = 6, 9
 

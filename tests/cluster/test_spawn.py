@@ -1,4 +1,5 @@
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,12 @@ async def test_a_file_beside_the_config_can_be_imported_in_every_worker(workers:
     assert await asyncio.gather(*(worker.import_user_code() for worker in workers)) == [42, 42]
 
 
-async def test_an_error_of_ours_comes_out_as_itself(workers: list[WorkerHandle]):
-    with pytest.raises(EngineError, match=r"^out of pages$"):
+async def test_an_error_of_ours_comes_out_as_itself_with_a_note_of_where_it_was_raised(workers: list[WorkerHandle]):
+    with pytest.raises(EngineError) as raised:
         await workers[0].fail_as_expected()
+    assert str(raised.value) == "out of pages"
+    [note] = raised.value.__notes__
+    assert re.match(r"(?s)raised in echo 0: .*in fail_as_expected", note)
 
 
 async def test_a_bug_comes_out_with_the_worker_and_its_traceback(workers: list[WorkerHandle]):
