@@ -96,7 +96,8 @@ class Supervisor:
             self._snapshots[message["snapshot"]] = Snapshot(result["pid"], ours)
         else:
             ours.close()
-        self._kill_all_but_snapshots()
+        if result is None or self._others():  # looking for them takes long where a crowd of them has left no memory
+            self._kill_others()
         _reap()
         _send(origin.channel, {"kind": "reap"})
         reaped = _receive(origin.channel)
@@ -122,19 +123,28 @@ class Supervisor:
             os._exit(0)
         return None
 
-    def _kill_all_but_snapshots(self) -> None:
-        kept = {_INIT, os.getpid(), *(snapshot.pid for snapshot in self._snapshots.values())}
-        while True:
-            others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in kept]
-            if not [pid for pid in others if _kill(pid)]:
-                return
+    def _kill_others(self) -> None:
+        # All but this and the first process stand still: a crowd that forks would leave no core to end it on.
+        os.kill(-1, signal.SIGSTOP)
+        while others := self._others():
+            for pid in others:
+                _signal(pid, signal.SIGKILL)
             time.sleep(_DEATH_POLL_S)
+        for snapshot in self._snapshots.values():
+            _signal(snapshot.pid, signal.SIGCONT)
+
+    def _others(self) -> list[int]:
+        """Return what lives in this job but the snapshots, the first process and this one."""
+        kept = {_INIT, os.getpid(), *(snapshot.pid for snapshot in self._snapshots.values())}
+        return [
+            int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in kept and _is_alive(name)
+        ]
 
     def _drop(self, number: int) -> None:
         snapshot = self._snapshots.pop(number, None)
         if snapshot is not None:
             snapshot.channel.close()
-            _kill(snapshot.pid)
+            _signal(snapshot.pid, signal.SIGKILL)
 
 
 def main() -> NoReturn:
@@ -265,16 +275,17 @@ def _reap() -> dict[int, int]:
     return statuses
 
 
-def _kill(pid: int) -> bool:
-    """Kill a process; return whether it was alive."""
+def _is_alive(pid: str) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
-            if stat.read().rpartition(") ")[2].startswith("Z"):
-                return False
-        os.kill(pid, signal.SIGKILL)
+            return not stat.read().rpartition(") ")[2].startswith("Z")
     except (OSError, ValueError):
         return False
-    return True
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        os.kill(pid, number)
 
 
 def _gone() -> Message:

@@ -70,6 +70,7 @@ class RunningCell:
         Raises:
             OSError: no memory or no descriptors are left, or the session is gone.
         """
+        self._slot.meter.restart()  # what was counted last is of the cell before
         self._usage_before = self._usage()
         self._oom_kills_before = self._slot.oom_kills()
         self._slot.peak.restart()
@@ -150,12 +151,12 @@ class RunningCell:
 
     def _look(self) -> None:
         try:
-            limits, usage = self._limits, self._usage()
+            limits, usage, oom_kills = self._limits, self._usage(), self._slot.oom_kills()
         except OSError:
             return  # its session was closed just now
         self._timer = self._loop.call_later(SAMPLE_INTERVAL_S, self._look)
         self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
-        if usage.memory_bytes > limits.memory_bytes:
+        if usage.memory_bytes > limits.memory_bytes or oom_kills > self._oom_kills_before:
             self.kill(Ending.MEMORY)
         elif usage.num_tasks > limits.max_tasks:
             self.kill(Ending.TASKS)

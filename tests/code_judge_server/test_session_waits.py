@@ -30,7 +30,7 @@ def test_the_deadline_of_a_cell_runs_while_it_waits_for_the_one_before(judge: Ju
     late = session.cell("1", deadline_s=0.3)
     assert not results
     assert late["status"] == "queue_timeout"
-    assert 0.3 <= late["queue_time_s"] < 4
+    assert 0.299 <= late["queue_time_s"] < 4  # the loop's timers count whole milliseconds
     thread.join()
 
 
