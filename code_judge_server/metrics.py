@@ -118,7 +118,7 @@ class _StateCollector(Collector):
         gauges = {
             "slots": (health.num_slots, "Programs that compute at once"),
             "running": (health.num_running, "Submissions that are being judged"),
-            "asleep": (load.num_asleep, "Programs that run but use hardly any CPU"),
+            "asleep": (load.num_asleep, "Programs that run, but neither use a core nor wait for one"),
             "queue_length": (health.queue_length, "Submissions that wait for a slot"),
             "queue_capacity": (health.queue_capacity, "Submissions that may wait"),
             "estimated_wait_seconds": (health.estimated_wait_s, "Wait of a submission of a new client that came now"),

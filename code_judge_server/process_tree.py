@@ -6,9 +6,11 @@ or ignored signal leads out of the tree, and "no child is left" means "nothing i
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
@@ -119,6 +121,25 @@ def usage(pids: list[int]) -> TreeUsage:
         pages += int(fields[21])
     cpu_time_s = sum(map(sum, ticks.values())) / _TICKS_PER_S
     return TreeUsage(cpu_time_s=cpu_time_s, memory_bytes=pages * _PAGE_BYTES, num_tasks=tasks, ticks=ticks)
+
+
+def any_runnable(pids: list[int], *, at_most: int) -> bool:
+    """Return whether a thread of `pids` computes or waits for a core, of the first `at_most` threads."""
+    return "R" in itertools.islice(_states(pids), at_most)
+
+
+def _states(pids: list[int]) -> Iterator[str]:
+    """Yield the state of each thread, as proc_pid_stat(5) has it."""
+    for pid in pids:
+        threads: list[str] = []
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            threads = os.listdir(f"/proc/{pid}/task")
+        for thread in threads:
+            with (
+                contextlib.suppress(FileNotFoundError, ProcessLookupError),
+                open(f"/proc/{pid}/task/{thread}/stat") as stat,
+            ):
+                yield stat.read().rpartition(") ")[2][:1]
 
 
 def proportional_memory_bytes(pids: list[int], *, enough: int) -> int:

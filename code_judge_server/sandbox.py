@@ -96,7 +96,7 @@ class ExecutorLoad:
     """What an executor is busy with at this moment."""
 
     num_asleep: int = 0
-    """Jobs that run, but have used hardly any CPU for a while: their cores are free for others."""
+    """Jobs that run, but have used hardly any CPU for a while and wait for none: their cores are free for others."""
     num_rebuilt_slots: int = 0
     """Slots that died and were replaced, since `start`."""
 

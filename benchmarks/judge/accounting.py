@@ -18,6 +18,8 @@ class CpuTime:
     """This process, which sends and receives."""
     others_s: float
     """The rest of the machine."""
+    stolen_s: float
+    """What a virtual machine's host gave to others while a core of ours had work; 0 on a machine of one's own."""
 
     def __sub__(self, earlier: "CpuTime") -> "CpuTime":
         return CpuTime(
@@ -25,6 +27,7 @@ class CpuTime:
             below_s=self.below_s - earlier.below_s,
             client_s=self.client_s - earlier.client_s,
             others_s=self.others_s - earlier.others_s,
+            stolen_s=self.stolen_s - earlier.stolen_s,
         )
 
 
@@ -43,7 +46,11 @@ def cpu_time(server: psutil.Process) -> CpuTime:
     busy_s = machine.user + machine.nice + machine.system + machine.irq + machine.softirq
     server_s = own.user + own.system
     return CpuTime(
-        server_s=server_s, below_s=below_s, client_s=client_s, others_s=busy_s - server_s - below_s - client_s
+        server_s=server_s,
+        below_s=below_s,
+        client_s=client_s,
+        others_s=busy_s - server_s - below_s - client_s,
+        stolen_s=machine.steal,
     )
 
 

@@ -5,8 +5,9 @@
 In each round, first the throughput of trivial programs is measured, each in a request of its own, as many in flight as keep the
 judge busy. Then, at once, for the speed of a virtual machine changes from minute to minute, calls of the same program come as
 a Poisson process of `--load` times that rate, each in a request of its own whether or not earlier ones are answered. Then the
-throughput is measured again: where it has changed by more than a tenth, the load was not the one that was asked for. Such a
-round is shown, with a `-` behind its number, and does not count; others take its place, up to three times `--rounds` in all.
+throughput is measured again: where it has changed by more than a tenth, the load was not the one that was asked for; and where
+the host of a virtual machine gave more than a hundredth of what the machine used to others, calls waited for that. Such a round
+is shown, with a `-` behind its number, and does not count; others take its place, up to three times `--rounds` in all.
 
 Overhead of a call = the time from the moment it was due (not sent: a late generator hides nothing) to the moment its verdict
 was read, less the verdict's `wall_time_s`, which runs from the start of the program to its end. So it holds HTTP, the queue,
@@ -41,6 +42,8 @@ _SINGLES_IN_FLIGHT = 32
 _THROUGHPUT_S = 3.0
 _STEADY = 0.1
 """By which the throughput may change in a round that counts."""
+_MOST_STOLEN = 0.01
+"""Of the CPU time of a round that counts: what the machine's host took."""
 _MOST_TRIES = 3
 """For each round that is to count."""
 _PATH = "/v1/submissions"
@@ -92,6 +95,12 @@ class Samples:
     def judge_cpu_s(self) -> float:
         """CPU time of the server and of all below it."""
         return sum(used.server_s + used.below_s for used in self.cpu)
+
+    @property
+    def stolen_share(self) -> float:
+        """CPU time that the machine's host took, over what the whole machine used."""
+        used_s = sum(used.server_s + used.below_s + used.client_s + used.others_s for used in self.cpu)
+        return sum(used.stolen_s for used in self.cpu) / used_s
 
     def add(self, other: "Samples") -> None:
         """Add what another round saw."""
@@ -166,7 +175,7 @@ async def measure_overhead(*, load: float, seconds: float, rounds: int) -> repor
             before = await singles_per_s(server, num_closed, f"before-{number}")
             samples = await run_round(server, round(load * before * seconds), load * before, seed=number)
             after = await singles_per_s(server, num_closed, f"after-{number}")
-            is_steady = abs(after / before - 1) <= _STEADY
+            is_steady = abs(after / before - 1) <= _STEADY and samples.stolen_share <= _MOST_STOLEN
             num_steady += is_steady
             rows.append(
                 {
@@ -175,6 +184,7 @@ async def measure_overhead(*, load: float, seconds: float, rounds: int) -> repor
                     "after": after,
                     "arrivals/s": load * before,
                     "CPU ms": 1000 * samples.judge_cpu_s / len(samples.overhead_s),
+                    "stolen %": 100 * samples.stolen_share,
                     **report.percentiles(samples.overhead_s, scale=1000),
                 }
             )

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import RejectedError, rejection, wrong_fields_error
 from code_judge_server.api.json_bounds import MANY_SUBMISSIONS, ONE_SUBMISSION, refuse_costly_json
+from code_judge_server.api.sent_replies import HeldReply, begin_to_hold
 from code_judge_server.api.validation_by_items import validated_by_items
 from code_judge_server.metrics import Metrics
 from code_judge_server.settings import is_loopback
@@ -140,12 +141,18 @@ class StrictJsonRoute(APIRoute):
         model = _model_of(self)
 
         async def handle_strictly(request: Request) -> Response:
+            _refuse_other_than_json(request)
             started_at = time.perf_counter()
-            response = await handle(_TypedRequest(request.scope, request.receive, model=model))
+            held = begin_to_hold(request)
+            try:
+                response = await handle(_TypedRequest(request.scope, request.receive, model=model))
+            except BaseException:
+                held.close()
+                raise
             time_s = time.perf_counter() - started_at
             extra = {"client": client_of(request.scope), "time_s": round(time_s, 4), "status": response.status_code}
             logger.info("%s: %d in %.3f s", request.scope["path"], response.status_code, time_s, extra=extra)
-            return response
+            return HeldReply(response, held)
 
         return handle_strictly
 
@@ -163,13 +170,17 @@ class DirectJsonRoute(APIRoute):
         endpoint = self.endpoint
 
         async def handle(request: Request) -> Response:
-            content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if content_type != "application/json":  # a page in a browser can send any other without asking
-                raise RejectedError(f"content-type: `{content_type}` is not `application/json`", status_code=415)
+            _refuse_other_than_json(request)
             content = b"".join([chunk async for chunk in request.stream()])  # `body` would keep it to the end
             return await endpoint(await _validated(model, content), request)
 
         return handle
+
+
+def _refuse_other_than_json(request: Request) -> None:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":  # a page in a browser can send any other without asking
+        raise RejectedError(f"content-type: `{content_type}` is not `application/json`", status_code=415)
 
 
 def _model_of(route: APIRoute) -> type[BaseModel]:

@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_guards import disconnected
+from code_judge_server.api.sent_replies import after_each_piece
 from code_judge_server.queueing.pending_batch import PendingBatch
 from code_judge_server.schemas import Verdict, VerdictStatus
 
@@ -45,7 +46,7 @@ class VerdictReply(Response, ABC):
         watch = asyncio.ensure_future(disconnected(receive))
         watch.add_done_callback(self._on_disconnect)
         try:
-            await self._write(send)
+            await self._write(after_each_piece(send))
         except ClientDisconnect:
             pass  # nobody reads what is missing
         finally:

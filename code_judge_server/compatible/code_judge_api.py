@@ -13,6 +13,7 @@ from code_judge_server.api.bounded_batch import bounded_batch
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
 from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.api.sent_replies import until_sent
 from code_judge_server.compatible.code_judge_schemas import (
     CodeJudgeBatch,
     CodeJudgeJudgement,
@@ -54,6 +55,7 @@ class _CodeJudge:
             [_as_submission(item) for item in judged.values()],
             client=client_of(request.scope),
             max_queue_time_s=None if patient else self._settings.max_queue_time_s,
+            room=until_sent(request),
         )
         verdicts = dict(zip(judged, await unless_disconnected(request, work), strict=True))
         return [_as_result(item, verdicts.get(index)) for index, item in enumerate(submissions)]

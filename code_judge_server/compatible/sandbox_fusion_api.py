@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
 from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.api.sent_replies import until_sent
 from code_judge_server.compatible import notebook_driver
 from code_judge_server.compatible.sandbox_fusion_results import (
     compile_result,
@@ -112,7 +113,12 @@ class _SandboxFusion:
         if errors := wrong_fields(submission, self._languages):
             raise RejectedError(f"wrong fields: `{errors[0].field}`: {errors[0].message}", errors=errors)
         max_queue_time_s = self._settings.max_queue_time_s
-        work = self._queue.judge_all([submission], client=client_of(request.scope), max_queue_time_s=max_queue_time_s)
+        work = self._queue.judge_all(
+            [submission],
+            client=client_of(request.scope),
+            max_queue_time_s=max_queue_time_s,
+            room=until_sent(request),
+        )
         (verdict,) = await unless_disconnected(request, work)
         if verdict.status is VerdictStatus.QUEUE_TIMEOUT:
             raise RejectedError(f"queue: no slot within {max_queue_time_s:g} s (max_queue_time_s)", status_code=504)

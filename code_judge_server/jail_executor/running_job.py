@@ -19,7 +19,7 @@ FIRST_LOOK_S = 0.02
 SAMPLE_INTERVAL_S = 0.05
 ASLEEP_AFTER_SAMPLES = 2
 ASLEEP_BELOW_CPU_SHARE = 0.1
-"""A job is asleep when in so many samples in a row it has used less of a core than this."""
+"""A job is asleep when in so many samples in a row it has used less of a core than this, and waited for none."""
 ANSWER_TIMEOUT_S = 10.0
 """Within which a slot must have ended a job that it was told to kill."""
 
@@ -30,6 +30,7 @@ class RunningJob:
     Args:
         job: What to run.
         meter: Counts what it uses.
+        wants_core: Says whether something of it is runnable, however little of a core it gets.
         kill: Tells the slot to end the job; the slot still answers.
         catch_up: Takes what the slot has said already, which may be that the job has ended.
         give_up: Declares the slot dead, with a reason.
@@ -40,6 +41,7 @@ class RunningJob:
         job: Job,
         *,
         meter: Meter,
+        wants_core: Callable[[], bool],
         kill: Callable[[], None],
         catch_up: Callable[[], None],
         give_up: Callable[[str], None],
@@ -49,6 +51,7 @@ class RunningJob:
         self._loop = loop
         self._job = job
         self._meter = meter
+        self._wants_core = wants_core
         self._tell_slot_to_kill = kill
         self._catch_up = catch_up
         self._give_up = give_up
@@ -66,7 +69,7 @@ class RunningJob:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has used hardly any CPU for a while."""
+        """Whether it has used hardly any CPU for a while, and not for want of a core."""
         return self._num_idle_samples >= ASLEEP_AFTER_SAMPLES
 
     def send(self, send: Callable[[Message, tuple[int, ...]], None], sealed: SealedInput, *, interpret: bool) -> None:
@@ -214,7 +217,9 @@ class RunningJob:
         limits = self._job.limits
         usage = self._meter.read(memory_bytes=limits.memory_bytes, max_tasks=limits.max_tasks)
         cpu_share = (usage.cpu_time_s - self._sampled_cpu_time_s) / (now - self._sampled_at)
-        self._num_idle_samples = self._num_idle_samples + 1 if cpu_share < ASLEEP_BELOW_CPU_SHARE else 0
+        # Where the machine is crowded a program that computes gets as little: to start others then would crowd it more.
+        is_idle = cpu_share < ASLEEP_BELOW_CPU_SHARE and not self._wants_core()
+        self._num_idle_samples = self._num_idle_samples + 1 if is_idle else 0
         self._sampled_at, self._sampled_cpu_time_s = now, usage.cpu_time_s
         self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
         if usage.memory_bytes > limits.memory_bytes:

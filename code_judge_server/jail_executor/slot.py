@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 
+from code_judge_server import process_tree
 from code_judge_server.jail import protocol
 from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
@@ -16,6 +17,9 @@ from code_judge_server.jail_executor.running_job import RunningJob
 from code_judge_server.jail_executor.sealed_files import SealedInput
 from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.sandbox import ExecutorError, Job
+
+_MOST_LOOKED_AT = 64
+"""Threads of an idle job, each of which is a file to read: a job may have hundreds that sleep."""
 
 
 class Slot:
@@ -43,6 +47,7 @@ class Slot:
         end.setblocking(False)
         self.alive = True
         self._end = end
+        self._pid = pid
         self._pidfd = os.pidfd_open(pid)
         self._meter = meter
         self._watch = watch
@@ -66,7 +71,12 @@ class Slot:
             ExecutorError: no slot could run it; the slot is idle, and `on_idle` was called.
         """
         running = RunningJob(
-            job, meter=self._meter, kill=self._kill_job, catch_up=self._take_messages, give_up=self.die
+            job,
+            meter=self._meter,
+            wants_core=self._wants_core,
+            kill=self._kill_job,
+            catch_up=self._take_messages,
+            give_up=self.die,
         )
         self._running, self._on_idle = running, on_idle
         try:
@@ -116,6 +126,11 @@ class Slot:
             self._send({"kind": "kill"})
         except OSError as error:
             self.die(f"it does not take a kill: {error}")
+
+    def _wants_core(self) -> bool:
+        return process_tree.any_runnable(
+            process_tree.descendants(self._pid, at_most=_MOST_LOOKED_AT), at_most=_MOST_LOOKED_AT
+        )
 
     def _take_messages(self) -> None:
         """Take all that has arrived."""

@@ -15,7 +15,7 @@ class Watched(Protocol):
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has used hardly any CPU for a while; only `look` changes that."""
+        """Whether it has used hardly any CPU for a while, and not for want of a core; only `look` changes that."""
         ...
 
     def look(self, now: float) -> None:

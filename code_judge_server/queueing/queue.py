@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from code_judge_server.judging.judge import Judge
 from code_judge_server.metrics import Metrics
@@ -127,6 +128,7 @@ class SubmissionQueue:
         client: str,
         max_queue_time_s: float | None = None,
         deadline_s: float | None = None,
+        room: ExitStack | None = None,
     ) -> list[Verdict]:
         """Judge submissions and return their verdicts in the same order; cancelling the call kills them.
 
@@ -137,6 +139,7 @@ class SubmissionQueue:
             client: Who is served by fair shares.
             max_queue_time_s: What has not started by then is a `queue_timeout`.
             deadline_s: As in `take_in`.
+            room: Closed when the verdicts are held no more; absent: they are not once they are returned.
 
         Raises:
             DrainingError: the server is stopping.
@@ -155,12 +158,14 @@ class SubmissionQueue:
         batch = self._new_batch(
             client, deadline_s=None if deadline_s is None else deadline_s - waited_s, start_by_s=start_by_s - waited_s
         )
-        runs = [QueuedRun(submission=item, client=client, entered_at=entered_at) for item in submissions]
-        try:
-            self._enter(batch, list(enumerate(runs)))
-            return await batch.all()
-        finally:
-            batch.close()
+        self._enter(
+            batch,
+            [
+                (index, QueuedRun(submission=item, client=client, entered_at=entered_at))
+                for index, item in enumerate(submissions)
+            ],
+        )  # kept by nobody here: a run that has ended holds its whole verdict
+        return await self._verdicts(batch, room)
 
     async def run_work(
         self,
@@ -170,6 +175,7 @@ class SubmissionQueue:
         client: str,
         deadline_s: float | None = None,
         entered_at: float | None = None,
+        room: ExitStack | None = None,
     ) -> Verdict:
         """Give `work` a slot's turn, and return the verdict that it comes to; cancelling the call cancels it.
 
@@ -179,6 +185,7 @@ class SubmissionQueue:
             client: Who is served by fair shares.
             deadline_s: As in `take_in`.
             entered_at: Since when it waits, on the clock of `time.monotonic`; absent: since now.
+            room: As in `judge_all`.
 
         Raises:
             QueueFullError: there is no room, or the wait is longer than `max_estimated_wait_s`.
@@ -188,11 +195,8 @@ class SubmissionQueue:
         self._refuse_if_full(client, 1)
         batch = self._new_batch(client, deadline_s=deadline_s, start_by_s=None)
         run = QueuedRun(submission=submission, client=client, entered_at=entered_at or time.monotonic(), work=work)
-        try:
-            self._enter(batch, [(0, run)])
-            return (await batch.all())[0]
-        finally:
-            batch.close()
+        self._enter(batch, [(0, run)])
+        return (await self._verdicts(batch, room))[0]
 
     def timed_out(self, submission: Submission, *, entered_at: float) -> Verdict:
         """Return the verdict on what has waited since `entered_at`, and is not waited for any longer."""
@@ -222,6 +226,18 @@ class SubmissionQueue:
             self._idempotency.ended(run, None)
             self._scheduler.give_up(run)
 
+    async def _verdicts(self, batch: PendingBatch, room: ExitStack | None) -> list[Verdict]:
+        try:
+            verdicts = await batch.all()
+        except BaseException:
+            batch.close()
+            raise
+        if room is None:
+            batch.close()
+        else:
+            room.callback(batch.close)
+        return verdicts
+
     def _enter(self, batch: PendingBatch, runs: list[tuple[int, QueuedRun]]) -> None:
         for index, run in runs:
             batch.wait_for(run, index)
@@ -239,8 +255,11 @@ class SubmissionQueue:
         return batch
 
     def _refuse_if_full(self, client: str, num_new: int) -> None:
+        has_room = self._scheduler.room.fits(client, num_new)
+        if has_room and self._scheduler.longest_wait_s() <= self._settings.max_estimated_wait_s:
+            return
         wait_s = self.estimated_wait_s(client)
-        if not self._scheduler.room.fits(client, num_new):
+        if not has_room:
             raise QueueFullError(
                 f"queue: {self.num_waiting} of {self._settings.queue_capacity} places (queue_capacity) are taken, and "
                 f"{num_new} more are too many for one client",

@@ -89,8 +89,15 @@ class Scheduler:
         """Return how long a run of a client that entered now would wait for its slot, by the run times seen so far."""
         if self.num_running < self.num_slots and not self._waiting:
             return 0.0
+        return self._wait_s(self._waiting.work_ahead_s(client))
+
+    def longest_wait_s(self) -> float:
+        """Return what `estimated_wait_s` passes for no client; as quick with many of them as with one."""
+        return self._wait_s(self._waiting.all_work_s())
+
+    def _wait_s(self, work_ahead_s: float) -> float:
         half_done_s = 0.5 * self._run_times.backlog_s(self._running_units)
-        return (half_done_s + self._waiting.work_ahead_s(client)) / self.num_slots
+        return (half_done_s + work_ahead_s) / self.num_slots
 
     def _fill_slots(self) -> None:
         while self._waiting and self._has_slot(self._waiting.next_client()):

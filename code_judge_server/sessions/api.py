@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError, rejection
 from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.api.sent_replies import until_sent
 from code_judge_server.schemas import Rejection
 from code_judge_server.sessions.manager import (
     NoSessionsError,
@@ -70,7 +71,8 @@ def session_router(sessions: SessionManager) -> APIRouter:
     @router.post("/{session_id}/cells")
     async def run_cell(session_id: str, body: CellRequest, request: Request) -> CellResult:
         """Run a cell after the ones before it."""
-        return await unless_disconnected(request, sessions.run(session_id, body, client=client_of(request.scope)))
+        work = sessions.run(session_id, body, client=client_of(request.scope), room=until_sent(request))
+        return await unless_disconnected(request, work)
 
     @router.post("/{session_id}/rollback")
     async def rollback(session_id: str, body: RollbackRequest) -> SessionState:

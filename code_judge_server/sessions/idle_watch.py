@@ -35,6 +35,7 @@ class IdleWatch:
         """Look from here on: no cell runs."""
         self.stop()
         try:
+            self._slot.meter.restart()  # what was counted last is of the cell before, of which nothing is left
             self._before_s = self._usage().cpu_time_s
         except OSError:
             return  # the session was closed just now

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 
 from code_judge_server.jail_executor.executor import JailExecutor
@@ -190,8 +190,16 @@ class SessionManager:
         for session in list(self._sessions.values()):
             self._end(session)
 
-    async def run(self, session_id: str, cell: CellRequest, *, client: str) -> CellResult:
+    async def run(
+        self, session_id: str, cell: CellRequest, *, client: str, room: ExitStack | None = None
+    ) -> CellResult:
         """Run a cell when the one before it has ended and its turn has come; cancelling the call kills it.
+
+        Args:
+            session_id: Whose cell it is.
+            cell: What to run.
+            client: Who is served by fair shares.
+            room: As in `SubmissionQueue.judge_all`.
 
         Raises:
             NoSuchSessionError: there is no session of that name.
@@ -214,7 +222,7 @@ class SessionManager:
             try:
                 left_s = None if cell.deadline_s is None else cell.deadline_s - (time.monotonic() - entered_at)
                 verdict = await self._queue.run_work(
-                    subject, turn.take, client=client, deadline_s=left_s, entered_at=entered_at
+                    subject, turn.take, client=client, deadline_s=left_s, entered_at=entered_at, room=room
                 )
             finally:
                 session.turn.release()

@@ -193,3 +193,14 @@ def test_what_a_client_was_charged_too_much_is_given_back_while_it_waits(queue: 
         served.append(run.client)
         queue.ended(run, 0.01 if run.client == "short" else 1.0)
     assert served.count("short") == 3
+
+
+def test_all_work_is_that_of_every_client_and_passed_by_nobodys_wait(queue: FairQueue) -> None:
+    runs = [a_run(client, str(number)) for client in "abc" for number in range(4)]
+    for run in runs:
+        queue.push(run)
+    assert queue.all_work_s() == pytest.approx(12 * 0.02)
+    assert max(map(queue.work_ahead_s, "abcd")) <= queue.all_work_s()
+    queue.remove(runs[0])
+    queue.pop()
+    assert queue.all_work_s() == pytest.approx(10 * 0.02)

@@ -45,6 +45,14 @@ def descendants(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
+def names_below(pid: int) -> list[str]:
+    names = []
+    for process in descendants(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            names.append(process.name())
+    return names
+
+
 def test_pids_are_those_that_the_server_sees(kept: Jail):
     slot = kept.slot()
     assert slot.pid in {process.pid for process in descendants(kept.process.pid)}
@@ -57,7 +65,7 @@ def test_everything_ends_with_the_launcher(started: Jail, how: str):
     limits = {"cpu_time_s": 10, "memory_bytes": 2**28, "max_tasks": 10, "disk_bytes": 2**20}
     with open("/dev/null", "r+b") as null:
         protocol.send(slot.end, {"kind": "job", **message, "limits": limits}, (null.fileno(),) * 4)
-    wait_until(lambda: "sleep" in [process.name() for process in descendants(started.process.pid)])
+    wait_until(lambda: "sleep" in names_below(started.process.pid))
     below = descendants(started.process.pid)
     assert len(below) >= 3
     if how == "closed socket":

@@ -91,8 +91,11 @@ def test_limits_above_the_servers_are_lowered_and_said_so(judge: JudgeProcess) -
         assert verdict["limits"][name] == maxima[name]
 
 
-def test_only_json_is_taken(judge: JudgeProcess) -> None:
+@pytest.mark.parametrize(
+    "path", ["/v1/submissions", "/v1/sessions", "/run", "/judge/long-batch", "/run_code", "/run_jupyter"]
+)
+def test_only_json_is_taken(judge: JudgeProcess, path: str) -> None:
     for content_type in ("text/plain", "application/x-www-form-urlencoded", ""):
-        reply = judge.http.post("/v1/submissions", content=b"{}", headers={"Content-Type": content_type})
+        reply = judge.http.post(path, content=b"{}", headers={"Content-Type": content_type})
         assert reply.status_code == 415
         assert reply.json()["detail"]

@@ -1,13 +1,16 @@
 """Admission, slots, deadlines and cancellation, on an executor that runs nothing."""
 
 import asyncio
+import gc
 import time
+from collections import Counter
 
 import pytest
 from judge_process import until
 from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 
 from code_judge_server.queueing.queue_errors import DrainingError, QueueFullError
+from code_judge_server.queueing.run_times import RunTimes
 from code_judge_server.queueing.scheduler import JudgeFailedError
 from code_judge_server.queueing.verdict_size import without_outputs
 from code_judge_server.schemas import IsolationTier, Submission, TestCase, Verdict, VerdictStatus
@@ -292,3 +295,34 @@ async def test_what_is_cancelled_at_the_end_is_answered(executor: ScriptedExecut
     assert executor.killed == ["hold"]
     assert queue.is_idle
     batch.close()
+
+
+async def test_outputs_that_are_left_out_are_not_kept_while_the_rest_is_judged(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor, reply_memory_mb=1, max_reply_chars=400_000)
+    codes = [*(f"print {n} {'z' * 300_000}" for n in range(6)), "hold"]
+    call = asyncio.create_task(queue.judge_all(submissions(*codes), client="a"))
+    await until(lambda: executor.started[-1:] == ["hold"])
+    await settle()
+    verdicts = [item for item in gc.get_objects() if isinstance(item, Verdict)]
+    assert sum(len(verdict.stdout) for verdict in verdicts) < 1024 * 1024
+    executor.release("hold")
+    assert [verdict.status for verdict in await call] == ["accepted"] * 7
+
+
+class CountingRunTimes(RunTimes):
+    num_asked = 0
+
+    def backlog_s(self, num_units: Counter[str]) -> float:
+        self.num_asked += 1
+        return super().backlog_s(num_units)
+
+
+async def test_what_a_request_costs_does_not_grow_with_the_number_of_clients(executor: ScriptedExecutor) -> None:
+    queue = queue_on(executor)
+    run_times = queue._scheduler._run_times = queue._scheduler._waiting._run_times = CountingRunTimes()
+    batches = [queue.take_in(submissions(f"hold {number}"), client=str(number)) for number in range(100)]
+    run_times.num_asked = 0
+    batches.append(queue.take_in(submissions("hold again"), client="0"))
+    assert run_times.num_asked < 10
+    for batch in batches:
+        batch.close()
