@@ -9,7 +9,7 @@ VLLM_TORCH := 2.13.0+cpu
 # Two processes keep two cores busy, since many a test waits; each has its own judges and its own Ray. A file stays together.
 IN_TWO = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup vllm demo demo-vllm test test-all test-vllm bench soak lint fmt clean
+.PHONY: setup vllm demo demo-ppo demo-vllm test test-all test-vllm bench soak lint fmt clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ vllm: $(STAMP)
 demo: $(STAMP)
 	@test ! -f runs/demo/result.json || mv runs/demo "runs/demo-$$(date +%Y%m%d-%H%M%S)"
 	$(BIN)/python -m agentrl.runners.rstar2 configs/demo.yaml
+
+demo-ppo: $(STAMP)
+	@test ! -f runs/demo_ppo/result.json || mv runs/demo_ppo "runs/demo_ppo-$$(date +%Y%m%d-%H%M%S)"
+	$(BIN)/python -m agentrl.runners.rstar2 configs/demo_ppo.yaml
 
 demo-vllm: vllm
 	@test ! -f runs/demo_vllm/result.json || mv runs/demo_vllm "runs/demo_vllm-$$(date +%Y%m%d-%H%M%S)"
@@ -56,6 +60,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.training.packing
 	$(BIN)/python -m benchmarks.training.prefix_sharing
 	$(BIN)/python -m benchmarks.training.vocabulary
+	$(BIN)/python -m benchmarks.training.weight_sync
 	$(BIN)/python -m benchmarks.judge.floor
 	$(BIN)/python -m benchmarks.judge.speed
 	$(BIN)/python -m benchmarks.judge.overhead

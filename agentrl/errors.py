@@ -12,7 +12,11 @@
     │   └── WorkerDiedError
     ├── CheckpointError        a checkpoint could not be written or read; the ones before it still count
     └── WorkerError            a worker raised something unexpected; ends with its traceback
-        └── ModelDiedError     a process that holds a part of a model is gone: the models go on from the last checkpoint
+        ├── NoRoomError        the cluster has had no room for a process for too long
+        └── GoBackError        what a process held is gone: the run goes on from its last checkpoint
+            ├── ModelDiedError     it held a part of a model
+            ├── PeerLostError      a rank of a model has lost the connection to another one
+            └── ResultLostError    it held what has been made since, such as trajectories
 
 A mistake of the *model* (bad JSON, unknown tool, a program that crashes) is none of these: it is a `ToolResult`.
 Exceptions cross process borders, so each must survive pickling: one positional `message`, extras as attributes with
@@ -83,5 +87,21 @@ class WorkerError(AgentRLError):
     """A worker raised something that is nobody's expected failure; the message names it and ends with its traceback."""
 
 
-class ModelDiedError(WorkerError):
+class NoRoomError(WorkerError):
+    """The cluster has had no room for a process for too long; the message says what is missing."""
+
+
+class GoBackError(WorkerError):
+    """What a process held is gone with it or its node, so that the run must go on from its last checkpoint."""
+
+
+class ModelDiedError(GoBackError):
     """A process that holds a part of a model is gone, and with it the group that it belonged to; the message names it."""
+
+
+class PeerLostError(GoBackError):
+    """A rank has lost the connection to another one: its process or its node is gone, or the network between them."""
+
+
+class ResultLostError(GoBackError):
+    """What a worker made, such as trajectories, is gone with the node that held it."""

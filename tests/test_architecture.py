@@ -56,6 +56,7 @@ ISLANDS = {
     "ray": ("agentrl/cluster/",),
     "torch": ("agentrl/algorithms/", "agentrl/training/", "agentrl/weight_sync/", "agentrl/engine/"),
     "transformers": ("agentrl/training/", "agentrl/engine/", "agentrl/agent_loop/chat_tokens.py"),
+    "peft": ("agentrl/training/lora.py",),
     "omegaconf": ("agentrl/config/", "agentrl/tools/loader.py", "agentrl/runners/run_directory.py"),
     "aiohttp": ("agentrl/judge/", "agentrl/engine/", "agentrl/tools/"),
     "fastapi": ("code_judge_server/",),

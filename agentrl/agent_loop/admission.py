@@ -1,5 +1,7 @@
 """Which trajectory may start, and on which engine: a ledger of reserved KV memory.
 
+An engine may have several copies of the policy, each with a memory of its own: a trajectory fits one of them, or none.
+
 It is driven by events alone: a trajectory enters, and gets a place at once or when others leave. What an engine says of its
 memory is no help here: trajectories that wait for a tool look free to it, and come back.
 """
@@ -31,6 +33,8 @@ class Place:
     """Room for one trajectory on one engine, in tokens."""
 
     engine: int
+    copy: int = 0
+    """Which of the copies of the policy in the engine."""
     num_prompt_tokens: int
     max_tokens: int
     """Prompt and response at their longest."""
@@ -40,7 +44,7 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
-    """What is given out of one engine."""
+    """What is given out of one copy of the policy in one engine."""
 
     kv_tokens: float
     is_open: bool = True
@@ -82,18 +86,23 @@ class Admission:
         max_response_tokens: int,
         policy: Literal["reserve_max", "expected"],
         max_judge_queue_s: float,
+        num_copies: int = 1,
     ) -> None:
         """Begin with empty engines.
 
         Args:
-            kv_tokens: memory of each engine, in tokens; 0 where it has no bound of its own.
+            kv_tokens: memory of each engine, of all its copies together, in tokens; 0 where it has no bound of its own.
             max_trajectories: on one engine at once.
             max_response_tokens: of one trajectory, observations included.
             policy: `reserve_max` lets in what fits even if all get as long as they may; `expected`, what will fit at all times
                 to come if they go on as those that finished did.
             max_judge_queue_s: wait per call in the judge's queue above which fewer run at once; 0: no such bound.
+            num_copies: of the policy in each engine, which have equal shares of its memory.
         """
-        self._rooms = [_Room(kv_tokens=number or math.inf) for number in kv_tokens]
+        self._rooms = [
+            _Room(kv_tokens=number // num_copies or math.inf) for number in kv_tokens for _ in range(num_copies)
+        ]
+        self._num_copies = num_copies
         self._max_trajectories = max_trajectories
         self._max_response_tokens = max_response_tokens
         self._may_expect = policy == "expected"
@@ -107,13 +116,14 @@ class Admission:
         """Refuse what would wait for ever.
 
         Raises:
-            ConfigError: no engine has the memory for such a trajectory at its longest.
+            ConfigError: no copy in any engine has the memory for such a trajectory at its longest.
         """
         needed, largest = num_prompt_tokens + self._max_response_tokens, max(room.kv_tokens for room in self._rooms)
+        owner = "an engine" if self._num_copies == 1 else "one copy in an engine"
         if needed > largest:
             raise ConfigError(
                 f"rollout.max_response_tokens: with a prompt of {num_prompt_tokens} tokens a trajectory takes up to {needed}, "
-                f"and the KV memory of an engine holds {largest:.0f}. Lower it, or give the engines more memory."
+                f"and the KV memory of {owner} holds {largest:.0f}. Lower it, or give the engines more memory."
             )
 
     async def enter(self, prompt_id: str, *, num_prompt_tokens: int, step: int = 0) -> Place:
@@ -140,20 +150,23 @@ class Admission:
 
     def leave(self, place: Place) -> None:
         """Give a place back."""
-        self._rooms[place.engine].remove(place)
+        self._room(place).remove(place)
         self._admit()
 
     def close(self, engine: int) -> None:
         """Let nobody in there, until `reopen`; those who are there keep their places."""
-        self._rooms[engine].is_open = False
+        for room in self._rooms_of(engine):
+            room.is_open = False
 
     async def emptied(self, engine: int) -> None:
-        """Return when nobody has a place there."""
-        await self._rooms[engine].is_empty.wait()
+        """Return when nobody has a place there; it is closed."""
+        for room in self._rooms_of(engine):
+            await room.is_empty.wait()
 
     def reopen(self, engine: int) -> None:
         """Let trajectories in there again."""
-        self._rooms[engine].is_open = True
+        for room in self._rooms_of(engine):
+            room.is_open = True
         self._admit()
 
     def fail(self, error: AgentRLError) -> None:
@@ -164,6 +177,10 @@ class Admission:
             self._line.remove(waiting)
             if not waiting.place.done():
                 waiting.place.set_exception(error)
+
+    def recover(self) -> None:
+        """Take `fail` back: there will be engines again."""
+        self._failure = None
 
     @property
     def num_running(self) -> int:
@@ -193,29 +210,32 @@ class Admission:
                 return
             self._line.remove(waiting)
             if not waiting.place.done():  # else it is being cancelled
-                self._rooms[place.engine].add(place)
+                self._room(place).add(place)
                 self._num_started += 1
                 waiting.place.set_result(place)
 
     def _find_place(self, num_prompt_tokens: int) -> Place | None:
-        """Return a place on the engine with the fewest trajectories of those where one more fits."""
+        """Return a place in the room with the fewest trajectories of those where one more fits."""
         max_tokens = num_prompt_tokens + self._max_response_tokens
         fitting = [
             (room.num_trajectories, room.max_tokens, index)
             for index, room in enumerate(self._rooms)
-            if self._fits(room, num_prompt_tokens, max_tokens)
+            if self._num_on(index // self._num_copies) < self._max_trajectories
+            and self._fits(room, num_prompt_tokens, max_tokens)
         ]
         if not fitting:
             return None
+        engine, copy = divmod(min(fitting)[2], self._num_copies)
         return Place(
-            engine=min(fitting)[2],
+            engine=engine,
+            copy=copy,
             num_prompt_tokens=num_prompt_tokens,
             max_tokens=max_tokens,
             number=self._num_started,
         )
 
     def _fits(self, room: _Room, num_prompt_tokens: int, max_tokens: int) -> bool:
-        if not room.is_open or room.num_trajectories >= self._max_trajectories:
+        if not room.is_open:
             return False
         if room.max_tokens + max_tokens <= room.kv_tokens:
             return True
@@ -226,6 +246,15 @@ class Admission:
         ages_s = np.append(self._ages_s([room]), 0.0)
         peak_tokens = self._forecast.peak_tokens(ages_s, room.prompt_tokens + num_prompt_tokens)
         return peak_tokens <= _FORECAST_SHARE * room.kv_tokens
+
+    def _room(self, place: Place) -> _Room:
+        return self._rooms_of(place.engine)[place.copy]
+
+    def _rooms_of(self, engine: int) -> list[_Room]:
+        return self._rooms[engine * self._num_copies : (engine + 1) * self._num_copies]
+
+    def _num_on(self, engine: int) -> int:
+        return sum(room.num_trajectories for room in self._rooms_of(engine))
 
     def _ages_s(self, rooms: Sequence[_Room]) -> np.ndarray:
         return clock.now() - np.array([at for room in rooms for at in room.started_at.values()], dtype=float)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from agentrl import clock
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.errors import AgentRLError, WorkerDiedError, WorkerError
 
@@ -13,17 +14,33 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Before each question whether a worker that died is back; Ray starts it again."""
+"""Before each question whether a worker that died is back; Ray starts it again where it finds room. The last one repeats."""
 
 _START_TIMEOUT_S = 120.0
+_BUILD_WITHIN_S = sum(_PAUSES_S)
+"""A worker that is back and still cannot build its tools, say because the judge is away, never will."""
 
 
 class LoopWorkers:
     """Started workers, and which of them live."""
 
-    def __init__(self, workers: Sequence[WorkerHandle]) -> None:
-        """Take workers that Ray starts again when they die."""
+    def __init__(
+        self,
+        workers: Sequence[WorkerHandle],
+        *,
+        clean_up: Callable[[WorkerHandle], Awaitable[None]],
+        max_wait_s: float,
+    ) -> None:
+        """Take the workers.
+
+        Args:
+            workers: processes that Ray starts again when they die.
+            clean_up: ends what a dead one has left elsewhere.
+            max_wait_s: how long Ray may find no room for one of them.
+        """
         self.all = list(workers)
+        self._clean_up = clean_up
+        self._max_wait_s = max_wait_s
         self._turns = itertools.count()
         self._dead: dict[WorkerHandle, asyncio.Task[None]] = {}
         """With what waits for them; those that never came back stay."""
@@ -47,8 +64,8 @@ class LoopWorkers:
                     return worker
             if all(task.done() for task in self._dead.values()):
                 raise WorkerError(
-                    f"agent loop: all {len(self.all)} workers died, and none came back in {sum(_PAUSES_S):g} s. See `run.log` "
-                    "and `ray_logs/` in the run's directory"
+                    f"agent loop: all {len(self.all)} workers died, and none came back in time (`cluster.max_wait_s`, "
+                    f"{self._max_wait_s:g} s, where there is no room). See `run.log` and `ray_logs/` in the run's directory"
                 )
             self._changed.clear()
             await self._changed.wait()
@@ -76,7 +93,7 @@ class LoopWorkers:
             raise
 
     def note_death(self, worker: WorkerHandle) -> None:
-        """Give `worker` nothing until it answers again."""
+        """Have cleaned up after `worker`, and give it nothing until it answers again."""
         if worker not in self._dead:
             logger.warning("%r: dead; waiting until Ray has started it again", worker)
             self._dead[worker] = asyncio.create_task(self._await_return(worker))
@@ -89,22 +106,23 @@ class LoopWorkers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _await_return(self, worker: WorkerHandle) -> None:
-        reason: Exception | None = None
-        for pause_s in _PAUSES_S:
+        await self._clean_up(worker)  # first: what it asks for when it is back must not be taken for what it left
+        died_at = clock.now()
+        for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
             await asyncio.sleep(pause_s)
             try:
                 async with asyncio.timeout(_START_TIMEOUT_S):
                     await worker.start()
-            except (
-                TimeoutError,
-                AgentRLError,
-            ) as error:  # still dead, or its tools cannot be built while the judge is away
-                reason = error
+            except (TimeoutError, AgentRLError) as error:
+                away_s = clock.now() - died_at
+                if away_s >= (self._max_wait_s if isinstance(error, WorkerDiedError) else _BUILD_WITHIN_S):
+                    logger.error("%r: did not come back in %.0f s: %r", worker, away_s, error)
+                    break
+                if pause_s == _PAUSES_S[-1]:
+                    logger.warning("%r: not back after %.0f s: %r", worker, away_s, error)
             else:
                 del self._dead[worker]
                 logger.info("%r: back", worker)
                 break
-        else:
-            logger.error("%r: did not come back: %r", worker, reason)
         # Whoever waits looks only after this task has ended.
         asyncio.get_running_loop().call_soon(self._changed.set)

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +55,7 @@ class AgentLoopManager:
         *,
         kv_tokens: Sequence[int],
         reward_timeout_s: float,
+        max_wait_s: float,
     ) -> None:
         """Take the started engines and workers.
 
@@ -64,10 +65,13 @@ class AgentLoopManager:
             workers: what plays episodes.
             kv_tokens: KV memory of each engine in tokens, 0 where it has no bound of its own.
             reward_timeout_s: part of how long a trajectory may take.
+            max_wait_s: see `LoopWorkers`.
         """
         self._engines = engines
         self._max_prompt_tokens = rollout.max_prompt_tokens
-        self._workers = LoopWorkers(workers)
+        self._workers = LoopWorkers(
+            workers, clean_up=lambda worker: engines.abort_requests_of(worker.caller_id), max_wait_s=max_wait_s
+        )
         self._prompt_tokens: dict[str, int] = {}
         self._admission = Admission(
             kv_tokens,
@@ -75,6 +79,7 @@ class AgentLoopManager:
             max_response_tokens=rollout.max_response_tokens,
             policy=rollout.admission,
             max_judge_queue_s=rollout.max_judge_queue_s,
+            num_copies=rollout.data_parallel_size,
         )
         engines.report_to(self._admission)
         self._budget = FailureBudget(rollout)
@@ -102,7 +107,11 @@ class AgentLoopManager:
         """
         async with owned_tasks() as tasks:
             started = self.start(
-                prompts, step=step, samples_per_prompt=samples_per_prompt, on_finished=on_finished, tasks=tasks
+                prompts,
+                step=step,
+                samples_per_prompt=samples_per_prompt,
+                on_finished=lambda made: on_finished(made.summary),
+                tasks=tasks,
             )
         return end_together([group.result() for group in started])
 
@@ -113,24 +122,29 @@ class AgentLoopManager:
         step: int,
         samples_per_prompt: int,
         extra_samples: int = 0,
-        on_finished: Callable[[TrajectorySummary], None],
+        finished: Mapping[str, Sequence[TrajectoryRef]] | None = None,
+        on_finished: Callable[[TrajectoryRef], None],
         tasks: asyncio.TaskGroup,
     ) -> list[asyncio.Task[Group]]:
         """Begin with what `collect` waits for; what belongs to a lower `step` enters the engines first.
 
         With `extra_samples` a group is complete as soon as `samples_per_prompt` of that many more have a reward.
+        What is in `finished`, by prompt id, is in its group without being made again.
 
         Returns:
             What becomes the group of each prompt; cancelling it ends its trajectories.
         """
-        made = [
-            tasks.create_task(self._make(TrajectoryRequest(step=step, prompt=prompt, sample_index=sample), on_finished))
-            for sample in range(samples_per_prompt + extra_samples)
-            for prompt in prompts
-        ]
+        finished = finished or {}
+        there = {(name, made.summary.sample_index) for name, refs in finished.items() for made in refs}
+        made: list[list[asyncio.Task[TrajectoryRef]]] = [[] for _ in prompts]
+        for sample, (index, prompt) in itertools.product(range(samples_per_prompt + extra_samples), enumerate(prompts)):
+            if (prompt.prompt_id, sample) not in there:
+                request = TrajectoryRequest(step=step, prompt=prompt, sample_index=sample)
+                made[index].append(tasks.create_task(self._make(request, on_finished)))
+        names = [prompt.prompt_id for prompt in prompts]
         return [
-            tasks.create_task(self._group(prompt.prompt_id, made[index :: len(prompts)], wanted=samples_per_prompt))
-            for index, prompt in enumerate(prompts)
+            tasks.create_task(self._group(name, started, wanted=samples_per_prompt, finished=finished.get(name, ())))
+            for name, started in zip(names, made, strict=True)
         ]
 
     async def check_prompts(self, prompts: Sequence[Prompt]) -> None:
@@ -163,23 +177,21 @@ class AgentLoopManager:
         refs = [made.ref for group in groups for made in group.trajectories]
         await self._workers.ask(lambda worker, again: worker.record(step, list(prompts), validation, again, *refs))
 
-    async def save_group(self, path: Path, group: Group) -> int:
-        """Have the trajectories of a finished group written into a file of their own; return how many there are."""
-        refs = [made.ref for made in group.trajectories]
+    async def save_group(self, path: Path, made: Sequence[TrajectoryRef]) -> None:
+        """Have trajectories of one group written into a file of their own."""
+        refs = [one.ref for one in made]
         await self._workers.ask(lambda worker, _: worker.save_group(path, *refs))
-        return len(refs)
 
-    async def load_group(self, path: Path, prompt_id: str, *, num_trajectories: int) -> Group:
-        """Return the group that `save_group` wrote; its tokens stay with the worker that reads them."""
+    async def load_group(self, path: Path, *, num_trajectories: int) -> list[TrajectoryRef]:
+        """Return the trajectories that `save_group` wrote; their tokens stay with the worker that reads them."""
         summaries, refs = await self._workers.ask(
             lambda worker, _: worker.call_keeping_rest("load_group", num_trajectories, path)
         )
         now = clock.now()
-        made = [
+        return [
             TrajectoryRef(summary=replace(summary, finished_at=now), ref=ref)
             for summary, ref in zip(summaries, refs, strict=True)
         ]
-        return Group(prompt_id=prompt_id, trajectories=made)
 
     async def metrics(self) -> dict[str, float]:
         """Return what all workers measured and what became of engines and places, since the last call."""
@@ -205,14 +217,19 @@ class AgentLoopManager:
         except (TimeoutError, AgentRLError) as error:
             logger.warning("agent-loop workers did not close in order: %r", error)
 
-    async def _group(self, prompt_id: str, made: Sequence[asyncio.Task[TrajectoryRef]], *, wanted: int) -> Group:
-        group = await first_scored(prompt_id, made, wanted=wanted)
-        self._num_surplus += len(made) - len(group.trajectories)
+    async def _group(
+        self,
+        prompt_id: str,
+        made: Sequence[asyncio.Task[TrajectoryRef]],
+        *,
+        wanted: int,
+        finished: Sequence[TrajectoryRef],
+    ) -> Group:
+        group = await first_scored(prompt_id, made, wanted=wanted, finished=finished)
+        self._num_surplus += len(finished) + len(made) - len(group.trajectories)
         return group
 
-    async def _make(
-        self, request: TrajectoryRequest, on_finished: Callable[[TrajectorySummary], None]
-    ) -> TrajectoryRef:
+    async def _make(self, request: TrajectoryRequest, on_finished: Callable[[TrajectoryRef], None]) -> TrajectoryRef:
         attempts, reason = (replace(request, attempt=attempt) for attempt in itertools.count()), ""
         entered_at = clock.now()
         for _ in range(_MAX_MOVES + 1):
@@ -228,7 +245,7 @@ class AgentLoopManager:
             reason = f"{_MAX_MOVES + 1} engines failed under it, the last with: {reason}"
             made = _timed(_given_up(next(attempts), FailureClass.ENGINE, reason), entered_at, clock.now(), clock.now())
         self._budget.add(made.summary)
-        on_finished(made.summary)
+        on_finished(made)
         return made
 
     async def _make_on_one_engine(
@@ -243,7 +260,7 @@ class AgentLoopManager:
         place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens, step=step)
         engine, started_at = self._engines[place.engine], clock.now()
         try:
-            made = await self._run(attempts, engine)
+            made = await self._run(attempts, engine.of_copy(place.copy) if place.copy else engine)
             num_response_tokens = max(0, made.summary.num_tokens - num_prompt_tokens)
             ended_at = clock.now()
             if not made.summary.failures:  # of one that failed, most of the time may be that of other tries

@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -27,7 +27,7 @@ from agentrl.data.prompts import PromptDataset
 from agentrl.errors import EngineError
 from agentrl.observability.progress import RunProgress
 from agentrl.observability.step_time import end_together
-from agentrl.types import Group, Prompt, TrajectorySummary
+from agentrl.types import Group, Prompt, TrajectoryRef
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,10 @@ class SavedGroup:
     """A group in a checkpoint."""
 
     number: int
+    is_whole: bool
+    """Whether it was finished; of any other, what is missing is rolled out again."""
     num_saved: int
-    """Trajectories in its file; 0 where it was not finished, and is rolled out again."""
+    """Trajectories in its file; without any, there is none."""
 
     def file_in(self, folder: Path) -> Path:
         """Return where its trajectories are."""
@@ -62,8 +64,9 @@ class _Flight:
     number: int
     """Position of its prompt in the data."""
     prompt: Prompt
-    group: asyncio.Task[Group]
-    num_finished: int = 0
+    group: asyncio.Future[Group]
+    finished: list[TrajectoryRef] = field(default_factory=list)
+    """Those of its trajectories that have ended."""
     is_awaited: bool = False
     is_second_try: bool = False
 
@@ -134,21 +137,22 @@ class RolloutStream:
         }
 
     async def save(self, folder: Path) -> None:
-        """Write what is in hand: trajectories of finished groups by a worker, and which prompts are under way."""
+        """Write what is in hand: finished trajectories, by workers, and of which prompts some are under way."""
         saved = await all_of(self._save(flight, folder) for flight in self._flights.values())
         _write_index(folder, saved)
 
-    def restore(self, folder: Path) -> None:
-        """Go on with what `save` wrote: finished groups are loaded, the others start again, before anything new."""
+    async def restore(self, folder: Path) -> None:
+        """Go on with what `save` wrote: what was finished is loaded, what is missing starts again, before anything new."""
         groups = _read_index(folder)
-        for saved in groups:
-            if saved.num_saved:
+        loaded = await all_of(self._load(saved, folder) for saved in groups)
+        for saved, made in zip(groups, loaded, strict=True):
+            if saved.is_whole:
                 prompt = self._prompts.at(saved.number)
-                load = self._rollouts.load_group(
-                    saved.file_in(folder), prompt.prompt_id, num_trajectories=saved.num_saved
-                )
-                self._add(saved.number, prompt, self._tasks.create_task(load))
-        self._start([saved.number for saved in groups if not saved.num_saved], step=0)
+                group = asyncio.get_running_loop().create_future()
+                group.set_result(Group(prompt_id=prompt.prompt_id, trajectories=made))
+                self._add(saved.number, prompt, group, made)
+        missing = {saved.number: made for saved, made in zip(groups, loaded, strict=True) if not saved.is_whole}
+        self._start(missing, step=0, finished=missing)
         self._flights = dict(sorted(self._flights.items(), key=lambda item: item[1].number))
 
     def cancel(self) -> None:
@@ -165,8 +169,17 @@ class RolloutStream:
             self._prompts.seek(first + missing)
             self._start(range(first, first + missing), step=step)
 
-    def _start(self, numbers: Iterable[int], *, step: int) -> None:
-        """Start prompts; those of the same batch together, since the first of each goes before the second of any."""
+    def _start(
+        self, numbers: Iterable[int], *, step: int, finished: Mapping[int, Sequence[TrajectoryRef]] | None = None
+    ) -> None:
+        """Start prompts; those of the same batch together, since the first of each goes before the second of any.
+
+        Args:
+            numbers: their positions in the data.
+            step: see `_step_of`.
+            finished: trajectories of them that are there already, by position.
+        """
+        finished = finished or {}
         for for_step, batch in itertools.groupby(numbers, key=lambda number: self._step_of(number, step)):
             positions = list(batch)
             prompts = [self._prompts.at(position) for position in positions]
@@ -175,11 +188,15 @@ class RolloutStream:
                 step=for_step,
                 samples_per_prompt=self._rollout.samples_per_prompt,
                 extra_samples=self._rollout.extra_samples_per_prompt,
+                finished={
+                    prompt.prompt_id: finished.get(position, ())
+                    for position, prompt in zip(positions, prompts, strict=True)
+                },
                 on_finished=self._finish_trajectory,
                 tasks=self._tasks,
             )
             for position, prompt, group in zip(positions, prompts, started, strict=True):
-                self._add(position, prompt, group)
+                self._add(position, prompt, group, finished.get(position, ()))
 
     def _step_of(self, number: int, step: int) -> int:
         """Return the step that names a group's trajectories, from which their seeds follow.
@@ -189,29 +206,42 @@ class RolloutStream:
         """
         return step if self._rollout.max_staleness == 0 else number // self._rollout.prompts_per_step + 1
 
-    def _add(self, number: int, prompt: Prompt, group: asyncio.Task[Group]) -> None:
-        self._flights[prompt.prompt_id] = _Flight(number=number, prompt=prompt, group=group)
+    def _add(
+        self, number: int, prompt: Prompt, group: asyncio.Future[Group], finished: Sequence[TrajectoryRef]
+    ) -> None:
+        self._flights[prompt.prompt_id] = _Flight(number=number, prompt=prompt, group=group, finished=list(finished))
 
     async def _save(self, flight: _Flight, folder: Path) -> SavedGroup:
-        saved = SavedGroup(number=flight.number, num_saved=0)
-        if not flight.group.done():
-            return saved
-        num_saved = await self._rollouts.save_group(saved.file_in(folder), flight.group.result())
-        return SavedGroup(number=flight.number, num_saved=num_saved)
+        is_whole = flight.group.done()
+        # What is lost to the infrastructure is no reason to lose it again: the world may have mended by then.
+        made = (
+            flight.group.result().trajectories
+            if is_whole
+            else [m for m in flight.finished if m.summary.reward is not None]
+        )
+        saved = SavedGroup(number=flight.number, is_whole=is_whole, num_saved=len(made))
+        if made:
+            await self._rollouts.save_group(saved.file_in(folder), made)
+        return saved
+
+    async def _load(self, saved: SavedGroup, folder: Path) -> list[TrajectoryRef]:
+        if not saved.num_saved:
+            return []
+        return await self._rollouts.load_group(saved.file_in(folder), num_trajectories=saved.num_saved)
 
     def _show(self, flights: Iterable[_Flight], *, step: int) -> None:
         """Let the progress bar count what is missing of the groups that are waited for."""
         missing = 0
         for flight in flights:
             flight.is_awaited = True
-            missing += 0 if flight.group.done() else self._rollout.samples_per_prompt - flight.num_finished
+            missing += 0 if flight.group.done() else self._rollout.samples_per_prompt - len(flight.finished)
         self._progress.start_rollout(f"step {step} rollout", num_trajectories=missing)
 
-    def _finish_trajectory(self, summary: TrajectorySummary) -> None:
-        flight = self._flights[summary.prompt_id]
-        flight.num_finished += 1
+    def _finish_trajectory(self, made: TrajectoryRef) -> None:
+        flight = self._flights[made.summary.prompt_id]
+        flight.finished.append(made)
         if flight.is_awaited:
-            self._progress.finish_trajectory(num_tokens=summary.num_response_tokens)
+            self._progress.finish_trajectory(num_tokens=made.summary.num_response_tokens)
 
     def _is_fresh(self, group: Group, *, step: int) -> bool:
         """Note how many updates the oldest token of each trajectory lags behind; tell whether that is allowed."""

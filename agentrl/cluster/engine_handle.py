@@ -1,37 +1,83 @@
 """The way to an engine in another process: one string of bytes there, one back.
 
 Ray serialises every argument of a call by itself, through Python code; the four of a turn cost a third of the whole call. As
-one string, which Ray passes on as it is, they cost what `pickle` takes.
+one string, which Ray passes on as it is, they cost what `pickle` takes. A handle goes to an agent-loop worker with every
+trajectory, and Ray builds it anew from what arrives: that too is a string, of which a worker makes a handle once.
 """
 
+import functools
 import pickle
+from collections import defaultdict
 from typing import Any
+
+import ray
+from ray.actor import ActorHandle
 
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.types import Completion, Deadline, SamplingParams
 
 
 class PackedEngine:
-    """What an engine's worker is made of: it answers `generate_packed` by its own `generate`."""
+    """What an engine's worker is made of: it answers `generate_packed` by its own `generate`, and knows who asks."""
 
     generate: Any
     """See `Engine.generate`."""
+    abort: Any
+    """See `Engine.abort`."""
+
+    def __init__(self) -> None:
+        """Begin without requests."""
+        self._open_of: defaultdict[str, set[str]] = defaultdict(set)
+        """Ids of the requests without an answer, by who asked."""
 
     async def generate_packed(self, request: bytes) -> bytes:
         """Do what `EngineHandle.generate` asks for."""
-        token_ids, params, request_id, deadline = pickle.loads(request)
-        completion = await self.generate(token_ids, params, request_id=request_id, deadline=deadline)
+        caller, token_ids, params, named = pickle.loads(request)
+        self._open_of[caller].add(named["request_id"])
+        try:
+            completion = await self.generate(token_ids, params, **named)
+        finally:
+            self._open_of[caller].discard(named["request_id"])
         return pickle.dumps(completion, pickle.HIGHEST_PROTOCOL)
+
+    async def abort_requests_of(self, caller: str) -> None:
+        """End whatever a process that died has asked for: nobody waits for the answers.
+
+        Args:
+            caller: its `WorkerHandle.caller_id`.
+        """
+        for request_id in list(self._open_of[caller]):
+            await self.abort(request_id)
 
 
 class EngineHandle(WorkerHandle):
-    """A handle of a worker that is a `PackedEngine`."""
+    """A handle of a worker that is a `PackedEngine`, or of one of the copies of the policy in it."""
+
+    def __init__(self, actor: ActorHandle, name: str, copy: int = 0) -> None:
+        """See `WorkerHandle`; `copy` is which of the copies samples, of which most engines have but one."""
+        super().__init__(actor, name)
+        self._which = {"copy": copy} if copy else {}
+        self._copies: dict[int, EngineHandle] = {}
+        self._packed: bytes | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._packed is None:
+            arguments = (self._actor, self._name, *self._which.values())
+            self._packed = pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
+        return _received, ((self._name, *self._which.values()), self._packed)
+
+    def of_copy(self, number: int) -> "EngineHandle":
+        """Return a handle whose `generate` asks that copy of the policy."""
+        if number not in self._copies:
+            self._copies[number] = EngineHandle(self._actor, self._name, number)
+        return self._copies[number]
 
     async def generate(
         self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
     ) -> Completion:
         """See `Engine.generate`."""
-        request = pickle.dumps((token_ids, params, request_id, deadline), pickle.HIGHEST_PROTOCOL)
+        named = {"request_id": request_id, "deadline": deadline, **self._which}
+        request = pickle.dumps((_own_id(), token_ids, params, named), pickle.HIGHEST_PROTOCOL)
         completion: Completion = pickle.loads(await self.generate_packed(request))
         return completion
 
@@ -39,3 +85,22 @@ class EngineHandle(WorkerHandle):
     def of(cls, handle: WorkerHandle) -> "EngineHandle":
         """Return another handle of the same worker."""
         return cls(handle._actor, handle._name)
+
+
+_handles: dict[tuple[str | int, ...], tuple[bytes, EngineHandle]] = {}
+"""Those that this process was sent, by name and copy; that of an engine that was started again comes as other bytes."""
+
+
+def _received(name: tuple[str | int, ...], packed: bytes) -> EngineHandle:
+    known = _handles.get(name)
+    if known is None or known[0] != packed:
+        known = _handles[name] = packed, EngineHandle(*pickle.loads(packed))
+    return known[1]
+
+
+@functools.cache
+def _own_id() -> str:
+    """Return the `caller_id` of this process, empty where it is no worker."""
+    if not ray.is_initialized():  # asking for its context would start one
+        return ""
+    return ray.get_runtime_context().get_actor_id() or ""

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-import ray
-
 from agentrl.cluster.engine_handle import PackedEngine
+from agentrl.cluster.network import own_node_id
 from agentrl.config.schema import RunConfig
 from agentrl.engine.base import Engine, EngineStats
+from agentrl.observability.peak_memory import take_peak_memory
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
@@ -16,6 +16,7 @@ class EngineWorker(PackedEngine):
 
     def __init__(self, config: RunConfig, role: str) -> None:
         """Build the engine; `start` loads the model."""
+        PackedEngine.__init__(self)
         self._role = role
         self._engine = _build_engine(config)
 
@@ -24,10 +25,10 @@ class EngineWorker(PackedEngine):
         await self._engine.start()
 
     async def generate(
-        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
+        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline, **copy: int
     ) -> Completion:
-        """See `Engine.generate`."""
-        return await self._engine.generate(token_ids, params, request_id=request_id, deadline=deadline)
+        """See `Engine.generate`; `copy` is for an engine that has several (`VllmEngine.generate`)."""
+        return await self._engine.generate(token_ids, params, request_id=request_id, deadline=deadline, **copy)
 
     async def abort(self, request_id: str) -> None:
         """See `Engine.abort`."""
@@ -57,9 +58,13 @@ class EngineWorker(PackedEngine):
         """See `Engine.stats`."""
         return await self._engine.stats()
 
+    async def take_peak_memory(self) -> float:
+        """Return the most memory that this process, and those that it has started, have had since the last call."""
+        return take_peak_memory()
+
     async def node_id(self) -> str:
         """Return on which Ray node this process is."""
-        return ray.get_runtime_context().get_node_id()
+        return own_node_id()
 
     async def aclose(self) -> None:
         """See `Engine.aclose`."""

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError, RayError, RayTaskError
 
-from agentrl.errors import AgentRLError, WorkerDiedError, WorkerError
+from agentrl.errors import AgentRLError, ResultLostError, WorkerDiedError, WorkerError
 
 T = TypeVar("T")
 
@@ -29,8 +29,16 @@ class WorkerHandle:
     def __repr__(self) -> str:
         return f"WorkerHandle({self._name})"
 
+    def __str__(self) -> str:
+        return self._name
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._actor, self._name))
+
+    @property
+    def caller_id(self) -> str:
+        """What tells the worker from all others where it asks others itself; the same when Ray has started it again."""
+        return self._actor._actor_id.hex()
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
@@ -44,6 +52,10 @@ class WorkerHandle:
     def kill(self) -> None:
         """End the process at once, however busy it is; calls to it fail from then on."""
         ray.kill(self._actor)
+
+    async def until_placed(self) -> None:
+        """Return when the process is there: Ray has found a place for it."""
+        await self._result(self._actor.__ray_ready__.remote())
 
     async def call_keeping_second(self, method: str, *args: Any) -> tuple[Any, Any]:
         """Call a method that returns a pair: give its first part, and a reference to the second.
@@ -70,17 +82,33 @@ class WorkerHandle:
 
     async def _result(self, ref: Any) -> Any:
         try:
-            return await ref
+            return await fetched(ref)
         except asyncio.CancelledError:
             ray.cancel(ref)
             raise
-        except RayActorError as error:
+        except (
+            RayActorError,
+            ActorUnschedulableError,
+        ) as error:  # the second where the node that it must be on is gone
             raise WorkerDiedError(f"{self._name}: its process died") from error
         except RayTaskError as error:
             if isinstance(error.cause, AgentRLError):
                 error.cause.add_note(f"raised in {self._name}: {error}")
                 raise error.cause from None
             raise WorkerError(f"{self._name}: {error}") from None
+
+
+async def fetched(ref: Any) -> Any:
+    """Return what `ref` refers to.
+
+    Raises:
+        ResultLostError: it was on a node that is gone, or what was made from it was.
+        RayError: any other reason why there is nothing.
+    """
+    try:
+        return await ref
+    except ObjectLostError as error:
+        raise ResultLostError(f"a result of a worker is gone with the node that held it: {error}") from error
 
 
 async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

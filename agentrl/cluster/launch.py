@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import ray
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.engine_handle import EngineHandle
 from agentrl.cluster.handles import WorkerHandle, all_of
-from agentrl.cluster.learner import Learner, WeightSync
+from agentrl.cluster.learner import Learner
 from agentrl.cluster.node_drain import leaving_draining_nodes
+from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.role_groups import (
     SPARE_CALLS,
     Places,
@@ -25,6 +26,8 @@ from agentrl.cluster.role_groups import (
 )
 from agentrl.cluster.runtime import ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.weight_relay import WeightRelays
+from agentrl.cluster.weight_route import WeightSync
 from agentrl.config.layout import layout, pool_size
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
@@ -37,6 +40,7 @@ class Cluster:
     """The running processes that roll out."""
 
     config: RunConfig
+    nodes: Nodes
     engines: EngineFleet
     extra_roles: Mapping[str, Sequence[WorkerHandle]] = field(default_factory=dict)
     """The workers of each extra role."""
@@ -51,6 +55,7 @@ class Cluster:
         workers = spawn(
             cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True, secret_env=secret_env
         )
+        await self.nodes.until_placed(workers, needs=str(pool))
         await all_of(worker.start() for worker in workers)
         return workers
 
@@ -74,24 +79,27 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
     """
     with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
         num_gpus = 0.0 if config.cluster.roles else _gpus_per_process(config, num_ranks=config.actor.num_workers)
-        places = await Places.reserved(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config))
+        nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s), WeightRelays()
+        places = await Places.reserved(config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config))
         with places.given_back():
             learner = Learner(config, lambda: spawn_models(config, places))
             extra_roles = spawn_extra_roles(config, places)
-            engines = EngineFleet(_engine_launcher(config, places, learner), num_engines=config.rollout.num_engines)
+            engines = _engines(config, places, learner, relays)
             live_alone = "rollout" not in learner.groups
             if live_alone:
                 await all_of([learner.start(), engines.start()])
             else:  # the engine sizes its memory by what the models leave
                 await learner.start()
                 await engines.start()
-            async with contextlib.aclosing(engines), _moving_away(config, engines, live_alone=live_alone):
+            moving_away = _moving_away(config, engines, live_alone=live_alone)
+            async with nodes.watched(), contextlib.aclosing(engines), moving_away:
                 yield TrainingCluster(
                     config=config,
+                    nodes=nodes,
                     engines=engines,
                     extra_roles=extra_roles,
                     learner=learner,
-                    weight_sync=WeightSync(learner, engines),
+                    weight_sync=WeightSync(config, learner, engines, relays),
                 )
 
 
@@ -103,10 +111,16 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
         # An engine that asks servers computes nothing itself.
         num_gpus = 0.0 if config.rollout.engine == "openai" else _gpus_per_process(config, num_ranks=0)
         place = ResourcePool(num_processes=1, num_gpus=num_gpus * gpus_per_engine(config))
-        engines = EngineFleet(lambda index: spawn_engine(config, place, index), num_engines=config.rollout.num_engines)
+        nodes = Nodes(max_wait_s=config.cluster.max_wait_s)
+        engines = EngineFleet(
+            lambda index: spawn_engine(config, place, index),
+            num_engines=config.rollout.num_engines,
+            until_placed=lambda engine: nodes.until_placed([engine], needs=str(place)),
+        )
         await engines.start()
-        async with contextlib.aclosing(engines), _moving_away(config, engines, live_alone=True):
-            yield Cluster(config=config, engines=engines)
+        moving_away = _moving_away(config, engines, live_alone=True)
+        async with nodes.watched(), contextlib.aclosing(engines), moving_away:
+            yield Cluster(config=config, nodes=nodes, engines=engines)
 
 
 @contextlib.contextmanager
@@ -133,13 +147,24 @@ def _moving_away(
     return leaving_draining_nodes(engines, patience_s=config.rollout.trajectory_timeout_s)
 
 
-def _engine_launcher(config: RunConfig, places: Places, learner: Learner) -> Callable[[int], WorkerHandle]:
-    """Return what gives engine number n: a process of its own, or the n-th rank of the models that live with engines."""
-    if "rollout" in learner.groups:
-        return lambda index: EngineHandle.of(learner.groups["rollout"].ranks[index])
-    [placement] = [one for one in layout(config) if one.role == "rollout"]
+def _engines(config: RunConfig, places: Places, learner: Learner, relays: WeightRelays) -> EngineFleet:
+    """Start the engines, each in a process of its own or in a rank of the models that live with engines."""
+    [placement] = [one for one in layout(config) if "rollout" in one.components]
     of_engine = places.of(placement)
-    return lambda index: spawn_engine(config, of_engine[index], index)
+
+    def launch_one(index: int) -> WorkerHandle:
+        if "rollout" in learner.groups:
+            return EngineHandle.of(learner.groups["rollout"].ranks[index])
+        return spawn_engine(config, of_engine[index], index)
+
+    return EngineFleet(
+        launch_one,
+        num_engines=config.rollout.num_engines,
+        lives_with_models="rollout" in learner.groups,
+        until_placed=lambda engine: places.nodes.until_placed([engine], needs=str(of_engine[0])),
+        nearest=relays.nearest,
+        require_models=learner.require_alive,
+    )
 
 
 def num_cpus(config: RunConfig) -> float:

@@ -1,24 +1,20 @@
-"""The control flow of one update over the roles that take part in it, and the way of the actor's weights to the engines.
+"""The control flow of one update over the roles that take part in it.
 
 Roles may share processes or have their own, on as many ranks as they like. Only references and metrics come here: what one
 role computes about a trajectory stays where it was made until another asks for it.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.handles import all_of
+from agentrl.cluster.handles import all_of, fetched
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, WorkerError
 from agentrl.training.scores import score_metrics, with_scores
 from agentrl.training.sharding import plan_update
 from agentrl.types import Group
-from agentrl.weight_sync.base import WeightSource
-
-_PUBLISH_TIMEOUT_S = 300.0
+from agentrl.weight_sync.base import Transport, WeightSource
 
 References = dict[str, Any]
 """By the id of the trajectory: a reference to what a role said about it."""
@@ -57,6 +53,14 @@ class Learner:
         self._spawn()
         await self.start()
 
+    async def require_alive(self) -> None:
+        """Return where every rank of every role has its process, as far as Ray knows.
+
+        Raises:
+            ModelDiedError: one has none.
+        """
+        await all_of(group.require_alive() for group in set(self._groups.values()))
+
     async def update(self, groups: Sequence[Group], *, step: int) -> dict[str, float]:
         """Update the policy, and the critic where there is one, with the selected groups.
 
@@ -70,6 +74,8 @@ class Learner:
         inputs: dict[str, References] = {}
         if "ref" in self._groups:
             inputs["ref_logprobs"] = await self._score("ref", "logprobs", groups)
+        elif self._config.has_reference:
+            inputs["ref_logprobs"] = await self._score("actor", "reference_logprobs", groups)
         if self._config.algorithm.kl_in_reward:
             inputs["old_logprobs"] = await self._score("actor", "logprobs", groups)
         if "critic" in self._groups:
@@ -89,12 +95,31 @@ class Learner:
             )
         return metrics | {"actor/restarts": float(self._num_restarts)}
 
-    async def publish_weights(self) -> WeightSource:
-        """Gather the current weights where engines can read them."""
-        source = (await self._groups["actor"].all("call", "actor", "publish_weights"))[0]
+    async def publish_weights(self, transport: Transport, receivers: Sequence[str]) -> WeightSource:
+        """Have the current weights where engines can read them; of a stream, say what `send_weights` will send them.
+
+        Args:
+            transport: the way.
+            receivers: of a stream: every process that takes it.
+        """
+        source = (await self._groups["actor"].all("call", "actor", "publish_weights", transport, receivers))[0]
         if source is None:
             raise WorkerError("actor 0: published no weights")
         return source
+
+    async def send_weights(self, source: WeightSource) -> str | None:
+        """Send a stream; returns who did not take it, or None where all did."""
+        problems = await self._groups["actor"].all("call", "actor", "send_weights", source)
+        return next((problem for problem in problems if problem), None)
+
+    async def silent_ranks(self) -> str:
+        """Return which ranks of the actor do not even answer, for a message."""
+        silent = await self._groups["actor"].silent()
+        return f"silent: {', '.join(silent)}" if silent else "all of its ranks answer, so one of them waits"
+
+    async def weights_node(self) -> str:
+        """Return on which Ray node `publish_weights` puts them."""
+        return await self._groups["actor"].first("node_id")
 
     async def save(self, url: str) -> None:
         """Begin to write a sharded checkpoint into the folder `url`; returns when training may go on."""
@@ -145,7 +170,7 @@ class Learner:
         if "reward" not in self._groups:
             return groups, {}
         references = await self._score("reward", "score", groups)
-        scores = dict(zip(references, await all_of(_fetched(one) for one in references.values()), strict=True))
+        scores = dict(zip(references, await all_of(fetched(one) for one in references.values()), strict=True))
         reward = self._config.reward
         weighed = with_scores(groups, scores, reward_weight=reward.weight, score_weight=reward.model.weight)
         return weighed, score_metrics(groups, scores)
@@ -177,13 +202,13 @@ class Learner:
         shares = plan_update(
             groups,
             step=step,
-            num_ranks=ranks.num_ranks,
+            num_ranks=ranks.num_shares,
             num_mini_batches=num_mini_batches,
             share_prefixes=self._config.actor.share_prefixes,
             kl_coefficient=kl_coefficient,
         )
         names = tuple(inputs)
-        metrics = await ranks.each(
+        metrics = await ranks.each_share(
             "update",
             [
                 (
@@ -197,34 +222,3 @@ class Learner:
             ],
         )
         return metrics[0]
-
-
-async def _fetched(reference: Any) -> Any:
-    return await reference
-
-
-class WeightSync:
-    """Brings the actor's weights into every engine."""
-
-    def __init__(self, learner: Learner, engines: EngineFleet) -> None:
-        """Take both ends."""
-        self._learner = learner
-        self._engines = engines
-
-    async def push(self, *, version: int) -> None:
-        """Load the current weights into all engines and stamp them `version`; see `EngineFleet.push`.
-
-        Raises:
-            EngineError: an engine refuses them, or none is left.
-            WorkerError: the actor did not gather them in time.
-        """
-        await self._engines.push(lambda: self._publish(version), version=version)
-
-    async def _publish(self, version: int) -> WeightSource:
-        try:
-            async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
-                return await self._learner.publish_weights()
-        except TimeoutError as error:
-            raise WorkerError(
-                f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s"
-            ) from error

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from agentrl.cluster.network import own_address, use_interface_of
+from agentrl.cluster.network import own_address, own_node_id, use_interface_of
 from agentrl.config.class_path import import_by_path
 from agentrl.config.schema import RunConfig
-from agentrl.errors import CheckpointError
+from agentrl.errors import CheckpointError, PeerLostError
+from agentrl.observability.peak_memory import take_peak_memory
 from agentrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class ModelWorker:
         }
         self._thread = ThreadPoolExecutor(1, "agentrl-model")
         self._store: Store | None = None
+        self._sequence_parallel_size = config.actor.sequence_parallel_size
 
     async def rendezvous(self) -> Rendezvous:
         """Return an address at which this process, as rank 0, can be met."""
@@ -74,7 +76,12 @@ class ModelWorker:
 
             use_interface_of(own_address())
             place = ParallelContext(
-                rank=rank, world_size=world_size, master_addr=at.host, master_port=at.port, store=self._store
+                rank=rank,
+                world_size=world_size,
+                master_addr=at.host,
+                master_port=at.port,
+                store=self._store,
+                sequence_parallel_size=self._sequence_parallel_size,
             )
             context = RoleContext(parallel=Parallel(place))
             for component in self._components.values():
@@ -84,6 +91,14 @@ class ModelWorker:
 
     async def ping(self) -> None:
         """Answer, whatever is being computed."""
+
+    async def take_peak_memory(self) -> float:
+        """Return the most memory that this process has had since the last call."""
+        return take_peak_memory()
+
+    async def node_id(self) -> str:
+        """Return on which Ray node this process is."""
+        return own_node_id()
 
     async def call(self, component: str, method: str, *args: Any) -> Any:
         """Call a method of a component."""
@@ -126,4 +141,11 @@ class ModelWorker:
         return await self._run(cast(Any, self._components[component]).update, shard, trajectories, inputs)
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, functools.partial(function, *args))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, functools.partial(function, *args))
+        except Exception as error:  # of any kind: what a broken connection raises is for the collectives to say
+            from agentrl.training.parallel import is_lost_peer
+
+            if is_lost_peer(error):
+                raise PeerLostError(f"a collective lost another rank: {error}") from error
+            raise

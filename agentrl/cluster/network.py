@@ -16,8 +16,13 @@ _SIOCGIFADDR = 0x8915
 
 def own_address() -> str:
     """Return the address of this Ray node, by which all the others know it."""
-    here = ray.get_runtime_context().get_node_id()
+    here = own_node_id()
     return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
+
+
+def own_node_id() -> str:
+    """Return the id of this Ray node."""
+    return ray.get_runtime_context().get_node_id()
 
 
 def use_interface_of(address: str) -> None:

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Set
+from typing import TypeVar
 
 import ray
 from ray._private.state import state
@@ -21,6 +22,7 @@ from agentrl.cluster.handles import WorkerHandle
 from agentrl.errors import AgentRLError
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _LOOK_EVERY_S = 5.0
 _ANSWER_TIMEOUT_S = 5.0
@@ -63,7 +65,7 @@ async def leaving_draining_nodes(
         look: see `draining_nodes`.
     """
     watch = asyncio.create_task(_watch(engines, patience_s, look))
-    watch.add_done_callback(_note_bug)
+    watch.add_done_callback(note_bug)
     try:
         yield
     finally:
@@ -75,7 +77,7 @@ async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Map
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         try:
-            remaining_s = await _asked(look)
+            remaining_s = await asked(look)
         except RayError as error:
             logger.warning("draining nodes: Ray does not say which there are: %s", error)
             continue
@@ -86,8 +88,8 @@ async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Map
                     engines.drain(index, within_s=max(0.0, min(patience_s, remaining_s[node] - _MARGIN_S)))
 
 
-async def _asked(look: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
-    """Call `look` in a thread; where the watch ends meanwhile wait for it, as nobody may ask a Ray that shuts down."""
+async def asked(look: Callable[[], T]) -> T:
+    """Call `look` in a thread; where whoever waits is cancelled, wait for it, as nobody may ask a Ray that shuts down."""
     answer = asyncio.ensure_future(asyncio.to_thread(look))
     try:
         return await asyncio.shield(answer)
@@ -105,6 +107,7 @@ async def _node_of(engine: WorkerHandle) -> str | None:
         return None
 
 
-def _note_bug(watch: asyncio.Task[None]) -> None:
+def note_bug(watch: asyncio.Task[None]) -> None:
+    """Log why a watch that nobody awaits has ended by itself."""
     if not watch.cancelled() and (error := watch.exception()):
-        logger.error("draining nodes: nobody looks for them any more, which is a bug", exc_info=error)
+        logger.error("nodes: nobody looks at them any more, which is a bug", exc_info=error)

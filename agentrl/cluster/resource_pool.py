@@ -34,7 +34,7 @@ class ReservedPool:
     bundle_of: tuple[int, ...]
     """Number of the bundle of each process."""
     each: ResourcePool
-    """What a process of any of its roles declares."""
+    """What a process of any of its roles declares; its text says what the pool is."""
 
     def places(self) -> list[ResourcePool]:
         """Return the place of each process of a role."""
@@ -72,7 +72,12 @@ async def reserve(
         ) from error
     logger.info("pool %s: %d processes, %s", name, pool_size(section), _shown(bundles))
     bundle_of = tuple(index for index, num_processes in enumerate(per_bundle) for _ in range(num_processes))
-    each = ResourcePool(num_processes=1, num_cpus=section.num_cpus / num_roles, num_gpus=section.num_gpus / num_roles)
+    each = ResourcePool(
+        num_processes=1,
+        num_cpus=section.num_cpus / num_roles,
+        num_gpus=section.num_gpus / num_roles,
+        pool=f"`cluster.pools.{name}`, {_shown(bundles)}{_apart(spread)}",
+    )
     return ReservedPool(group=group, bundle_of=bundle_of, each=each)
 
 
@@ -92,10 +97,9 @@ def missing(name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], sp
         )
         if home is None:
             there = "; ".join(_shown([node]) for node in total) or "none"
-            apart = ", each on a node of its own" if spread else ""
             return (
-                f"`cluster.pools.{name}` needs {_shown(bundles)}{apart}, and there is no room for number {number} of its "
-                f"{len(bundles)} bundles. The nodes have: {there}. Make the pool smaller, or let more nodes join"
+                f"`cluster.pools.{name}` needs {_shown(bundles)}{_apart(spread)}, and there is no room for number {number} of "
+                f"its {len(bundles)} bundles. The nodes have: {there}. Make the pool smaller, or let more nodes join"
             )
         if spread:
             free.remove(home)
@@ -122,6 +126,10 @@ def _holders() -> list[str]:
     table = placement_group_table()
     held = [entry for entry in table.values() if entry["state"] == "CREATED"]
     return [f"{entry['name'] or 'a placement group'} ({_shown(list(entry['bundles'].values()))})" for entry in held]
+
+
+def _apart(spread: bool) -> str:
+    return ", each on a node of its own" if spread else ""
 
 
 def _shown(bundles: Sequence[Bundle]) -> str:

@@ -1,6 +1,7 @@
 """The processes of every role of a layout: spawned in their places, as groups of ranks and as engines."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from agentrl.cluster.engine_worker import EngineWorker
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.model_worker import ModelWorker
+from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.resource_pool import ReservedPool, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
@@ -27,6 +29,8 @@ _MODEL_CALLS = 4
 class Places:
     """Where the processes of a run are: the pools of the config, and what there is outside of them."""
 
+    nodes: Nodes
+    """Where room is waited for."""
     outside: ResourcePool
     """What a process of a role without a pool takes."""
     gpus_per_engine: int = 1
@@ -34,7 +38,7 @@ class Places:
     pools: dict[str, ReservedPool] = field(default_factory=dict)
 
     @classmethod
-    async def reserved(cls, config: RunConfig, *, num_gpus: float, gpus_per_engine: int) -> "Places":
+    async def reserved(cls, config: RunConfig, nodes: Nodes, *, num_gpus: float, gpus_per_engine: int) -> "Places":
         """Set aside every pool of a config.
 
         Raises:
@@ -42,7 +46,8 @@ class Places:
         """
         cluster = config.cluster
         users = [*cluster.roles.values(), *(section.pool for section in cluster.extra_roles.values())]
-        places = cls(outside=ResourcePool(num_processes=1, num_gpus=num_gpus), gpus_per_engine=gpus_per_engine)
+        outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
+        places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
         for name, section in cluster.pools.items():
             places.pools[name] = await reserve(name, section, num_roles=users.count(name))
         return places
@@ -68,14 +73,14 @@ class Places:
 
 def spawn_models(config: RunConfig, places: Places) -> list[WorkerGroup]:
     """Start the processes of every role that has models, with the engines where these live with them."""
-    return [_spawn_ranks(config, one, places.of(one)) for one in layout(config) if one.role != "rollout"]
+    return [_spawn_ranks(config, one, places.of(one), places.nodes) for one in layout(config) if one.role != "rollout"]
 
 
-def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[ResourcePool]) -> WorkerGroup:
+def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[ResourcePool], nodes: Nodes) -> WorkerGroup:
     has_engine = "rollout" in placement.components
     ranks = [
         spawn(
-            ModelEngineWorker if has_engine else ModelWorker,
+            _named_after(placement.role, ModelEngineWorker if has_engine else ModelWorker),
             place,
             config,
             placement.role,
@@ -85,7 +90,17 @@ def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[Resou
         )[0]
         for rank, place in enumerate(places)
     ]
-    return WorkerGroup(placement.role, ranks)
+    return WorkerGroup(
+        placement.role,
+        ranks,
+        ranks_per_share=config.actor.sequence_parallel_size,
+        until_placed=functools.partial(nodes.until_placed, needs=str(places[0])),
+    )
+
+
+def _named_after(role: str, cls: type) -> type:
+    """Return `cls` with the role in its name, which Ray makes the title of its processes: `ps` shows it."""
+    return type(f"{cls.__name__}_{role}", (cls,), {"__module__": cls.__module__})
 
 
 def spawn_extra_roles(config: RunConfig, places: Places) -> dict[str, list[WorkerHandle]]:

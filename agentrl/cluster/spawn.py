@@ -33,6 +33,13 @@ class ResourcePool:
     """Ray node that they must run on; absent: wherever there is room."""
     bundle: tuple[PlacementGroup, int] | None = None
     """Places that were set aside for them (`agentrl.cluster.resource_pool`)."""
+    pool: str = ""
+    """What was set aside in all, for messages."""
+
+    def __str__(self) -> str:
+        amounts = {"CPU": self.num_cpus, "GPU": self.num_gpus}
+        shown = ", ".join(f"{kind} {amount:g}" for kind, amount in amounts.items() if amount) or "nothing"
+        return f"{shown} of {self.pool}" if self.pool else shown
 
 
 def spawn(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from agentrl.cluster.handles import WorkerHandle, all_of
@@ -22,19 +22,37 @@ class WorkerGroup:
     group: all processes are killed, and every later call raises the same error.
     """
 
-    def __init__(self, name: str, ranks: Sequence[WorkerHandle]) -> None:
-        """Take the started processes, rank by rank; `name` is their role (`actor_ref`)."""
+    def __init__(
+        self,
+        name: str,
+        ranks: Sequence[WorkerHandle],
+        *,
+        ranks_per_share: int = 1,
+        until_placed: Callable[[Sequence[WorkerHandle]], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
+        """Take the started processes, rank by rank.
+
+        Args:
+            name: their role (`actor_ref`).
+            ranks: processes of which some may have no place yet.
+            ranks_per_share: so many neighbours at a time compute together, and are given the same share of what is divided.
+            until_placed: waits until all have a place; absent: Ray is trusted to find them.
+        """
         self.name = name
         self.ranks = list(ranks)
+        self._ranks_per_share = ranks_per_share
+        self._until_placed = until_placed
         self._failure: AgentRLError | None = None
 
     @property
-    def num_ranks(self) -> int:
-        """How many there are."""
-        return len(self.ranks)
+    def num_shares(self) -> int:
+        """Into how many parts work is divided."""
+        return len(self.ranks) // self._ranks_per_share
 
     async def setup(self) -> None:
-        """Form the process group and load the models on every rank."""
+        """Form the process group and load the models on every rank, once all ranks have a place."""
+        if self._until_placed is not None:
+            await self._together([self._until_placed(self.ranks)])
         at = await self._together([self.ranks[0].rendezvous()])
         await self.each("setup", [(rank, len(self.ranks), at[0]) for rank in range(len(self.ranks))])
 
@@ -52,8 +70,13 @@ class WorkerGroup:
         calls = zip(self.ranks, arguments, strict=True)
         return await self._together([getattr(rank, method)(*args) for rank, args in calls])
 
+    async def each_share(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call every rank with the arguments of its share; returns what the first rank of each share gave."""
+        per_rank = [given for given in arguments for _ in range(self._ranks_per_share)]
+        return (await self.each(method, per_rank))[:: self._ranks_per_share]
+
     async def split(self, method: str, *args: Any, items: Sequence[Any], costs: Sequence[float]) -> list[Any]:
-        """Give each rank a share of `items` (data parallel), however many there are, and gather references to the results.
+        """Give the ranks shares of `items` (data parallel), however many there are, and gather references to the results.
 
         Args:
             method: takes `args`, then its share of `items`; returns something small, then one result per item.
@@ -64,19 +87,38 @@ class WorkerGroup:
         Returns:
             A reference to the result of each item, in the order of `items`.
         """
-        shares = balanced(costs, len(self.ranks))
+        shares = balanced(costs, self.num_shares)
         made = await self._together(
             [
                 rank.call_keeping_rest(method, len(share), *args, *(items[index] for index in share))
-                for rank, share in zip(self.ranks, shares, strict=True)
+                for number, rank in enumerate(self.ranks)
+                for share in [shares[number // self._ranks_per_share]]
             ]
         )
         results = {
             index: ref
-            for share, (_, refs) in zip(shares, made, strict=True)
+            for share, (_, refs) in zip(shares, made[:: self._ranks_per_share], strict=True)
             for index, ref in zip(share, refs, strict=True)
         }
         return [results[index] for index in range(len(items))]
+
+    async def require_alive(self) -> None:
+        """Return where every rank has its process, as far as Ray knows.
+
+        Raises:
+            ModelDiedError: one has none.
+        """
+        if deaths := await self._deaths():
+            raise ModelDiedError(str(deaths[0]))
+
+    async def silent(self) -> list[str]:
+        """Return the ranks that do not answer at once, by name."""
+        pings = [asyncio.ensure_future(rank.ping()) for rank in self.ranks]
+        await asyncio.wait(pings, timeout=_PING_TIMEOUT_S)
+        answered = [ping.done() and ping.exception() is None for ping in pings]
+        for ping in pings:
+            ping.cancel()
+        return [f"{self.name} {rank}" for rank, came in enumerate(answered) if not came]
 
     def kill(self) -> None:
         """End every process at once."""
@@ -100,15 +142,20 @@ class WorkerGroup:
         """Return the error to tell: where a rank has died, the others raise that they lost it, and may do so first."""
         if isinstance(error, WorkerDiedError):
             return ModelDiedError(str(error))
+        deaths = await self._deaths()
+        return ModelDiedError(str(deaths[0])) if deaths else error
+
+    async def _deaths(self) -> list[WorkerDiedError]:
+        """Return how Ray tells of each rank whose process is gone, as far as it knows."""
         pings = [asyncio.ensure_future(rank.ping()) for rank in self.ranks]
         await asyncio.wait(pings, timeout=_PING_TIMEOUT_S)
-        deaths: list[Exception] = []
+        deaths: list[WorkerDiedError] = []
         for ping in pings:
             if not ping.done():
                 ping.cancel()
             elif isinstance(death := ping.exception(), WorkerDiedError):
                 deaths.append(death)
-        return ModelDiedError(str(deaths[0])) if deaths else error
+        return deaths
 
 
 def balanced(costs: Sequence[float], num_shares: int) -> list[list[int]]:

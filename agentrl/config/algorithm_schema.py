@@ -105,6 +105,18 @@ class AlgorithmSection:
 
 
 @dataclass(frozen=True)
+class LoraSection:
+    """Thin factors beside the linear weights that are trained in their place (arXiv:2106.09685), with PEFT."""
+
+    rank: int = 0
+    """Width of the factors; 0 trains the weights themselves. The base model is then the reference, without a second one."""
+    alpha: int = 32
+    """What is added to a weight is the product of its factors times this over `rank`."""
+    target_modules: list[str] = field(default_factory=list)
+    """Names of the linear layers that get some (`q_proj`); empty: all of the decoder."""
+
+
+@dataclass(frozen=True)
 class CriticSection:
     """The model that learns what reward is still to come: for `algorithm.advantage: gae`."""
 

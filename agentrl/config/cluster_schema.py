@@ -1,7 +1,7 @@
 """The section `cluster`: which processes there are, where they are, and which role each plays."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import MISSING
 
@@ -38,6 +38,10 @@ class ClusterSection:
 
     address: str | None = None
     """Address of a running Ray cluster (`10.0.0.1:6379`, or `auto` on one of its nodes); absent: the run starts its own."""
+    gpu_memory_gb: float = 0.0
+    """GiB of each GPU, for the estimate that is made before anything starts; 0 takes those of this machine, if any."""
+    max_wait_s: float = 1800.0
+    """How long a process may wait for room, after a node has left, before the run ends with the reason."""
     pools: dict[str, PoolSection] = field(default_factory=dict)
     """Pools of processes, by name."""
     roles: dict[str, str] = field(default_factory=dict)
@@ -45,5 +49,14 @@ class ClusterSection:
     process, as `actor_ref` or `actor_rollout_ref`. Absent: `actor.num_workers` processes that also hold the reference, and
     `rollout.num_engines` engines.
     """
+    weight_transport: Literal["shared_memory", "broadcast", "cuda_ipc"] = "shared_memory"
+    """How new weights reach engines in processes of their own. `shared_memory`: on the same machine, also from and to GPUs;
+    `broadcast`: NCCL, to engines with GPUs of their own; `cuda_ipc`: to engines on the actor's GPUs. The last two have not run
+    on GPUs yet.
+    """
+    check_weights: bool = False
+    """Compare a checksum of every weight that an engine reads from shared memory: a second or two for each GB of a sync."""
+    colocated: bool = False
+    """Engines sleep while the actor trains, and wake with the new weights: for engines that share its GPUs, or its memory."""
     extra_roles: dict[str, ExtraRoleSection] = field(default_factory=dict)
     """Workers of other kinds beside the policy, by the name of their role, such as a model that serves a tool."""

@@ -9,7 +9,7 @@ from agentrl.config.schema import RunConfig
 COMPONENTS = ("actor", "rollout", "ref", "critic", "reward")
 """Of which roles are made, joined by `_`."""
 _REASONS_FOR_NONE = {
-    "ref": "`algorithm.kl_coefficient` is 0",
+    "ref": "`algorithm.kl_coefficient` is 0, or the base model of `actor.lora` is the reference",
     "critic": "`algorithm.advantage` uses no values",
     "reward": "`reward.model.path` is absent",
 }
@@ -32,7 +32,7 @@ class Placement:
 
 def needed_components(config: RunConfig) -> list[str]:
     """Return what the algorithm asks for."""
-    wanted = {"ref": config.has_reference, "critic": config.has_critic, "reward": config.has_reward_model}
+    wanted = {"ref": config.has_reference_model, "critic": config.has_critic, "reward": config.has_reward_model}
     return ["actor", "rollout", *(component for component, is_wanted in wanted.items() if is_wanted)]
 
 
@@ -73,8 +73,9 @@ def layout_problems(config: RunConfig) -> list[str]:
     problems = [*_pool_problems(config)]
     if config.cluster.roles:
         problems += _role_problems(config)
-        problems += [] if problems else [*_size_problems(config), *_gpu_problems(config)]
-    return problems or _share_problems(config)
+        problems += [] if problems else [*_size_problems(config), *_gpu_problems(config), *_prefix_problems(config)]
+    problems = problems or _sequence_problems(config)
+    return problems or [*_share_problems(config), *_shard_problems(config), *_sync_problems(config)]
 
 
 def _pool_problems(config: RunConfig) -> list[str]:
@@ -170,19 +171,80 @@ def _gpu_problems(config: RunConfig) -> list[str]:
     ]
 
 
+def _prefix_problems(config: RunConfig) -> list[str]:
+    """Return the pools whose GPUs would have to compute what they cannot."""
+    pools = [one.pool for one in layout(config) if one.role != "rollout" and one.pool is not None]
+    on_gpus = [name for name in dict.fromkeys(pools) if config.cluster.pools[name].num_gpus > 0]
+    found = [shared_prefix_problem(config, f"`cluster.pools.{name}` has GPUs") for name in on_gpus]
+    return [problem for problem in found if problem is not None]
+
+
+def shared_prefix_problem(config: RunConfig, where: str) -> str | None:
+    """Return what is wrong with sharing prefixes on GPUs, which `where` says that there are; None if nothing is."""
+    if not config.actor.share_prefixes or config.model.dtype != "float32":
+        return None
+    return (
+        f"{where}, which compute shared prefixes in half precision only: `actor.share_prefixes` is on and `model.dtype` is "
+        "`float32`; set `model.dtype: bfloat16`, or `actor.share_prefixes: false`"
+    )
+
+
+def _sync_problems(config: RunConfig) -> list[str]:
+    """Return where the way of the weights contradicts the places of actor and engines."""
+    cluster, staleness, problems = config.cluster, config.rollout.max_staleness, []
+    if cluster.colocated and staleness > 0:
+        problems.append(
+            f"`cluster.colocated` has engines sleep while the actor trains, and `rollout.max_staleness` is {staleness}, "
+            "with which they go on meanwhile; set that to 0, or leave `cluster.colocated` out"
+        )
+    live_together = any({"actor", "rollout"} <= set(placement.components) for placement in layout(config))
+    if live_together and cluster.weight_transport != "shared_memory":
+        problems.append(
+            f"`cluster.weight_transport` is `{cluster.weight_transport}`, which joins processes with GPUs or models of their "
+            "own, and `cluster.roles` has the engines in the actor's processes; leave it out"
+        )
+    return problems
+
+
+def _sequence_problems(config: RunConfig) -> list[str]:
+    """Return where ranks cannot be divided into groups that compute rows together."""
+    size = config.actor.sequence_parallel_size
+    return [
+        f"`actor.sequence_parallel_size` is {size}, which does not divide the {placement.num_processes} ranks of "
+        f"`{placement.role}` (`{f'cluster.pools.{placement.pool}' if placement.pool else 'actor.num_workers'}`); change one of "
+        "them"
+        for placement in layout(config)
+        if placement.role != "rollout" and size >= 1 and placement.num_processes % size
+    ]
+
+
 def _share_problems(config: RunConfig) -> list[str]:
     """Return where a mini-batch is too small for every rank that trains on it to get a share."""
     selection, rollout, problems = config.algorithm.selection, config.rollout, []
     kept = selection.keep if selection.method == "resample_on_correct" else rollout.samples_per_prompt
     key = "algorithm.selection.keep" if selection.method == "resample_on_correct" else "rollout.samples_per_prompt"
     mini_batches = {"actor": config.actor.mini_batches_per_step, "critic": config.critic.mini_batches_per_step}
+    size = config.actor.sequence_parallel_size
+    ranks = "ranks" if size == 1 else f"groups of {size} ranks (`actor.sequence_parallel_size`)"
     for placement in layout(config):
         for component in (name for name in placement.components if name in mini_batches):
-            ranks, groups = placement.num_processes, rollout.prompts_per_step // max(1, mini_batches[component])
-            if groups >= 1 and groups * kept < ranks:
+            shares = placement.num_processes // max(1, size)
+            groups = rollout.prompts_per_step // max(1, mini_batches[component])
+            if groups >= 1 and groups * kept < shares:
                 problems.append(
                     f"a mini-batch has {groups} groups (`rollout.prompts_per_step` over `{component}.mini_batches_per_step`) "
-                    f"of {kept} trajectories (`{key}`), fewer than the {component}'s {ranks} ranks, and some would compute "
+                    f"of {kept} trajectories (`{key}`), fewer than the {component}'s {shares} {ranks}, and some would compute "
                     "nothing; make it larger, or take fewer ranks"
                 )
     return problems
+
+
+def _shard_problems(config: RunConfig) -> list[str]:
+    """Return where the ranks of a role cannot be divided into groups that share the weights."""
+    size = config.actor.shard_size
+    return [
+        f"`actor.shard_size` is {size}, which does not divide the {placement.num_processes} ranks of the role "
+        f"`{placement.role}`; take a divisor, or 0"
+        for placement in layout(config)
+        if size > 0 and placement.num_processes % size and {"actor", "ref", "critic"} & set(placement.components)
+    ]

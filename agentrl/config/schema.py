@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from agentrl.config.algorithm_schema import AlgorithmSection, CriticSection, RewardModelSection
+from agentrl.config.algorithm_schema import AlgorithmSection, CriticSection, LoraSection, RewardModelSection
 from agentrl.config.checkpoint_schema import CheckpointSection, StageSection
 from agentrl.config.cluster_schema import ClusterSection
 
@@ -117,7 +117,7 @@ class RolloutSection:
     tensor_parallel_size: int = 1
     """GPUs over which one copy of the policy is split (`vllm` only); without GPUs, processes."""
     data_parallel_size: int = 1
-    """Copies of the policy within one engine (`vllm` only); a trajectory stays with one of them."""
+    """Copies of the policy within one engine (`vllm` only); a trajectory stays with one of them, whose memory it has to fit."""
     kv_memory_gb: float = 0.0
     """KV cache in GiB per GPU (`vllm` only); 0 takes what is free, on CPU what the trajectories at once can fill."""
     num_workers: int = 1
@@ -214,10 +214,30 @@ class ActorSection:
     """Optimiser updates made from the trajectories of one step."""
     max_tokens_per_micro_batch: int = 16384
     """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""
+    sequence_parallel_size: int = 1
+    """Ranks that compute each packed row together (Ulysses), of reference, critic and reward model too; each then holds a part
+    of its tokens, and of every layer's heads. It divides the ranks, and the attention heads of the models.
+    """
     share_prefixes: bool = True
     """Compute what the trajectories of a prompt begin with in common once per forward pass, of reference and critic too; the
     gradients are the same.
     """
+    activation_checkpointing: bool = False
+    """Keep of each layer only its input, and compute the rest again in the backward pass, of the critic too: far less memory
+    for about a third more time; the gradients are the same.
+    """
+    shard_size: int = 0
+    """Neighbouring ranks that divide the weights, such as those of one machine; others hold copies. 0: all ranks."""
+    cpu_offload: bool = False
+    """Keep weights, gradients and optimiser in the memory of the host, and bring a layer to the GPU when its turn comes, of
+    reference and critic too; updates are made on the CPU.
+    """
+    compile: bool = False
+    """Compile the layers with `torch.compile`, but their attention; the first updates take minutes longer."""
+    liger: bool = False
+    """Compute norms, rotary embeddings and gated layers with Liger's kernels (CUDA only, `pip install liger-kernel`)."""
+    lora: LoraSection = field(default_factory=LoraSection)
+    """Train factors beside the weights, and not the weights."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +331,11 @@ class RunConfig:
     def has_reference(self) -> bool:
         """Whether the starting policy is kept, to measure the distance from it."""
         return self.algorithm.kl_coefficient > 0
+
+    @property
+    def has_reference_model(self) -> bool:
+        """Whether that policy is a model of its own, and not the actor without its LoRA factors."""
+        return self.has_reference and self.actor.lora.rank == 0
 
     @property
     def has_critic(self) -> bool:

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
-from agentrl.config.schema import JudgeSection, RolloutSection, RunConfig
+from agentrl.config.schema import ActorSection, JudgeSection, RolloutSection, RunConfig
 from agentrl.config.validate_algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
+from agentrl.config.validate_sequences import head_problems
 from agentrl.config.validate_stages import stage_problems
 from agentrl.errors import ConfigError
 
@@ -30,9 +31,15 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         ConfigError: names `source`, the keys, their values and the way out.
     """
     problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
-    problems += [*_openai_contradictions(config.rollout), *_vllm_contradictions(config.rollout)]
+    problems += [
+        *_openai_contradictions(config.rollout),
+        *_vllm_contradictions(config.rollout),
+        *_lora_contradictions(config.actor),
+        *_liger_contradictions(config.actor),
+    ]
     if purpose is Purpose.TRAINING:
         problems += [*_training_problems(config), *layout_problems(config), *stage_problems(config)]
+        problems += head_problems(config)
     elif purpose is Purpose.EVALUATION:
         problems += _evaluation_problems(config)
     if problems:
@@ -95,6 +102,8 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "actor.num_workers": actor.num_workers,
         "actor.mini_batches_per_step": actor.mini_batches_per_step,
         "actor.max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
+        "actor.sequence_parallel_size": actor.sequence_parallel_size,
+        "actor.lora.alpha": actor.lora.alpha,
         **algorithm_counts(config),
         "checkpoint.every_steps": config.checkpoint.every_steps,
         "checkpoint.keep_last": config.checkpoint.keep_last,
@@ -118,6 +127,7 @@ def _amounts(config: RunConfig) -> dict[str, float]:
         "critic.max_grad_norm": config.critic.max_grad_norm,
         "judge.max_wall_time_s": config.judge.max_wall_time_s,
         "judge.max_memory_mb": config.judge.max_memory_mb,
+        "cluster.max_wait_s": config.cluster.max_wait_s,
     }
 
 
@@ -132,6 +142,8 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "rollout.simulated.turn_tokens_sigma": rollout.simulated.turn_tokens_sigma,
         "rollout.simulated.prompt_sigma": rollout.simulated.prompt_sigma,
         "actor.num_threads_per_worker": actor.num_threads_per_worker,
+        "actor.shard_size": actor.shard_size,
+        "actor.lora.rank": actor.lora.rank,
         "judge.num_slots": config.judge.num_slots,
         "actor.learning_rate": actor.learning_rate,
         "actor.warmup_steps": actor.warmup_steps,
@@ -144,6 +156,7 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "rollout.temperature": rollout.temperature,
         "rollout.top_k": rollout.top_k,
         "rollout.kv_memory_gb": rollout.kv_memory_gb,
+        "cluster.gpu_memory_gb": config.cluster.gpu_memory_gb,
         "validation.every_steps": config.validation.every_steps,
         "checkpoint.keep_best": config.checkpoint.keep_best,
     }
@@ -259,6 +272,25 @@ def _vllm_contradictions(rollout: RolloutSection) -> list[str]:
         for key, is_set in idle.items()
         if is_set
     ]
+
+
+def _lora_contradictions(actor: ActorSection) -> list[str]:
+    lora = actor.lora
+    if lora.rank > 0:
+        if importlib.util.find_spec("peft") is not None:
+            return []
+        return ["`actor.lora.rank` is set, but PEFT is not installed: `pip install '.[train]'`; or leave it out"]
+    if lora.target_modules:
+        return [
+            f"`actor.lora.target_modules` is {list(lora.target_modules)}, but `actor.lora.rank` is 0; set a rank, such as 32"
+        ]
+    return []
+
+
+def _liger_contradictions(actor: ActorSection) -> list[str]:
+    if not actor.liger or importlib.util.find_spec("liger_kernel") is not None:
+        return []
+    return ["`actor.liger` is set, but Liger is not installed: `pip install liger-kernel`; or leave it out"]
 
 
 def _judge_contradictions(judge: JudgeSection) -> list[str]:

@@ -10,6 +10,11 @@ def stage_problems(config: RunConfig) -> Iterator[str]:
     """Yield what no run with these stages could do, with its key and the way out."""
     for index, stage in enumerate(config.stages):
         yield from _wrong_numbers(stage, f"stages[{index}]")
+        if stage.update_reference and config.actor.lora.rank > 0:
+            yield (
+                f"`stages[{index}].update_reference` is set, but with `actor.lora` the reference is the base model, which "
+                "never changes; leave one of them out"
+            )
         if stage.update_reference and config.algorithm.kl_coefficient == 0:
             yield (
                 f"`stages[{index}].update_reference` is set, but `algorithm.kl_coefficient` is 0, so there is no reference; "

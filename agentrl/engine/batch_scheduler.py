@@ -62,7 +62,8 @@ class BatchScheduler:
     @property
     def is_busy(self) -> bool:
         """Whether there is something to compute."""
-        return self.is_awake and self.steps and bool(self.running or (self.admits and self.waiting))
+        can_step = self.steps and self.is_awake and self.model.weights.are_whole
+        return can_step and bool(self.running or (self.admits and self.waiting))
 
     def step(self) -> None:
         """Extend the running sequences, and sample for those whose last token is computed; call it while `is_busy`."""
@@ -108,7 +109,7 @@ class BatchScheduler:
         Raises:
             EngineError: they do not fit or are gone; nothing has changed then.
         """
-        self.model.load_weights(source)
+        self.model.weights.load(source)
         self._policy_version = version
         self._rows.invalidate()
 
@@ -116,6 +117,11 @@ class BatchScheduler:
         """Free the KV cache; running requests go on from their tokens, computed anew."""
         self._rows.invalidate()
         self.model.cache.layers.clear()
+
+    def fall_asleep(self, level: int) -> None:
+        """Free what is asked for; see `Engine.sleep`."""
+        self.drop_cache()
+        self.model.weights.drop() if level > 1 else self.model.weights.to_host()
 
     def stats(self) -> EngineStats:
         """Count what is there."""

@@ -1,4 +1,4 @@
-"""The model of the embedded engine: loading it, running it over the KV cache, and replacing its weights in place."""
+"""The model of the embedded engine: loading it, and running it over the KV cache."""
 
 import sys
 from collections.abc import Sequence
@@ -11,10 +11,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agentrl.config.schema import ModelSection
 from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
-from agentrl.engine.weight_check import check_weights
+from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.errors import ConfigError
-from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.shared_memory import read_tensors
 
 
 class LanguageModel:
@@ -34,6 +32,7 @@ class LanguageModel:
         except (OSError, ValueError) as error:
             raise ConfigError(f"`model.path`: cannot load a causal LM from {section.path}: {error}") from error
         self._model = model.requires_grad_(False).eval().to(self.device)
+        self.weights = ResidentWeights(self._model, self.device)
         self.config = model.config.get_text_config()
         eos = model.generation_config.eos_token_id if model.generation_config else None
         self.eos_token_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
@@ -67,15 +66,3 @@ class LanguageModel:
             step=step,
         )
         return output.logits[0]
-
-    def load_weights(self, source: WeightSource) -> None:
-        """Copy new weights over the old ones, after checking that all of them are there and fit.
-
-        Raises:
-            EngineError: a name is missing or unknown, a shape differs, or the publisher is gone; no weight has changed
-                then.
-        """
-        own = self._model.state_dict(keep_vars=True)
-        check_weights(own, source)
-        for name, tensor in list(read_tensors(source)):  # all of them, views as yet, before the first is copied
-            own[name].copy_(tensor)

@@ -113,12 +113,14 @@ class TransformersEngine:
         await self._call(self._scheduler.stats)
 
     async def sleep(self, level: int) -> None:
-        """Free the KV cache; requests wait until `wake`. The weights stay, whatever the level: on CPU they are on the host."""
+        """Free the KV cache, and move the weights to the host (1) or drop them (2); requests wait until `wake`."""
         self._scheduler.is_awake = False
-        await self._call(self._scheduler.drop_cache)
+        await self._call(lambda: self._scheduler.fall_asleep(level))
 
     async def wake(self, tags: tuple[str, ...]) -> None:
-        """Undo `sleep`, once `kv_cache` is among the tags."""
+        """Undo `sleep`, once `kv_cache` is among the tags; after level 2 requests wait for `load_weights` as well."""
+        if "weights" in tags:
+            await self._call(self._scheduler.model.weights.take_memory)
         self._scheduler.is_awake |= "kv_cache" in tags
         await self._call(self._scheduler.stats)
 

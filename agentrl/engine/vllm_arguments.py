@@ -138,5 +138,6 @@ def _kv_bytes(rollout: RolloutSection, facts: ModelFacts, *, on_cpu: bool) -> in
     if rollout.kv_memory_gb or not on_cpu:
         return round(rollout.kv_memory_gb * _BYTES_PER_GB)
     blocks_each = -(-facts.max_tokens // _CPU_BLOCK_TOKENS)
-    num_blocks = rollout.max_concurrent_trajectories * blocks_each + 1  # vLLM keeps one for itself
+    num_trajectories = -(-rollout.max_concurrent_trajectories // rollout.data_parallel_size)
+    num_blocks = num_trajectories * blocks_each + 1  # vLLM keeps one for itself
     return num_blocks * _CPU_BLOCK_TOKENS * facts.kv_bytes_per_token

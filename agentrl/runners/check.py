@@ -13,6 +13,7 @@ from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
 from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
 from agentrl.runners.judges import judge_for
+from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models
 from agentrl.runners.run import check_plugins, held_out_prompts, training_prompts
 from agentrl.tools.base import ToolConfig
@@ -41,6 +42,8 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     console = Console()
     if level is CheckLevel.FULL:
         check_models(config)
+        for line in check_memory(config):
+            console.print(line, soft_wrap=True)
         prompts, validation_prompts = training_prompts(config), held_out_prompts(config)
         console.print(f"data: {len(prompts)} training prompts, {len(validation_prompts)} for validation")
         names = await _build_everything(tools, reward, config)

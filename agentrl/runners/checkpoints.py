@@ -11,7 +11,7 @@ from typing import Protocol
 from agentrl.agent_loop.rollout_stream import RolloutStream
 from agentrl.config.checkpoint_schema import CheckpointSection
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import ModelDiedError
+from agentrl.errors import GoBackError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class CheckpointKeeper:
     async def _complete(self, state: RunState, folder: Path, pass_rates: bytes, started: float) -> None:
         try:
             await self._until_saved()
-        except ModelDiedError as error:
+        except GoBackError as error:
             # The update meets the same death and says what is to be done.
             logger.warning("checkpoint of step %d: given up: %s", state.step, error)
             return

@@ -1,13 +1,15 @@
-"""What a run does when a process of its models dies: all of them are started again, from the last checkpoint.
+"""What a run does when what it needs is gone with a process or a node: it starts its models again, from the last checkpoint.
 
-Their group cannot go on without one of them, since each holds a part of the weights that nobody else has. What came after the
-checkpoint is forgotten, exactly as when a killed run is resumed; engines, agent loops and judge stay.
+A group of ranks cannot go on without one of them, since each holds a part of the weights that nobody else has. What came after
+the checkpoint is forgotten, as when a killed run is resumed; agent loops and judge stay, and so do engines with processes of
+their own. Engines that live with the models come back with them. The same is done where finished trajectories are gone with the
+node that held them.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
 
-from agentrl.errors import ModelDiedError
+from agentrl.errors import GoBackError, ModelDiedError
 from agentrl.runners.run import Run
 
 logger = logging.getLogger(__name__)
@@ -17,16 +19,21 @@ _MAX_DEATHS = 3
 
 
 async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]]) -> None:
-    """Await `go_on`, which trains from the last checkpoint, and again after every death, once the models are started again.
+    """Await `go_on`, which trains from the last checkpoint; after every death again, once the models are started again.
 
     Raises:
         ModelDiedError: three deaths in a row without a new checkpoint; it says how the last one was noticed.
+        NoRoomError: the nodes that are left had no room for the models for too long.
     """
     died_at, num_deaths = -1, 0
     while True:
         try:
+            if num_deaths > 0:
+                run.progress.start_phase("starting the models again")
+                await run.learner.restart()
+                await run.engines.renew()
             return await go_on()
-        except ModelDiedError as error:
+        except GoBackError as error:
             await run.checkpoints.aclose()  # the new processes know nothing of what the old ones were writing
             latest = run.plan.directory.checkpoints.latest()
             step = 0 if latest is None else latest.step
@@ -39,5 +46,3 @@ async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]])
             logger.warning(
                 "%s; starting the models again from step %d (%d of %d)", error, step, num_deaths, _MAX_DEATHS
             )
-            run.progress.start_phase("starting the models again")
-            await run.learner.restart()

@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.training.attention_support import attention_window, unsupported_attention
 
 
 def check_models(config: RunConfig) -> None:
-    """Refuse models of a training run that are not there, or that read other tokens than the policy writes.
+    """Refuse models of a training run that are not there, or that cannot be trained or asked.
 
     Raises:
         ConfigError: which key, and what is wrong.
@@ -22,6 +24,18 @@ def check_models(config: RunConfig) -> None:
                     f"{key}: {path} has another vocabulary than `model.path` ({config.model.path}), whose token ids it is to "
                     "read; name a model with the same tokenizer"
                 )
+    for key, path in trained_or_asked(config).items():
+        _check_attention(config, path, key=key)
+
+
+def trained_or_asked(config: RunConfig) -> dict[str, str]:
+    """Return the folders (or hub names) of all models of a training run, by the key that names each."""
+    paths = {
+        "model.path": config.model.path,
+        "critic.path": config.critic.path,
+        "reward.model.path": config.reward.model.path,
+    }
+    return {key: path for key, path in paths.items() if path is not None}
 
 
 def check_model_path(path: str, *, key: str = "model.path") -> None:
@@ -37,6 +51,41 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
             raise ConfigError(f"{key}: {path} has no {' and no '.join(missing)}. Name a Hugging Face model folder.")
     elif folder.is_absolute() or path.startswith(".") or path.count("/") > 1:
         raise ConfigError(f"{key}: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
+
+
+def language_settings(path: str) -> dict[str, Any] | None:
+    """Return what the `config.json` of a folder says of its language model; None of a model on a hub."""
+    file = Path(path, "config.json")
+    if not file.is_file():
+        return None
+    settings: dict[str, Any] = json.loads(file.read_text())
+    return settings.get("text_config", settings)
+
+
+def _check_attention(config: RunConfig, path: str, *, key: str) -> None:
+    """Refuse a model whose attention would end the first update, or the first completion."""
+    settings, rollout = language_settings(path), config.rollout
+    if settings is None:
+        return
+    missing, window = unsupported_attention(settings), attention_window(settings)
+    lengths = [rollout.max_response_tokens, *(stage.max_response_tokens or 0 for stage in config.stages)]
+    longest = rollout.max_prompt_tokens + max(lengths)
+    if missing is not None:
+        raise ConfigError(
+            f"{key}: {path} needs {missing}, which packed training does not compute; use a model with plain attention, such as "
+            "Qwen3 or Llama"
+        )
+    if window is not None and longest > window:
+        raise ConfigError(
+            f"{key}: {path} has layers that attend to {window} tokens (`sliding_window`), and a trajectory may have {longest} "
+            "(`rollout.max_prompt_tokens` + `rollout.max_response_tokens`), where packed training would attend to all; make "
+            f"these {window} together, or use a model with full attention"
+        )
+    if window is not None and key == "model.path" and rollout.engine == "transformers":
+        raise ConfigError(
+            f"{key}: {path} has layers with a `sliding_window`, which `rollout.engine: transformers` does not compute; use the "
+            "engine `vllm`, or a model with full attention"
+        )
 
 
 def _vocabulary(path: str) -> object:

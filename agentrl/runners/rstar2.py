@@ -51,6 +51,7 @@ async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunS
     state = replace(batch.state, step=state.step + 1)
     rolled_out = time.monotonic()
     run.progress.start_phase(f"step {state.step} update")
+    await run.weight_sync.make_room()
     actor_metrics = await run.learner.update(batch.groups, step=state.step)
     updated = time.monotonic()
     await run.weight_sync.push(version=state.step)  # what is being sampled goes on with the new weights
@@ -58,7 +59,7 @@ async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunS
     time_spent = StepTime(rollout_s=rolled_out - started, update_s=updated - rolled_out, weight_sync_s=synced - updated)
     validation = await validate(run, step=state.step)
     state = replace(state, accuracy=validation.get("validation/accuracy"))
-    times = time_spent.metrics() | run.checkpoints.metrics()
+    times = time_spent.metrics() | run.checkpoints.metrics() | run.weight_sync.metrics() | run.nodes.metrics()
     run.metrics.log(state.step, batch.metrics | actor_metrics | times | validation)
     explain_time(state.step, batch, time_spent, overlaps=run.config.rollout.max_staleness > 0)
     await save(run, rollouts, state)

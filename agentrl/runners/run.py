@@ -12,10 +12,13 @@ from rich.console import Console
 
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
+from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import all_of
 from agentrl.cluster.launch import Cluster, launch, launch_engines
-from agentrl.cluster.learner import Learner, WeightSync
+from agentrl.cluster.learner import Learner
+from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.runtime import guarded_run
+from agentrl.cluster.weight_route import WeightSync
 from agentrl.config.algorithm_schema import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, TOKEN_ADVANTAGE_NAMES
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
@@ -29,6 +32,7 @@ from agentrl.rewards.loader import check_reward
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.judges import judge_for, node_judges_for
+from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_model_path, check_models
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
@@ -95,7 +99,9 @@ class Run(EvaluationRun):
     """A training run that is alive."""
 
     plan: Plan
+    nodes: Nodes
     learner: Learner
+    engines: EngineFleet
     weight_sync: WeightSync
     checkpoints: CheckpointKeeper
 
@@ -109,6 +115,8 @@ def prepare(loaded: LoadedConfig) -> Plan:
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config) for stage in stages]
     check_models(loaded.config)
+    for stage in stages:
+        check_memory(stage.config)
     plan = prepare_evaluation(loaded)
     plan.directory.claim_checkpoints()
     return Plan(
@@ -231,7 +239,9 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
             yield Run(
                 plan=plan,
                 rollouts=run.rollouts,
+                nodes=cluster.nodes,
                 learner=cluster.learner,
+                engines=cluster.engines,
                 weight_sync=cluster.weight_sync,
                 checkpoints=keeper,
                 metrics=run.metrics,
@@ -275,6 +285,7 @@ async def _alive(
                 workers,
                 kv_tokens=[engine.kv_tokens_capacity for engine in stats],
                 reward_timeout_s=config.reward.timeout_s,
+                max_wait_s=config.cluster.max_wait_s,
             )
             await rollouts.check_prompts(plan.all_prompts())
             with MetricsLogger(path) as metrics, RunProgress(console, num_steps=num_steps) as progress:

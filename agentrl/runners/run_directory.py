@@ -44,8 +44,12 @@ _MAY_CHANGE = {
     "rollout.num_threads_per_engine",
     "checkpoint.keep_last",
     "checkpoint.keep_best",
+    "cluster.address",
+    "cluster.max_wait_s",
 }
-"""Keys that say on how many processes a run is made, not what it makes."""
+"""Keys that say on how many processes a run is made and where, not what it makes."""
+_POOLS = ("cluster.pools.", "cluster.roles.")
+"""The same of these sections."""
 
 
 class RunDirectory:
@@ -188,7 +192,9 @@ class RunDirectory:
         changed = [
             name
             for name in sorted(before | now)
-            if before.get(name) != now.get(name) and name not in _MAY_CHANGE | may_differ
+            if before.get(name) != now.get(name)
+            and name not in _MAY_CHANGE | may_differ
+            and not name.startswith(_POOLS)
         ]
         if changed:
             details = ", ".join(f"`{name}` was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)

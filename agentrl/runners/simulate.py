@@ -108,6 +108,7 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
         kv_tokens=[config.rollout.simulated.kv_tokens if assumed_kv_tokens is None else assumed_kv_tokens]
         * len(engines),
         reward_timeout_s=config.reward.timeout_s,
+        max_wait_s=config.cluster.max_wait_s,
     )
     return SimulatedRun(engines=engines, workers=workers, rollouts=manager, prompts=prompts)
 

@@ -51,7 +51,7 @@ async def rolling_out(run: Run) -> AsyncIterator[RolloutStream]:
         if latest is not None and not run.plan.stage.begins_with(latest.step):
             folder = directory.in_hand / f"resume_{latest.step:06d}"
             directory.checkpoints.fetch_folder(latest.step, ROLLOUTS, folder)
-            rollouts.restore(folder)
+            await rollouts.restore(folder)
         yield rollouts
 
 

@@ -8,8 +8,7 @@ the whole mini-batch, over all ranks, so that packing, accumulation and the numb
 import os
 import resource
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.algorithms.kl_control import next_kl_coefficient
+from agentrl.errors import EngineError
 from agentrl.training.balance import Packing
 from agentrl.training.batch import (
     MicroBatch,
@@ -27,10 +27,11 @@ from agentrl.training.batch import (
     pack_trajectories,
     plan_rows,
 )
+from agentrl.training.building import open_model, shard_model
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.credit import CreditAssignment
-from agentrl.training.model import decoder_layers, export_model, load_model, shape_of
-from agentrl.training.model_flops import measured_peak_flops
+from agentrl.training.model import export_model, shape_of
+from agentrl.training.model_flops import measured_peak_flops, wait_for
 from agentrl.training.objective import Objective
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
 from agentrl.training.parallel import full_tensors
@@ -40,12 +41,13 @@ from agentrl.training.sharding import UpdateShard
 from agentrl.training.tally import TokenTally, UpdateStats
 from agentrl.training.token_inputs import TokenInputs
 from agentrl.training.trajectory_scores import score_trajectories
+from agentrl.training.weight_publishing import WeightPublishing
 from agentrl.types import Trajectory
-from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.base import Transport, WeightSource
 
 if TYPE_CHECKING:
     from agentrl.config.schema import RunConfig
+    from agentrl.training.lora import Adapters
 
 
 class Actor:
@@ -70,7 +72,8 @@ class Actor:
         self._seed = config.run.seed
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._kl_coefficient = config.algorithm.kl_coefficient
-        self._publisher: SharedMemoryPublisher | None = None
+        self._checks_weights = config.cluster.check_weights
+        self._adapters: Adapters | None = None
         self._warmed_up_from = 0
         """The update after which the optimiser began; the warm-up counts from there."""
 
@@ -82,9 +85,19 @@ class Actor:
             torch.set_num_threads(self._config.num_threads_per_worker or max(1, cores // parallel.world_size))
         torch.manual_seed(self._seed)
         self._checkpoints = CheckpointWriter()
-        self._model = load_model(self._source)
-        parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
+        opened = open_model(self._source)
+        self._model = opened.model
         self._shape = shape_of(self._model)
+        if self._config.lora.rank > 0:
+            from agentrl.training.lora import Adapters
+
+            self._adapters = Adapters(opened, self._config.lora, self._source)
+        shard_model(self._model, opened.files, parallel, self._config, dtype=self._dtype)
+        if self._adapters is not None:
+            self._adapters.reset(self._seed)
+        self._weights = WeightPublishing(
+            self._model, parallel, dtype=self._dtype, checked=self._checks_weights, adapters=self._adapters
+        )
         self._peak_flops = measured_peak_flops(parallel.device, self._dtype)
         self._packing = Packing(
             max_tokens=self._config.max_tokens_per_micro_batch,
@@ -100,6 +113,12 @@ class Actor:
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the scored tokens of each of this rank's trajectories; it may have none."""
         return score_trajectories(self._score, trajectories, self._parallel, self._packing)
+
+    def reference_logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
+        """Return what `logprobs` does of the base model, which LoRA leaves as it was."""
+        assert self._adapters is not None, "without LoRA the reference is a model of its own"
+        with self._adapters.off():
+            return self.logprobs(trajectories)
 
     def update(
         self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
@@ -120,7 +139,10 @@ class Actor:
         """
         started = time.perf_counter()
         mini_batches = self._mini_batches(shard, trajectories, inputs)
+        packed = time.perf_counter()
         old_logprobs = self._old_logprobs(mini_batches)
+        wait_for(self._parallel.device)
+        scored = time.perf_counter()
         kl_coefficient = self._kl_coefficient
         learning_rate = warmup(
             shard.step - self._warmed_up_from,
@@ -144,6 +166,9 @@ class Actor:
         return {
             **metrics,
             "actor/learning_rate": learning_rate,
+            "actor/packing_s": packed - started,
+            "actor/old_logprobs_s": scored - packed,
+            "actor/gradients_s": time.perf_counter() - scored,
             **self._work_metrics(trajectories, mini_batches, started),
         }
 
@@ -170,7 +195,7 @@ class Actor:
             "actor/mfu": flops / update_s / (self._peak_flops * self._parallel.world_size),
             "actor/computed_tokens": num_computed,
             "actor/attention_padding": num_rows / num_computed - 1,
-            "actor/rank_imbalance": most_computed * self._parallel.world_size / num_computed,
+            "actor/rank_imbalance": most_computed * self._parallel.num_shares / num_computed,
             "actor/memory_bytes_max": memory_bytes,
         }
 
@@ -212,7 +237,7 @@ class Actor:
                 min_rows=int(count),
             )
             batches = fill_up(batches, empty_micro_batch(), int(count))
-            mini_batches.append([batch.to(self._parallel.device) for batch in batches])
+            mini_batches.append([batch.to(self._parallel.device, self._parallel.sequence) for batch in batches])
         return mini_batches
 
     def _old_logprobs(self, mini_batches: Sequence[Sequence[MicroBatch]]) -> list[list[Tensor | None]]:
@@ -254,8 +279,8 @@ class Actor:
             )
             # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
             (loss_sum * (self._parallel.world_size / num_scored)).backward()
-        sums, maxima = tally.reduce(self._parallel)
-        require_finite("loss", sums["loss"], step)
+        reduced = tally.reduce(self._parallel)
+        require_finite("loss", reduced.sums["loss"], step)
         grad_norm = apply_gradients(
             self._model,
             self._optimiser,
@@ -263,7 +288,7 @@ class Actor:
             max_grad_norm=self._config.max_grad_norm,
             step=step,
         )
-        stats.add(sums, maxima, num_tokens=num_scored, grad_norm=grad_norm)
+        stats.add(reduced, num_tokens=num_scored, grad_norm=grad_norm)
 
     def _loss(
         self,
@@ -293,18 +318,28 @@ class Actor:
             tally=tally,
         )
 
-    def publish_weights(self) -> WeightSource | None:
-        """Gather the weights, in the type that engines compute in, where they can be read; None on all ranks but 0.
+    def publish_weights(
+        self, transport: Transport = Transport.SHARED_MEMORY, receivers: Sequence[str] = ()
+    ) -> WeightSource | None:
+        """Have the weights where engines can read them, in the type that they compute in; see `WeightPublishing.publish`."""
+        return self._weights.publish(transport, receivers)
 
-        They are valid until the next call.
+    def send_weights(self, source: WeightSource) -> str | None:
+        """Send what `publish_weights` offered as a stream; every rank must be called.
+
+        Returns:
+            Who did not take it; None where all did. It is no error here: an engine that is gone ends no training.
         """
-        weights = full_tensors(self._model, self._dtype)
-        if self._parallel.rank != 0:
-            deque(weights, maxlen=0)
-            return None
-        if self._publisher is None:
-            self._publisher = SharedMemoryPublisher()
-        return self._publisher.publish(weights)
+        try:
+            self._weights.send(source)
+        except EngineError as error:
+            return str(error)
+        return None
+
+    def _whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        if self._adapters is not None:
+            return self._adapters.merged_tensors(self._dtype)
+        return full_tensors(self._model, self._dtype)
 
     def save(self, url: str) -> None:
         """Begin to write this rank's part of a checkpoint into the folder `url`; returns when training may go on.
@@ -333,18 +368,22 @@ class Actor:
         self._warmed_up_from = step
 
     def export(self, path: str) -> None:
-        """Write the policy as a Hugging Face folder, with its tokenizer, in the type that engines compute in."""
+        """Write the policy as a Hugging Face folder, with its tokenizer, in the type that engines compute in.
+
+        With LoRA its factors are merged into the weights, and also written by themselves, in the folder `adapter` there.
+        """
         on_rank_0 = self._parallel.rank == 0
-        weights = {name: tensor for name, tensor in full_tensors(self._model, self._dtype) if on_rank_0}
+        weights = {name: tensor for name, tensor in self._whole_weights() if on_rank_0}
         if on_rank_0:
             export_model(self._model, weights, self._source, path)
+        if self._adapters is not None:
+            self._adapters.export(f"{path}/adapter", writes=on_rank_0)
         self._parallel.barrier()
 
     def close(self) -> None:
         """Finish the checkpoint that is being written, and give back the shared memory."""
         self._checkpoints.wait()
-        if self._publisher is not None:
-            self._publisher.close()
+        self._weights.close()
 
 
 def _peak_memory_bytes(device: torch.device) -> int:

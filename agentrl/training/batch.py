@@ -9,7 +9,7 @@ Letters in shapes: T packed input tokens of a micro-batch, N scored tokens among
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor
 from agentrl.training.balance import Packing, balanced_bins
 from agentrl.training.prefix_families import Family, families_of
 from agentrl.training.row_layout import RowLayout, SharedPrefix, row_layout
+from agentrl.training.sequence_parallel import RowPart, SequenceGroup
 from agentrl.training.token_inputs import TokenInputs
 from agentrl.types import Trajectory
 
@@ -66,18 +67,27 @@ class PackedTokens:
     once for each sequence that was sampled from it."""
     targets_N: Tensor
     """That successor."""
+    part: RowPart | None = None
+    """What this rank computes of it; absent: all."""
 
-    def to(self, device: torch.device) -> "PackedTokens":
-        """Return a copy on `device`."""
-        if device.type == "cpu":
-            return self
-        return PackedTokens(
-            token_ids_T=self.token_ids_T.to(device),
-            position_ids_T=self.position_ids_T.to(device),
-            layout=self.layout.to(device),
-            scored_N=self.scored_N.to(device),
-            targets_N=self.targets_N.to(device),
+    @property
+    def here(self) -> RowPart:
+        """What this rank computes of the row."""
+        return self.part or RowPart(
+            token_ids_L=self.token_ids_T,
+            position_ids_L=self.position_ids_T,
+            layout=self.layout,
+            scored_M=self.scored_N,
+            targets_M=self.targets_N,
+            places_M=torch.arange(len(self.scored_N)),
+            num_scored=len(self.scored_N),
+            sequence=None,
         )
+
+    def to(self, device: torch.device, sequence: SequenceGroup | None) -> "PackedTokens":
+        """Return a copy whose `here` is on `device`: the part of this rank of a `sequence` group, or the whole row."""
+        part = self.here if sequence is None else self.here.shared_by(sequence)
+        return replace(self, part=part.to(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +105,10 @@ class MicroBatch:
     old_logprobs_N: Tensor | None = None
     """Of the actor before the update; absent: nobody has computed them."""
 
-    def to(self, device: torch.device) -> "MicroBatch":
-        """Return a copy on `device`."""
+    def to(self, device: torch.device, sequence: SequenceGroup | None) -> "MicroBatch":
+        """Return a copy on `device`; see `PackedTokens.to`. What the loss needs is there of all tokens."""
         return MicroBatch(
-            tokens=self.tokens.to(device),
+            tokens=self.tokens.to(device, sequence),
             advantages_N=self.advantages_N.to(device),
             rollout_logprobs_N=self.rollout_logprobs_N.to(device),
             trajectory_N=self.trajectory_N.to(device),

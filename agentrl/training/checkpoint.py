@@ -19,6 +19,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
     get_model_state_dict,
     get_state_dict,
     set_model_state_dict,
@@ -44,7 +45,7 @@ class CheckpointWriter:
 
         Args:
             url: an empty folder, or one that is not there: a path, or a URL such as `s3://bucket/run/step_000010/actor`.
-            model: its weights are written, sharded as they are.
+            model: its weights that are trained are written, sharded as they are.
             optimiser: its state is written likewise, and the state of torch's generators.
             extra: what else belongs to the model, such as a coefficient that adapts; `load_checkpoint` returns it.
 
@@ -104,7 +105,11 @@ def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer
     if any(key.startswith(f"generator.{rank}.") for key in known):
         state["generator"] = {rank: _generators()}
     _load(state, reader, url)
-    set_state_dict(model, optimiser, model_state_dict=state["model"], optim_state_dict=state["optimiser"])
+    # What is frozen is not there, and stays as it is.
+    options = StateDictOptions(strict=all(weight.requires_grad for weight in model.parameters()))
+    set_state_dict(
+        model, optimiser, model_state_dict=state["model"], optim_state_dict=state["optimiser"], options=options
+    )
     if "generator" in state:
         _set_generators(state["generator"][rank])
     return state["extra"]
@@ -119,7 +124,9 @@ def load_weights(url: str, model: nn.Module) -> None:
 
 def _state(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     weights, moments = get_state_dict(model, optimiser)
-    return {"model": weights, "optimiser": moments}
+    frozen = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
+    trained = {name: weight for name, weight in weights.items() if name not in frozen}
+    return {"model": trained, "optimiser": moments}
 
 
 def _contents(reader: FsspecReader, url: str) -> list[str]:

@@ -17,12 +17,14 @@ from torch import Tensor
 from agentrl.algorithms.value_loss import value_loss
 from agentrl.training.balance import Packing
 from agentrl.training.batch import PackedTokens, empty_tokens, fill_up, plan_rows
+from agentrl.training.building import open_model, shard_model
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.credit import CreditAssignment
-from agentrl.training.model import decoder_layers, load_model, shape_of
+from agentrl.training.model import shape_of
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
 from agentrl.training.role import RoleContext
 from agentrl.training.scalar_model import value_model
+from agentrl.training.sequence_parallel import SequenceGroup
 from agentrl.training.sharding import UpdateShard
 from agentrl.training.tally import TokenTally
 from agentrl.training.token_inputs import TokenInputs
@@ -41,10 +43,10 @@ class ValueBatch:
     old_values_N: Tensor
     returns_N: Tensor
 
-    def to(self, device: torch.device) -> "ValueBatch":
-        """Return a copy on `device`."""
+    def to(self, device: torch.device, sequence: SequenceGroup | None) -> "ValueBatch":
+        """Return a copy on `device`; see `PackedTokens.to`."""
         return ValueBatch(
-            tokens=self.tokens.to(device),
+            tokens=self.tokens.to(device, sequence),
             old_values_N=self.old_values_N.to(device),
             returns_N=self.returns_N.to(device),
         )
@@ -60,7 +62,7 @@ class Critic:
         self._source = replace(config.model, path=config.critic.path or config.model.path)
         self._credit = CreditAssignment(config.algorithm)
         self._kl_coefficient = config.algorithm.kl_coefficient
-        self._share_prefixes = config.actor.share_prefixes
+        self._actor = config.actor
         self._warmed_up_from = 0
         """The update after which the optimiser began; the warm-up counts from there."""
 
@@ -68,15 +70,15 @@ class Critic:
         """Load the backbone, put a head on it, and shard both over the ranks."""
         self._parallel = context.parallel
         self._checkpoints = CheckpointWriter()
-        causal_lm = load_model(self._source)
+        opened = open_model(self._source)
         self._packing = Packing(
             max_tokens=self._config.max_tokens_per_micro_batch,
-            share_prefixes=self._share_prefixes,
-            cost=shape_of(causal_lm).cost,
+            share_prefixes=self._actor.share_prefixes,
+            cost=shape_of(opened.model).cost,
         )
-        self._model = value_model(causal_lm)
+        self._model = value_model(opened.model)
         dtype: torch.dtype = getattr(torch, self._source.dtype)
-        context.parallel.shard(self._model, decoder_layers(self._model), dtype=dtype)
+        shard_model(self._model, opened.files, context.parallel, self._actor, dtype=dtype)
         self._optimiser = build_adamw(
             self._model.parameters(),
             betas=(self._config.adam_beta1, self._config.adam_beta2),
@@ -147,7 +149,7 @@ class Critic:
                 min_rows=int(count),
             )
             batches = fill_up(batches, nothing, int(count))
-            mini_batches.append([batch.to(self._parallel.device) for batch in batches])
+            mini_batches.append([batch.to(self._parallel.device, self._parallel.sequence) for batch in batches])
         return mini_batches
 
     def _update_once(
@@ -173,7 +175,7 @@ class Critic:
                 error=(returns_N - batch.old_values_N).sum(),
                 error_square=(returns_N - batch.old_values_N).square().sum(),
             )
-        sums, _ = tally.reduce(self._parallel)
+        sums = tally.reduce(self._parallel).sums
         require_finite("loss of the critic", sums["loss"], step)
         norm = apply_gradients(
             self._model,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from agentrl.errors import ConfigError
 from agentrl.training.row_layout import Bucket, RowLayout
 
 
@@ -86,11 +87,11 @@ def merged_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayou
         `[1, T, Hq, D]`.
 
     Raises:
-        NotImplementedError: float32 on a GPU, for which no kernel tells its `lse`.
+        ConfigError: float32 on a GPU, for which no kernel tells its `lse`.
     """
     if query.device.type == "cuda":
         if query.dtype not in (torch.float16, torch.bfloat16):
-            raise NotImplementedError(
+            raise ConfigError(
                 f"shared prefixes in {query.dtype} on a GPU are not computed; "
                 "set `actor.share_prefixes: false` or `model.dtype: bfloat16`"
             )

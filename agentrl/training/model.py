@@ -4,25 +4,30 @@ The only file of this room that loads and writes models of transformers. They st
 compares log-probabilities of two passes over the same tokens, which dropout would make differ.
 """
 
+import contextlib
 import copy
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from huggingface_hub import snapshot_download
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AttentionInterface,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    GenerationConfig,
     PreTrainedModel,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.errors import ConfigError
+from agentrl.training.attention_support import unsupported_attention
 from agentrl.training.model_flops import ModelShape
 from agentrl.training.packed_attention import packed_attention
 
@@ -68,8 +73,29 @@ def load_model(
     return built.eval()
 
 
+def outline_model(model: "ModelSection") -> PreTrainedModel:
+    """Build what `load_model` would, with weights that have a shape and no memory (device `meta`).
+
+    Raises:
+        ConfigError: it is not there, no causal LM, or has layers that packing would break.
+    """
+    AttentionInterface.register(_ATTENTION, packed_attention)
+    try:
+        config = AutoConfig.from_pretrained(model.path)
+        with torch.device("meta"):
+            built = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
+    with contextlib.suppress(OSError):  # a folder need not have any
+        built.generation_config = GenerationConfig.from_pretrained(model.path)
+    _require_attention_only(built, f"`model.path`: {model.path}")
+    return built.eval()
+
+
 def _require_attention_only(built: PreTrainedModel, where: str) -> None:
     """Refuse layers that carry a state along the row: in a packed row, a sequence would go on from its neighbour's.
+
+    Attention of a kind that packing does not compute is refused as well.
 
     Raises:
         ConfigError: there are such layers.
@@ -81,6 +107,9 @@ def _require_attention_only(built: PreTrainedModel, where: str) -> None:
             f"{where} ({built.config.model_type}) has layers of {found}, which see across the sequences of "
             "a packed row; use a model whose layers are full or sliding attention"
         )
+    missing = unsupported_attention(built.config.get_text_config().to_dict())
+    if missing is not None:
+        raise ConfigError(f"{where} needs {missing}, which packed training does not compute; use another architecture")
 
 
 def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedModel:
@@ -109,6 +138,21 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
     """Return the blocks that are sharded one by one."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
+    """Compile what each block computes but its attention, which calls kernels of its own."""
+    AttentionInterface.register(_ATTENTION, torch.compiler.disable(packed_attention))
+    for layer in decoder_layers(model):
+        # Rows differ in length; one program is to serve all.
+        layer.forward = torch.compile(layer.forward, backend=backend, dynamic=True)
+
+
+def recompute_activations(model: nn.Module) -> None:
+    """Keep of each block only what goes in, and compute the rest again in the backward pass: the gradients are the same."""
+    for layer in decoder_layers(model):
+        # Nothing here draws random numbers, whose state would have to be kept as well.
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def shape_of(model: nn.Module) -> ModelShape:

@@ -53,14 +53,15 @@ def measured_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     left, right = (torch.full((side, side), 0.5, device=device, dtype=dtype) for _ in range(2))
     best_s = float("inf")
     for _ in range(_NUM_PRODUCTS):
-        _wait(device)
+        wait_for(device)
         started = time.perf_counter()
         torch.mm(left, right)
-        _wait(device)
+        wait_for(device)
         best_s = min(best_s, time.perf_counter() - started)
     return 2.0 * side**3 / best_s
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Return when a GPU has done what it was given; without one nothing is outstanding."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

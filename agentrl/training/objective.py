@@ -3,6 +3,7 @@
 Letters in shapes: N scored tokens of a micro-batch.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -99,8 +100,11 @@ class Objective:
             rollout_kl=mismatch.kl_sum,
             rollout_logprob_diff_mean=mismatch.abs_difference_sum,
         )
+        # A rank may have nothing, and its extremes must not count then.
         ratio_max = policy.ratio_N.max() if len(policy.ratio_N) else policy.ratio_N.new_zeros(())
+        ratio_min = policy.ratio_N.min() if len(policy.ratio_N) else policy.ratio_N.new_full((), math.inf)
         tally.raise_to(ratio_max=ratio_max, rollout_ratio_max=mismatch.ratio_max)
+        tally.lower_to(ratio_min=ratio_min)
 
     def _divergence(self, batch: MicroBatch, scores: TokenScores, old_logprobs_N: Tensor) -> Tensor:
         if batch.reference_logprobs_N is None:

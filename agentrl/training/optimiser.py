@@ -11,8 +11,9 @@ from torch.distributed.tensor import DTensor
 def build_adamw(
     parameters: Iterable[nn.Parameter], *, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.AdamW:
-    """Return AdamW (arXiv:1711.05101) over all parameters; `apply_gradients` sets the learning rate of each step."""
-    return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
+    """Return AdamW (arXiv:1711.05101) over what is not frozen; `apply_gradients` sets the learning rate of each step."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
 
 
 def warmup(step: int, *, peak: float, warmup_steps: int) -> float:

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from agentrl.errors import ConfigError
 from agentrl.training.merged_attention import BucketTokens, merged_attention
 from agentrl.training.row_layout import RowLayout
+from agentrl.training.sequence_parallel import SequenceGroup
 
 _CHANGES_THE_SCORES = ("softcap", "s_aux", "position_bias")
 """Arguments with which some architectures change attention in a way that is not implemented here."""
@@ -29,6 +31,7 @@ def packed_attention(
     attention_mask: Tensor | None,
     *,
     layout: RowLayout,
+    sequence: SequenceGroup | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -43,6 +46,7 @@ def packed_attention(
         value: as `key`.
         attention_mask: must be None.
         layout: which tokens are which segment, from the caller of the model.
+        sequence: the ranks that have the row's tokens together; T of the shapes here are then those of this rank.
         scaling: factor on the scores; None takes `1 / sqrt(D)`.
         dropout: probability of dropping an attention weight.
         sliding_window: the layer's window, if it has one.
@@ -52,7 +56,7 @@ def packed_attention(
         `[1, T, Hq, D]` and None for the weights.
 
     Raises:
-        NotImplementedError: the architecture needs attention that this function does not compute.
+        ConfigError: the architecture needs attention that this function does not compute.
     """
     del module
     foreign = [name for name in _CHANGES_THE_SCORES if kwargs.get(name) is not None]
@@ -64,11 +68,22 @@ def packed_attention(
     if dropout and (varlen or layout.prefixes):
         foreign.append(f"dropout={dropout}")
     if foreign:
-        raise NotImplementedError(
-            f"packed attention: not computed here: {', '.join(foreign)}; use another architecture"
+        raise ConfigError(
+            f"`model.path`: this architecture needs {', '.join(foreign)}, which packed training does not compute; use another"
         )
+    if sequence is not None:
+        query, key, value = (sequence.by_heads(states) for states in (query, key, value))
     if varlen or layout.prefixes:
-        return merged_attention(query, key, value, layout, scaling), None
+        mixed = merged_attention(query, key, value, layout, scaling)
+    else:
+        mixed = _in_buckets(query, key, value, layout, scaling=scaling, dropout=dropout)
+    return mixed if sequence is None else sequence.by_tokens(mixed), None
+
+
+def _in_buckets(
+    query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, *, scaling: float | None, dropout: float
+) -> Tensor:
+    """Return `[1, T, Hq, D]`: segments of like length in one call of PyTorch's attention."""
     enable_gqa = query.shape[1] != key.shape[1]
     outputs = []
     for bucket in layout.buckets:
@@ -78,4 +93,4 @@ def packed_attention(
             query_SHLD, key_SHLD, value_SHLD, is_causal=True, scale=scaling, dropout_p=dropout, enable_gqa=enable_gqa
         )
         outputs.append(segments.untake(mixed_SHLD))
-    return torch.cat(outputs).unsqueeze(0), None
+    return torch.cat(outputs).unsqueeze(0)

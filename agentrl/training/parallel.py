@@ -11,10 +11,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from agentrl.training.sequence_parallel import join_sequence_group, require_divisible_heads
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+_LOST_PEER_TEXTS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection timed out",
+    "Broken pipe",
+    "No route to host",
+    "ncclRemoteError",
+)
+"""What gloo and NCCL write when a connection to another rank breaks."""
 
 Store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 """What the ranks of a group meet at."""
@@ -30,6 +42,8 @@ class ParallelContext:
     master_port: int
     store: Store | None = None
     """Rank 0: what listens there already (`open_store`); absent, it listens there itself, if nobody else does by then."""
+    sequence_parallel_size: int = 1
+    """Neighbouring ranks that compute each row together; they must be given the same trajectories."""
 
 
 def open_store(host: str) -> Store:
@@ -49,6 +63,9 @@ class Parallel:
         store = context.store or Store(
             context.master_addr, context.master_port, is_master=context.rank == 0, wait_for_workers=False
         )
+        self.store: Store = store
+        """What the ranks meet at, and others who know its `address`."""
+        self.address = f"{context.master_addr}:{context.master_port}"
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
             store=store,
@@ -60,20 +77,51 @@ class Parallel:
         self._mesh: DeviceMesh = init_device_mesh(
             self.device.type, (context.world_size,), mesh_dim_names=("data_parallel",)
         )
+        self.sequence = join_sequence_group(
+            context.rank, context.world_size, context.sequence_parallel_size, timeout=_COLLECTIVE_TIMEOUT
+        )
+        """The ranks that compute each row together with this one; None: it has its rows for itself."""
+        self.num_shares = context.world_size // context.sequence_parallel_size
+        """Into how many parts the trajectories of a step are divided."""
 
-    def shard(self, model: nn.Module, layers: Sequence[nn.Module], *, dtype: torch.dtype) -> None:
-        """Shard `model` in place over the ranks (FSDP2): the weights keep their type, the computation uses `dtype`."""
-        model.to(self.device)
+    def shard(
+        self,
+        model: nn.Module,
+        layers: Sequence[nn.Module],
+        *,
+        dtype: torch.dtype,
+        shard_size: int = 0,
+        offload: bool = False,
+    ) -> None:
+        """Shard `model` in place over the ranks (FSDP2): the weights keep their type, the computation uses `dtype`.
+
+        Args:
+            model: in memory, or outlined on the device `meta`, where its weights then stay.
+            layers: those of its modules that are gathered one at a time.
+            dtype: of the computation.
+            shard_size: neighbouring ranks that divide the weights; others hold a copy. 0: all of them.
+            offload: keep weights, gradients and so the optimiser on the CPU, and bring each layer to the device when its turn
+                comes.
+
+        Raises:
+            ConfigError: its heads cannot be divided over a sequence group.
+        """
+        require_divisible_heads(model, 1 if self.sequence is None else self.sequence.size)
+        mesh = self._mesh
+        if shard_size not in (0, self.world_size):
+            shape = (self.world_size // shard_size, shard_size)
+            mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
         policy = MixedPrecisionPolicy()
         if dtype != torch.float32:
             policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-        for layer in layers:
-            fully_shard(layer, mesh=self._mesh, mp_policy=policy)
-        fully_shard(model, mesh=self._mesh, mp_policy=policy)
+        place = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if offload else OffloadPolicy()
+        for module in (*layers, model):
+            fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=place)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Add each of `values` over the ranks."""
-        return self._reduce(values, dist.ReduceOp.SUM)
+        """Add each of `values` over the ranks; those of a sequence group, which are equal, count once."""
+        counted = values if self.sequence is None or self.sequence.rank == 0 else [0.0] * len(values)
+        return self._reduce(counted, dist.ReduceOp.SUM)
 
     def max(self, values: Sequence[float]) -> list[float]:
         """Take the greatest of each of `values` over the ranks."""
@@ -93,20 +141,43 @@ class Parallel:
         dist.destroy_process_group()
 
 
+def is_lost_peer(error: BaseException | None) -> bool:
+    """Return whether a collective failed because another rank, or the way to it, is gone; causes of `error` included.
+
+    Gloo says so by nothing but the text of a `RuntimeError`.
+    """
+    while error is not None:
+        if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
+            return True
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_PEER_TEXTS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def full_tensors(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """Yield every weight by name, gathered to the CPU one at a time; all ranks must go through all of them.
 
     Tied weights come once, under the first name, as in a Hugging Face checkpoint.
     """
-    for name, tensor in _weights(model):
+    for name, tensor in named_weights(model):
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         yield name, whole.detach().to(device="cpu", dtype=dtype if whole.is_floating_point() else whole.dtype)
 
 
-def _weights(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
+def named_weights(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    """Yield every weight by name, sharded (DTensor) where it is; tied ones once, under the first name."""
     yield from model.named_parameters()
     saved = model.state_dict().keys()
     yield from ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+
+
+def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
+    """Return what this rank holds of a tensor, and where that stands in the whole, one slice for each dimension."""
+    if not isinstance(tensor, DTensor):
+        return tensor, tuple(slice(0, size) for size in tensor.shape)
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tensor.to_local(), tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=True))
 
 
 def _device(rank: int) -> torch.device:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from agentrl.training.balance import Packing
 from agentrl.training.batch import PackedTokens
+from agentrl.training.building import open_model, shard_model
 from agentrl.training.checkpoint import load_weights
-from agentrl.training.model import decoder_layers, load_model
 from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
 from agentrl.training.trajectory_scores import score_trajectories
@@ -27,6 +27,7 @@ class Reference:
         """Take the settings; `setup` loads the model."""
         self._source = config.model
         self._temperature = config.rollout.temperature
+        self._actor = config.actor
         self._packing = Packing(
             max_tokens=config.actor.max_tokens_per_micro_batch, share_prefixes=config.actor.share_prefixes
         )
@@ -34,9 +35,10 @@ class Reference:
     def setup(self, context: RoleContext) -> None:
         """Load the model and shard it."""
         self._parallel = context.parallel
-        self._model = load_model(self._source).requires_grad_(False)
+        opened = open_model(self._source)
+        self._model = opened.model.requires_grad_(False)
         dtype: torch.dtype = getattr(torch, self._source.dtype)
-        context.parallel.shard(self._model, decoder_layers(self._model), dtype=dtype)
+        shard_model(self._model, opened.files, context.parallel, self._actor, dtype=dtype)
 
     def load(self, url: str) -> None:
         """Become the policy of the checkpoint in the folder `url`; every rank must call it."""

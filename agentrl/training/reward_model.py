@@ -50,7 +50,7 @@ class RewardModel:
         plan = plan_rows(sequences, self._packing)
         [num_rows] = self._parallel.max([len(plan.rows)])
         rows = fill_up([plan.pack(row, sequences) for row in range(len(plan.rows))], empty_tokens(), int(num_rows))
-        outputs = [self._model(row.to(self._parallel.device)) for row in rows]
+        outputs = [self._model(row.to(self._parallel.device, self._parallel.sequence)) for row in rows]
         if self._config.activation == "sigmoid":
             outputs = [output.sigmoid() for output in outputs]
         found = {

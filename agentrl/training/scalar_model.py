@@ -1,6 +1,6 @@
 """A decoder with one number per token on top: a critic, or a reward model.
 
-Letters in shapes: N scored tokens of a packed row.
+Letters in shapes: N scored tokens of a packed row, M those of them that this rank computes.
 """
 
 from typing import cast
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
 from agentrl.training.batch import PackedTokens, TokenisedExample
-from agentrl.training.scoring import hidden_states
+from agentrl.training.scoring import scored_states
 
 
 class ScalarModel(nn.Module):
@@ -25,9 +25,10 @@ class ScalarModel(nn.Module):
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Return `[N]` float32: what the head makes of the state at each scored token, its successor not seen."""
-        states_TW = hidden_states(self.backbone, tokens)
+        here = tokens.here
+        values_M = self.head(scored_states(self.backbone, here)).squeeze(-1).float()
         # A copy, because FSDP hooks its backward pass to what is returned, and warns of views.
-        return self.head(states_TW[tokens.scored_N]).squeeze(-1).float().clone()
+        return here.of_whole_row(values_M).clone()
 
 
 def value_model(causal_lm: PreTrainedModel) -> ScalarModel:

@@ -4,7 +4,8 @@ The model runs in two parts: the decoder over the whole row, and the head over t
 the logits of a row never exist together. Both run inside one forward pass of the model as FSDP sees it, because the
 weight of the head belongs to the outermost group of weights.
 
-Letters in shapes: T packed tokens, N scored tokens, V vocabulary, W width of the decoder.
+Letters in shapes: T packed tokens, N scored tokens, L and M those of them that this rank computes, V vocabulary, W width of
+the decoder.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from agentrl.training.batch import PackedTokens
+from agentrl.training.sequence_parallel import RowPart
 from agentrl.training.vocabulary import chunk_size, vocabulary_scores
 
 _SCORE_ROW = "agentrl_score_row"
@@ -41,7 +43,7 @@ def score_tokens(
     """Run the model over a packed row and score the tokens that were sampled.
 
     Args:
-        model: from `load_model`, on the device of `tokens`; if it is to be sharded, then before its first row.
+        model: from `load_model`, on the device of `tokens.here`; if it is to be sharded, then before its first row.
         tokens: the row.
         temperature: divides the logits, as it did when the tokens were sampled.
         entropy_gradient: let gradients through the entropy as well.
@@ -54,43 +56,47 @@ def score_tokens(
     return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
 
 
-def hidden_states(decoder: nn.Module, tokens: PackedTokens) -> Tensor:
+def scored_states(decoder: nn.Module, here: RowPart) -> Tensor:
     """Run a decoder over a packed row.
 
     Args:
         decoder: the part of a Hugging Face model below its head, loaded with packed attention.
-        tokens: the row.
+        here: what this rank computes of the row.
 
     Returns:
-        `[T, W]`, of the last layer.
+        `[M, W]`: of the last layer, at the scored tokens of this rank.
     """
-    return decoder(
-        input_ids=tokens.token_ids_T.unsqueeze(0),
-        position_ids=tokens.position_ids_T.unsqueeze(0),
+    states_LW = decoder(
+        input_ids=here.token_ids_L.unsqueeze(0),
+        position_ids=here.position_ids_L.unsqueeze(0),
         use_cache=False,
-        layout=tokens.layout,
+        layout=here.layout,
+        sequence=here.sequence,
     ).last_hidden_state[0]
+    return states_LW[here.scored_M]
 
 
 def _score_row(model: Any, tokens: PackedTokens, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-    hidden_NW = hidden_states(model.get_decoder(), tokens)[tokens.scored_N]
+    here = tokens.here
+    hidden_MW = scored_states(model.get_decoder(), here)
     if not hasattr(model, _HEAD_IS_PLAIN):
-        setattr(model, _HEAD_IS_PLAIN, _head_is_plain(model, hidden_NW))
+        setattr(model, _HEAD_IS_PLAIN, _head_is_plain(model, hidden_MW))
     if getattr(model, _HEAD_IS_PLAIN):
-        return vocabulary_scores(
-            hidden_NW,
+        logprobs_M, entropy_M = vocabulary_scores(
+            hidden_MW,
             model.get_output_embeddings().weight,
-            tokens.targets_N,
+            here.targets_M,
             temperature=temperature,
             entropy_gradient=entropy_gradient,
         )
-    size = chunk_size(model.config.get_text_config().vocab_size, hidden_NW.device)
-    chunks = [
-        checkpoint(_score_chunk, model, hidden, targets, temperature, entropy_gradient, use_reentrant=False)
-        for hidden, targets in zip(hidden_NW.split(size), tokens.targets_N.split(size), strict=True)
-    ]
-    logprobs, entropies = zip(*chunks, strict=True)
-    return torch.cat(logprobs), torch.cat(entropies)
+    else:
+        size = chunk_size(model.config.get_text_config().vocab_size, hidden_MW.device)
+        chunks = [
+            checkpoint(_score_chunk, model, hidden, targets, temperature, entropy_gradient, use_reentrant=False)
+            for hidden, targets in zip(hidden_MW.split(size), here.targets_M.split(size), strict=True)
+        ]
+        logprobs_M, entropy_M = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    return here.of_whole_row(logprobs_M), here.of_whole_row(entropy_M)
 
 
 def _score_chunk(

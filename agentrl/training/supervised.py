@@ -88,7 +88,9 @@ class SupervisedTrainer:
             raise ValueError(f"update {step}: none of the examples has a response token; nothing can be learnt")
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
         for batch in batches:
-            scores = score_tokens(self._model, batch.to(self._parallel.device), temperature=1.0)
+            scores = score_tokens(
+                self._model, batch.to(self._parallel.device, self._parallel.sequence), temperature=1.0
+            )
             loss = -scores.logprobs_N.sum()
             # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
             (loss * (self._parallel.world_size / num_scored)).backward()

@@ -1,7 +1,7 @@
-"""Sums and maxima over the tokens of an update: kept on the device, read once, reduced over the ranks."""
+"""Sums and extremes over the tokens of an update: kept on the device, read once, reduced over the ranks."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ class TokenTally:
         """Start with nothing."""
         self._sums: dict[str, Tensor] = {}
         self._maxima: dict[str, Tensor] = {}
+        self._minima: dict[str, Tensor] = {}
 
     def add(self, **sums: Tensor) -> None:
         """Add scalars to the sums of their names."""
@@ -29,41 +30,62 @@ class TokenTally:
             value = value.detach().double()
             self._maxima[name] = torch.maximum(self._maxima[name], value) if name in self._maxima else value
 
-    def reduce(self, parallel: Parallel) -> tuple[dict[str, float], dict[str, float]]:
-        """Return sums and maxima over all ranks."""
+    def lower_to(self, **minima: Tensor) -> None:
+        """Lower the minima of their names to these scalars, where they are smaller."""
+        for name, value in minima.items():
+            value = value.detach().double()
+            self._minima[name] = torch.minimum(self._minima[name], value) if name in self._minima else value
+
+    def reduce(self, parallel: Parallel) -> "Reduced":
+        """Return them over all ranks."""
         sums = parallel.sum([value.item() for value in self._sums.values()])
         maxima = parallel.max([value.item() for value in self._maxima.values()])
-        return dict(zip(self._sums, sums, strict=True)), dict(zip(self._maxima, maxima, strict=True))
+        negated = parallel.max([-value.item() for value in self._minima.values()])
+        return Reduced(
+            sums=dict(zip(self._sums, sums, strict=True)),
+            maxima=dict(zip(self._maxima, maxima, strict=True)),
+            minima={name: -value for name, value in zip(self._minima, negated, strict=True)},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """The tally of one optimiser update over all ranks, by name."""
+
+    sums: dict[str, float]
+    maxima: dict[str, float]
+    minima: dict[str, float]
 
 
 class UpdateStats:
-    """The metrics of one step, over its optimiser updates: means per sampled token, and maxima."""
+    """The metrics of one step, over its optimiser updates: means per sampled token, and extremes."""
 
     def __init__(self) -> None:
         """Start with nothing."""
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._maxima: dict[str, float] = {}
+        self._minima: dict[str, float] = {}
         self._grad_norms: list[float] = []
         self._num_tokens = 0.0
 
-    def add(
-        self, sums: Mapping[str, float], maxima: Mapping[str, float], *, num_tokens: float, grad_norm: float
-    ) -> None:
-        """Take the reduced tally of one optimiser update, over `num_tokens` sampled tokens."""
-        for name, value in sums.items():
+    def add(self, tally: Reduced, *, num_tokens: float, grad_norm: float) -> None:
+        """Take the tally of one optimiser update, over `num_tokens` sampled tokens."""
+        for name, value in tally.sums.items():
             self._sums[name] += value
-        for name, value in maxima.items():
+        for name, value in tally.maxima.items():
             self._maxima[name] = max(value, self._maxima.get(name, value))
+        for name, value in tally.minima.items():
+            self._minima[name] = min(value, self._minima.get(name, value))
         self._grad_norms.append(grad_norm)
         self._num_tokens += num_tokens
 
     def metrics(self) -> dict[str, float]:
         """Return them under `actor/`."""
         means = {f"actor/{name}": total / self._num_tokens for name, total in self._sums.items()}
-        maxima = {f"actor/{name}": value for name, value in self._maxima.items()}
+        extremes = {f"actor/{name}": value for name, value in (self._maxima | self._minima).items()}
         return {
             **means,
-            **maxima,
+            **extremes,
             "actor/grad_norm": sum(self._grad_norms) / len(self._grad_norms),
             "actor/response_tokens": self._num_tokens,
         }

@@ -34,7 +34,7 @@ def score_trajectories(
     plan = plan_rows(trajectories, packing)
     [num_rows] = parallel.max([len(plan.rows)])
     rows = fill_up([plan.pack(row, trajectories) for row in range(len(plan.rows))], empty_tokens(), int(num_rows))
-    scores_N = [score(row.to(parallel.device)).float().cpu() for row in rows]
+    scores_N = [score(row.to(parallel.device, parallel.sequence)).float().cpu() for row in rows]
     found: dict[int, NDArray[np.float32]] = {}
     for members, row_N in zip(plan.members, scores_N, strict=False):  # the rest are empty rows
         counts = [sum(trajectories[i].response_mask[1:]) for i in members]

@@ -1,10 +1,11 @@
-"""Runs in which an engine, an agent-loop worker or the judge is killed in the middle of a step, and what became of them.
+"""Runs in which one process is killed in the middle of a step, whatever it does there, and what became of them.
 
     python -m benchmarks.rollout.kills [--runs 20] [--seed 0] [--json FILE]
 
-Each is a small run of the demo: real judge, Ray, engines and actor. One process is killed with `kill -9` at a random moment of
-a step. The run must finish by itself; then its directory must show that every step ended, that every prompt is accounted for
-once, and that no trajectory carries tokens of two episodes (`accounting.py`); and nothing of it may be left.
+Each is a short run of the PPO demo: real judge, Ray, engines, and actor, critic and reward model in processes of their own.
+One process is killed with `kill -9` at a random moment of a step. The run must finish by itself, as accurate as one in which
+nobody died, up to chance; its directory must show that every step ended, that every prompt is accounted for once, and that no
+trajectory carries tokens of two episodes (`accounting.py`); and nothing of it may be left.
 """
 
 import argparse
@@ -27,18 +28,11 @@ import psutil
 from agentrl.observability.metrics_file import read_metrics
 from benchmarks.judge import report
 from benchmarks.rollout.accounting import faults_of_run, num_infra_errors
+from benchmarks.training.topologies import STANDARD_ERRORS, Learnt, learnt_in, places
 
-CONFIG = "configs/demo.yaml"
-_SMALL = [
-    "rollout.prompts_per_step=4",
-    "rollout.samples_per_prompt=8",
-    "rollout.max_concurrent_trajectories=16",
-    "algorithm.selection.keep=4",
-    "validation.every_steps=0",
-    "checkpoint.every_steps=1",
-    "checkpoint.keep_last=1000",
-]
-_RUN_TIMEOUT_S = 900.0
+_CONFIG = "configs/demo_ppo.yaml"
+_NUM_STEPS = 10
+_RUN_TIMEOUT_S = 1500.0
 _END_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
@@ -49,16 +43,27 @@ class Victim(StrEnum):
     ENGINE = "engine"
     WORKER = "worker"
     JUDGE = "judge"
+    ACTOR = "actor"
+    CRITIC = "critic"
+    REWARD_MODEL = "reward model"
 
     def is_in(self, words: Sequence[str]) -> bool:
         """Return whether a process with this command line is one."""
+        name, *roles = words[0].partition(".")[0].split("_")
+        plays = roles if name == "ray::ModelWorker" else []
         match self:
             case Victim.ENGINE:
-                return words[0].startswith("ray::EngineWorker")
+                return name == "ray::EngineWorker"
             case Victim.WORKER:
-                return words[0].startswith("ray::AgentLoopWorker")
+                return name == "ray::AgentLoopWorker"
             case Victim.JUDGE:
                 return "code_judge_server" in words
+            case Victim.ACTOR:
+                return "actor" in plays
+            case Victim.CRITIC:
+                return "critic" in plays
+            case Victim.REWARD_MODEL:
+                return "reward" in plays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +84,30 @@ class Outcome:
     seconds: float = 0.0
     output: str = ""
     faults: list[str] = field(default_factory=list)
+    learnt: Learnt | None = None
+    """Absent where it did not finish, or did not measure it."""
 
 
-def play(folder: Path, kills: Sequence[Kill], *, num_steps: int, num_engines: int = 1, num_workers: int = 1) -> Outcome:
-    """Run the demo, kill what `kills` say, in the order of their steps, and look at what is there afterwards.
+def play(folder: Path, kills: Sequence[Kill], *, config: str, overrides: Sequence[str], num_steps: int) -> Outcome:
+    """Run a config, kill what `kills` say, in the order of their steps, and look at what is there afterwards.
 
     Args:
         folder: for the run's directory, the temporary files of all its processes, and nothing else; with a short name, because
             sockets are made in it.
         kills: one for a step at most, from step 2 on.
+        config: of a demo.
+        overrides: what else is to be changed of it.
         num_steps: of the run.
-        num_engines: engine processes.
-        num_workers: agent-loop processes.
     """
-    overrides = [*_SMALL, f"run.num_steps={num_steps}"]
-    overrides += [f"rollout.num_engines={num_engines}", f"rollout.num_workers={num_workers}"]
+    overrides = [*overrides, f"run.num_steps={num_steps}", "checkpoint.every_steps=1", "checkpoint.keep_last=1000"]
     outcome, started_at = Outcome(run_dir=folder / "run"), time.monotonic()
     temporary = folder / "t"
     temporary.mkdir()
-    command = [sys.executable, "-m", "agentrl.runners.rstar2", CONFIG, f"run.dir={outcome.run_dir}", *overrides]
+    command = [sys.executable, "-m", "agentrl.runners.rstar2", config, f"run.dir={outcome.run_dir}", *overrides]
+    # Torch keeps its cache among the temporary files, for whoever comes next: it is nothing that a run has left.
+    places_of_files = {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch_cache")}
     with (folder / "output").open("w+") as output:
-        runner = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"TMPDIR": str(temporary)})
+        runner = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | places_of_files)
         with _ended(runner):
             family = _Family(runner.pid)
             for kill in kills:
@@ -112,9 +120,11 @@ def play(folder: Path, kills: Sequence[Kill], *, num_steps: int, num_engines: in
     outcome.faults += [f"{kill} found nothing to kill" for kill in kills if kill not in outcome.killed]
     if code != 0:
         outcome.faults.append(f"exit status {code}: {outcome.output[-500:]}")
+    else:
+        outcome.learnt = learnt_in(outcome.run_dir, seconds=outcome.seconds)
     outcome.faults += [f"left: {words}" for words in family.left()]
     outcome.faults += [f"left: {path}" for path in temporary.iterdir()]
-    outcome.faults += faults_of_run(outcome.run_dir, config=CONFIG, overrides=overrides)
+    outcome.faults += faults_of_run(outcome.run_dir, config=config, overrides=overrides)
     return outcome
 
 
@@ -200,15 +210,30 @@ def _step_time_s(run_dir: Path) -> float:
     return min(float(row.get("time/step_s") or math.inf) for row in read_metrics(run_dir / "metrics.jsonl"))
 
 
+def accuracy_faults(learnt: Learnt, undisturbed: Learnt) -> list[str]:
+    """Return whether a run came out less accurate than one in which nobody died, by more than chance."""
+    bar = STANDARD_ERRORS * math.hypot(learnt.stderr, undisturbed.stderr)
+    if learnt.last >= undisturbed.last - bar:
+        return []
+    return [f"accuracy {learnt.last:.3f}, and {undisturbed.last:.3f} where nobody died, with a bar of {bar:.3f}"]
+
+
 def soak(num_runs: int, *, seed: int) -> list[report.Row]:
-    """Play so many runs with one kill each, each kind of victim as often as the others, and return a row for each."""
+    """Play so many runs with one kill each, each kind of victim as often as the others, and return a row for each.
+
+    Raises:
+        RuntimeError: the run in which nobody is killed has a fault, or learns nothing.
+    """
+    undisturbed = _undisturbed()
     rng, rows = random.Random(seed), []
     for number in range(num_runs):
         victim = list(Victim)[number % len(Victim)]
-        kill = Kill(victim=victim, step=rng.randint(2, 4), moment=rng.random())
+        kill = Kill(victim=victim, step=rng.randint(2, _NUM_STEPS - 1), moment=rng.random())
         num_engines, num_workers = rng.randint(1, 2), rng.randint(1, 2)
         folder = Path(tempfile.mkdtemp(prefix="k-"))
-        outcome = play(folder, [kill], num_steps=5, num_engines=num_engines, num_workers=num_workers)
+        outcome = _play_apart(folder, [kill], num_engines=num_engines, num_workers=num_workers)
+        if outcome.learnt is not None:
+            outcome.faults += accuracy_faults(outcome.learnt, undisturbed)
         row: report.Row = {
             "run": number,
             "killed": victim.value,
@@ -218,6 +243,7 @@ def soak(num_runs: int, *, seed: int) -> list[report.Row]:
             "workers": num_workers,
             "seconds": outcome.seconds,
             "infra errors": num_infra_errors(outcome.run_dir),
+            "accuracy": math.nan if outcome.learnt is None else outcome.learnt.last,
             "faults": len(outcome.faults),
         }
         print(row, *outcome.faults, sep="\n  ", flush=True)
@@ -229,8 +255,29 @@ def soak(num_runs: int, *, seed: int) -> list[report.Row]:
     return rows
 
 
+def _play_apart(folder: Path, kills: Sequence[Kill], *, num_engines: int = 1, num_workers: int = 1) -> Outcome:
+    """Play the PPO demo with each of its models in a process of its own."""
+    overrides = places({"actor_ref": 1, "critic": 1, "reward": 1, "rollout": num_engines})
+    overrides += [f"rollout.num_workers={num_workers}", f"validation.every_steps={_NUM_STEPS}"]
+    return play(folder, kills, config=_CONFIG, overrides=overrides, num_steps=_NUM_STEPS)
+
+
+def _undisturbed() -> Learnt:
+    """Return what the run comes to without a kill: a bar that a run without learning would miss."""
+    folder = Path(tempfile.mkdtemp(prefix="k-"))
+    outcome = _play_apart(folder, [])
+    learnt = outcome.learnt
+    if outcome.faults or learnt is None:
+        raise RuntimeError(f"the run without a kill has faults: {outcome.faults}; see {folder}")
+    print(f"nobody killed: accuracy {learnt.first:.3f} to {learnt.last:.3f}, {learnt.seconds:.0f} s", flush=True)
+    if learnt.last <= learnt.first + STANDARD_ERRORS * math.sqrt(2) * learnt.stderr:
+        raise RuntimeError(f"the run without a kill learnt nothing: {learnt}; see {folder}")
+    shutil.rmtree(folder)
+    return learnt
+
+
 def main() -> int:
-    """Play all runs; return 1 if something was lost, mixed up or left."""
+    """Play all runs; return 1 if something was lost, mixed up or left, or less was learnt."""
     parser = report.arguments(__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)

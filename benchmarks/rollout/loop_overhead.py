@@ -60,6 +60,7 @@ class PacedEngine(PackedEngine):
 
     def __init__(self, config: tuple[str, float, float], role: str) -> None:
         """Take the JSON of a call, and the least and the most seconds that a turn takes."""
+        PackedEngine.__init__(self)
         call, self._least_s, self._most_s = config
         tokenizer = load_tokenizer(_MODEL)
         texts = (f"{_THOUGHT}<tool_call>\n{call}\n</tool_call><|im_end|>", f"{_THOUGHT}<answer>4</answer><|im_end|>")
@@ -117,7 +118,7 @@ async def play(worker: Any, engine: Any, config: WorkerConfig, count: int) -> No
         RuntimeError: one of them was not played as written.
     """
     fleet = EngineFleet(lambda _: engine, num_engines=1)
-    manager = AgentLoopManager(config.rollout, fleet, [worker], kv_tokens=[0], reward_timeout_s=60)
+    manager = AgentLoopManager(config.rollout, fleet, [worker], kv_tokens=[0], reward_timeout_s=60, max_wait_s=60)
     groups = await manager.collect(prompts(count), step=1, samples_per_prompt=1, on_finished=lambda _: None)
     for summary in (made.summary for group in groups for made in group.trajectories):
         if (summary.num_turns, summary.num_failed_tool_calls, summary.failures) != (_NUM_TURNS, 0, ()):

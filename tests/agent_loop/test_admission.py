@@ -9,8 +9,9 @@ from agentrl.errors import ConfigError, EngineError
 from agentrl.runners.virtual_time import run_in_virtual_time
 
 
-def make_admission(*kv_tokens: int, most: int = 1000, policy: str = "reserve_max") -> Admission:
-    return Admission(kv_tokens, max_trajectories=most, max_response_tokens=100, policy=policy, max_judge_queue_s=0)  # type: ignore[arg-type]
+def make_admission(*kv_tokens: int, most: int = 1000, policy: str = "reserve_max", copies: int = 1) -> Admission:
+    limits = {"max_trajectories": most, "max_response_tokens": 100, "max_judge_queue_s": 0, "num_copies": copies}
+    return Admission(kv_tokens, policy=policy, **limits)  # type: ignore[arg-type]
 
 
 async def enter_all(admission: Admission, names: list[str]) -> dict[str, asyncio.Task[Place]]:
@@ -42,6 +43,41 @@ async def test_places_spread_over_the_engines_and_stay_within_their_memory():
 async def test_an_engine_has_a_largest_number_of_trajectories_whatever_its_memory():
     tasks = await enter_all(make_admission(0, 0, most=2), [f"p{n}" for n in range(9)])
     assert len(placed(tasks)) == 4
+
+
+async def test_the_copies_of_an_engine_are_not_one_memory():
+    admission = make_admission(380, 380, copies=2)
+    tasks = await enter_all(admission, [f"p{n}" for n in range(9)])
+    assert [(tasks[f"p{n}"].result().engine, tasks[f"p{n}"].result().copy) for n in range(4)] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    assert len(placed(tasks)) == 4, "of 110 tokens three would fit one memory of 380, and one fits each of two halves"
+    admission.leave(tasks["p2"].result())
+    await asyncio.sleep(0)
+    assert (tasks["p4"].result().engine, tasks["p4"].result().copy) == (1, 0)
+    with pytest.raises(ConfigError, match="takes up to 191, and the KV memory"):
+        admission.refuse_too_long(91)
+
+
+async def test_the_copies_of_an_engine_are_closed_emptied_and_limited_together():
+    admission = make_admission(0, most=3, copies=2)
+    tasks = await enter_all(admission, [f"p{n}" for n in range(5)])
+    assert [tasks[f"p{n}"].result().copy for n in range(3)] == [0, 1, 0]
+    assert len(placed(tasks)) == 3
+    admission.close(0)
+    emptied = asyncio.create_task(admission.emptied(0))
+    for n in (0, 2, 1):
+        await asyncio.sleep(0)
+        assert not emptied.done()
+        admission.leave(tasks[f"p{n}"].result())
+    await emptied
+    assert len(placed(tasks)) == 3
+    admission.reopen(0)
+    await asyncio.sleep(0)
+    assert [tasks[f"p{n}"].result().copy for n in (3, 4)] == [0, 1]
 
 
 async def test_nobody_enters_an_engine_that_is_closed_and_those_who_wait_do_when_it_opens():

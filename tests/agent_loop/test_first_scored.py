@@ -92,6 +92,23 @@ def test_without_more_than_are_wanted_all_are_waited_for():
     assert play([(9, 1.0), (2, LOST), (1, 1.0)], wanted=3) == Outcome(group=[0, 1, 2], took_s=9)
 
 
+@pytest.mark.parametrize(("wanted", "group", "took_s"), [(2, [0, 1], 2), (3, [0, 1, 2], 5)])
+def test_what_was_there_before_counts_and_has_its_place(wanted: int, group: list[int], took_s: float):
+    async def one(index: int, duration_s: float) -> TrajectoryRef:
+        await asyncio.sleep(duration_s)
+        return made_of(index, 1.0)
+
+    async def main() -> Group:
+        made = [asyncio.create_task(one(index, duration_s)) for index, duration_s in [(0, 2), (2, 5)]]
+        return await first_scored("p", made, wanted=wanted, finished=[made_of(1, 1.0)])
+
+    async def measured() -> tuple[Group, float]:
+        return await main(), clock.now()
+
+    made, ended_at = run_in_virtual_time(measured())
+    assert ([one.summary.sample_index for one in made.trajectories], ended_at) == (group, took_s)
+
+
 def test_the_trajectories_end_with_their_group():
     async def main() -> list[bool]:
         made: list[asyncio.Task[Any]] = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]

@@ -17,11 +17,18 @@ class FakeWorker:
     def __init__(self, name: str) -> None:
         self.name = name
         self.back_at = 0.0
+        self.events: list[str] = []
 
     def die(self, away_s: float) -> None:
         self.back_at = asyncio.get_running_loop().time() + away_s
 
+    async def clean_up(self) -> None:
+        self.events.append("cleaning")
+        await asyncio.sleep(1)
+        self.events.append("clean")
+
     async def start(self) -> None:
+        self.events.append("asked")
         if asyncio.get_running_loop().time() < self.back_at:
             raise WorkerDiedError(f"{self.name}: its process died")
 
@@ -30,7 +37,7 @@ def played(story: Callable[[LoopWorkers, list[FakeWorker]], Coroutine[Any, Any, 
     async def main() -> None:
         fakes = [FakeWorker("agent_loop 0"), FakeWorker("agent_loop 1")]
         handles: list[Any] = list(fakes)
-        workers = LoopWorkers(handles)
+        workers = LoopWorkers(handles, clean_up=lambda handle: handle.clean_up(), max_wait_s=300)
         await story(workers, fakes)
         await workers.aclose()
 
@@ -61,6 +68,16 @@ def test_a_dead_worker_gets_nothing_until_it_is_back():
     played(story)
 
 
+def test_what_a_worker_left_is_cleaned_up_before_it_may_be_back():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        die(workers, fakes[0], 0.1)
+        await asyncio.sleep(20)
+        assert fakes[0].events == ["cleaning", "clean", "asked"]
+        assert fakes[1].events == []
+
+    played(story)
+
+
 def test_where_all_are_dead_work_waits_for_the_first_that_is_back():
     async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
         die(workers, fakes[0], 50)
@@ -77,7 +94,7 @@ def test_where_none_comes_back_everybody_is_told_where_to_look():
             die(workers, fake, 1e6)
         waiting = [asyncio.create_task(workers.next()) for _ in range(2)]
         for task in waiting:
-            with pytest.raises(WorkerError, match=r"all 2 workers died, and none came back in 127\.5 s.*ray_logs"):
+            with pytest.raises(WorkerError, match=r"all 2 workers died, and none came back.*300 s.*ray_logs"):
                 await task
 
     played(story)

@@ -1,7 +1,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
@@ -14,7 +14,7 @@ from agentrl.errors import ConfigError, EngineDeadError, EngineError, RolloutErr
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.loop_lag import Lag
 from agentrl.runners.virtual_time import run_in_virtual_time
-from agentrl.types import Failure, FailureClass, Prompt, Termination, TrajectorySummary
+from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectorySummary
 
 ENGINE_DOWN = Failure(failure_class=FailureClass.ENGINE, message="the engine is down")
 PROMPTS = [Prompt(prompt_id=f"p{n}", messages=[]) for n in range(6)]
@@ -50,6 +50,7 @@ class FakeWorker:
         self.most_running: Counter[str] = Counter()
         self.begun: list[tuple[TrajectoryRequest, Any]] = []
         self.recorded: list[tuple[Any, ...]] = []
+        self.caller_id = f"worker {id(self)}"
         self.dies_while_recording = 0
 
     async def start(self) -> None:
@@ -91,8 +92,15 @@ class FakeEngine:
 
     name: str
     is_dead: bool = False
+    cleared: list[str] = field(default_factory=list)
 
     async def start(self) -> None: ...
+
+    def of_copy(self, number: int) -> "FakeEngine":
+        return FakeEngine(f"{self.name}/{number}")
+
+    async def abort_requests_of(self, caller: str) -> None:
+        self.cleared.append(caller)
 
     async def stats(self) -> None:
         if self.is_dead:
@@ -108,7 +116,7 @@ def make_manager(
     handles: list[Any] = list(workers)
     fleet = EngineFleet(lambda index: cast(Any, FakeEngine(f"engine{index}")), num_engines=engines)
     return AgentLoopManager(
-        RolloutSection(**rollout), fleet, handles, kv_tokens=[kv_tokens] * engines, reward_timeout_s=1
+        RolloutSection(**rollout), fleet, handles, kv_tokens=[kv_tokens] * engines, reward_timeout_s=1, max_wait_s=1
     )
 
 
@@ -118,7 +126,7 @@ async def collect(manager: AgentLoopManager, samples: int = 3):
     return groups, seen
 
 
-async def test_groups_come_in_the_order_of_the_prompts_whoever_finishes_first():
+def test_groups_come_in_the_order_of_the_prompts_whoever_finishes_first():
     slow_first = FakeWorker()
     original = slow_first.call_keeping_second
 
@@ -127,7 +135,11 @@ async def test_groups_come_in_the_order_of_the_prompts_whoever_finishes_first():
         return await original(method, request, engine)
 
     slow_first.call_keeping_second = uneven  # type: ignore[method-assign]
-    groups, seen = await collect(make_manager([slow_first]))
+
+    async def main() -> tuple[list[Group], list[TrajectorySummary]]:
+        return await collect(make_manager([slow_first]))
+
+    groups, seen = run_in_virtual_time(main())
     assert [group.prompt_id for group in groups] == [prompt.prompt_id for prompt in PROMPTS]
     for group in groups:
         assert [made.summary.sample_index for made in group.trajectories] == [0, 1, 2]
@@ -139,6 +151,13 @@ async def test_no_engine_ever_holds_more_trajectories_than_it_has_places_for():
     worker = FakeWorker(delay_s=0.01)
     await collect(make_manager([worker], engines=2, max_concurrent_trajectories=2))
     assert worker.most_running == {"engine0": 2, "engine1": 2}
+
+
+async def test_a_trajectory_is_made_by_the_copy_in_whose_memory_it_has_its_place():
+    worker = FakeWorker(delay_s=0.01)
+    longest = {"max_prompt_tokens": 100, "max_response_tokens": 100}
+    await collect(make_manager([worker], engines=2, kv_tokens=580, data_parallel_size=2, **longest))
+    assert worker.most_running == {"engine0": 1, "engine0/1": 1, "engine1": 1, "engine1/1": 1}
 
 
 def test_the_next_trajectory_starts_the_moment_a_place_is_free():
@@ -179,6 +198,14 @@ async def test_a_dead_worker_costs_no_trajectory_while_another_lives():
     dead = FakeWorker(lambda request: WorkerDiedError("agent_loop 0: its process died"))
     groups, _ = await collect(make_manager([dead, FakeWorker()]))
     assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
+
+
+async def test_what_a_dead_worker_has_asked_for_is_ended_in_every_engine():
+    dead = FakeWorker(lambda request: WorkerDiedError("agent_loop 0: its process died"))
+    manager = make_manager([dead, FakeWorker(delay_s=0.01)], engines=2)
+    await collect(manager)
+    for engine in manager._engines:
+        assert set(cast(Any, engine).cleared) == {dead.caller_id}
 
 
 async def test_a_trajectory_that_nobody_can_make_is_recorded_without_a_reward():

@@ -55,7 +55,9 @@ class Player:
         assert method == "load_group"
         saved = read(path)
         assert len(saved["ids"]) == num_kept
-        return [summary_of(name, "?", saved["version"]) for name in saved["ids"]], saved["ids"]
+        return [
+            summary_of(name, name.split("-", 1)[1].rpartition("-")[0], saved["version"]) for name in saved["ids"]
+        ], saved["ids"]
 
 
 def read(path: Path) -> Any:
@@ -71,7 +73,7 @@ def summary_of(trajectory_id: str, prompt_id: str, policy_version: int) -> Traje
     return TrajectorySummary(
         trajectory_id=trajectory_id,
         prompt_id=prompt_id,
-        sample_index=0,
+        sample_index=int(trajectory_id.rpartition("-")[2]),
         reward=1.0,
         termination=Termination.ANSWERED,
         num_tokens=10,
@@ -124,7 +126,7 @@ async def streaming(
     parts: Any = [player]
     engine: Any = "engine"
     manager = AgentLoopManager(
-        section, EngineFleet(lambda _: engine, num_engines=1), parts, kv_tokens=[0], reward_timeout_s=1
+        section, EngineFleet(lambda _: engine, num_engines=1), parts, kv_tokens=[0], reward_timeout_s=1, max_wait_s=1
     )
     shown: Any = progress or SilentProgress()
     async with rollout_stream(manager, prompts, section, num_steps=num_steps, progress=shown) as stream:
@@ -337,7 +339,7 @@ def test_a_killed_run_goes_on_with_what_was_in_hand(prompts: PromptDataset, tmp_
         player = Player(heavy_tail(5))
         player.policy_version = killed_at
         async with streaming(player, prompts, max_staleness=2) as stream:
-            stream.restore(tmp_path / "rollouts")
+            await stream.restore(tmp_path / "rollouts")
             await asyncio.sleep(0)
             return await train(stream, player), set(player.started)
 
@@ -354,6 +356,36 @@ def test_a_killed_run_goes_on_with_what_was_in_hand(prompts: PromptDataset, tmp_
     assert list(itertools.chain(*before, *after)) == names(prompts, 10 * PROMPTS_PER_STEP)
 
 
+def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: PromptDataset, tmp_path: Path):
+    def is_slow(name: str) -> bool:
+        return name.startswith("2-") and name.endswith("-1")
+
+    async def first() -> None:
+        async with streaming(Player(lambda name: 50.0 if is_slow(name) else 1.0), prompts, max_staleness=1) as stream:
+            await stream.take(PROMPTS_PER_STEP, step=1)
+            await asyncio.sleep(10)
+            await stream.save(tmp_path / "first")
+
+    async def resumed() -> None:
+        player = Player(lambda _: 1.0)
+        player.policy_version = 1
+        async with streaming(player, prompts, num_steps=2, max_staleness=1) as stream:
+            await stream.restore(tmp_path / "first")
+            await stream.save(tmp_path / "second")  # before anything more has ended
+            taken = await stream.take(PROMPTS_PER_STEP, step=2)
+        assert len(player.started) == PROMPTS_PER_STEP
+        assert all(map(is_slow, player.started))
+        for made in taken:
+            refs = [one.ref for one in made.group.trajectories]
+            assert refs == [f"2-{made.prompt.prompt_id}-{sample}" for sample in range(SAMPLES)]
+
+    run_in_virtual_time(first())
+    run_in_virtual_time(resumed())
+    kept = [sorted(read(file)["ids"] for file in tmp_path.glob(f"{name}/0*.jsonl")) for name in ("first", "second")]
+    assert [len(ids) for ids in kept[0]] == [SAMPLES - 1] * PROMPTS_PER_STEP
+    assert kept[0] == kept[1]
+
+
 def test_groups_under_way_start_again_before_new_ones(prompts: PromptDataset, tmp_path: Path):
     async def main() -> None:
         async with streaming(
@@ -364,7 +396,7 @@ def test_groups_under_way_start_again_before_new_ones(prompts: PromptDataset, tm
         player = Player(lambda _: 1.0)
         player.policy_version = 1
         async with streaming(player, prompts, max_staleness=1) as stream:
-            stream.restore(tmp_path / "rollouts")
+            await stream.restore(tmp_path / "rollouts")
             await asyncio.sleep(0.5)
             assert {name.split("-")[0] for name in player.started} == {"2"}
             await stream.take(PROMPTS_PER_STEP, step=2)

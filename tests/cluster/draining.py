@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,6 +57,8 @@ class Ledger:
     def fail(self, error: Exception) -> None:
         raise error
 
+    def recover(self) -> None: ...
+
 
 def drain(node_id: str) -> None:
     """Do what a spot machine's notice does."""
@@ -74,7 +77,7 @@ async def play(nodes: dict[str, str]) -> dict[str, Any]:
         [engine] = spawn(Engine, place, {}, "engine", max_concurrency=4)
         return EngineHandle.of(engine)
 
-    async def publish() -> WeightSource:
+    async def publish(engines: Sequence[str]) -> WeightSource:
         return WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=())
 
     # The head has no room for the first process: it is filled.

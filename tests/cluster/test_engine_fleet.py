@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ import pytest
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import WorkerHandle
-from agentrl.errors import AgentRLError, EngineDeadError, EngineError, WorkerDiedError
+from agentrl.errors import AgentRLError, EngineDeadError, EngineError, ModelDiedError, NoRoomError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 
@@ -90,14 +90,27 @@ class FakeLedger:
     def fail(self, error: AgentRLError) -> None:
         self.failure = error
 
+    def recover(self) -> None:
+        self.failure = None
+        self.events.append("recover")
+
 
 class World:
     """A fleet of fake engines; `launched` are all processes so far, `prepare` changes those to come."""
 
-    def __init__(self, *, num_engines: int = 2) -> None:
+    def __init__(self, *, num_engines: int = 2, lives_with_models: bool = False) -> None:
         self.launched: list[FakeEngine] = []
         self.prepare: Callable[[FakeEngine], None] = lambda engine: None
-        self.fleet = EngineFleet(self._launch, num_engines=num_engines)
+        self.room_wait_s = 0.0
+        self.fleet = EngineFleet(
+            self._launch,
+            num_engines=num_engines,
+            lives_with_models=lives_with_models,
+            until_placed=self._until_placed,
+            nearest=self._nearest,
+            require_models=self._require_models,
+        )
+        self.models_die = False
         self.ledger = FakeLedger(self)
         self.fleet.report_to(self.ledger)
 
@@ -105,7 +118,7 @@ class World:
         return cast(FakeEngine, self.fleet[index])
 
     async def push(self, version: int) -> None:
-        async def publish() -> WeightSource:
+        async def publish(engines: Sequence[str]) -> WeightSource:
             return source(f"w{version}")
 
         await self.fleet.push(publish, version=version)
@@ -116,6 +129,21 @@ class World:
     async def settle(self, *, within_s: float = 5_000.0) -> None:
         await asyncio.sleep(within_s)
 
+    async def _until_placed(self, engine: WorkerHandle) -> None:
+        """As `Nodes.until_placed` with 1,000 s of patience."""
+        waited_s, self.room_wait_s = min(self.room_wait_s, 1000.0), max(0.0, self.room_wait_s - 1000.0)
+        await asyncio.sleep(waited_s)
+        if waited_s == 1000.0:
+            raise NoRoomError("no place for it in 1000 s")
+
+    async def _require_models(self) -> None:
+        if self.models_die:
+            raise ModelDiedError("actor 0: its process died")
+
+    async def _nearest(self, source: WeightSource, engine: WorkerHandle) -> WeightSource:
+        assert engine in self.launched
+        return source
+
     def _launch(self, index: int) -> WorkerHandle:
         engine = FakeEngine(index)
         if len(self.launched) >= 2:
@@ -124,11 +152,11 @@ class World:
         return cast(Any, engine)
 
 
-def played(story: Callable[[World], Coroutine[Any, Any, None]]) -> World:
+def played(story: Callable[[World], Coroutine[Any, Any, None]], *, lives_with_models: bool = False) -> World:
     """Play `story` against a started fleet of two that has the weights of version 3."""
 
     async def main() -> World:
-        world = World()
+        world = World(lives_with_models=lives_with_models)
         await world.fleet.start()
         await world.push(3)
         await story(world)
@@ -377,3 +405,102 @@ def test_a_drained_engine_that_does_not_start_elsewhere_is_tried_again():
         assert world.fleet.take_num_deaths() == 1
 
     assert played(story).ledger.closed == set()
+
+
+def test_the_death_of_an_engine_in_a_process_of_the_models_is_theirs():
+    async def story(world: World) -> None:
+        world.now(0).dies = True
+        world.suspect(0)
+        await world.settle()
+        assert isinstance(world.ledger.failure, ModelDiedError)
+        assert "engine 0, in a process of the models" in str(world.ledger.failure)
+        with pytest.raises(ModelDiedError):
+            await world.push(4)
+        assert world.fleet.take_num_deaths() == 1
+
+    assert len(played(story, lives_with_models=True).launched) == 2, "it is not started without the models"
+
+
+def test_engines_that_come_back_with_the_models_get_work_when_they_have_weights():
+    async def story(world: World) -> None:
+        old = world.fleet[0]
+        world.now(0).dies = True
+        world.suspect(0)
+        await world.settle()
+        await world.fleet.renew()
+        assert world.ledger.failure is None
+        assert world.ledger.closed == {0, 1}
+        world.fleet.suspect(0, old, GONE)  # a late report about the old process
+        await world.push(2)
+        await world.settle()
+
+    world = played(story, lives_with_models=True)
+    assert world.ledger.events[-3:] == ["recover", "open 0 with [('w2', 2)]", "open 1 with [('w2', 2)]"]
+    assert len(world.launched) == 4
+
+
+def test_an_engine_that_dies_while_it_comes_back_is_a_death_of_the_models_again():
+    async def story(world: World) -> None:
+        def dead(engine: FakeEngine) -> None:
+            engine.dies = True
+
+        world.prepare = dead
+        with pytest.raises(ModelDiedError):
+            await world.fleet.renew()
+
+    assert played(story, lives_with_models=True).ledger.closed == {0, 1}
+
+
+def test_an_engine_that_goes_with_the_models_waits_for_them_and_the_others_stay():
+    async def story(world: World) -> None:
+        world.models_die = world.now(0).dies = True
+        world.suspect(0)
+        await world.settle()
+        assert isinstance(world.ledger.failure, ModelDiedError)
+        assert len(world.launched) == 2, "nobody has weights for a new one"
+        world.models_die = False
+        await world.fleet.renew()
+        assert (world.ledger.failure, world.ledger.closed) == (None, {0})
+        await world.push(4)
+
+    world = played(story)
+    assert world.ledger.events[-2:] == ["recover", "open 0 with [('w4', 4)]"]
+    assert [engine.index for engine in world.launched] == [0, 1, 0]
+    assert world.now(1).loaded == [("w3", 3), ("w4", 4)]
+
+
+def test_engines_with_processes_of_their_own_stay_when_models_start_again():
+    async def story(world: World) -> None:
+        await world.fleet.renew()
+
+    world = played(story)
+    assert (len(world.launched), world.ledger.events) == (2, [])
+
+
+def test_an_engine_waits_for_room_as_long_as_others_work_and_that_is_no_death():
+    async def story(world: World) -> None:
+        world.room_wait_s = 4500.0
+        world.now(0).dies = True
+        world.suspect(0)
+        await world.settle(within_s=4000)
+        assert world.ledger.closed == {0}
+        await world.push(4)
+        await world.settle(within_s=1000)
+        assert world.ledger.closed == set()
+        assert world.now(0).loaded[-1][1] == 4
+        assert world.fleet.take_num_deaths() == 1
+
+    assert played(story).ledger.failure is None
+
+
+def test_where_no_engine_has_room_the_run_ends_with_the_reason():
+    async def story(world: World) -> None:
+        world.room_wait_s = 4500.0
+        for index in range(2):
+            world.now(index).dies = True
+            world.suspect(index)
+        await world.settle()
+
+    failure = played(story).ledger.failure
+    assert isinstance(failure, NoRoomError)
+    assert "no place for it" in str(failure)

@@ -62,6 +62,8 @@ class Busy:
     def fail(self, error: AgentRLError) -> None:
         self.events.append(f"fail: {error}")
 
+    def recover(self) -> None: ...
+
 
 @dataclass
 class World:

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.cluster.engine_handle import EngineHandle
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.errors import ConfigError, EngineError, WorkerDiedError, WorkerError
 from agentrl.types import Deadline
-from tests.cluster.workers import NeedsNoRole, PlainWorker
+from tests.cluster.workers import NeedsNoRole, PlainWorker, WaitingEngine
 
 pytestmark = pytest.mark.ray
 
@@ -94,6 +95,28 @@ async def test_a_deadline_travels_as_the_time_that_remains(workers: list[WorkerH
 
 async def test_a_handle_can_be_given_to_another_worker(workers: list[WorkerHandle]):
     assert await workers[0].call_other(workers[1]) == "echo"
+
+
+async def test_a_worker_makes_one_handle_of_an_engine_and_what_it_asked_ends_when_it_dies(workers: list[WorkerHandle]):
+    pool = ResourcePool(num_processes=1, num_cpus=0.5)
+    engine = EngineHandle.of(spawn(WaitingEngine, pool, {}, "engine", max_concurrency=10)[0])
+    assert [await workers[0].was_given(engine) for _ in range(3)] == [False, True, True]
+    asked = [asyncio.create_task(worker.ask(engine, f"t{n}-0")) for n, worker in enumerate(workers)]
+    await until_waiting(engine, {"t0-0", "t1-0"})
+    with pytest.raises(WorkerDiedError):
+        await workers[0].die()
+    await engine.abort_requests_of(workers[0].caller_id)
+    await until_waiting(engine, {"t1-0"})
+    await engine.abort_requests_of(workers[1].caller_id)
+    assert (await asked[1]).token_ids == []
+    with pytest.raises(WorkerDiedError):
+        await asked[0]
+
+
+async def until_waiting(engine: EngineHandle, request_ids: set[str]) -> None:
+    async with asyncio.timeout(120):
+        while await engine.waits_for() != request_ids:  # noqa: ASYNC110  # it is in another process
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("cls", [NeedsNoRole, PlainWorker({}, "x"), "PlainWorker"])

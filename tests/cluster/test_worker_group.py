@@ -2,14 +2,16 @@
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import ray
 
+from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup, balanced
-from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError, WorkerError
+from agentrl.errors import ConfigError, ModelDiedError, NoRoomError, PeerLostError, WorkerDiedError, WorkerError
 from tests.cluster.workers import RankWorker
 
 pytestmark = pytest.mark.ray
@@ -43,6 +45,20 @@ async def test_items_are_split_over_the_ranks_and_gathered_in_order_however_many
     results = [await ref for ref in await group.split("square", items=items, costs=[1] * count)]
     assert results == [number * number for number in range(count)]
     assert await group.all("num_calls") == [1, 1, 1], "a rank without a share is called too: it meets the others"
+
+
+async def test_neighbouring_ranks_that_compute_together_are_given_the_same_share(local_ray: Path):
+    pool = ResourcePool(num_processes=4, num_cpus=0.1)
+    ranks = spawn(RankWorker, pool, {}, "echo", max_concurrency=4)
+    group = WorkerGroup("echo", ranks, ranks_per_share=2)
+    assert group.num_shares == 2
+    seen = await group.each("echo", [(rank,) for rank in range(4)])
+    by_share = await group.each_share("echo", [("a",), ("b",)])
+    assert by_share == [(seen[0][0], ("a",)), (seen[2][0], ("b",))]
+    items = [ray.put(number) for number in range(5)]
+    results = [await ref for ref in await group.split("square", items=items, costs=[1] * 5)]
+    assert results == [0, 1, 4, 9, 16]
+    assert await group.all("num_calls") == [3, 3, 3, 3]
 
 
 def test_shares_cost_about_the_same():
@@ -85,3 +101,24 @@ async def test_where_a_rank_dies_the_death_is_told_and_not_what_the_others_say_o
     await group.all("echo")
     with pytest.raises(ModelDiedError, match="echo 2: its process died"):
         await group.each("die_on", [(rank, 2) for rank in range(3)])
+
+
+async def test_a_rank_that_lost_another_one_is_no_bug_even_where_all_live(group: WorkerGroup):
+    await group.all("echo")
+    with pytest.raises(PeerLostError, match="connection closed by peer"):
+        await group.each("lose_peer_on", [(rank, 1) for rank in range(3)])
+
+
+async def test_a_group_is_set_up_when_all_its_ranks_have_a_place(local_ray: Path):
+    seen: list[int] = []
+
+    async def until_placed(ranks: Sequence[WorkerHandle]) -> None:
+        for rank in ranks:
+            await rank.until_placed()
+        seen.append(len(ranks))
+        raise NoRoomError("no place for `echo 2`")
+
+    ranks = spawn(RankWorker, ResourcePool(num_processes=2, num_cpus=0.1), {}, "echo", max_concurrency=4)
+    with pytest.raises(NoRoomError, match="no place"):
+        await WorkerGroup("echo", ranks, until_placed=until_placed).setup()
+    assert seen == [2]

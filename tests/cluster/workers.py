@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from agentrl.cluster.engine_handle import PackedEngine
 from agentrl.cluster.network import own_address
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, PeerLostError
+from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 
 
 class PlainWorker:
@@ -17,6 +19,7 @@ class PlainWorker:
     def __init__(self, config: dict[str, Any], role: str) -> None:
         self.config = config
         self.role = role
+        self._given: Any = None
 
     async def describe(self) -> tuple[dict[str, Any], str, int]:
         return self.config, self.role, os.getpid()
@@ -49,6 +52,14 @@ class PlainWorker:
     async def remaining_s(self, deadline: Any) -> float:
         return deadline.remaining_s()
 
+    async def was_given(self, other: Any) -> bool:
+        before, self._given = self._given, other
+        return other is before
+
+    async def ask(self, engine: Any, request_id: str) -> Completion:
+        params = SamplingParams(max_tokens=1)
+        return await engine.generate([1], params, request_id=request_id, deadline=Deadline.after(1000))
+
     async def call_other(self, other: Any) -> str:
         return (await other.describe())[1]
 
@@ -57,6 +68,28 @@ class PlainWorker:
 
     async def die(self) -> None:
         os._exit(1)
+
+
+class WaitingEngine(PackedEngine):
+    """Answers what is aborted."""
+
+    def __init__(self, config: dict[str, Any], role: str) -> None:
+        super().__init__()
+        self._ended: dict[str, asyncio.Event] = {}
+
+    async def generate(
+        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
+    ) -> Completion:
+        self._ended[request_id] = asyncio.Event()
+        await self._ended[request_id].wait()
+        del self._ended[request_id]
+        return Completion(token_ids=[], logprobs=[], finish_reason=FinishReason.ABORT, version_spans=())
+
+    async def abort(self, request_id: str) -> None:
+        self._ended[request_id].set()
+
+    async def waits_for(self) -> set[str]:
+        return set(self._ended)
 
 
 class NeedsNoRole:
@@ -100,6 +133,11 @@ class RankWorker:
     async def refuse_on(self, rank: int, failing: int) -> None:
         if rank == failing:
             raise ConfigError("no such model")
+        await asyncio.sleep(3600)
+
+    async def lose_peer_on(self, rank: int, losing: int) -> None:
+        if rank == losing:
+            raise PeerLostError("connection closed by peer")
         await asyncio.sleep(3600)
 
     async def die_on(self, rank: int, dying: int) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.algorithm_schema import AlgorithmSection, RewardModelSection
+from agentrl.config.algorithm_schema import AlgorithmSection, LoraSection, RewardModelSection
 from agentrl.config.cluster_schema import ClusterSection, PoolSection
 from agentrl.config.layout import layout
 from agentrl.config.load import load_run_config
@@ -30,6 +30,11 @@ def test_without_pools_the_reference_lives_with_the_actor_and_engines_apart():
         ("actor_ref", 4, None),
         ("rollout", 3, None),
     ]
+
+
+def test_with_lora_the_actor_is_the_reference_too():
+    config = RunConfig(actor=ActorSection(lora=LoraSection(rank=4)), algorithm=AlgorithmSection(kl_coefficient=0.1))
+    assert [one.role for one in layout(config)] == ["actor", "rollout"]
 
 
 def test_without_pools_a_critic_and_a_reward_model_live_with_the_actor():
@@ -70,6 +75,7 @@ def test_the_numbers_of_ranks_and_engines_are_those_of_their_pools(tmp_path: Pat
 @pytest.mark.parametrize(
     ("cluster", "words"),
     [
+        ("max_wait_s: 0", "`cluster.max_wait_s` is 0.0, and must be above 0"),
         (f"{POOLS}, roles: {{actor: main, rollout: main}}", "`cluster.pools.aside` is used by no role"),
         (f"{POOLS}, roles: {{actor: main, rollout: other}}", "`cluster.roles.rollout` is `other`, which is none of"),
         ("pools: {a: {}}, roles: {actor_rollout: a}", "`cluster.pools.a` needs either .* and has neither"),
@@ -148,3 +154,44 @@ def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(
     )
     with pytest.raises(ConfigError, match=words):
         load(tmp_path, cluster, "rollout.engine=vllm", "rollout.tensor_parallel_size=4")
+
+
+def test_prefixes_that_no_gpu_can_share_are_refused(tmp_path: Path):
+    cluster = "pools: {a: {num_processes: 1, num_gpus: 1}}, roles: {actor_ref: a, rollout: a}"
+    with_reference = "algorithm.kl_coefficient=0.1"
+    with pytest.raises(ConfigError, match=r"`cluster.pools.a` has GPUs, .* `model.dtype: bfloat16`, or `actor.share"):
+        load(tmp_path, cluster, with_reference)
+    load(tmp_path, cluster, with_reference, "model.dtype=bfloat16")
+    load(tmp_path, cluster, with_reference, "actor.share_prefixes=false")
+    engines_alone = "pools: {a: {num_processes: 1, num_gpus: 1}, b: {num_processes: 1}}, roles: {actor: b, rollout: a}"
+    load(tmp_path, engines_alone)
+
+
+def test_ranks_that_cannot_be_divided_into_sequence_groups_are_refused(tmp_path: Path):
+    load(tmp_path, "", "actor.num_workers=4", "actor.sequence_parallel_size=2")
+    message = r"`actor.sequence_parallel_size` is 2, .* the 3 ranks of `actor` \(`actor.num_workers`\); change one"
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, "", "actor.num_workers=3", "actor.sequence_parallel_size=2")
+    cluster = "pools: {a: {num_processes: 4}, b: {num_processes: 2}}, roles: {actor_rollout: a, critic: b}"
+    words = ["algorithm.advantage=gae", "actor.sequence_parallel_size=4"]
+    with pytest.raises(ConfigError, match=r"the 2 ranks of `critic` \(`cluster.pools.b`\)"):
+        load(tmp_path, cluster, *words)
+
+
+def test_a_mini_batch_needs_a_trajectory_for_each_sequence_group_and_not_for_each_rank(tmp_path: Path):
+    sizes = ["rollout.prompts_per_step=4", "actor.mini_batches_per_step=4", "algorithm.selection.keep=2"]
+    load(tmp_path, "", "actor.num_workers=4", "actor.sequence_parallel_size=2", *sizes)
+    with pytest.raises(ConfigError, match=r"fewer than the actor's 3 groups of 2 ranks"):
+        load(tmp_path, "", "actor.num_workers=6", "actor.sequence_parallel_size=2", *sizes)
+
+
+def test_attention_heads_that_cannot_be_divided_over_a_sequence_group_are_refused(tmp_path: Path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.json").write_text('{"num_attention_heads": 6}')
+    load(tmp_path, "", "actor.num_workers=4", "actor.sequence_parallel_size=2")
+    with pytest.raises(
+        ConfigError, match=r"`actor.sequence_parallel_size` is 4, .* the 6 attention heads of `model.path`"
+    ):
+        load(tmp_path, "", "actor.num_workers=4", "actor.sequence_parallel_size=4")
+    with pytest.raises(ConfigError, match=r"`actor.sequence_parallel_size` is 0, and must be at least 1"):
+        load(tmp_path, "", "actor.sequence_parallel_size=0")

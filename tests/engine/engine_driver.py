@@ -17,10 +17,11 @@ async def ask(
     temperature: float = 1.0,
     seed: int | None = None,
     stop_token_ids: tuple[int, ...] = (),
+    **copy: int,
 ) -> Completion:
-    """Sample one completion."""
+    """Sample one completion; `copy` is for an engine that has several."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed, stop_token_ids=stop_token_ids)
-    return await engine.generate(prompt, params, request_id=name, deadline=Deadline.after(wait_s))
+    return await engine.generate(prompt, params, request_id=name, deadline=Deadline.after(wait_s), **copy)
 
 
 async def ask_greedily(

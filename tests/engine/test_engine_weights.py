@@ -178,10 +178,32 @@ async def test_requests_that_run_when_the_engine_falls_asleep_go_on_after_wake(
     start = (await engine.stats()).num_generated_tokens
     task = asyncio.create_task(ask_greedily(engine, PROMPT, 150))
     await until_generated(engine, start + 10)
-    await engine.sleep(2)
+    await engine.sleep(1)
     assert (await engine.stats()).kv_tokens_used == 0
     await engine.wake(("weights", "kv_cache"))
     assert (await task).token_ids == undisturbed.token_ids
+
+
+def memory_of_weights(engine: TransformersEngine) -> int:
+    return sum(p.untyped_storage().nbytes() for p in engine._scheduler.model._model.parameters())
+
+
+async def test_who_wakes_after_its_weights_were_dropped_waits_for_new_ones(
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher
+) -> None:
+    folder = save_model(tied=True)
+    engine = await start_engine(folder)
+    before = await ask_greedily(engine, PROMPT)
+    source = publisher.publish(weights_of(folder).items())
+    await engine.load_weights(source, version=1)
+    await engine.sleep(2)
+    assert memory_of_weights(engine) == 0
+    await engine.wake(("weights", "kv_cache"))
+    held = asyncio.create_task(ask_greedily(engine, PROMPT))
+    await until_present(engine, 1)
+    assert (await engine.stats()).num_generated_tokens == len(before.token_ids)
+    await engine.load_weights(source, version=2)  # it had them, and has them no longer
+    assert (await held).token_ids == before.token_ids
 
 
 @pytest.mark.parametrize("wakes_first", [(), ("weights",)])
@@ -200,6 +222,7 @@ async def test_who_waits_for_a_sleeping_engine_is_answered_by_the_weights_that_c
     held = asyncio.create_task(ask_greedily(engine, PROMPT))
     await until_present(engine, 1)
     await engine.wake(wakes_first)
+    assert memory_of_weights(engine) > 0 if level == 1 or wakes_first else memory_of_weights(engine) == 0
     await engine.load_weights(publisher.publish(weights_of(new).items()), version=1)
     assert not engine._scheduler.model.cache.layers
     await engine.wake(("kv_cache",))

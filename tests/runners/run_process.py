@@ -22,8 +22,9 @@ SMALL = [
     "algorithm.selection.keep=4",
     "validation.every_steps=0",
     "checkpoint.every_steps=2",
+    "cluster.check_weights=true",
 ]
-"""Overrides that make a step of the demo take about a second."""
+"""Overrides that make a step of the demo take about a second, and have the weights of every sync compared."""
 
 
 @dataclass

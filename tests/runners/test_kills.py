@@ -10,29 +10,32 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rollout.kills import Kill, Outcome, Victim, play
+from tests.runners.run_process import SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
+_VICTIMS = (Victim.ENGINE, Victim.WORKER, Victim.JUDGE)
 _PER_KIND = 3
+_OVERRIDES = [*SMALL, "rollout.max_concurrent_trajectories=16"]
 
 
 @pytest.fixture(scope="module")
 def outcome() -> Iterator[Outcome]:
     """One run with a kill in every step but the first and the last, at random moments, which shares the start."""
     rng = random.Random(7)
-    victims = [victim for victim in Victim for _ in range(_PER_KIND)]
+    victims = [victim for victim in _VICTIMS for _ in range(_PER_KIND)]
     rng.shuffle(victims)
     kills = [Kill(victim=victim, step=number, moment=rng.random()) for number, victim in enumerate(victims, start=2)]
     folder = Path(tempfile.mkdtemp(prefix="k-"))
     try:
-        yield play(folder, kills, num_steps=len(kills) + 2)
+        yield play(folder, kills, config="configs/demo.yaml", overrides=_OVERRIDES, num_steps=len(kills) + 2)
     finally:
         shutil.rmtree(folder)
 
 
 def test_every_step_ends_with_every_prompt_accounted_for_and_no_tokens_of_two_episodes(outcome: Outcome):
     assert outcome.faults == [], outcome.output[-3000:]
-    assert Counter(kill.victim for kill in outcome.killed) == dict.fromkeys(Victim, _PER_KIND)
+    assert Counter(kill.victim for kill in outcome.killed) == dict.fromkeys(_VICTIMS, _PER_KIND)
 
 
 def test_what_was_killed_was_noticed_and_started_again(outcome: Outcome):

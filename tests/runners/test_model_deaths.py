@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import ModelDiedError, WorkerError
+from agentrl.errors import ModelDiedError, NoRoomError, PeerLostError, ResultLostError, WorkerError
 from agentrl.runners.model_deaths import surviving_model_deaths
 
 
@@ -16,9 +16,12 @@ class FakeRun:
         self.deaths = deaths
         self.step = 0
         self.num_restarts = 0
+        self.num_renewals = 0
+        self.while_restarting: list[Exception] = []
         self.plan = SimpleNamespace(directory=SimpleNamespace(checkpoints=self))
         self.checkpoints = self
         self.learner = self
+        self.engines = self
         self.progress = SimpleNamespace(start_phase=lambda text: None)
 
     def latest(self) -> Any:
@@ -28,6 +31,12 @@ class FakeRun:
 
     async def restart(self) -> None:
         self.num_restarts += 1
+        if self.while_restarting:
+            raise self.while_restarting.pop(0)
+
+    async def renew(self) -> None:
+        assert self.num_restarts > 0
+        self.num_renewals += 1
 
     async def go_on(self) -> None:
         while self.step < 5:
@@ -49,11 +58,35 @@ async def play(*deaths: tuple[int, Exception]) -> FakeRun:
 async def test_a_run_goes_on_from_its_checkpoint_after_every_death():
     run = await play(died(0), died(0), died(2), died(2), died(2), died(4))
     assert (run.step, run.num_restarts) == (5, 6)
+    assert run.num_renewals == 6, "engines that live with the models come back with them"
 
 
 async def test_the_fourth_death_after_the_same_checkpoint_ends_the_run_with_the_reason():
     with pytest.raises(ModelDiedError, match=r"actor 1: its process died. It was the 4th time .* checkpoint of step 2"):
         await play(died(1), died(2), died(2), died(2), died(2))
+
+
+async def test_a_lost_connection_and_lost_trajectories_are_deaths_too():
+    run = await play((2, PeerLostError("connection closed by peer")), (3, ResultLostError("gone with its node")))
+    assert (run.step, run.num_restarts) == (5, 2)
+
+
+async def test_a_death_while_the_models_start_again_is_one_more_in_the_row():
+    run: Any = FakeRun([died(2)])
+    run.while_restarting = [ModelDiedError("actor 0: its process died")] * 2
+    await surviving_model_deaths(run, run.go_on)
+    assert (run.step, run.num_restarts, run.num_renewals) == (5, 3, 1)
+    run = FakeRun([died(2)])
+    run.while_restarting = [ModelDiedError("actor 0: its process died")] * 3
+    with pytest.raises(ModelDiedError, match="4th time"):
+        await surviving_model_deaths(run, run.go_on)
+
+
+async def test_where_there_is_no_room_for_the_models_the_run_ends_with_the_reason():
+    run: Any = FakeRun([died(2)])
+    run.while_restarting = [NoRoomError("no place for `actor 1` in 1800 s")]
+    with pytest.raises(NoRoomError, match="no place"):
+        await surviving_model_deaths(run, run.go_on)
 
 
 async def test_an_error_that_would_come_again_ends_the_run_at_once():

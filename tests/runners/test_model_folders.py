@@ -31,3 +31,43 @@ def test_a_critic_that_is_not_there_is_refused(tmp_path: Path):
         check("algorithm.advantage=gae", f"critic.path={tmp_path / 'absent'}")
     with pytest.raises(ConfigError, match=r"critic\.path: .* has no config\.json and no tokenizer\.json"):
         check("algorithm.advantage=gae", f"critic.path={tmp_path}")
+
+
+def policy_with(folder: Path, **settings: object) -> str:
+    """Write the demo's policy, without its weights, with other settings; returns its folder."""
+    shutil.copy2(POLICY / "tokenizer.json", folder)
+    known = json.loads((POLICY / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(known | settings))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"attn_logit_softcapping": 50.0}, r"needs capped scores \(`attn_logit_softcapping`\)"),
+        ({"model_type": "gpt_oss"}, "needs the attention sinks of `gpt_oss`"),
+        ({"model_type": "mpt"}, "needs the position bias of `mpt`"),
+    ],
+)
+def test_attention_that_packing_does_not_compute_is_refused_before_anything_starts(
+    settings: dict[str, object], words: str, tmp_path: Path
+):
+    with pytest.raises(ConfigError, match=rf"model\.path: .* {words}, which packed training does not compute; use"):
+        check(f"model.path={policy_with(tmp_path, **settings)}")
+
+
+def test_trajectories_longer_than_a_sliding_window_are_refused_with_the_keys_that_make_them_so(tmp_path: Path):
+    sliding = {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True}
+    path = policy_with(tmp_path, **sliding, sliding_window=500)
+    with pytest.raises(ConfigError, match=r"attend to 500 tokens .* may have 512 \(`rollout.max_prompt_tokens` \+ "):
+        check(f"model.path={path}")
+    with pytest.raises(ConfigError, match=r"which `rollout.engine: transformers` does not compute; use the engine"):
+        check(f"model.path={path}", "rollout.max_response_tokens=244")
+    stages = "stages=[{num_steps: 59}, {num_steps: 1, max_response_tokens: 1000}]"
+    with pytest.raises(ConfigError, match="may have 1256"):
+        check(f"model.path={path}", "rollout.max_response_tokens=244", stages)
+
+
+def test_a_sliding_window_that_no_layer_uses_is_no_problem(tmp_path: Path):
+    check(f"model.path={policy_with(tmp_path, sliding_window=16, use_sliding_window=False)}")
+    check(f"model.path={policy_with(tmp_path, sliding_window=16, layer_types=['full_attention'])}")

@@ -30,6 +30,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "rollout.num_engines=2",
         "actor.num_workers=2",
         "rollout.max_concurrent_trajectories=32",
+        "cluster.colocated=true",
     )
     return run_dir, output
 
@@ -55,6 +56,14 @@ def test_the_actor_recomputes_what_the_engine_sampled(finished: tuple[Path, str]
     for row in metrics(finished[0])[1:]:
         assert number(row, "actor/rollout_logprob_diff_mean") < 1e-4
         assert number(row, "actor/rollout_ratio_max") < 1.01
+
+
+def test_the_most_memory_of_actor_and_engines_is_told_for_each_phase(finished: tuple[Path, str]):
+    """The engines slept during the updates; that they were right afterwards is in the log-probabilities above."""
+    for row in metrics(finished[0])[1:]:
+        for who in ("actor", "engine"):
+            for phase in ("rollout", "update", "weight_sync"):
+                assert number(row, f"memory/{who}_{phase}_bytes_max") > 2**20
 
 
 def test_every_trajectory_is_recorded_with_its_prompt(finished: tuple[Path, str]):
@@ -97,6 +106,7 @@ def test_a_finished_run_only_prints_its_result_again(finished: tuple[Path, str])
         "rollout.num_engines=2",
         "actor.num_workers=2",
         "rollout.max_concurrent_trajectories=32",
+        "cluster.colocated=true",
         timeout_s=250,
     )
     assert again.strip().splitlines()[-1] == output.strip().splitlines()[-1]
@@ -191,6 +201,7 @@ def test_the_full_check_builds_the_tools_against_a_judge_and_leaves_no_run(tmp_p
     output = check("configs/demo.yaml", "--check", f"run.dir={tmp_path / 'run'}")
     assert "python_code_with_standard_io" in output
     assert "concurrency budget" in output
+    assert "memory (estimate), this machine: 0.0" in output
     assert not (tmp_path / "run").exists()
 
 

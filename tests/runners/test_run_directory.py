@@ -68,6 +68,9 @@ def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run:
 def test_a_run_may_go_on_with_another_number_of_processes(run: RunDirectory, tmp_path: Path):
     run.close()
     directory(tmp_path, "actor.num_workers=2", "rollout.num_engines=3", "checkpoint.keep_last=5").open({})
+    pools = "cluster.pools={all: {num_processes: 2}}"
+    roles = "cluster.roles={actor: all, rollout: all}"
+    directory(tmp_path, "cluster.address=10.0.0.9:6379", "cluster.max_wait_s=60", pools, roles).open({})
 
 
 def test_a_section_that_is_gone_is_a_changed_config(tmp_path: Path):

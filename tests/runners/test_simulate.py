@@ -63,6 +63,7 @@ def test_the_command_prints_the_figures():
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     for row in ("128 (", "time for all of them", "tokens computed again", "ms"):
         assert row in done.stdout
+    assert "Ray" not in done.stderr  # which needs seconds, and nothing here needs it
 
 
 def test_a_mistake_is_one_line_and_exit_code_2():

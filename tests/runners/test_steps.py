@@ -49,6 +49,7 @@ class ScriptedRollouts:
         step: int,
         samples_per_prompt: int,
         extra_samples: int,
+        finished: Any,
         on_finished: Any,
         tasks: asyncio.TaskGroup,
     ) -> list[asyncio.Task[Group]]:
@@ -123,7 +124,8 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
     )
     unused: Any = None
     parts: Any = {"rollouts": rollouts, "progress": SilentProgress()}
-    return Run(plan=plan, learner=unused, weight_sync=unused, checkpoints=unused, metrics=unused, **parts)
+    parts |= dict.fromkeys(("nodes", "engines", "learner", "weight_sync", "checkpoints", "metrics"), unused)
+    return Run(plan=plan, **parts)
 
 
 async def collect(run: Run, state: RunState) -> Batch:

@@ -120,7 +120,7 @@ def test_three_updates_equal_a_plain_loop_that_recomputes_old_logprobs(
         metrics, expected = update(actor, groups, step=step), plain.update([groups])
         assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
         assert metrics["actor/grad_norm"] == pytest.approx(expected.grad_norm, rel=1e-4)
-        assert metrics["actor/ratio_max"] == 1.0
+        assert metrics["actor/ratio_max"] == metrics["actor/ratio_min"] == 1.0
         assert metrics["actor/clip_fraction"] == 0.0
         assert_same_way(weights_of(actor), expected.weights, start_weights)
 
@@ -132,7 +132,10 @@ def test_several_mini_batches_compare_with_the_policy_before_the_first(
     metrics, expected = update(actor, groups, num_mini_batches=2), plain.update([groups[:2], groups[2:]])
     assert_same_way(weights_of(actor), expected.weights, start_weights)
     assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
-    assert metrics["actor/ratio_max"] > 1.0
+    assert metrics["actor/ratio_max"] > 1.0 > metrics["actor/ratio_min"] > 0.0
+    parts = [metrics[f"actor/{part}_s"] for part in ("packing", "old_logprobs", "gradients")]
+    assert min(parts) > 0.0
+    assert sum(parts) <= metrics["actor/update_s"]
 
 
 def test_the_kl_term_pulls_towards_the_starting_policy(

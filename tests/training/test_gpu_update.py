@@ -41,6 +41,12 @@ ACTOR: Any = SimpleNamespace(
     max_grad_norm=1.0,
     max_tokens_per_micro_batch=128,
     share_prefixes=True,
+    activation_checkpointing=False,
+    shard_size=0,
+    cpu_offload=False,
+    compile=False,
+    liger=False,
+    lora=SimpleNamespace(rank=0),
 )
 
 
@@ -76,6 +82,7 @@ def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tup
         model=model_at(folder, dtype),
         actor=ACTOR,
         algorithm=algorithm(kl_coefficient),
+        cluster=SimpleNamespace(check_weights=True),
         rollout=SimpleNamespace(temperature=1.0, max_response_tokens=64),
     )
     parallel = Parallel(alone())
@@ -123,5 +130,5 @@ def test_packed_attention_on_the_gpu_is_that_of_the_cpu(tmp_path: Path):
         on_cpu = score_tokens(model, batch.tokens, temperature=1.0).logprobs_N
         device = torch.device("cuda")
         torch.nn.Module.cuda(model)
-        on_gpu = score_tokens(model, batch.to(device).tokens, temperature=1.0).logprobs_N
+        on_gpu = score_tokens(model, batch.to(device, None).tokens, temperature=1.0).logprobs_N
     torch.testing.assert_close(on_gpu.cpu(), on_cpu, atol=1e-4, rtol=0)

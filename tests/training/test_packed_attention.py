@@ -110,5 +110,5 @@ def test_layers_that_carry_a_state_along_the_row_are_refused(config: Any, kind: 
 def test_a_sliding_window_shorter_than_a_sequence_is_refused(tmp_path: Path):
     folder = make_policy(tmp_path, MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=16))
     model = load_model(ModelSection(path=str(folder)))
-    with pytest.raises(NotImplementedError, match="sliding_window=16"):
+    with pytest.raises(ConfigError, match="sliding_window=16"):
         score_tokens(model, pack_tokens(examples()), temperature=1.0)

@@ -12,7 +12,8 @@ from two_ranks import StepResult, make_step, resume_rank, start_rank
 from agentrl.config.schema import ModelSection
 from agentrl.training.parallel import open_store
 
-VARIES = {"actor/update_s", "actor/tokens_per_s", "actor/memory_bytes_max", "actor/mfu"}
+TIMES = {f"actor/{part}_s" for part in ("update", "packing", "old_logprobs", "gradients")}
+VARIES = TIMES | {"actor/tokens_per_s", "actor/memory_bytes_max", "actor/mfu"}
 VARIES_WITH_RANKS = VARIES | {"actor/computed_tokens", "actor/attention_padding", "actor/rank_imbalance"}
 """The last three say how the work was divided."""
 

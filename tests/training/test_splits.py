@@ -1,12 +1,14 @@
 """The gradient of one update is the same however its trajectories are divided, packed and scored."""
 
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
-from training_cases import alone, step_groups
-from transformers import AutoModelForCausalLM
+from sequence_ranks import SplitCase, bytes_saved_for_the_backward_pass, run_process
+from torch import Tensor, multiprocessing
+from training_cases import VOCABULARY, advantage_of, alone, make_policy, step_groups
+from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training import vocabulary
@@ -14,7 +16,7 @@ from agentrl.training.actor import Actor
 from agentrl.training.balance import Packing
 from agentrl.training.batch import pack_trajectories
 from agentrl.training.model import load_model
-from agentrl.training.parallel import Parallel
+from agentrl.training.parallel import Parallel, open_store
 from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
 from agentrl.training.sharding import plan_update
@@ -22,10 +24,6 @@ from agentrl.training.token_inputs import TokenInputs
 
 RELATIVE = 1e-5
 """Of the norm of each weight's gradient: float32 sums in another order."""
-
-
-def advantage_of(group: int, member: int) -> float:
-    return (-1.0) ** member * (1 + group + 0.1 * member)
 
 
 @cache
@@ -97,3 +95,82 @@ def test_sharing_prefixes_computes_fewer_tokens_and_makes_the_same_update(policy
     assert shared["actor/tokens"] == apart["actor/tokens"]
     assert shared["actor/grad_norm"] == pytest.approx(apart["actor/grad_norm"], rel=1e-5)
     assert shared["actor/loss"] == pytest.approx(apart["actor/loss"], abs=1e-6)
+
+
+SPLITS = {
+    "a row on two ranks": ((0, 1), 2, {}),
+    "few key heads": ((2, 3), 2, {"num_key_value_heads": 1}),
+    "two rows on two ranks each": ((0, 1, 2, 3), 2, {}),
+    "a row on four ranks": ((0, 1, 2, 3), 4, {}),
+    "without shared prefixes": ((0, 1), 2, {"share_prefixes": False, "max_tokens": 10_000}),
+    "a trajectory in each row": ((2, 3), 2, {"max_tokens": 1}),
+}
+"""Processes, ranks per row, and what else is different."""
+
+
+@dataclass
+class SplitResults:
+    policies: dict[str, str]
+    gradients: dict[str, dict[str, Tensor]]
+    """By split; on the first rank, whole."""
+    saved_bytes: dict[str, list[int]]
+    """By split, of each rank."""
+
+
+@pytest.fixture(scope="module")
+def splits(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> SplitResults:
+    """All splits on the same four processes over gloo."""
+    folder = tmp_path_factory.mktemp("splits")
+    config = Qwen3Config.from_pretrained(policy.path, num_key_value_heads=1)
+    assert config.vocab_size == VOCABULARY
+    few_key_heads = str(make_policy(tmp_path_factory.mktemp("few_key_heads"), config))
+    policies = {
+        name: few_key_heads if "num_key_value_heads" in other else policy.path for name, (*_, other) in SPLITS.items()
+    }
+    stores = [open_store("127.0.0.1") for _ in SPLITS]
+    cases = [
+        SplitCase(
+            name=name,
+            policy=policies[name],
+            processes=processes,
+            sequence_parallel_size=size,
+            port=store.port,
+            **{key: value for key, value in other.items() if key != "num_key_value_heads"},
+        )
+        for store, (name, (processes, size, other)) in zip(stores, SPLITS.items(), strict=True)
+    ]
+    # Processes that are forked from one in which everything is loaded already.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["sequence_ranks"])
+    multiprocessing.start_processes(run_process, args=(cases, str(folder)), nprocs=4, start_method="forkserver")  # pyright: ignore[reportPrivateImportUsage]
+    results = {
+        case.name: [torch.load(folder / f"{case.name}.{rank}.pt") for rank in range(len(case.processes))]
+        for case in cases
+    }
+    return SplitResults(
+        policies=policies,
+        gradients={name: of_ranks[0][0] for name, of_ranks in results.items()},
+        saved_bytes={name: [saved for _, saved in of_ranks] for name, of_ranks in results.items()},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # four processes that load everything anew, on machines that do other work as well
+@pytest.mark.parametrize("name", SPLITS)
+def test_rows_on_several_ranks_have_the_gradient_of_a_padded_batch(splits: SplitResults, name: str):
+    expected = padded_gradients(splits.policies[name])
+    assert splits.gradients[name].keys() == expected.keys()
+    for weight, gradient in splits.gradients[name].items():
+        assert (gradient - expected[weight]).norm() <= RELATIVE * expected[weight].norm(), weight
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_each_rank_keeps_its_part_of_a_row_for_the_backward_pass(splits: SplitResults, policy: ModelSection):
+    parallel = Parallel(alone())
+    try:
+        whole = bytes_saved_for_the_backward_pass(parallel, policy.path)
+    finally:
+        parallel.close()
+    for name, num_ranks in (("a row on two ranks", 2), ("a row on four ranks", 4)):
+        for saved in splits.saved_bytes[name]:
+            assert 0.9 / num_ranks < saved / whole < 1.2 / num_ranks, name

@@ -15,6 +15,9 @@ pytestmark = pytest.mark.timeout(600)  # two processes that load everything anew
 
 VARIES = {
     "actor/update_s",
+    "actor/packing_s",
+    "actor/old_logprobs_s",
+    "actor/gradients_s",
     "actor/tokens_per_s",
     "actor/memory_bytes_max",
     "actor/mfu",
@@ -86,6 +89,16 @@ def test_a_checkpoint_of_two_ranks_is_continued_by_one(runs: BothRuns, start: di
     continued = make_step(rank, 2)
     rank.close()
     assert_same_way(continued.weights, runs.two[0][1].weights, start)
+
+
+@pytest.mark.parametrize("way", ["gathered", "broadcast"])
+def test_weights_are_the_same_by_whichever_way_they_leave_two_ranks(runs: BothRuns, way: str):
+    """Written by each rank into shared memory, gathered by the first where another cannot, and broadcast to an engine."""
+    written, came = runs.two[0][1].weights, torch.load(runs.folder / "other_ways0.pt")[way]
+    assert written is not None
+    assert came.keys() == written.keys()
+    for name, tensor in written.items():
+        assert torch.equal(came[name], tensor), name
 
 
 def test_two_ranks_export_the_weights_that_they_publish(runs: BothRuns):

@@ -102,6 +102,11 @@ def step_groups() -> list[Group]:
     return groups
 
 
+def advantage_of(group: int, member: int) -> float:
+    """One for each trajectory of `step_groups`, all of them different."""
+    return (-1.0) ** member * (1 + group + 0.1 * member)
+
+
 def summary_of(trajectory: Trajectory) -> TrajectorySummary:
     return TrajectorySummary(
         trajectory_id=trajectory.trajectory_id,

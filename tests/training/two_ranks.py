@@ -1,7 +1,8 @@
 """What the two processes of `test_two_ranks` run. With one rank it is the reference for itself."""
 
 import random
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
 from agentrl.types import Group
+from agentrl.weight_sync.base import Transport, WeightSource
+from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.shared_memory import read_tensors
 
 ACTOR = ActorSection(
@@ -54,10 +57,16 @@ class Rank:
         self.parallel.close()
 
 
-def context_at(port: int, rank: int, world_size: int) -> ParallelContext:
+def context_at(port: int, rank: int, world_size: int, *, sequence_parallel_size: int = 1) -> ParallelContext:
     """Return the place of a rank in a group that meets at `open_store` of the process that starts it."""
-    store = Store("127.0.0.1", port, is_master=False)
-    return ParallelContext(rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port, store=store)
+    return ParallelContext(
+        rank=rank,
+        world_size=world_size,
+        master_addr="127.0.0.1",
+        master_port=port,
+        store=Store("127.0.0.1", port, is_master=False),
+        sequence_parallel_size=sequence_parallel_size,
+    )
 
 
 def start_rank(context: ParallelContext, policy: str) -> Rank:
@@ -90,12 +99,37 @@ def make_step(rank: Rank, step: int) -> StepResult:
     return StepResult(metrics=metrics, weights=weights)
 
 
+def other_ways(rank: Rank) -> dict[str, dict[str, Tensor]]:
+    """Return the weights as they come where no rank but the first can reach the shared memory, and by broadcast."""
+    rank.actor._weights._shared._all_can_write = False
+    gathered = rank.actor.publish_weights()
+    offered = [rank.actor.publish_weights(Transport.BROADCAST, ["engine 0/0"])]
+    torch.distributed.broadcast_object_list(offered, src=0)
+    [source] = offered
+    assert source is not None
+    ways: dict[str, dict[str, Tensor]] = {}
+    with ThreadPoolExecutor() as threads:
+        taken = threads.submit(taken_by_an_engine, source) if rank.parallel.rank == 0 else None
+        assert rank.actor.send_weights(source) is None
+        if taken is not None:
+            ways["broadcast"] = taken.result()
+    if gathered is not None:
+        ways["gathered"] = {name: tensor.clone() for name, tensor in read_tensors(gathered)}
+    return ways
+
+
+def taken_by_an_engine(source: WeightSource) -> dict[str, Tensor]:
+    coming = WeightReceiver(torch.device("cpu")).tensors(replace(source, receiver="engine 0"))
+    return {name: tensor.clone() for name, tensor in coming}
+
+
 def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
     """Train two steps with a checkpoint between them, export, and leave the results in `folder`."""
     started = start_rank(context_at(port, rank, world_size), policy)
     first = make_step(started, 1)
     started.actor.save(f"{folder}/checkpoint")
     second = make_step(started, 2)
+    torch.save(other_ways(started), Path(folder) / f"other_ways{rank}.pt")
     started.actor.export(f"{folder}/export")
     torch.save([first, second], Path(folder) / f"rank{rank}.pt")
     started.close()

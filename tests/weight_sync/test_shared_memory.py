@@ -10,6 +10,7 @@ import torch
 
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WeightSource
+from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, read_tensors
 
 
@@ -64,19 +65,31 @@ def test_writing_to_a_read_tensor_does_not_reach_the_publisher(publisher: Shared
     assert next(read_tensors(source))[1].tolist() == [0.0] * 4
 
 
-def test_fifty_versions_leak_neither_memory_nor_descriptors(publisher: SharedMemoryPublisher):
-    weights = [(f"w{number}", torch.randn(256, 1024)) for number in range(8)]  # 8 MiB
+def num_maps() -> int:
+    return Path("/proc/self/maps").read_text().count("agentrl-weights")
+
+
+def test_two_hundred_versions_leak_neither_memory_nor_descriptors_nor_maps(publisher: SharedMemoryPublisher):
+    weights = [(f"w{number}", torch.randn(256, 1024)) for number in range(4)]  # 4 MiB
+    receiver = WeightReceiver(torch.device("cpu"))
+    received = {name: torch.empty_like(tensor) for name, tensor in weights}
 
     def push() -> WeightSource:
         source = publisher.publish(weights)
-        assert all(torch.equal(tensor, weights[i][1]) for i, (_, tensor) in enumerate(read_tensors(source)))
+        receiver.prepare(source)
+        for name, tensor in receiver.tensors(source):
+            received[name].copy_(tensor)
         return source
 
     first = push()
-    descriptors, memory = len(os.listdir("/proc/self/fd")), memory_bytes()
-    addresses = {push().address for _ in range(50)}
+    descriptors, memory, maps = len(os.listdir("/proc/self/fd")), memory_bytes(), num_maps()
+    files = {name for name in os.listdir("/dev/shm") if "agentrl-weights" in name}
+    addresses = {push().address for _ in range(200)}
     assert addresses == {first.address}
+    assert all(torch.equal(received[name], tensor) for name, tensor in weights)
     assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert num_maps() == maps
+    assert {name for name in os.listdir("/dev/shm") if "agentrl-weights" in name} == files
     assert memory_bytes() - memory < 3 * first.size_bytes
     assert os.stat(first.address).st_size == first.size_bytes
 

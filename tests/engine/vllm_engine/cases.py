@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
+from transformers import AutoModelForCausalLM
 
 from agentrl.agent_loop.chat_tokens import load_tokenizer
 from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.training.batch import TokenisedExample, pack_tokens
-from agentrl.training.model import load_model
+from agentrl.training.model import export_model, load_model
 from agentrl.training.scoring import score_tokens
 from agentrl.types import Completion
 
@@ -43,16 +44,24 @@ def endless_policy(folder: Path) -> str:
 
 
 def changed_policy(base: str, folder: Path, *, seed: int) -> str:
-    """Save `base` with every weight moved by about a tenth; the embedding is tied to the head."""
-    shutil.copytree(base, folder)
+    """Export `base`, as an actor does, with every weight moved by about a tenth; the embedding is tied to the head."""
     model = load_model(ModelSection(path=base))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * parameter.std() * torch.randn(parameter.shape, generator=generator)
     assert model.config.tie_word_embeddings
-    model.save_pretrained(folder)
+    export_model(
+        model, {name: weight.data for name, weight in model.named_parameters()}, ModelSection(path=base), str(folder)
+    )
     return str(folder)
+
+
+def greedy(folder: str, prompt: list[int], num_tokens: int) -> list[int]:
+    """Return what transformers itself makes of a folder: its own loading, attention and search."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    output = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=num_tokens)
+    return output[0, len(prompt) :].tolist()
 
 
 def weights_of(folder: str) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A real vLLM of two tensor-parallel ranks. Reference: the actor's own forward pass."""
+"""A real vLLM of two tensor-parallel ranks, and one of two copies. Reference: the actor's own forward pass."""
 
 import asyncio
 import os
@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from agentrl.config.schema import ModelSection
+from agentrl.errors import EngineDeadError
 from agentrl.types import Completion
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
-from tests.engine.engine_driver import ask
-from tests.engine.vllm_engine.cases import actor_logprobs, problems, rollout, weights_of
+from tests.engine.engine_driver import ask, until_present
+from tests.engine.vllm_engine.cases import CONTEXT, LONG_PROMPT, PROMPT, actor_logprobs, problems, rollout, weights_of
 from tests.processes import still_running
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ def num_files(folder: str) -> int:
 async def answers(engine: "VllmEngine") -> list[tuple[list[int], Completion]]:
     """Completions of six prompts at once, each of a trajectory of its own."""
     prompts = problems(6)
-    calls = (ask(engine, prompt, 60, name=f"t{i}-0", seed=i, wait_s=300) for i, prompt in enumerate(prompts))
+    copies = engine._rollout.data_parallel_size
+    calls = (
+        ask(engine, prompt, 60, name=f"t{i}-0", seed=i, wait_s=300, copy=i % copies) for i, prompt in enumerate(prompts)
+    )
     return list(zip(prompts, await asyncio.gather(*calls), strict=True))
 
 
@@ -69,3 +73,31 @@ async def test_two_tensor_parallel_ranks_sample_as_one_and_take_new_weights(
         assert_sampled_by(base, await answers(engine), version=0)
         await engine.load_weights(publisher.publish(weights_of(changed).items()), version=1)
         assert_sampled_by(changed, await answers(engine), version=1)
+
+
+async def test_two_copies_sample_as_one_take_new_weights_and_each_has_a_memory_of_its_own(
+    base: str, changed: str, publisher: SharedMemoryPublisher
+) -> None:
+    async with running(base, data_parallel_size=2) as engine:
+        assert_sampled_by(base, await answers(engine), version=0)
+        ranks = engine._load._ranks
+        assert [rank.num_generated_tokens for rank in ranks] == [3 * 60 + 1, 3 * 60], "one is sampled at the start"
+        assert (await engine.stats()).kv_tokens_capacity >= 8 * CONTEXT
+
+        before = [rank.num_cached_tokens for rank in ranks]
+        for turn, copy in enumerate([0, 0, 1]):
+            await ask(engine, LONG_PROMPT, 1, name=f"t-{turn}", copy=copy)
+        found = [rank.num_cached_tokens - cached for rank, cached in zip(ranks, before, strict=True)]
+        assert found == [128, 0], "the block that the first turn has left is where it was left"
+
+        await engine.load_weights(publisher.publish(weights_of(changed).items()), version=1)
+        assert_sampled_by(changed, await answers(engine), version=1)
+
+        lost = [asyncio.create_task(ask(engine, PROMPT, 200, name=f"l{copy}-0", copy=copy)) for copy in range(2)]
+        await until_present(engine, 2)
+        cores = [p for p in psutil.Process().children(recursive=True) if "EngineCore_DP1" in p.name()]
+        for core in cores:
+            core.kill()
+        ended = await asyncio.gather(*lost, return_exceptions=True)
+        assert cores
+        assert [type(error) for error in ended] == [EngineDeadError, EngineDeadError]

@@ -15,6 +15,7 @@ from tests.engine.vllm_engine.cases import (
     PROMPT,
     actor_logprobs,
     core_process,
+    greedy,
     problems,
     weights_of,
 )
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     from agentrl.engine.vllm_engine import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
+
+
+async def test_an_exported_folder_is_the_same_model_to_vllm_and_to_transformers(
+    fresh_answers: list[Completion], changed: str
+) -> None:
+    """The engine was started on what `export_model` wrote."""
+    for prompt, answer in zip(problems(4), fresh_answers, strict=True):
+        assert answer.token_ids == greedy(changed, prompt, 80)
 
 
 async def test_after_load_weights_the_engine_equals_a_fresh_one(

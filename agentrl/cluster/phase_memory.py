@@ -1,0 +1,48 @@
+"""How much memory the processes of a run had at most in each phase of a step."""
+
+import asyncio
+import math
+from typing import Any
+
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.learner import Learner
+from agentrl.errors import AgentRLError
+
+_TIMEOUT_S = 30.0
+
+
+class PhaseMemory:
+    """Asks every process at the end of a phase for the most that it had since the end of the one before."""
+
+    def __init__(self, learner: Learner, engines: EngineFleet) -> None:
+        """Take the processes; what they had before the first phase counts for it."""
+        self._learner = learner
+        self._engines = engines
+        self._metrics: dict[str, float] = {}
+
+    async def end(self, phase: str) -> None:
+        """End `phase` (`update`) and begin the next."""
+        actor = self._most(self._learner.groups["actor"].ranks)
+        # Engines in the actor's processes have no memory of their own, and whoever asks first begins the next phase.
+        engines = self._most([] if "rollout" in self._learner.groups else list(self._engines))
+        (
+            self._metrics[f"memory/actor_{phase}_bytes_max"],
+            self._metrics[f"memory/engine_{phase}_bytes_max"],
+        ) = await asyncio.gather(actor, engines)
+
+    def metrics(self) -> dict[str, float]:
+        """Return `memory/<actor or engine>_<phase>_bytes_max`, of the rank or engine that had most.
+
+        NaN: it did not say, or engines and actor are the same processes.
+        """
+        return dict(self._metrics)
+
+    async def _most(self, workers: list[Any]) -> float:
+        return max(await asyncio.gather(*(self._of(worker) for worker in workers)), default=math.nan)
+
+    async def _of(self, worker: Any) -> float:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await worker.take_peak_memory()
+        except (TimeoutError, AgentRLError):  # it is dead or dying, which others find out and deal with
+            return math.nan

@@ -1,0 +1,97 @@
+"""The way of the actor's weights into every engine, and the order in which both use the memory that they share."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.learner import Learner
+from agentrl.cluster.phase_memory import PhaseMemory
+from agentrl.cluster.weight_relay import WeightRelays
+from agentrl.config.layout import layout
+from agentrl.config.schema import RunConfig
+from agentrl.errors import WorkerError
+from agentrl.weight_sync.base import Transport, WeightSource
+
+logger = logging.getLogger(__name__)
+
+_PUBLISH_TIMEOUT_S = 300.0
+
+
+class WeightSync:
+    """Brings the actor's weights into every engine.
+
+    Where engines and actor share memory (`cluster.colocated`), the calls of a step are: `make_room` (engines sleep) -> update
+    of the actor -> `push` (weights wake, are loaded, the rest wakes).
+    """
+
+    def __init__(self, config: RunConfig, learner: Learner, engines: EngineFleet, relays: WeightRelays) -> None:
+        """Take both ends, and what lies between them where they are on several nodes."""
+        self._config = config
+        self._learner = learner
+        self._engines = engines
+        self._relays = relays
+        self._transport = transport_of(config)
+        self._processes_per_engine = config.rollout.tensor_parallel_size * config.rollout.data_parallel_size
+        self._memory = PhaseMemory(learner, engines)
+        self._sending: asyncio.Task[None] | None = None
+
+    async def make_room(self) -> None:
+        """Let the actor have the memory of the engines until the next `push`, where they share it."""
+        await self._memory.end("rollout")
+        if self._config.cluster.colocated:
+            await self._engines.sleep()
+
+    async def push(self, *, version: int) -> None:
+        """Load the current weights into all engines and stamp them `version`; see `EngineFleet.push`.
+
+        Raises:
+            EngineError: an engine refuses them, or none is left.
+            WorkerError: the actor did not gather them in time.
+        """
+        await self._memory.end("update")
+
+        async def publish(engines: Sequence[str]) -> WeightSource:
+            return await self._publish(engines, version)
+
+        await self._engines.push(publish, version=version)
+        await self._sent()
+        await self._memory.end("weight_sync")
+
+    def metrics(self) -> dict[str, float]:
+        """Return `memory/...` of the last step: what actor and engines had at most, phase by phase."""
+        return self._memory.metrics()
+
+    async def _publish(self, engines: Sequence[str], version: int) -> WeightSource:
+        receivers = [f"{engine}/{process}" for engine in engines for process in range(self._processes_per_engine)]
+        try:
+            async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
+                await self._sent()
+                source = await self._learner.publish_weights(self._transport, receivers)
+                self._relays.begin(at=await self._learner.weights_node())
+        except TimeoutError as error:
+            raise WorkerError(
+                f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s; "
+                f"{await self._learner.silent_ranks()}"
+            ) from error
+        if source.transport.is_stream:
+            self._sending = asyncio.create_task(self._send(source, version))
+        return source
+
+    async def _send(self, source: WeightSource, version: int) -> None:
+        if problem := await self._learner.send_weights(source):
+            logger.warning("weight sync of version %d: %s", version, problem)
+
+    async def _sent(self) -> None:
+        """Wait until the actor has sent what it began to send; it gives up by itself."""
+        if self._sending is not None:
+            await self._sending
+            self._sending = None
+
+
+def transport_of(config: RunConfig) -> Transport:
+    """Return how weights travel: not at all where the only rank of the actor has the engine in its process."""
+    together = any({"actor", "rollout"} <= set(placement.components) for placement in layout(config))
+    if together and config.actor.num_workers == 1:
+        return Transport.IN_PROCESS
+    return Transport(config.cluster.weight_transport)

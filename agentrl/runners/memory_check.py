@@ -1,0 +1,162 @@
+"""Whether the models of a run fit the devices that they are for, before any process starts."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from safetensors import safe_open
+
+from agentrl.config.layout import layout, shared_prefix_problem
+from agentrl.config.schema import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.runners.model_folders import language_settings, trained_or_asked
+from agentrl.training.memory_estimate import GIB, Memory, ModelSize, memory_of_process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What this machine has, as far as it matters here."""
+
+    ram_bytes: int
+    """That this process and those that it starts may take."""
+    gpu_bytes: Sequence[int] = ()
+    """Of each GPU that this process sees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEstimate:
+    """What runs on one device. Example: `DeviceEstimate(device="each GPU of `cluster.pools.policy`", ...)`."""
+
+    device: str
+    memory: Memory
+    capacity_bytes: float | None = None
+    """None where it is another machine's, and nobody has said it."""
+
+    def describe(self) -> str:
+        """Return the estimate in one line."""
+        there = "" if self.capacity_bytes is None else f" of {self.capacity_bytes / GIB:.1f}"
+        certain, at_most = self.memory.certain / GIB, self.memory.at_most / GIB
+        return f"memory (estimate), {self.device}: {certain:.2f}{there} GiB, at most {at_most:.2f}: {self.memory.describe()}"
+
+
+def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]:
+    """Return the estimate in lines, for the log.
+
+    Raises:
+        ConfigError: weights, gradients, optimiser and engine alone do not fit; or the GPUs cannot share prefixes.
+    """
+    machine = machine or this_machine()
+    if machine.gpu_bytes and not config.cluster.roles and config.cluster.address is None:
+        problem = shared_prefix_problem(config, f"this machine has {len(machine.gpu_bytes)} GPUs")
+        if problem is not None:
+            raise ConfigError(problem)
+    sizes: dict[str, ModelSize] = {}
+    for key, path in trained_or_asked(config).items():
+        size = read_size(path)
+        if size is None:
+            return [f"memory: no estimate: `{key}` ({path}) is no folder with safetensors on this machine"]
+        sizes[key] = size
+    estimates = estimate_devices(config, sizes, machine)
+    for one in estimates:
+        if one.capacity_bytes is not None and one.memory.certain > one.capacity_bytes:
+            raise ConfigError(
+                f"{one.describe()}. That cannot fit: take more ranks (`actor.num_workers`, or the processes of their pool), a "
+                "smaller model or `rollout.kv_memory_gb`, more GPUs for each engine (`rollout.tensor_parallel_size`), or pools "
+                "of their own for some roles (`cluster.roles`)"
+            )
+    return [one.describe() for one in estimates]
+
+
+def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine: Machine) -> list[DeviceEstimate]:
+    """Return what is on each kind of device, which processes may share."""
+    is_here = config.cluster.address is None
+    gpu_bytes = config.cluster.gpu_memory_gb * GIB or min(machine.gpu_bytes, default=None)
+    if not config.cluster.roles and (machine.gpu_bytes if is_here else config.cluster.gpu_memory_gb):
+        share_one = is_here and len(machine.gpu_bytes) == 1
+        return _on_gpus_without_pools(config, sizes, share_one=share_one, gpu_bytes=gpu_bytes)
+    on_gpus: dict[str, Memory] = {}
+    on_host = Memory()
+    for placement in layout(config):
+        pool = None if placement.pool is None else config.cluster.pools[placement.pool]
+        on_gpu = pool is not None and pool.num_gpus > 0
+        each = memory_of_process(placement, config, sizes, on_gpu=on_gpu)
+        if pool is not None and placement.pool is not None and on_gpu:
+            on_one = each.times(1 / min(1.0, pool.num_gpus))  # a GPU may hold several such processes
+            on_gpus[placement.pool] = on_gpus.get(placement.pool, Memory()) + on_one
+        else:
+            on_host += each.times(placement.num_processes)
+    found = [
+        DeviceEstimate(device=f"each GPU of `cluster.pools.{name}`", memory=memory, capacity_bytes=gpu_bytes)
+        for name, memory in on_gpus.items()
+    ]
+    if on_host.at_most > 0:
+        where, ram_bytes = ("this machine", machine.ram_bytes) if is_here else ("all machines together", None)
+        found.append(DeviceEstimate(device=where, memory=on_host, capacity_bytes=ram_bytes))
+    return found
+
+
+def _on_gpus_without_pools(
+    config: RunConfig, sizes: Mapping[str, ModelSize], *, share_one: bool, gpu_bytes: float | None
+) -> list[DeviceEstimate]:
+    """Return what is on each GPU: every process has its own, or all share the only one."""
+    parts = [(one, memory_of_process(one, config, sizes, on_gpu=True)) for one in layout(config)]
+    if share_one:
+        together = sum((memory.times(placement.num_processes) for placement, memory in parts), Memory())
+        return [DeviceEstimate(device="the GPU of this machine", memory=together, capacity_bytes=gpu_bytes)]
+    return [
+        DeviceEstimate(device=f"each GPU of `{placement.role}`", memory=memory, capacity_bytes=gpu_bytes)
+        for placement, memory in parts
+    ]
+
+
+def read_size(path: str) -> ModelSize | None:
+    """Return the size of the model in a folder, from the heads of its files; None if it has no safetensors."""
+    settings, files = language_settings(path), sorted(Path(path).glob("*.safetensors"))
+    if settings is None or not files:
+        return None
+    heads = settings["num_attention_heads"]
+    head_width = settings.get("head_dim") or settings["hidden_size"] // heads
+    per_expert, experts = settings.get("moe_intermediate_size"), settings.get("num_experts_per_tok", 1)
+    return ModelSize(
+        num_weights=sum(map(_num_weights, files)),
+        vocabulary=settings["vocab_size"],
+        num_layers=settings["num_hidden_layers"],
+        width=settings["hidden_size"],
+        heads_width=heads * head_width,
+        kv_width=(settings.get("num_key_value_heads") or heads) * head_width,
+        inner_width=per_expert * experts if per_expert else settings["intermediate_size"],
+    )
+
+
+def _num_weights(file: Path) -> int:
+    with safe_open(file, framework="np") as tensors:
+        return sum(prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 - no mapping
+
+
+def this_machine() -> Machine:
+    """Look at what this machine has."""
+    return Machine(ram_bytes=_ram_bytes(), gpu_bytes=_gpu_bytes())
+
+
+def _ram_bytes() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container; `max` is none
+    text = limit.read_text().strip() if limit.is_file() else "max"
+    return min(total, int(text)) if text.isdigit() else total
+
+
+def _gpu_bytes() -> list[int]:
+    """Return the memory of the GPUs that Ray would find, which looks at the same variable."""
+    program, visible = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if program is None or visible == "":
+        return []
+    query = [program, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        return []
+    found = [int(float(line)) * 2**20 for line in answer.stdout.split("\n") if line.strip()]
+    return found if visible is None else found[: len(visible.split(","))]

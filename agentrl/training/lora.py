@@ -1,0 +1,139 @@
+"""LoRA (arXiv:2106.09685) by PEFT: two thin factors beside each linear weight are trained, and the weights stay as they are.
+
+The factors stand inside the model of transformers (`layer.q_proj.lora_A`), so that sharding, packing and scoring need not know
+of them. Without them the same model is the reference.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from peft import LoraConfig, TaskType, inject_adapter_in_model
+from peft.tuners.lora import Linear as LoraLinear
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from agentrl.errors import ConfigError
+from agentrl.training.building import OpenedModel
+from agentrl.training.model import decoder_layers
+from agentrl.training.parallel import full_tensors, local_part
+from agentrl.weight_sync.base import LoraBase
+from agentrl.weight_sync.lora_factors import FACTOR_A, FACTOR_B, merged_weight
+
+if TYPE_CHECKING:
+    from agentrl.config.algorithm_schema import LoraSection
+    from agentrl.config.schema import ModelSection
+
+_ADAPTER = "default"
+"""PEFT's name for the only one."""
+_BASE = ".base_layer."
+"""What PEFT puts into the names of adapted weights."""
+
+
+class Adapters:
+    """The factors beside the linear layers of a model; every rank must make the same calls."""
+
+    def __init__(self, opened: OpenedModel, section: "LoraSection", source: "ModelSection") -> None:
+        """Put them into a model that is not sharded yet, and freeze the rest.
+
+        Raises:
+            ConfigError: a module of `actor.lora.target_modules` is not there, or no linear layer of a decoder block; or engines
+                could not read the model's files.
+        """
+        if opened.files is None:
+            raise ConfigError(
+                f"`actor.lora` is set, but `model.path` ({source.path}) is no folder with safetensors files under the "
+                "model's own names, where engines read what factors are added to; save it as one, or leave `actor.lora` out"
+            )
+        model = opened.model
+        self._model = model
+        self._config = LoraConfig(
+            task_type=TaskType.CAUSAL_LM,
+            base_model_name_or_path=source.path,
+            r=section.rank,
+            lora_alpha=section.alpha,
+            target_modules=list(section.target_modules) or "all-linear",
+        )
+        is_outline = any(weight.is_meta for weight in model.parameters())
+        try:
+            inject_adapter_in_model(self._config, model, adapter_name=_ADAPTER, low_cpu_mem_usage=is_outline)
+        except ValueError as error:
+            raise ConfigError(f"`actor.lora.target_modules` is {list(section.target_modules)}: {error}") from error
+        inside = {module for layer in decoder_layers(model) for module in layer.modules()}
+        self._layers: dict[str, LoraLinear] = {}
+        for name, module in model.named_modules():
+            if isinstance(module, LoraLinear) and module in inside:
+                self._layers[name] = module
+            elif hasattr(module, "lora_A"):
+                raise ConfigError(
+                    f"`actor.lora.target_modules` is {list(section.target_modules)}: `{name}` is no linear layer of a decoder "
+                    "block, and nothing else is adapted here; leave it out"
+                )
+        self.base = LoraBase(folder=source.path, scale=section.alpha / section.rank)
+
+    @torch.no_grad()
+    def reset(self, seed: int) -> None:
+        """Begin as PEFT does, with products that are 0; the same for any number of ranks."""
+        generator = torch.Generator().manual_seed(seed)
+        for layer in self._layers.values():
+            a, b = _factors(layer)
+            whole = torch.empty(a.shape, dtype=a.dtype)
+            nn.init.kaiming_uniform_(whole, a=math.sqrt(5), generator=generator)
+            local, index = local_part(a)
+            local.copy_(whole[index])
+            local_part(b)[0].zero_()
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """Compute without them inside."""
+        # Not by `enable_adapters`, which turns their gradients off as well: FSDP keeps what it finds at the first pass.
+        for layer in self._layers.values():
+            layer._disable_adapters = True
+        try:
+            yield
+        finally:
+            for layer in self._layers.values():
+                layer._disable_adapters = False
+
+    def factors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield both factors of each adapted weight, as they are sharded: `X.lora_A` and `X.lora_B` of `X.weight`."""
+        for name, layer in self._layers.items():
+            for end, factor in zip((FACTOR_A, FACTOR_B), _factors(layer), strict=True):
+                yield name + end, factor
+
+    def merged_tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Yield what `full_tensors` would of a model in which the products are added to the weights."""
+        for name, whole in full_tensors(self._model, torch.float32):
+            module, is_base, leaf = name.partition(_BASE)
+            if "lora_A" in name or "lora_B" in name:
+                continue
+            if is_base and leaf == "weight":
+                a, b = (_whole(factor) for factor in _factors(self._layers[module]))
+                whole = merged_weight(whole, a, b, self.base.scale)
+            yield name.replace(_BASE, "."), whole.to(dtype) if whole.is_floating_point() else whole
+
+    def export(self, path: str, *, writes: bool) -> None:
+        """Write them as a folder that PEFT loads; all ranks gather, and the one that `writes` does."""
+        tensors = {
+            f"base_model.model.{name.removesuffix(end)}{end}.weight": whole.contiguous()
+            for name, whole in [(name, _whole(factor)) for name, factor in self.factors()]
+            for end in (FACTOR_A, FACTOR_B)
+            if name.endswith(end) and writes
+        }
+        if writes:
+            Path(path).mkdir(parents=True, exist_ok=True)
+            save_file(tensors, Path(path) / "adapter_model.safetensors", metadata={"format": "pt"})
+            self._config.save_pretrained(path)
+
+
+def _factors(layer: LoraLinear) -> tuple[Tensor, Tensor]:
+    return layer.lora_A[_ADAPTER].get_parameter("weight"), layer.lora_B[_ADAPTER].get_parameter("weight")
+
+
+def _whole(factor: Tensor) -> Tensor:
+    whole = factor.full_tensor() if isinstance(factor, DTensor) else factor
+    return whole.detach().to(device="cpu", dtype=torch.float32)

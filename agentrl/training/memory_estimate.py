@@ -1,0 +1,149 @@
+"""How much memory the models of a run take, before any of them is loaded. Pure functions, without torch.
+
+What is certain (weights, gradients, optimiser, the engine's copy, a KV cache of a given size) is kept apart from what may be
+taken at most (a KV cache that grows, activations), so that only the first can refuse a run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from agentrl.config.layout import Placement
+from agentrl.config.schema import RunConfig
+
+GIB = 2**30
+_MASTER_BYTES = 4
+"""Weights, gradients and both moments of AdamW are float32, whatever the type of the computation."""
+_LOGIT_ARRAYS = 2
+"""Arrays of a chunk of logits that exist at once in the backward pass."""
+_CHUNK_LOGITS = {True: 2**28, False: 2**24}
+"""Logits that exist at once, with a GPU or without (`agentrl.training.vocabulary`)."""
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """What of a model decides how much memory it takes; of an 8B model, about `num_weights=8 * 10**9, num_layers=36, ...`."""
+
+    num_weights: int
+    """Of the language model with its head; tied weights count once."""
+    vocabulary: int
+    num_layers: int
+    width: int
+    heads_width: int
+    """All query heads of a layer side by side."""
+    kv_width: int
+    """All key heads of a layer side by side; the value heads take as much."""
+    inner_width: int
+    """Of the feed-forward part; with experts, of those that a token goes through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes, by what takes them. Added up where processes share a device."""
+
+    weights: float = 0.0
+    """Of everything that is trained or asked, sharded."""
+    gradients: float = 0.0
+    optimiser: float = 0.0
+    engine: float = 0.0
+    """The engine's copy of the policy."""
+    kv_cache: float = 0.0
+    """Of a size that the config gives."""
+    checkpoint: float = 0.0
+    """Without a GPU: the copy that is written while training goes on."""
+    kv_cache_at_most: float = 0.0
+    """Of the embedded engine, which takes what its sequences need."""
+    activations_at_most: float = 0.0
+    """Of the largest micro-batch, with its logits."""
+
+    def __add__(self, other: "Memory") -> "Memory":
+        return Memory(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(Memory)})
+
+    def times(self, number: float) -> "Memory":
+        """Return what `number` such processes take."""
+        return Memory(**{item.name: getattr(self, item.name) * number for item in fields(Memory)})
+
+    @property
+    def certain(self) -> float:
+        """What is taken in any case."""
+        return self.at_most - self.kv_cache_at_most - self.activations_at_most
+
+    @property
+    def at_most(self) -> float:
+        """What may be taken."""
+        return sum(getattr(self, item.name) for item in fields(Memory))
+
+    def describe(self) -> str:
+        """Return the parts as text, largest first: `weights 32.0, optimiser 64.0 GiB`."""
+        parts = {item.name.replace("_", " "): getattr(self, item.name) / GIB for item in fields(Memory)}
+        ordered = sorted(parts.items(), key=lambda part: -part[1])
+        return ", ".join(f"{name} {amount:.2f}" for name, amount in ordered if amount) + " GiB"
+
+
+def memory_of_process(
+    placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize], *, on_gpu: bool
+) -> Memory:
+    """Return what each process of a role takes, on its device; an engine on several GPUs, on each of them.
+
+    Args:
+        placement: the role, and over how many processes its models are sharded.
+        config: the whole, checked tree.
+        sizes: of the models, by the key that names each: `model.path`, and `critic.path` and `reward.model.path` where set.
+        on_gpu: whether the device is a GPU.
+    """
+    policy = sizes["model.path"]
+    critic = sizes.get("critic.path", policy)
+    total = Memory()
+    for component in placement.components:
+        if component == "actor":
+            total += _trained(policy, placement.num_processes, on_gpu=on_gpu)
+            total += Memory(activations_at_most=_activations(policy, config, on_gpu=on_gpu))
+        elif component == "critic":
+            total += _trained(critic, placement.num_processes, on_gpu=on_gpu)
+        elif component == "ref":
+            total += Memory(weights=_MASTER_BYTES * policy.num_weights / placement.num_processes)
+        elif component == "reward":
+            total += Memory(weights=_MASTER_BYTES * sizes["reward.model.path"].num_weights / placement.num_processes)
+        else:
+            total += _engine(policy, config, on_gpu=on_gpu)
+    return total
+
+
+def _trained(size: ModelSize, num_ranks: int, *, on_gpu: bool) -> Memory:
+    shard = _MASTER_BYTES * size.num_weights / num_ranks
+    return Memory(weights=shard, gradients=shard, optimiser=2 * shard, checkpoint=0.0 if on_gpu else 3 * shard)
+
+
+def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
+    rollout, each = config.rollout, DTYPE_BYTES[config.model.dtype]
+    copy = each * size.num_weights / rollout.tensor_parallel_size
+    if rollout.kv_memory_gb:
+        return Memory(engine=copy, kv_cache=rollout.kv_memory_gb * GIB)
+    if rollout.engine == "vllm" and on_gpu:
+        return Memory(engine=copy)  # its KV cache is what is left
+    tokens = rollout.max_concurrent_trajectories * (rollout.max_prompt_tokens + rollout.max_response_tokens)
+    cache = tokens * 2 * size.num_layers * size.kv_width * each / rollout.tensor_parallel_size
+    if rollout.engine == "vllm":
+        return Memory(engine=copy, kv_cache=cache)
+    return Memory(engine=copy, kv_cache_at_most=cache)
+
+
+def _activations(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> float:
+    """Return what the largest forward pass keeps for its backward pass, without the weights."""
+    rollout = config.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    in_a_step = rollout.prompts_per_step * rollout.samples_per_prompt * longest
+    tokens = max(longest, min(config.actor.max_tokens_per_micro_batch, in_a_step))
+    logits = min(_CHUNK_LOGITS[on_gpu], tokens * size.vocabulary)
+    each = DTYPE_BYTES[config.model.dtype]
+    return tokens * size.num_layers * kept_per_token(size) * each + _LOGIT_ARRAYS * logits * 4
+
+
+def kept_per_token(size: ModelSize) -> int:
+    """Return the numbers that one decoder layer keeps of a token for its backward pass, without recomputation.
+
+    Counted for Qwen3, which keeps more than Llama: three times the width for each norm with what goes into the products behind
+    it; queries and keys before and after their norm and their rotation; the four arrays of the feed-forward part.
+    """
+    return 6 * size.width + 5 * size.heads_width + 4 * size.kv_width + 4 * size.inner_width

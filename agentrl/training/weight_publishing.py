@@ -1,0 +1,264 @@
+"""How the actor's weights leave its ranks: each writes what it holds, and no rank ever has all of them.
+
+In shared memory, every rank copies its own shards to where they belong, with no copy in between. Where a rank cannot reach
+that memory, because it is on another machine, tensors are gathered one at a time instead. What is sent as a stream is gathered
+one at a time, too, into buckets.
+"""
+
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from agentrl.training.parallel import Parallel, named_weights
+from agentrl.weight_sync.base import WAIT_TIMEOUT_S, Transport, WeightSource
+from agentrl.weight_sync.broadcast import BroadcastSender
+from agentrl.weight_sync.cuda_ipc import CudaIpcSender
+from agentrl.weight_sync.in_process import InProcessPublisher
+from agentrl.weight_sync.meeting import Meeting
+from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, write_views
+from agentrl.weight_sync.tensor_bytes import Form, lay_out, size_of
+
+if TYPE_CHECKING:
+    from agentrl.training.lora import Adapters
+
+
+class WeightPublishing:
+    """One rank's part in it; all ranks make the same calls in the same order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parallel: Parallel,
+        *,
+        dtype: torch.dtype,
+        checked: bool,
+        adapters: "Adapters | None" = None,
+        timeout_s: float = WAIT_TIMEOUT_S,
+    ) -> None:
+        """Take the model; nothing is allocated before the first `publish`.
+
+        Args:
+            model: as `Parallel.shard` left it.
+            parallel: the ranks.
+            dtype: in which the engines compute, and get the weights.
+            checked: announce checksums.
+            adapters: of the model: only its factors are sent, float32, and engines merge them.
+            timeout_s: for how long a rank waits for the others, and for engines.
+        """
+        self._model = model
+        self._parallel = parallel
+        self._dtype = dtype if adapters is None else torch.float32
+        self._adapters = adapters
+        self._timeout_s = timeout_s
+        self._in_process = InProcessPublisher()
+        self._shared = _SharedShards(parallel, checked=checked, timeout_s=timeout_s)
+        self._streams = {
+            Transport.BROADCAST: BroadcastSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
+            Transport.CUDA_IPC: CudaIpcSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
+        }
+        self._changes = _Changes(parallel)
+        self._num_streams = 0
+
+    @torch.no_grad()
+    def publish(self, transport: Transport, receivers: Sequence[str] = ()) -> WeightSource | None:
+        """Have the weights where engines can read them, or say what `send` will send them.
+
+        Args:
+            transport: the way; `in_process` is for a single rank.
+            receivers: of a stream: every process that takes it.
+
+        Returns:
+            Where they are, valid until the next call; None on all ranks but 0.
+
+        Raises:
+            EngineError: a rank did not write its part in time.
+        """
+        source = self._published(transport, tuple(receivers))
+        return source if source is None or self._adapters is None else replace(source, lora=self._adapters.base)
+
+    def _published(self, transport: Transport, receivers: tuple[str, ...]) -> WeightSource | None:
+        weights = self._sharded()
+        match transport:
+            case Transport.IN_PROCESS:
+                local = {name: _local(tensor) for name, tensor in weights.items()}
+                return self._in_process.publish(local, written=self._changes.since_last(transport, weights))
+            case Transport.SHARED_MEMORY:
+                changed = self._changes.since_last(transport, weights)
+                return self._shared.publish(weights, self._forms(weights), changed)
+            case _:
+                return self._offer(transport, self._forms(weights), receivers)
+
+    @torch.no_grad()
+    def send(self, source: WeightSource) -> None:
+        """Send what `publish` offered as a stream; every rank must be called, with what rank 0 returned.
+
+        Raises:
+            EngineError: a receiver did not come, or was lost half-way; the message names it.
+        """
+        weights, stream = self._gathered(), self._streams[source.transport]
+        if source.transport == Transport.BROADCAST and self._parallel.rank != 0:
+            for _ in weights:
+                pass
+        else:
+            stream.send(source, weights)
+
+    def close(self) -> None:
+        """Give back the memory; nothing can be read any more."""
+        self._in_process.close()
+        self._shared.close()
+
+    def _sharded(self) -> dict[str, Tensor]:
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):  # a pass without a backward leaves gathered copies behind
+                module.reshard()
+        return dict(named_weights(self._model) if self._adapters is None else self._adapters.factors())
+
+    def _forms(self, weights: Mapping[str, Tensor]) -> dict[str, Form]:
+        return {
+            name: (tensor.shape, self._dtype if tensor.is_floating_point() else tensor.dtype)
+            for name, tensor in weights.items()
+        }
+
+    def _gathered(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self._sharded().items():
+            yield name, _whole(tensor)
+
+    def _offer(
+        self, transport: Transport, forms: Mapping[str, Form], receivers: tuple[str, ...]
+    ) -> WeightSource | None:
+        self._num_streams += 1
+        if self._parallel.rank != 0:
+            return None
+        specs = lay_out(forms)
+        return WeightSource(
+            transport=transport,
+            address=self._parallel.address,
+            size_bytes=size_of(specs),
+            tensors=specs,
+            publisher=f"actor at {self._parallel.address}",
+            serial=self._num_streams,
+            receivers=receivers,
+        )
+
+
+class _SharedShards:
+    """The shared memory of rank 0, into which every rank writes its shards."""
+
+    def __init__(self, parallel: Parallel, *, checked: bool, timeout_s: float) -> None:
+        self._parallel = parallel
+        self._checked = checked
+        self._timeout_s = timeout_s
+        self._publisher: SharedMemoryPublisher | None = None
+        self._views: Mapping[str, Tensor] | None = None
+        self._all_can_write = True
+        self._serial = 0
+
+    def publish(
+        self, weights: Mapping[str, Tensor], forms: Mapping[str, Form], changed: Collection[str]
+    ) -> WeightSource | None:
+        """Write the tensors named in `changed`; the others are there."""
+        if self._views is None:
+            self._open(forms)
+            changed = forms.keys()
+        if self._all_can_write:
+            self._write_shards(weights, changed)
+        else:
+            for name in changed:
+                whole = _whole(weights[name])
+                if self._views:
+                    self._views[name].copy_(whole)
+        return None if self._publisher is None else self._publisher.announce(changed)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._views = None
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def _open(self, forms: Mapping[str, Form]) -> None:
+        meeting, names = self._meeting("shared memory"), _names(self._parallel)
+        if self._parallel.rank == 0:
+            self._publisher = SharedMemoryPublisher(checked=self._checked)
+            self._views = self._publisher.open(forms)
+            meeting.tell("address", self._publisher.address.encode())
+        else:
+            address = meeting.hear("address", names[:1])[names[0]].decode()
+            try:
+                self._views = write_views(address, lay_out(forms))
+            except OSError:
+                self._views = {}
+        [anyone_without] = self._parallel.max([float(not self._views and bool(forms))])
+        self._all_can_write = anyone_without == 0
+        if not self._all_can_write and self._parallel.rank != 0:
+            self._views = {}
+
+    def _write_shards(self, weights: Mapping[str, Tensor], changed: Collection[str]) -> None:
+        assert self._views is not None
+        for name in changed:
+            if (part := _own_part(weights[name], is_first=self._parallel.rank == 0)) is not None:
+                self._views[name][part].copy_(_local(weights[name]))
+        self._serial += 1
+        if self._parallel.world_size > 1:
+            meeting, names = self._meeting(f"version {self._serial}"), _names(self._parallel)
+            meeting.tell("written")
+            if self._parallel.rank == 0:
+                meeting.hear("written", names)
+
+    def _meeting(self, about: str) -> Meeting:
+        me = _names(self._parallel)[self._parallel.rank]
+        return Meeting(self._parallel.store, about, me=me, timeout_s=self._timeout_s)
+
+
+class _Changes:
+    """Which weights may have changed since a transport last took them.
+
+    All that are trained, because torch does not count what a fused optimiser writes. Of the others those that torch counted a
+    write to, or that are another tensor now: a checkpoint that is loaded counts. A write behind torch's back (`tensor.data`,
+    NumPy) to a weight that is not trained would be missed, and nothing here makes one.
+    """
+
+    def __init__(self, parallel: Parallel) -> None:
+        self._parallel = parallel
+        self._seen: dict[tuple[Transport, str], tuple[weakref.ref[Tensor], tuple[int, int]]] = {}
+
+    def since_last(self, transport: Transport, weights: Mapping[str, Tensor]) -> list[str]:
+        """Return the names, the same on all ranks."""
+        may_differ = []
+        for name, tensor in weights.items():
+            known, counted = self._seen.get((transport, name), (lambda: None, None))
+            now = tensor._version, _local(tensor)._version  # a write to a DTensor counts only there
+            may_differ.append(float(tensor.requires_grad or known() is not tensor or counted != now))
+            self._seen[transport, name] = (weakref.ref(tensor), now)
+        anywhere = self._parallel.max(may_differ)
+        return [name for name, differs in zip(weights, anywhere, strict=True) if differs]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def _own_part(tensor: Tensor, *, is_first: bool) -> tuple[slice, ...] | None:
+    """Return which part of the whole this rank has; None: another rank has the same, and writes it."""
+    if not isinstance(tensor, DTensor):
+        return (...,) if is_first else None  # pyright: ignore[reportReturnType]
+    coordinates = tensor.device_mesh.get_coordinate() or ()
+    copies = [at for at, placed in zip(coordinates, tensor.placements, strict=True) if isinstance(placed, Replicate)]
+    if any(copies):
+        return None
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))
+
+
+def _names(parallel: Parallel) -> list[str]:
+    return [f"rank {rank} of the actor" for rank in range(parallel.world_size)]

@@ -1,0 +1,225 @@
+"""Weights from rank 0 of the actor to engines that have GPUs of their own, in buckets: one broadcast each.
+
+NCCL on CUDA, gloo on CPU; nothing else differs. The process group is made for this alone: it disturbs neither the actor's nor
+an engine's own. It is kept for as long as the same processes take part. Tested on CPU; on GPUs it has not run yet.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+
+from agentrl.errors import EngineError
+from agentrl.weight_sync.base import WAIT_TIMEOUT_S, TensorSpec, WeightSource
+from agentrl.weight_sync.meeting import Meeting
+from agentrl.weight_sync.tensor_bytes import checksum_of, size_of, split_into_buckets, view_of
+
+BUCKET_BYTES = 256 * 2**20
+"""Large enough that a broadcast costs little beyond its bytes, small beside a model."""
+_SENDER = "rank 0 of the actor"
+_COME = b"come"
+_COME_AND_CHECK = b"come, and compare checksums"
+
+
+class BroadcastSender:
+    """Rank 0's end."""
+
+    def __init__(
+        self,
+        store: Store,
+        device: torch.device,
+        *,
+        checked: bool = True,
+        bucket_bytes: int = BUCKET_BYTES,
+        timeout_s: float = WAIT_TIMEOUT_S,
+    ) -> None:
+        """Take the place at which the receivers are met; nothing is connected before `send`."""
+        self._store = store
+        self._device = device
+        self._checked = checked
+        self._bucket_bytes = bucket_bytes
+        self._timeout_s = timeout_s
+        self._group = _Group(store, device, timeout_s)
+
+    def send(self, source: WeightSource, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Send all tensors of `source`, in its order.
+
+        Args:
+            source: what the receivers are given too.
+            weights: full tensors, taken one at a time.
+
+        Raises:
+            EngineError: a receiver did not come, or was lost half-way; the message names it.
+        """
+        meeting = Meeting(self._store, _about(source), me=_SENDER, timeout_s=self._timeout_s)
+        try:
+            meeting.hear("arrival", source.receivers)
+        except EngineError as error:
+            meeting.tell("word", str(error).encode())  # so that those who came need not wait
+            raise
+        meeting.tell("word", _COME_AND_CHECK if self._checked else _COME)
+        group, coming = self._group.of(source, 0), iter(weights)
+        octets = torch.empty(0, dtype=torch.uint8, device=self._device)
+        try:
+            for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
+                if octets.numel() < size_of(bucket):
+                    octets = torch.empty(size_of(bucket), dtype=torch.uint8, device=self._device)
+                fill(octets, bucket, coming)
+                part = octets[: size_of(bucket)]
+                if self._checked:
+                    meeting.tell(f"checksum {index}", str(checksum_of_bucket(part, bucket)).encode())
+                group.broadcast(part, 0).wait(timedelta(seconds=self._timeout_s))
+            meeting.hear("receipt", source.receivers)
+        except (RuntimeError, EngineError) as error:
+            self._group.leave()
+            raise EngineError(f"{error}; {self._behind(source)}") from error
+        meeting.close()
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self._group.leave()
+
+    def _behind(self, source: WeightSource) -> str:
+        """Name those who have taken the fewest buckets."""
+        store = dist.PrefixStore(_about(source), self._store)  # pyright: ignore[reportPrivateImportUsage]
+        keys = {name: f"bucket/{name}" for name in source.receivers}
+        counts = {name: int(store.get(key)) if store.check([key]) else 0 for name, key in keys.items()}
+        return "lost: " + ", ".join(name for name, count in counts.items() if count == min(counts.values()))
+
+
+class BroadcastReceiver:
+    """An engine's end."""
+
+    def __init__(
+        self, device: torch.device, *, bucket_bytes: int = BUCKET_BYTES, timeout_s: float = WAIT_TIMEOUT_S
+    ) -> None:
+        """Connect nothing before `tensors`; `bucket_bytes` must be that of the sender."""
+        self._device = device
+        self._bucket_bytes = bucket_bytes
+        self._timeout_s = timeout_s
+        self._store: Store | None = None
+        self._group: _Group | None = None
+        self._last: Meeting | None = None
+
+    def tensors(self, source: WeightSource, me: str) -> Iterator[tuple[str, Tensor]]:
+        """Take part in what the sender sends, as the receiver `me`; the tensors are views of a bucket that nobody writes again.
+
+        Raises:
+            EngineError: the sender did not come, or was lost half-way.
+        """
+        if self._store is None or self._group is None:
+            self._store = store_at(source.address, self._timeout_s)
+            self._group = _Group(self._store, self._device, self._timeout_s)
+        if self._last is not None:
+            self._last.close()
+        self._last = meeting = Meeting(self._store, _about(source), me=me, timeout_s=self._timeout_s)
+        meeting.tell("arrival")
+        [word] = meeting.hear("word", [_SENDER]).values()
+        if word not in (_COME, _COME_AND_CHECK):
+            raise EngineError(word.decode())
+        group = self._group.of(source, 1 + source.receivers.index(me))
+        for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
+            octets = torch.empty(size_of(bucket), dtype=torch.uint8, device=self._device)
+            try:
+                group.broadcast(octets, 0).wait(timedelta(seconds=self._timeout_s))
+            except RuntimeError as error:
+                self._group.leave()
+                raise EngineError(f"weight sync {_about(source)}: `{me}` lost {_SENDER}: {error}") from error
+            if word == _COME_AND_CHECK:
+                told = meeting.hear(f"checksum {index}", [_SENDER])[_SENDER]
+                compare_bucket(octets, bucket, told, about=f"{_about(source)}: `{me}`")
+            meeting.tell("bucket", str(index + 1).encode())
+            for spec in bucket:
+                yield spec.name, view_of(spec, octets)
+        meeting.tell("receipt")
+
+
+class _Group:
+    """The process group of the last sync, which the next one uses again if the same processes take part."""
+
+    def __init__(self, store: Store, device: torch.device, timeout_s: float) -> None:
+        self._store = store
+        self._device = device
+        self._timeout = timedelta(seconds=timeout_s)
+        self._members: tuple[str, ...] = ()
+        self._group: dist.ProcessGroup | None = None
+
+    def of(self, source: WeightSource, rank: int) -> dist.ProcessGroup:
+        """Return the group of the publisher and its receivers, in which this process is number `rank`."""
+        members = (source.publisher, *source.receivers)
+        if self._group is None or self._members != members:
+            self.leave()
+            store = dist.PrefixStore(f"group {_about(source)}", self._store)  # pyright: ignore[reportPrivateImportUsage]
+            self._group = self._join(store, rank, len(members))
+            self._members = members
+        return self._group
+
+    def leave(self) -> None:
+        """End the group, whatever it does."""
+        if self._group is not None:
+            self._group.abort()
+        self._group = None
+
+    def _join(self, store: Store, rank: int, size: int) -> dist.ProcessGroup:
+        group = dist.ProcessGroup(store, rank, size)
+        if self._device.type == "cuda":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = self._timeout
+            backend, kind = dist.ProcessGroupNCCL(store, rank, size, options), dist.ProcessGroup.BackendType.NCCL
+        else:
+            backend = dist.ProcessGroupGloo(store, rank, size, timeout=self._timeout)
+            kind = dist.ProcessGroup.BackendType.GLOO
+        group._set_default_backend(kind)
+        backend._set_sequence_number_for_group()
+        group._register_backend(torch.device(self._device.type), kind, backend)
+        return group
+
+
+def store_at(address: str, timeout_s: float) -> Store:
+    """Connect to the store that listens at `host:port`.
+
+    Raises:
+        EngineError: nobody answers there.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        return dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s))  # pyright: ignore[reportPrivateImportUsage]
+    except dist.DistError as error:
+        raise EngineError(
+            f"weights at {address}: no answer in {timeout_s:g} s; the actor's first rank may be gone"
+        ) from error
+
+
+def checksum_of_bucket(octets: Tensor, bucket: Sequence[TensorSpec]) -> int:
+    """Return the checksum of all tensors in a bucket; what lies between them is left out."""
+    return sum(checksum_of(view_of(spec, octets)) for spec in bucket) % 2**32
+
+
+def compare_bucket(octets: Tensor, bucket: Sequence[TensorSpec], told: bytes, *, about: str) -> None:
+    """Compare what came with what was told of it.
+
+    Raises:
+        EngineError: they differ.
+    """
+    found = checksum_of_bucket(octets, bucket)
+    if found != int(told):
+        names = f"`{bucket[0].name}` to `{bucket[-1].name}`"
+        raise EngineError(
+            f"weight sync {about}: the weights {names} came with the checksum {found:08x} and were sent with {int(told):08x}"
+        )
+
+
+def fill(octets: Tensor, bucket: Iterable[TensorSpec], weights: Iterator[tuple[str, Tensor]]) -> None:
+    """Copy the next tensors into a bucket, converted to their announced types."""
+    for spec in bucket:
+        name, tensor = next(weights)
+        if name != spec.name:
+            raise ValueError(f"weight sync: `{name}` came where `{spec.name}` was announced")
+        view_of(spec, octets).copy_(tensor)
+
+
+def _about(source: WeightSource) -> str:
+    return f"{source.publisher}/{source.serial}"

@@ -1,0 +1,66 @@
+"""Weights within one process: the engine reads the actor's own tensors, and nothing is copied on the way."""
+
+import os
+import uuid
+from collections.abc import Collection, Mapping
+
+from torch import Tensor
+
+from agentrl.errors import EngineError
+from agentrl.weight_sync.base import TensorSpec, Transport, WeightSource
+
+_offered: dict[str, Mapping[str, Tensor]] = {}
+"""By the name of the publisher."""
+
+
+class InProcessPublisher:
+    """Offers tensors to the engines of this process; they must not change before every engine has copied them."""
+
+    def __init__(self) -> None:
+        """Offer nothing yet."""
+        self._name = uuid.uuid4().hex
+        self._serial = 0
+        self._written_in: dict[str, int] = {}
+
+    def publish(self, weights: Mapping[str, Tensor], *, written: Collection[str]) -> WeightSource:
+        """Offer `weights`, of which those named in `written` differ from the last ones."""
+        self._serial += 1
+        self._written_in |= dict.fromkeys(written, self._serial)
+        _offered[self._name] = weights
+        specs = tuple(
+            TensorSpec(
+                name=name,
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                offset_bytes=0,
+                written_in=self._written_in.get(name, self._serial),
+            )
+            for name, tensor in weights.items()
+        )
+        return WeightSource(
+            transport=Transport.IN_PROCESS,
+            address=str(os.getpid()),
+            size_bytes=sum(tensor.nbytes for tensor in weights.values()),
+            tensors=specs,
+            publisher=self._name,
+            serial=self._serial,
+        )
+
+    def close(self) -> None:
+        """Take the offer back."""
+        _offered.pop(self._name, None)
+
+
+def offered_weights(source: WeightSource) -> Mapping[str, Tensor]:
+    """Return the tensors that a publisher of this process offers.
+
+    Raises:
+        EngineError: there is none, here or any more.
+    """
+    try:
+        return _offered[source.publisher]
+    except KeyError:
+        raise EngineError(
+            f"weights of process {source.address}: nothing is offered in process {os.getpid()}; only an engine in the "
+            "actor's own process can read them"
+        ) from None

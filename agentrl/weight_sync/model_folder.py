@@ -1,0 +1,73 @@
+"""The weights in a Hugging Face folder, of which any part of any tensor can be read without the rest."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from agentrl.errors import ConfigError
+
+_WHOLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+class ModelFolder(Mapping[str, Tensor]):
+    """Its tensors by name, read when asked for; none where the weights are in files of another format."""
+
+    def __init__(self, path: str) -> None:
+        """Open the safetensors files: one, or those that an index names.
+
+        Args:
+            path: a folder, or a name on the hub.
+
+        Raises:
+            ConfigError: it is not there, or a file of it is missing or broken.
+        """
+        self._path = path
+        self._readers: dict[str, Any] = {}
+        try:
+            for file in _files(path):
+                reader: Any = safe_open(file, framework="pt", device="cpu")
+                self._readers |= dict.fromkeys(reader.keys(), reader)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ConfigError(f"`model.path`: the weights in {path} cannot be read: {error}") from error
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a whole tensor."""
+        return self._readers[name].get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of all tensors."""
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self._readers)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a tensor of this name, without reading it."""
+        return name in self._readers
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor without reading it."""
+        return tuple(self._readers[name].get_slice(name).get_shape())
+
+    def part(self, name: str, index: tuple[slice, ...]) -> Tensor:
+        """Return a part of a tensor, one slice for each dimension, reading nothing else."""
+        return self._readers[name].get_slice(name)[index] if index else self[name]
+
+
+def _files(path: str) -> list[Path]:
+    folder = Path(path)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(path, allow_patterns=[_WHOLE, _INDEX, "model-*.safetensors"]))
+    if (folder / _WHOLE).is_file():
+        return [folder / _WHOLE]
+    if (folder / _INDEX).is_file():
+        names = json.loads((folder / _INDEX).read_text())["weight_map"].values()
+        return [folder / name for name in sorted(set(names))]
+    return []

@@ -1,0 +1,98 @@
+"""An engine's side of the weight sync, whichever transport the weights come by."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from agentrl.errors import EngineDeadError, EngineError
+from agentrl.weight_sync.base import Transport, WeightSource
+from agentrl.weight_sync.broadcast import BroadcastReceiver
+from agentrl.weight_sync.cuda_ipc import CudaIpcReceiver
+from agentrl.weight_sync.in_process import offered_weights
+from agentrl.weight_sync.shared_memory import SharedMemoryReader
+from agentrl.weight_sync.tensor_bytes import checksum_of
+
+
+class WeightReceiver:
+    """Knows which weights its engine has, and gives it those that it lacks."""
+
+    def __init__(self, device: torch.device, *, process: int = 0, only_changed: bool = True) -> None:
+        """Have nothing yet.
+
+        Args:
+            device: where the engine computes.
+            process: which one of the engine's this is.
+            only_changed: leave out what the engine has already; not for an engine that rebuilds whole layers.
+        """
+        self._process = process
+        self._only_changed = only_changed
+        self._reader = SharedMemoryReader()
+        self._broadcast = BroadcastReceiver(device)
+        self._cuda_ipc = CudaIpcReceiver(device)
+        self._publisher = ""
+        self._serial = 0
+        """The engine has what `_publisher` had published by then."""
+
+    def prepare(self, source: WeightSource) -> None:
+        """Fail now if the weights cannot be read or are not what was published, while the old ones are whole.
+
+        Raises:
+            EngineError: so it is. What is sent as a stream shows only when it comes.
+        """
+        if source.transport.is_stream:
+            return
+        views = self._views(source)
+        for spec in source.tensors:
+            if spec.checksum is not None and self._lacks(source, spec.written_in):
+                found = checksum_of(views[spec.name])
+                if found != spec.checksum:
+                    raise EngineError(
+                        f"weights at {source.address}: `{spec.name}` has the checksum {found:08x} and was published with "
+                        f"{spec.checksum:08x}; something else writes to its memory, or its publisher went on too early"
+                    )
+
+    def tensors(self, source: WeightSource) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors that the engine lacks; it has them once it has taken the last one.
+
+        They are views: copy each before the next is asked for.
+
+        Raises:
+            EngineDeadError: a stream broke off, and the engine has a mixture of weights.
+            EngineError: the publisher is gone; nothing was yielded.
+        """
+        views = {} if source.transport.is_stream else self._views(source)
+        wanted = [spec.name for spec in source.tensors if self._lacks(source, spec.written_in)]
+        self.forget()
+        if source.transport.is_stream:
+            yield from self._stream(source)
+        else:
+            for name in wanted:
+                yield name, views[name]
+        self._publisher, self._serial = source.publisher, source.serial
+
+    def forget(self) -> None:
+        """Take note that the engine has no weights that it could keep."""
+        self._publisher, self._serial = "", 0
+
+    def _lacks(self, source: WeightSource, written_in: int) -> bool:
+        knows = self._only_changed and source.publisher != "" and source.publisher == self._publisher
+        return not knows or written_in > self._serial
+
+    def _views(self, source: WeightSource) -> Mapping[str, Tensor]:
+        if source.transport == Transport.IN_PROCESS:
+            return offered_weights(source)
+        return self._reader.views(source)
+
+    def _stream(self, source: WeightSource) -> Iterator[tuple[str, Tensor]]:
+        me = f"{source.receiver}/{self._process}"
+        try:
+            if source.transport == Transport.BROADCAST:
+                yield from self._broadcast.tensors(source, me)
+            elif self._only_changed:
+                yield from self._cuda_ipc.tensors(source, me)
+            else:  # whole layers are put together from tensors of several buckets, which are written again
+                for name, tensor in self._cuda_ipc.tensors(source, me):
+                    yield name, tensor.clone()
+        except EngineError as error:
+            raise EngineDeadError(f"engine: new weights did not arrive whole: {error}") from error

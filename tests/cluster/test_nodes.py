@@ -1,0 +1,115 @@
+"""Nodes that leave and join, and processes that wait for room on them, in virtual time and without a cluster."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from ray.exceptions import RayError
+
+from agentrl.cluster.nodes import Node, Nodes
+from agentrl.errors import NoRoomError, WorkerDiedError
+from agentrl.runners.virtual_time import run_in_virtual_time
+
+HEAD = Node(address="10.0.0.1", has={"CPU": 4.0, "GPU": 8.0}, free={"CPU": 1.0})
+OTHER = Node(address="10.0.0.2", has={"CPU": 4.0}, free={"CPU": 4.0})
+
+
+@dataclass
+class World:
+    """What Ray says of the nodes."""
+
+    there: Mapping[str, Node] | RayError = field(default_factory=lambda: {"a": HEAD, "b": OTHER})
+
+    def look(self) -> Mapping[str, Node]:
+        if isinstance(self.there, RayError):
+            raise self.there
+        return self.there
+
+
+class Waiting:
+    """A process that gets a place after `after_s`, and dies there if it `dies`."""
+
+    def __init__(self, name: str, after_s: float, *, dies: bool = False) -> None:
+        self.name, self.after_s, self.dies = name, after_s, dies
+
+    def __str__(self) -> str:
+        return self.name
+
+    async def until_placed(self) -> None:
+        await asyncio.sleep(self.after_s)
+        if self.dies:
+            raise WorkerDiedError(f"{self.name}: its process died")
+
+
+def played(story: Callable[[World, Nodes], Coroutine[Any, Any, None]]) -> dict[str, float]:
+    """Play `story` with 1,000 s of patience; returns the metrics."""
+
+    async def main() -> dict[str, float]:
+        world = World()
+        nodes = Nodes(max_wait_s=1000.0, look=world.look)
+        async with nodes.watched():
+            await story(world, nodes)
+        return nodes.metrics()
+
+    return run_in_virtual_time(main())
+
+
+def place(nodes: Nodes, *workers: Waiting) -> Coroutine[Any, Any, None]:
+    handles: list[Any] = list(workers)
+    return nodes.until_placed(handles, needs="CPU 2")
+
+
+def test_nodes_that_leave_and_join_are_told_and_those_that_left_are_counted(caplog: pytest.LogCaptureFixture):
+    async def story(world: World, nodes: Nodes) -> None:
+        world.there = {"a": HEAD}
+        await asyncio.sleep(10)
+        world.there = RayError("no answer")
+        await asyncio.sleep(10)
+        world.there = {"a": HEAD, "b again": OTHER}
+        await asyncio.sleep(10)
+
+    caplog.set_level(logging.INFO)
+    assert played(story)["cluster/nodes_lost"] == 1
+    told = [record.message for record in caplog.records if record.message.startswith("node ")]
+    assert told == ["node 10.0.0.2 left, with CPU 4; 1 are there", "node 10.0.0.2 joined, with CPU 4; 2 are there"]
+
+
+def test_who_waits_for_room_is_told_again_and_again_with_what_there_is(caplog: pytest.LogCaptureFixture):
+    async def story(world: World, nodes: Nodes) -> None:
+        await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 200))
+
+    assert played(story)["cluster/room_wait_s"] == pytest.approx(200)
+    told = [record.message for record in caplog.records]
+    assert len(told) == 4, "after 15, 75, 135 and 195 s"
+    assert told[1] == (
+        "`actor 1` could not start in 75 s. Each takes CPU 2, and the nodes are: 10.0.0.1 (has CPU 4, GPU 8; free CPU 1); "
+        "10.0.0.2 (has CPU 4; free CPU 4). Waiting for another 925 s; a node joins by `ray start --address=...`"
+    )
+
+
+def test_a_process_that_has_a_place_at_once_is_not_told(caplog: pytest.LogCaptureFixture):
+    async def story(world: World, nodes: Nodes) -> None:
+        await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 2))
+
+    assert played(story)["cluster/room_wait_s"] == 0
+    assert not caplog.records
+
+
+def test_who_finds_no_room_for_too_long_ends_the_wait_with_the_reason():
+    async def story(world: World, nodes: Nodes) -> None:
+        world.there = RayError("no answer")
+        with pytest.raises(NoRoomError, match=r"`actor 1` could not start in 1000 s.*no answer.*`cluster.max_wait_s`"):
+            await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 2000))
+
+    played(story)
+
+
+def test_who_dies_at_its_place_is_not_waited_for():
+    async def story(world: World, nodes: Nodes) -> None:
+        with pytest.raises(WorkerDiedError, match="actor 0"):
+            await place(nodes, Waiting("actor 0", 20, dies=True), Waiting("actor 1", 2000))
+
+    assert played(story)["cluster/room_wait_s"] == pytest.approx(20)

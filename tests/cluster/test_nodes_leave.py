@@ -1,0 +1,103 @@
+"""A run on several machines of which one fails; each has a network and processes of its own (`tests/cluster/machines.py`)."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.machines import HEAD, RAY_PORT, Machine, Network, network, skip_without_namespaces
+from tests.runners.run_process import SMALL, metrics, steps
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1500)]
+
+ON_TWO_MACHINES = [
+    f"cluster.address={HEAD}:{RAY_PORT}",
+    "cluster.pools={policy: {processes_per_node: [1, 1]}, samplers: {num_processes: 1, num_cpus: 2}}",
+    "cluster.roles={actor: policy, rollout: samplers}",
+    "checkpoint.every_steps=1",
+    "run.num_steps=3",
+]
+"""A rank on each, agent loop and judge on the head. The head has no room for the engine: on the other one it sees no memory of
+processes of the head, so that all weights reach it by the network.
+"""
+HEAD_CPUS, OTHER_CPUS = 2, 3
+
+
+@contextlib.contextmanager
+def running_on(head: Machine, run_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "agentrl.runners.rstar2", "configs/demo.yaml", f"run.dir={run_dir}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    run = head.popen(*command, *SMALL, *ON_TWO_MACHINES, **pipes)
+    try:
+        yield run
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def wait_for_nodes(head: Machine, count: int) -> None:
+    """Return when so many are in the cluster."""
+    script = (
+        "import ray, time\n"
+        "while True:\n"
+        "    try:\n"
+        f"        ray.init('{HEAD}:{RAY_PORT}', log_to_driver=False, logging_level='ERROR')\n"
+        "        break\n"
+        "    except ConnectionError:\n"
+        "        time.sleep(1)\n"
+        f"while sum(node['Alive'] for node in ray.nodes()) < {count}:\n"
+        "    time.sleep(0.2)\n"
+    )
+    assert head.popen(sys.executable, "-c", script).wait(timeout=600) == 0, head.log.read_text()
+
+
+def wait_for(run: subprocess.Popen[str], run_dir: Path, *, step: int = 0, text: str = "") -> None:
+    """Return when the step is made and the text is in the log."""
+    log = run_dir / "run.log"
+    while steps(run_dir)[-1:] < [step] or text not in (log.read_text() if log.exists() else ""):
+        assert run.poll() is None, run.communicate()[0]
+        time.sleep(0.2)
+
+
+def finish(run: subprocess.Popen[str], run_dir: Path) -> str:
+    """Wait for the end of the run, and return its log."""
+    output, _ = run.communicate(timeout=1200)
+    assert run.returncode == 0, output
+    assert steps(run_dir) == [0, 1, 2, 3], "each step once, those after the checkpoint made again"
+    return (run_dir / "run.log").read_text()
+
+
+def total(run_dir: Path, key: str) -> float:
+    return sum(row.get(key) or 0.0 for row in metrics(run_dir))
+
+
+@pytest.fixture
+def net() -> Iterator[Network]:
+    skip_without_namespaces()
+    with network() as made:
+        yield made
+
+
+def test_a_run_waits_for_a_machine_that_is_cut_off_and_goes_on_when_it_is_back(net: Network, tmp_path: Path):
+    head, other = net.add(), net.add()
+    head.start_ray(num_cpus=HEAD_CPUS)
+    other.start_ray(num_cpus=OTHER_CPUS)
+    wait_for_nodes(head, 2)
+    run_dir = tmp_path / "run"
+    with running_on(head, run_dir) as run:
+        wait_for(run, run_dir, step=1)
+        net.cut_off(other)
+        wait_for(run, run_dir, text="; 1 left since the run began")
+        net.connect(other)
+        log = finish(run, run_dir)
+    assert f"node {other.address} left, with CPU 3; 1 are there" in log
+    assert f"node {other.address} joined" in log
+    assert "starting the models again from step" in log
+    assert "2 x (CPU 1), each on a node of its own, and the nodes are: 10.77.0.1 (has CPU 2" in log
+    assert metrics(run_dir)[-1]["cluster/nodes_lost"] == 1
+    assert metrics(run_dir)[-1]["actor/restarts"] == 1
+    assert total(run_dir, "cluster/room_wait_s") > 0

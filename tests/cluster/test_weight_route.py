@@ -1,0 +1,229 @@
+"""In which order actor and engines are called, with both recording it, in virtual time and without a process."""
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.weight_relay import WeightRelays
+from agentrl.cluster.weight_route import WeightSync, transport_of
+from agentrl.config.cluster_schema import ClusterSection, PoolSection
+from agentrl.config.layout import layout_problems
+from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.errors import WorkerDiedError
+from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.weight_sync.base import Transport, WeightSource
+
+
+class RecordingEngine:
+    """One process of an engine."""
+
+    def __init__(self, index: int, calls: list[str]) -> None:
+        self.index = index
+        self.calls = calls
+        self.dies = False
+        self.peak = 100.0 + index
+
+    async def start(self) -> None: ...
+
+    async def stats(self) -> None:
+        self._answer()
+
+    async def sleep(self, level: int) -> None:
+        self._note(f"sleep {level}")
+
+    async def wake(self, tags: tuple[str, ...]) -> None:
+        self._note(f"wake {'+'.join(tags)}")
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        self._note(f"load {version}")
+        assert source.receiver.startswith(f"engine {self.index}")
+
+    async def take_peak_memory(self) -> float:
+        self._answer()
+        return self.peak
+
+    def kill(self) -> None:
+        self.dies = True
+
+    def _note(self, call: str) -> None:
+        self._answer()
+        self.calls.append(f"engine {self.index}: {call}")
+
+    def _answer(self) -> None:
+        if self.dies:
+            raise WorkerDiedError(f"engine {self.index}: its process died")
+
+
+class RecordingActor:
+    """The learner, with a single rank."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+        self.groups: Any = {"actor": type("Group", (), {"ranks": [self]})()}
+        self.peak = 5.0
+
+    async def publish_weights(self, transport: Transport, receivers: list[str]) -> WeightSource:
+        self.calls.append(f"actor: publish to {', '.join(receivers)}")
+        return WeightSource(
+            transport=transport, address="", size_bytes=0, tensors=(), receivers=tuple(receivers), publisher="actor"
+        )
+
+    async def weights_node(self) -> str:
+        return "this node"
+
+    async def send_weights(self, source: WeightSource) -> str | None:
+        self.calls.append("actor: send")
+        await asyncio.sleep(10)
+        return None
+
+    async def take_peak_memory(self) -> float:
+        self.peak += 1
+        return self.peak
+
+
+class World:
+    def __init__(self, *, num_engines: int = 1, **cluster: Any) -> None:
+        self.calls: list[str] = []
+        self.actor = RecordingActor(self.calls)
+        self.engines: list[RecordingEngine] = []
+        self.fleet = EngineFleet(self._launch, num_engines=num_engines)
+        config = RunConfig(model=ModelSection(path=""), cluster=ClusterSection(**cluster))
+        self.sync = WeightSync(config, cast(Any, self.actor), self.fleet, WeightRelays())
+
+    def _launch(self, index: int) -> Any:
+        self.engines.append(RecordingEngine(index, self.calls))
+        return self.engines[-1]
+
+    async def step(self, version: int) -> None:
+        await self.sync.make_room()
+        self.calls.append("actor: update")
+        await self.sync.push(version=version)
+
+    def taken_calls(self) -> list[str]:
+        taken = list(self.calls)
+        self.calls.clear()
+        return taken
+
+
+def test_colocated_engines_sleep_while_the_actor_trains_and_wake_with_the_new_weights():
+    async def story() -> None:
+        world = World(colocated=True)
+        await world.sync.push(version=0)
+        assert world.taken_calls() == ["actor: publish to engine 0/0", "engine 0: load 0"]
+        await world.step(1)
+        assert world.taken_calls() == [
+            "engine 0: sleep 2",
+            "actor: update",
+            "actor: publish to engine 0/0",
+            "engine 0: wake weights",
+            "engine 0: load 1",
+            "engine 0: wake kv_cache",
+        ]
+
+    run_in_virtual_time(story())
+
+
+def test_engines_with_memory_of_their_own_stay_awake():
+    async def story() -> None:
+        world = World(num_engines=2)
+        await world.step(1)
+        assert world.taken_calls() == [
+            "actor: update",
+            "actor: publish to engine 0/0, engine 1/0",
+            "engine 0: load 1",
+            "engine 1: load 1",
+        ]
+
+    run_in_virtual_time(story())
+
+
+def test_an_engine_that_dies_in_its_sleep_is_started_again_awake():
+    async def story() -> None:
+        world = World(num_engines=2, colocated=True)
+        await world.sync.push(version=0)
+        world.engines[1].dies = True
+        await world.sync.make_room()
+        await asyncio.sleep(100)
+        assert len(world.engines) == 3
+        world.taken_calls()
+        await world.sync.push(version=1)
+        assert [call for call in world.taken_calls() if call.startswith("engine 1")] == ["engine 1: load 1"]
+        await world.fleet.aclose()
+
+    run_in_virtual_time(story())
+
+
+def test_a_stream_is_sent_while_it_is_taken_and_again_for_an_engine_that_comes_later():
+    async def story() -> None:
+        world = World(num_engines=2, weight_transport="broadcast")
+        await world.sync.push(version=1)
+        world.taken_calls()
+        world.engines[1].dies = True
+        await world.sync.push(version=2)
+        await asyncio.sleep(100)
+        calls = world.taken_calls()
+        late = calls.index("actor: publish to engine 1, started 2 times/0")
+        assert calls[0] == "actor: publish to engine 0/0, engine 1/0"
+        assert sorted(calls[1:late]) == ["actor: send", "engine 0: load 2"]
+        assert sorted(calls[late + 1 :]) == ["actor: send", "engine 1: load 2"]
+        await world.fleet.aclose()
+
+    run_in_virtual_time(story())
+
+
+def test_the_most_memory_is_told_by_phase_of_the_process_that_had_most():
+    async def story() -> dict[str, float]:
+        world = World(num_engines=2)
+        await world.step(1)
+        return world.sync.metrics()
+
+    assert run_in_virtual_time(story()) == {
+        "memory/actor_rollout_bytes_max": 6.0,
+        "memory/actor_update_bytes_max": 7.0,
+        "memory/actor_weight_sync_bytes_max": 8.0,
+        "memory/engine_rollout_bytes_max": 101.0,
+        "memory/engine_update_bytes_max": 101.0,
+        "memory/engine_weight_sync_bytes_max": 101.0,
+    }
+
+
+def test_an_engine_that_is_gone_has_no_peak():
+    async def story() -> float:
+        world = World()
+        world.engines[0].dies = True
+        await world.sync.make_room()
+        return world.sync.metrics()["memory/engine_rollout_bytes_max"]
+
+    assert math.isnan(run_in_virtual_time(story()))
+
+
+def together(num_processes: int, **cluster: Any) -> RunConfig:
+    pools, roles = {"all": PoolSection(num_processes=num_processes)}, {"actor_rollout": "all"}
+    return RunConfig(
+        model=ModelSection(path=""),
+        actor=ActorSection(num_workers=num_processes),
+        cluster=ClusterSection(pools=pools, roles=roles, **cluster),
+    )
+
+
+def test_weights_do_not_travel_where_the_only_rank_has_the_engine_in_its_process():
+    assert transport_of(together(1)) == Transport.IN_PROCESS
+    assert transport_of(together(2)) == Transport.SHARED_MEMORY
+    assert transport_of(RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc"))) == Transport.CUDA_IPC
+
+
+@pytest.mark.parametrize("transport", ["broadcast", "cuda_ipc"])
+def test_a_transport_between_processes_is_refused_for_engines_in_the_actors_own(transport: Any):
+    problems = layout_problems(together(2, weight_transport=transport))
+    assert any("leave it out" in problem and f"`{transport}`" in problem for problem in problems)
+
+
+def test_engines_that_sleep_during_updates_cannot_roll_out_ahead():
+    config = RunConfig(model=ModelSection(path=""), cluster=ClusterSection(colocated=True))
+    assert not any("colocated" in problem for problem in layout_problems(config))
+    ahead = replace(config, rollout=RolloutSection(max_staleness=1))
+    assert any("`cluster.colocated`" in problem for problem in layout_problems(ahead))

@@ -1,0 +1,92 @@
+"""Models that do not fit their devices are refused before any process starts."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
+
+from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.schema import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.runners.memory_check import Machine, check_memory, estimate_devices, read_size
+from agentrl.training.memory_estimate import GIB, ModelSize
+
+DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
+BIG = ModelSize(num_weights=GIB, vocabulary=1000, num_layers=2, width=64, heads_width=64, kv_width=64, inner_width=64)
+SIZES = {"model.path": BIG}
+HOST = Machine(ram_bytes=64 * GIB)
+GPUS = Machine(ram_bytes=64 * GIB, gpu_bytes=[80 * GIB] * 4)
+IN_POOLS = ["cluster.pools.a.num_processes=4", "cluster.pools.a.num_gpus=1", "actor.share_prefixes=false"]
+
+
+def config_of(*words: str) -> RunConfig:
+    return load_run_config(DEMO, words).config
+
+
+def test_the_weights_of_a_folder_are_counted_without_loading_them(tmp_path: Path):
+    for name, path, tied in (("shipped", POLICY, True), ("untied", tmp_path, False)):
+        if not tied:
+            settings = Qwen3Config(hidden_size=32, num_hidden_layers=2, vocab_size=100, tie_word_embeddings=False)
+            AutoModelForCausalLM.from_config(settings).save_pretrained(path, max_shard_size="100KB")
+            assert len(list(path.glob("*.safetensors"))) > 1
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
+        size = read_size(str(path))
+        assert size is not None
+        assert size.num_weights == sum(weight.numel() for weight in model.parameters()), name
+
+
+def test_without_gpus_all_processes_share_the_memory_of_the_machine():
+    [found] = estimate_devices(config_of("actor.num_workers=2"), SIZES, HOST)
+    assert found.memory.certain == (16 + 12 + 4) * GIB, "the models, the copy for a checkpoint, the engine"
+    assert found.capacity_bytes == 64 * GIB
+
+
+def test_ranks_and_engines_have_gpus_of_their_own_or_share_the_only_one():
+    config = config_of("actor.num_workers=2", "rollout.num_engines=2")
+    actor, engine = estimate_devices(config, SIZES, GPUS)
+    assert (actor.memory.certain, engine.memory.certain) == (8 * GIB, 4 * GIB)
+    assert actor.device == "each GPU of `actor`"
+    [shared] = estimate_devices(config_of(), SIZES, replace(GPUS, gpu_bytes=[80 * GIB]))
+    assert shared.memory.certain == 20 * GIB
+
+
+def test_what_shares_a_pool_shares_its_gpus():
+    config = config_of(*IN_POOLS, "cluster.roles.actor=a", "cluster.roles.rollout=a")
+    [found] = estimate_devices(config, SIZES, GPUS)
+    assert found.memory.certain == (4 + 4) * GIB
+    assert found.device == "each GPU of `cluster.pools.a`"
+    half = config_of(*IN_POOLS, "cluster.pools.a.num_gpus=0.5", "cluster.roles.actor_rollout=a")
+    [found] = estimate_devices(half, SIZES, GPUS)
+    assert found.memory.certain == 2 * (4 + 4) * GIB
+
+
+def test_the_gpus_of_another_machine_are_those_that_the_config_says():
+    config = config_of(*IN_POOLS, "cluster.roles.actor_rollout=a", "cluster.address=10.0.0.1:6379")
+    [found] = estimate_devices(config, SIZES, HOST)
+    assert found.capacity_bytes is None
+    [found] = estimate_devices(replace(config, cluster=replace(config.cluster, gpu_memory_gb=24.0)), SIZES, HOST)
+    assert found.capacity_bytes == 24 * GIB
+
+
+def test_what_fits_is_told_in_one_line_and_what_does_not_is_refused_with_the_keys(tmp_path: Path):
+    [line] = check_memory(config_of(), HOST)
+    assert line.startswith("memory (estimate), this machine: 0.0")
+    with pytest.raises(ConfigError, match=r"this machine: .* of 0.0 GiB.*cannot fit.*`actor.num_workers`.*`cluster.ro"):
+        check_memory(config_of(), Machine(ram_bytes=2**20))
+
+
+def test_a_model_whose_files_are_not_here_has_no_estimate(tmp_path: Path):
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy2(POLICY / name, tmp_path)
+    assert "no estimate: `model.path`" in check_memory(config_of(f"model.path={tmp_path}"), HOST)[0]
+    assert "no estimate: `model.path` (org/name)" in check_memory(config_of("model.path=org/name"), HOST)[0]
+
+
+def test_gpus_of_this_machine_that_cannot_share_prefixes_are_found_before_ray_is():
+    with pytest.raises(ConfigError, match=r"this machine has 4 GPUs, .* `actor.share_prefixes: false`"):
+        check_memory(config_of(), GPUS)
+    assert check_memory(config_of("actor.share_prefixes=false"), GPUS)

@@ -1,0 +1,40 @@
+"""What the two processes of `test_sharded_loading` run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from allocations import peak_allocated_bytes
+from torch import Tensor
+from two_ranks import context_at
+
+from agentrl.config.schema import ActorSection, ModelSection
+from agentrl.training.building import open_model, shard_model
+from agentrl.training.parallel import Parallel, full_tensors
+from agentrl.weight_sync.model_folder import ModelFolder
+
+
+@dataclass
+class Loaded:
+    peak_bytes: int
+    """The most that was allocated at once while the model was loaded, beside the files."""
+    weights: dict[str, Tensor]
+
+
+def load_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
+    """Load a policy, and leave what it took and what it is in `folder`."""
+    parallel = Parallel(context_at(port, rank, world_size))
+    models = []
+
+    def load() -> None:
+        opened = open_model(ModelSection(path=policy))
+        shard_model(opened.model, opened.files, parallel, ActorSection(), dtype=torch.float32)
+        models.append(opened.model)
+
+    # PyTorch counts files that are mapped, whose pages are the system's to drop.
+    mapped_bytes = peak_allocated_bytes(lambda: ModelFolder(policy))
+    peak_bytes = peak_allocated_bytes(load) - mapped_bytes
+    [model] = models
+    weights = dict(full_tensors(model, torch.float32))
+    torch.save(Loaded(peak_bytes=peak_bytes, weights=weights), Path(folder) / f"loaded{rank}.pt")
+    parallel.close()

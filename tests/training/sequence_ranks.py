@@ -1,0 +1,95 @@
+"""What the four processes of `test_splits` run: rows on several ranks each, in groups of two and of four."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
+from training_cases import advantage_of, make_example, step_groups
+from two_ranks import context_at
+
+from agentrl.config.schema import ModelSection
+from agentrl.training.balance import Packing
+from agentrl.training.batch import empty_micro_batch, fill_up, pack_tokens, pack_trajectories
+from agentrl.training.model import decoder_layers, load_model
+from agentrl.training.parallel import Parallel
+from agentrl.training.scoring import score_tokens
+from agentrl.training.sharding import plan_update
+
+
+@dataclass(frozen=True)
+class SplitCase:
+    """Some of the four processes as the ranks of a group of their own."""
+
+    name: str
+    policy: str
+    processes: Sequence[int]
+    sequence_parallel_size: int
+    port: int
+    share_prefixes: bool = True
+    max_tokens: int = 90
+
+
+def run_process(process: int, cases: Sequence[SplitCase], folder: str) -> None:
+    """Take part in the cases, and leave the gradient and the memory of each in `folder`."""
+    torch.set_num_threads(1)
+    for case in cases:
+        if process not in case.processes:
+            continue
+        rank = case.processes.index(process)
+        parallel = Parallel(
+            context_at(case.port, rank, len(case.processes), sequence_parallel_size=case.sequence_parallel_size)
+        )
+        gradients = gradients_of(parallel, case)
+        saved_bytes = bytes_saved_for_the_backward_pass(parallel, case.policy)
+        torch.save((gradients, saved_bytes), Path(folder) / f"{case.name}.{rank}.pt")
+        parallel.close()
+
+
+def gradients_of(parallel: Parallel, case: SplitCase) -> dict[str, Tensor]:
+    """Return the gradient of one update, whole, by the steps that the actor takes."""
+    model = sharded_model(parallel, case.policy)
+    shares = plan_update(step_groups(), step=1, num_ranks=parallel.num_shares, num_mini_batches=1)
+    shard, refs = shares[parallel.rank // case.sequence_parallel_size]
+    advantages = [advantage_of(item.group, item.member) for item in shard.items]
+    packing = Packing(max_tokens=case.max_tokens, share_prefixes=case.share_prefixes)
+    batches = pack_trajectories([one.ref for one in refs], advantages, packing=packing)
+    [num_rows] = parallel.max([len(batches)])
+    [num_scored] = parallel.sum([sum(len(batch.advantages_N) for batch in batches)])
+    for batch in fill_up(batches, empty_micro_batch(), int(num_rows)):
+        here = batch.to(parallel.device, parallel.sequence)
+        logprobs_N = score_tokens(model, here.tokens, temperature=1.0).logprobs_N
+        (-(logprobs_N * here.advantages_N).sum() * (parallel.world_size / num_scored)).backward()
+    return {
+        name: parameter.grad.full_tensor()
+        for name, parameter in model.named_parameters()
+        if isinstance(parameter.grad, DTensor)
+    }
+
+
+def bytes_saved_for_the_backward_pass(parallel: Parallel, policy: str) -> int:
+    """Return what this rank keeps of the forward pass over one long row, weights included."""
+    model = sharded_model(parallel, policy)
+    row = pack_tokens([make_example(random.Random(0), 250) for _ in range(4)])
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor  # alive, so that no other takes its address
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        scores = score_tokens(model, row.to(parallel.device, parallel.sequence), temperature=1.0)
+    scores.logprobs_N.sum().backward()
+    return sum(kept.values())
+
+
+def sharded_model(parallel: Parallel, policy: str) -> nn.Module:
+    """Return the policy in float32 on all ranks."""
+    model = load_model(ModelSection(path=policy))
+    parallel.shard(model, decoder_layers(model), dtype=torch.float32)
+    return model

@@ -1,0 +1,46 @@
+"""Layers that are compiled, or get kernels of others, compute what they did."""
+
+import pytest
+import torch
+from training_cases import alone, step_groups
+
+from agentrl.config.schema import ActorSection, ModelSection
+from agentrl.errors import ConfigError
+from agentrl.training.balance import Packing
+from agentrl.training.batch import MicroBatch, pack_trajectories
+from agentrl.training.building import open_model, shard_model
+from agentrl.training.model import compile_layers, load_model, recompute_activations
+from agentrl.training.parallel import Parallel
+from agentrl.training.scoring import score_tokens
+
+
+def row_of(num_groups: int) -> MicroBatch:
+    trajectories = [made.ref for group in step_groups()[:num_groups] for made in group.trajectories]
+    [batch] = pack_trajectories(trajectories, [1.0] * len(trajectories), packing=Packing(max_tokens=10_000))
+    return batch
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_compiled_layers_that_are_computed_again_have_the_same_gradients(policy: ModelSection):
+    plain, compiled = load_model(policy), load_model(policy)
+    # Without code for the processor, which would take minutes to compile, but with all that comes before it.
+    compile_layers(compiled, backend="aot_eager")
+    recompute_activations(compiled)
+    for batch in (row_of(2), row_of(3)):
+        for model in (plain, compiled):
+            score_tokens(model, batch.tokens, temperature=1.0).logprobs_N.sum().backward()
+    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert (one.grad - other.grad).norm() <= 1e-5 * one.grad.norm(), name
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
+def test_kernels_for_gpus_are_refused_where_there_is_none(policy: ModelSection):
+    parallel, opened = Parallel(alone()), open_model(policy)
+    try:
+        with pytest.raises(ConfigError, match=r"`actor\.liger` is set"):
+            shard_model(opened.model, opened.files, parallel, ActorSection(liger=True), dtype=torch.float32)
+    finally:
+        parallel.close()

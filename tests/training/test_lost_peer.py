@@ -1,0 +1,52 @@
+"""What a rank sees of another one that is gone, told apart from what else can go wrong in it."""
+
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from agentrl.training.parallel import Store, is_lost_peer, open_store
+
+OTHER_RANK = """
+import datetime, os, sys, torch
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False)
+dist.ProcessGroupGloo(store, 1, 2, datetime.timedelta(minutes=4)).allreduce([torch.ones(1)]).wait()
+os._exit(1)
+"""
+
+
+@pytest.mark.slow
+def test_gloo_says_so_when_the_process_of_another_rank_ends():
+    store = open_store("127.0.0.1")
+    other = subprocess.Popen([sys.executable, "-c", OTHER_RANK, str(store.port)])
+    ranks: Any = dist.ProcessGroupGloo(store, 0, 2, timedelta(minutes=4))
+    total = torch.ones(1)
+    ranks.allreduce([total]).wait()
+    assert total.item() == 2.0
+    other.wait(timeout=250)
+    with pytest.raises(RuntimeError) as raised:
+        ranks.allreduce([total]).wait()
+    assert is_lost_peer(raised.value)
+
+
+def test_who_meets_nobody_has_lost_the_others():
+    store = open_store("127.0.0.1")
+    port = store.port
+    del store
+    with pytest.raises(dist.DistNetworkError) as raised:
+        Store("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
+    assert is_lost_peer(raised.value)
+
+
+def test_a_lost_rank_is_seen_behind_what_was_raised_because_of_it_and_a_bug_is_none():
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:41213")
+    outer = ValueError("cannot gather")
+    outer.__cause__ = lost
+    assert is_lost_peer(outer)
+    assert not is_lost_peer(RuntimeError("shapes [3] and [4] do not match"))
+    assert not is_lost_peer(BrokenPipeError("Broken pipe"))

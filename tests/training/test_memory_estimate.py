@@ -1,0 +1,110 @@
+"""The estimate of memory against closed forms, and its activations against what autograd keeps."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_cases import make_policy
+from transformers import Qwen3Config
+
+from agentrl.config.layout import Placement
+from agentrl.config.schema import ModelSection, RolloutSection, RunConfig
+from agentrl.training.batch import TokenisedExample, pack_tokens
+from agentrl.training.memory_estimate import GIB, Memory, ModelSize, kept_per_token, memory_of_process
+from agentrl.training.model import load_model
+from agentrl.training.scoring import scored_states
+
+EIGHT_BILLION = ModelSize(
+    num_weights=8 * 10**9,
+    vocabulary=150_000,
+    num_layers=36,
+    width=4096,
+    heads_width=4096,
+    kv_width=1024,
+    inner_width=12_288,
+)
+SIZES = {"model.path": EIGHT_BILLION}
+
+
+def memory(role: str, *, num_processes: int = 1, on_gpu: bool = True, **rollout: Any) -> Memory:
+    """Of one process of a role; `rollout` are keys of that section."""
+    config = RunConfig(model=ModelSection(path="x", dtype="bfloat16"), rollout=RolloutSection(**rollout))
+    return memory_of_process(Placement(role=role, num_processes=num_processes), config, SIZES, on_gpu=on_gpu)
+
+
+def test_an_actor_keeps_16_bytes_per_weight_over_its_ranks_and_a_reference_4():
+    actor = memory("actor", num_processes=8)
+    assert (actor.weights, actor.gradients, actor.optimiser) == (4e9, 4e9, 8e9)
+    assert actor.certain == 16e9
+    assert memory("actor_ref", num_processes=8).certain == 20e9
+    assert memory("critic", num_processes=4).certain == 32e9, (
+        "its backbone is the policy's where it has none of its own"
+    )
+
+
+def test_a_checkpoint_is_copied_first_where_the_processors_memory_is_all_there_is():
+    assert memory("actor", num_processes=8, on_gpu=False).checkpoint == 12e9
+
+
+def test_an_engine_has_a_copy_split_over_its_gpus_and_the_cache_that_it_is_given():
+    engine = memory("rollout", engine="vllm", tensor_parallel_size=4, kv_memory_gb=10)
+    assert (engine.engine, engine.kv_cache) == (4e9, 10 * GIB)
+    assert memory("rollout", engine="vllm").kv_cache == 0, "it takes what is left"
+
+
+def test_the_embedded_engine_may_fill_a_row_for_each_of_its_trajectories():
+    sizes: dict[str, Any] = {"max_concurrent_trajectories": 4, "max_prompt_tokens": 100, "max_response_tokens": 900}
+    engine = memory("rollout", **sizes)
+    assert engine.kv_cache_at_most == 4 * 1000 * 2 * 36 * 1024 * 2
+    assert engine.certain == 16e9
+
+
+def test_activations_are_of_no_more_tokens_than_a_step_has():
+    few: dict[str, Any] = {
+        "prompts_per_step": 1,
+        "samples_per_prompt": 2,
+        "max_prompt_tokens": 10,
+        "max_response_tokens": 40,
+    }
+    logits = 2 * 100 * EIGHT_BILLION.vocabulary * 4
+    kept = 100 * 36 * kept_per_token(EIGHT_BILLION) * 2
+    assert memory("actor", **few).activations_at_most == kept + logits
+
+
+def test_a_layer_keeps_of_a_token_what_autograd_keeps(tmp_path: Path):
+    def kept(num_layers: int) -> float:
+        settings = Qwen3Config(
+            vocab_size=48,
+            hidden_size=64,
+            intermediate_size=160,
+            num_hidden_layers=num_layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=256,
+        )
+        model = load_model(ModelSection(path=str(make_policy(tmp_path / str(num_layers), settings))))
+        own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+        found: dict[int, torch.Tensor] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.untyped_storage().data_ptr() not in own:
+                found[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        row = pack_tokens([TokenisedExample(token_ids=[1] * 201, response_mask=[0] * 100 + [1] * 101)])
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            scored_states(model.get_decoder(), row.here)
+        return sum(tensor.untyped_storage().nbytes() for tensor in found.values()) / 4 / 200
+
+    size = ModelSize(
+        num_weights=0, vocabulary=48, num_layers=1, width=64, heads_width=128, kv_width=64, inner_width=160
+    )
+    assert kept(3) - kept(2) == pytest.approx(kept_per_token(size), rel=0.02)
+
+
+def test_the_parts_of_processes_that_share_a_device_add_up():
+    both = memory("actor", num_processes=8) + memory("rollout", engine="vllm", kv_memory_gb=1).times(2)
+    assert both.certain == 16e9 + 2 * (16e9 + GIB)
+    assert both.describe().startswith("activations at most ")

@@ -1,0 +1,114 @@
+"""Broadcast over gloo, with a thread for each process: what NCCL does on GPUs goes the same way (`test_gpu_transports.py`)."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from agentrl.errors import EngineDeadError, EngineError
+from agentrl.weight_sync.base import Transport, WeightSource
+from agentrl.weight_sync.broadcast import BroadcastReceiver, BroadcastSender, store_at
+from agentrl.weight_sync.meeting import Meeting
+from agentrl.weight_sync.receiver import WeightReceiver
+from agentrl.weight_sync.tensor_bytes import lay_out, size_of
+
+CPU = torch.device("cpu")
+BUCKET_BYTES = 256
+
+
+@pytest.fixture
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def weights(seed: int) -> dict[str, Tensor]:
+    draws = torch.Generator().manual_seed(seed)
+    return {f"w{i}": torch.randn(7, 1 + 5 * i, generator=draws) for i in range(6)}
+
+
+def offer(store: TCPStore, serial: int, *receivers: str) -> WeightSource:
+    """Announce bfloat16, though the weights are float32."""
+    specs = lay_out({name: (tensor.shape, torch.bfloat16) for name, tensor in weights(0).items()})
+    return WeightSource(
+        transport=Transport.BROADCAST,
+        address=f"127.0.0.1:{store.port}",
+        size_bytes=size_of(specs),
+        tensors=specs,
+        publisher="actor",
+        serial=serial,
+        receivers=receivers,
+    )
+
+
+def taken(receiver: BroadcastReceiver, source: WeightSource, me: str) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in receiver.tensors(source, me)}
+
+
+def test_all_receivers_get_all_weights_in_the_announced_type_and_the_next_sync_uses_the_same_group(store: TCPStore):
+    names = ("engine 0/0", "engine 0/1", "engine 1/0")
+    sender = BroadcastSender(store, CPU, bucket_bytes=BUCKET_BYTES)
+    receivers = [BroadcastReceiver(CPU, bucket_bytes=BUCKET_BYTES) for _ in names]
+    groups = []
+    for serial in (1, 2):
+        source, sent = offer(store, serial, *names), weights(serial)
+        with ThreadPoolExecutor() as threads:
+            coming = [threads.submit(taken, *pair) for pair in zip(receivers, [source] * 3, names, strict=True)]
+            sender.send(source, sent.items())
+            for came in coming:
+                got = came.result()
+                assert list(got) == list(sent)
+                assert all(torch.equal(tensor, sent[name].bfloat16()) for name, tensor in got.items())
+        groups.append(sender._group._group)
+    assert groups[0] is groups[1]
+    sender.close()
+
+
+def test_who_did_not_come_is_named_to_the_sender_and_to_those_who_came(store: TCPStore):
+    source = offer(store, 1, "engine 0/0", "engine 1/0")
+    sender = BroadcastSender(store, CPU, timeout_s=1.0)
+    with ThreadPoolExecutor() as threads:
+        came = threads.submit(taken, BroadcastReceiver(CPU), source, "engine 0/0")
+        Meeting(store_at(source.address, 60), "actor/1", me="the test").hear("arrival", ["engine 0/0"])
+        with pytest.raises(EngineError, match="missing: engine 1/0"):
+            sender.send(source, weights(1).items())
+        with pytest.raises(EngineError, match="missing: engine 1/0"):
+            came.result()
+
+
+def test_a_sender_that_does_not_come_is_named(store: TCPStore):
+    source = replace(offer(store, 1, "engine 0/0"), receiver="engine 0")
+    with pytest.raises(EngineError, match="missing: rank 0 of the actor"):
+        taken(BroadcastReceiver(CPU, timeout_s=0.5), source, "engine 0/0")
+
+
+def test_a_receiver_that_is_lost_half_way_is_named(store: TCPStore):
+    source, arrived = offer(store, 1, "engine 0/0"), []
+
+    def leave_early() -> None:
+        coming = BroadcastReceiver(CPU, bucket_bytes=BUCKET_BYTES).tensors(source, "engine 0/0")
+        arrived.append(next(coming))
+        coming.close()  # pyright: ignore[reportAttributeAccessIssue]
+
+    with ThreadPoolExecutor() as threads:
+        leaving = threads.submit(leave_early)
+        with pytest.raises(EngineError, match=r"lost: engine 0/0|missing: engine 0/0"):
+            BroadcastSender(store, CPU, bucket_bytes=BUCKET_BYTES, timeout_s=5.0).send(source, weights(1).items())
+        leaving.result()
+    assert len(arrived) == 1
+
+
+def test_an_engine_that_has_a_mixture_is_dead(store: TCPStore):
+    """The sender's weights do not match what it announced of them, as if a byte had changed on the way."""
+    source = replace(offer(store, 1, "engine 0/0"), receiver="engine 0")
+    receiver = WeightReceiver(CPU)
+    with ThreadPoolExecutor() as threads:
+        came = threads.submit(lambda: list(receiver.tensors(source)))
+        sender = BroadcastSender(store, CPU, timeout_s=5.0)
+        with pytest.raises(ValueError, match="`w1` came where `w0` was announced"):
+            sender.send(source, list(weights(1).items())[1:])
+        sender.close()
+        with pytest.raises(EngineDeadError, match="did not arrive whole"):
+            came.result(timeout=240)

@@ -1,0 +1,53 @@
+"""Factors that arrive are added to the weights in the files of the model, and everything else stays as it is there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from agentrl.engine.weight_check import check_weights
+from agentrl.errors import EngineError
+from agentrl.weight_sync.base import LoraBase, TensorSpec, Transport, WeightSource
+from agentrl.weight_sync.lora_factors import merged_tensors, whole_model
+
+SHAPES = {"first.weight": (4, 3), "second.weight": (2, 4)}
+FACTORS = {"first.lora_A": torch.randn(2, 3), "first.lora_B": torch.randn(4, 2)}
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> dict[str, Tensor]:
+    made = {name: torch.randn(shape).bfloat16() for name, shape in SHAPES.items()}
+    save_file(made, tmp_path / "model.safetensors")
+    return made
+
+
+def test_the_product_is_added_to_the_weight_and_scaled(weights: dict[str, Tensor], tmp_path: Path):
+    base = LoraBase(folder=str(tmp_path), scale=0.5)
+    expected = weights["first.weight"].float() + 0.5 * FACTORS["first.lora_B"] @ FACTORS["first.lora_A"]
+    [(name, merged)] = merged_tensors(FACTORS.items(), base)
+    assert name == "first.weight"
+    torch.testing.assert_close(merged, expected)
+    whole = dict(whole_model(FACTORS.items(), base))
+    assert whole.keys() == weights.keys()
+    assert torch.equal(whole["first.weight"], merged.bfloat16())
+    assert torch.equal(whole["second.weight"], weights["second.weight"])
+
+
+def offered(**shapes: tuple[int, ...]) -> WeightSource:
+    specs = tuple(
+        TensorSpec(name=name.replace("__", "."), shape=shape, dtype="float32", offset_bytes=0)
+        for name, shape in shapes.items()
+    )
+    lora = LoraBase(folder="base", scale=1.0)
+    return WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=specs, lora=lora)
+
+
+def test_factors_of_other_weights_are_refused():
+    own = {name: torch.empty(shape, device="meta") for name, shape in SHAPES.items()}
+    check_weights(own, offered(first__lora_A=(2, 3), first__lora_B=(4, 2)))
+    with pytest.raises(EngineError, match=r"`first\.weight` has shape \[5, 3\], not \[4, 3\]"):
+        check_weights(own, offered(first__lora_A=(2, 3), first__lora_B=(5, 2)))
+    with pytest.raises(EngineError, match=r"unknown `third\.weight`"):
+        check_weights(own, offered(third__lora_A=(2, 3), third__lora_B=(4, 2)))

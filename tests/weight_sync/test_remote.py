@@ -1,0 +1,75 @@
+"""Weights over the network, from one process to another one that does not look into the memory of the first."""
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from agentrl.errors import EngineDeadError
+from agentrl.weight_sync.remote import WeightReader, WeightServer
+from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, read_tensors
+
+
+@pytest.fixture
+def publisher() -> Iterator[SharedMemoryPublisher]:
+    made = SharedMemoryPublisher()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def server() -> Iterator[WeightServer]:
+    made = WeightServer("127.0.0.1")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reader() -> Iterator[WeightReader]:
+    made = WeightReader()
+    yield made
+    made.close()
+
+
+def test_what_is_read_elsewhere_is_what_was_published_version_after_version(
+    publisher: SharedMemoryPublisher, server: WeightServer, reader: WeightReader
+):
+    descriptors: set[int] = set()
+    for version in range(4):
+        # More than a bucket, then less than a connection's share.
+        weights = {"large": torch.randn(1 if version == 3 else 20_000_000), "small": torch.tensor([version])}
+        source = publisher.publish(weights.items())
+        copy = reader.read(source, server.serve(source))
+        assert copy.address != source.address
+        assert copy.tensors == source.tensors
+        read = dict(read_tensors(copy))
+        assert all(torch.equal(read[name], weights[name]) for name in weights)
+        descriptors.add(len(os.listdir("/proc/self/fd")))
+    assert len(descriptors) <= 2, "nothing is left open"
+
+
+def test_who_does_not_know_the_secret_gets_nothing(publisher: SharedMemoryPublisher, server: WeightServer):
+    source = publisher.publish([("a", torch.ones(100))])
+    served = server.serve(source)
+    assert repr(served.secret) not in repr(served)
+    with socket.create_connection((served.host, served.port), timeout=60) as stranger:
+        stranger.sendall(bytes(len(served.secret)) + (0).to_bytes(8) + (400).to_bytes(8))
+        assert stranger.recv(1) == b""
+
+
+def test_a_publisher_that_is_gone_is_an_engine_that_cannot_go_on(server: WeightServer, reader: WeightReader):
+    gone = SharedMemoryPublisher()
+    source = gone.publish([("a", torch.ones(100))])
+    gone.close()
+    with pytest.raises(EngineDeadError, match=r"closed early.*publisher is gone"):
+        reader.read(source, server.serve(source))
+
+
+def test_a_machine_that_is_gone_is_named(publisher: SharedMemoryPublisher, server: WeightServer, reader: WeightReader):
+    source = publisher.publish([("a", torch.ones(100))])
+    served = server.serve(source)
+    server.close()
+    with pytest.raises(EngineDeadError, match=f"weights from 127.0.0.1:{served.port}"):
+        reader.read(source, served)
