@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,6 +43,16 @@ def test_a_program_that_ends_well_is_a_success(judge: JudgeProcess) -> None:
     assert 0 < (result.execution_time or 0) < 2
 
 
+def run_with_a_core(judge: JudgeProcess, code: str, **fields: Any) -> RunCodeResponse:
+    """Run as often as the machine has no core for the compiler, which is an error and no end of a program."""
+    while True:
+        try:
+            return run_code(judge, code, **fields)
+        except Exception as error:  # the client has no class for it
+            if not re.search(r"compiler: .* of CPU time in", str(error)):
+                raise
+
+
 @pytest.mark.parametrize(
     ("fields", "summary"),
     [
@@ -59,7 +70,7 @@ def test_a_program_that_ends_well_is_a_success(judge: JudgeProcess) -> None:
     ],
 )
 def test_the_clients_own_summary_knows_every_end(judge: JudgeProcess, fields: dict[str, Any], summary: str) -> None:
-    assert sandbox_fusion.summary_run_code_result(run_code(judge, **fields), MAPPING) == summary
+    assert sandbox_fusion.summary_run_code_result(run_with_a_core(judge, **fields), MAPPING) == summary
 
 
 @pytest.mark.parametrize(
