@@ -19,6 +19,7 @@ _SCHEMAS = (
     "agentrl/config/algorithm_schema.py",
     "agentrl/config/checkpoint_schema.py",
     "agentrl/config/cluster_schema.py",
+    "agentrl/config/update_schema.py",
     "agentrl/config/sft_schema.py",
 )
 _PLAIN_CONFIGS = (
@@ -78,9 +79,9 @@ def _tree_tables(root: str, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
 
 
 def _section_tables(name: str, prefix: str, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
-    cls = classes[name]
-    sections = [(item, section) for item, _ in _fields(cls) if (section := _section_of(item, classes))]
-    leaves = [_key(item, text, prefix, classes) for item, text in _fields(cls) if not _section_of(item, classes)]
+    cls, keys = classes[name], _keys(name, classes)
+    sections = [(item, section) for item, _ in keys if (section := _section_of(item, classes))]
+    leaves = [_key(item, text, prefix, classes) for item, text in keys if not _section_of(item, classes)]
     if prefix:
         yield f"### `{prefix[:-1]}`\n\n{ast.get_docstring(cls)}\n"
     if leaves:
@@ -92,9 +93,14 @@ def _section_tables(name: str, prefix: str, classes: dict[str, ast.ClassDef]) ->
 
 
 def _plain_table(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
-    """Yield the table of a class whose base may hold keys too."""
-    bases = [classes[base.id] for base in classes[name].bases if isinstance(base, ast.Name) and base.id in classes]
-    yield _table([_key(item, text, "", classes) for cls in [*bases, classes[name]] for item, text in _fields(cls)])
+    yield _table([_key(item, text, "", classes) for item, text in _keys(name, classes)])
+
+
+def _keys(name: str, classes: dict[str, ast.ClassDef]) -> list[tuple[ast.AnnAssign, str]]:
+    """Return the keys of a class: those of its bases first, in the form that it gives them itself if it does."""
+    bases = [base.id for base in classes[name].bases if isinstance(base, ast.Name) and base.id in classes]
+    lines = [line for base in bases for line in _keys(base, classes)] + list(_fields(classes[name]))
+    return list({ast.unparse(item.target): (item, text) for item, text in lines}.values())
 
 
 def _fields(cls: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agentrl.config.update_schema import UpdateSection
+
 ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus_baseline")
 """Those of a whole trajectory."""
 TOKEN_ADVANTAGE_NAMES = ("reinforce_plus_plus", "gae")
@@ -117,27 +119,13 @@ class LoraSection:
 
 
 @dataclass(frozen=True)
-class CriticSection:
+class CriticSection(UpdateSection):
     """The model that learns what reward is still to come: for `algorithm.advantage: gae`."""
 
     path: str | None = None
     """Hugging Face folder that its backbone starts from; absent: `model.path`. Its head starts at zero."""
     learning_rate: float = 1e-5
     """AdamW learning rate after warm-up; constant."""
-    warmup_steps: int = 20
-    """Updates over which the learning rate rises linearly."""
-    weight_decay: float = 0.01
-    """AdamW weight decay."""
-    adam_beta1: float = 0.9
-    """AdamW first-moment decay."""
-    adam_beta2: float = 0.999
-    """AdamW second-moment decay."""
-    max_grad_norm: float = 1.0
-    """Gradients are clipped to this global norm."""
-    mini_batches_per_step: int = 1
-    """Optimiser updates made from the trajectories of one step."""
-    max_tokens_per_micro_batch: int = 16384
-    """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""
     value_clip: float = 0.5
     """How far a value may move in one step, in units of the reward; 0 sets no bound."""
 

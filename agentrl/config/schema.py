@@ -12,6 +12,7 @@ from omegaconf import MISSING
 from agentrl.config.algorithm_schema import AlgorithmSection, CriticSection, LoraSection, RewardModelSection
 from agentrl.config.checkpoint_schema import CheckpointSection, StageSection
 from agentrl.config.cluster_schema import ClusterSection
+from agentrl.config.update_schema import UpdateSection
 
 
 @dataclass(frozen=True)
@@ -191,29 +192,13 @@ class RewardSection:
 
 
 @dataclass(frozen=True)
-class ActorSection:
+class ActorSection(UpdateSection):
     """The policy update."""
 
     num_workers: int = 1
     """FSDP ranks, one process each."""
     num_threads_per_worker: int = 0
     """CPU threads of a rank without a GPU; 0 shares the cores evenly."""
-    learning_rate: float = 1e-6
-    """AdamW learning rate after warm-up; constant."""
-    warmup_steps: int = 20
-    """Updates over which the learning rate rises linearly."""
-    weight_decay: float = 0.01
-    """AdamW weight decay."""
-    adam_beta1: float = 0.9
-    """AdamW first-moment decay."""
-    adam_beta2: float = 0.999
-    """AdamW second-moment decay."""
-    max_grad_norm: float = 1.0
-    """Gradients are clipped to this global norm."""
-    mini_batches_per_step: int = 1
-    """Optimiser updates made from the trajectories of one step."""
-    max_tokens_per_micro_batch: int = 16384
-    """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""
     sequence_parallel_size: int = 1
     """Ranks that compute each packed row together (Ulysses), of reference, critic and reward model too; each then holds a part
     of its tokens, and of every layer's heads. It divides the ranks, and the attention heads of the models.

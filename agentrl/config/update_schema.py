@@ -1,0 +1,25 @@
+"""How a model that learns from trajectories is updated: the same keys for the actor and for the critic."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class UpdateSection:
+    """The optimiser, and how much it is given at a time."""
+
+    learning_rate: float = 1e-6
+    """AdamW learning rate after warm-up; constant."""
+    warmup_steps: int = 20
+    """Updates over which the learning rate rises linearly."""
+    weight_decay: float = 0.01
+    """AdamW weight decay."""
+    adam_beta1: float = 0.9
+    """AdamW first-moment decay."""
+    adam_beta2: float = 0.999
+    """AdamW second-moment decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are clipped to this global norm."""
+    mini_batches_per_step: int = 1
+    """Optimiser updates made from the trajectories of one step."""
+    max_tokens_per_micro_batch: int = 16384
+    """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""
