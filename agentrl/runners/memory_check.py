@@ -14,7 +14,7 @@ from agentrl.config.layout import layout, shared_prefix_problem
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import language_settings, trained_or_asked
-from agentrl.training.memory_estimate import GIB, Memory, ModelSize, memory_of_process
+from agentrl.training.memory_estimate import GIB, Memory, ModelSize, memory_of_process, offloaded_memory_of_process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
         if one.capacity_bytes is not None and one.memory.certain > one.capacity_bytes:
             raise ConfigError(
                 f"{one.describe()}. That cannot fit: take more ranks (`actor.num_workers`, or the processes of their pool), a "
-                "smaller model or `rollout.kv_memory_gb`, more GPUs for each engine (`rollout.tensor_parallel_size`), or pools "
-                "of their own for some roles (`cluster.roles`)"
+                "smaller model or `rollout.kv_memory_gb`, `actor.lora`, `actor.cpu_offload`, more GPUs for each engine "
+                "(`rollout.tensor_parallel_size`), or pools of their own for some roles (`cluster.roles`)"
             )
     return [one.describe() for one in estimates]
 
@@ -77,40 +77,49 @@ def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine:
     gpu_bytes = config.cluster.gpu_memory_gb * GIB or min(machine.gpu_bytes, default=None)
     if not config.cluster.roles and (machine.gpu_bytes if is_here else config.cluster.gpu_memory_gb):
         share_one = is_here and len(machine.gpu_bytes) == 1
-        return _on_gpus_without_pools(config, sizes, share_one=share_one, gpu_bytes=gpu_bytes)
-    on_gpus: dict[str, Memory] = {}
-    on_host = Memory()
-    for placement in layout(config):
-        pool = None if placement.pool is None else config.cluster.pools[placement.pool]
-        on_gpu = pool is not None and pool.num_gpus > 0
-        each = memory_of_process(placement, config, sizes, on_gpu=on_gpu)
-        if pool is not None and placement.pool is not None and on_gpu:
-            on_one = each.times(1 / min(1.0, pool.num_gpus))  # a GPU may hold several such processes
-            on_gpus[placement.pool] = on_gpus.get(placement.pool, Memory()) + on_one
-        else:
-            on_host += each.times(placement.num_processes)
-    found = [
-        DeviceEstimate(device=f"each GPU of `cluster.pools.{name}`", memory=memory, capacity_bytes=gpu_bytes)
-        for name, memory in on_gpus.items()
-    ]
+        on_gpus, on_host = _without_pools(config, sizes, share_one=share_one)
+    else:
+        on_gpus, on_host = _in_pools(config, sizes)
+    found = [DeviceEstimate(device=name, memory=memory, capacity_bytes=gpu_bytes) for name, memory in on_gpus.items()]
     if on_host.at_most > 0:
         where, ram_bytes = ("this machine", machine.ram_bytes) if is_here else ("all machines together", None)
         found.append(DeviceEstimate(device=where, memory=on_host, capacity_bytes=ram_bytes))
     return found
 
 
-def _on_gpus_without_pools(
-    config: RunConfig, sizes: Mapping[str, ModelSize], *, share_one: bool, gpu_bytes: float | None
-) -> list[DeviceEstimate]:
-    """Return what is on each GPU: every process has its own, or all share the only one."""
-    parts = [(one, memory_of_process(one, config, sizes, on_gpu=True)) for one in layout(config)]
-    if share_one:
-        together = sum((memory.times(placement.num_processes) for placement, memory in parts), Memory())
-        return [DeviceEstimate(device="the GPU of this machine", memory=together, capacity_bytes=gpu_bytes)]
-    return [
-        DeviceEstimate(device=f"each GPU of `{placement.role}`", memory=memory, capacity_bytes=gpu_bytes)
-        for placement, memory in parts
-    ]
+def _in_pools(config: RunConfig, sizes: Mapping[str, ModelSize]) -> tuple[dict[str, Memory], Memory]:
+    """Return what is on each GPU of the pools that have some, and what all others and all hosts have together."""
+    on_gpus: dict[str, Memory] = {}
+    on_host = Memory()
+    for placement in layout(config):
+        pool = None if placement.pool is None else config.cluster.pools[placement.pool]
+        if pool is not None and pool.num_gpus > 0:
+            device = f"each GPU of `cluster.pools.{placement.pool}`"
+            each = memory_of_process(placement, config, sizes, on_gpu=True)
+            on_one = each.times(1 / min(1.0, pool.num_gpus))  # a GPU may hold several such processes
+            on_gpus[device] = on_gpus.get(device, Memory()) + on_one
+            on_host += offloaded_memory_of_process(placement, config, sizes).times(placement.num_processes)
+        else:
+            each = memory_of_process(placement, config, sizes, on_gpu=False)
+            on_host += each.times(placement.num_processes)
+    return on_gpus, on_host
+
+
+def _without_pools(
+    config: RunConfig, sizes: Mapping[str, ModelSize], *, share_one: bool
+) -> tuple[dict[str, Memory], Memory]:
+    """Return what is on each GPU, where every process has its own or all share the only one, and on the host."""
+    on_gpus: dict[str, Memory] = {}
+    on_host = Memory()
+    for placement in layout(config):
+        each = memory_of_process(placement, config, sizes, on_gpu=True)
+        on_host += offloaded_memory_of_process(placement, config, sizes).times(placement.num_processes)
+        if share_one:
+            device = "the GPU of this machine"
+            on_gpus[device] = on_gpus.get(device, Memory()) + each.times(placement.num_processes)
+        else:
+            on_gpus[f"each GPU of `{placement.role}`"] = each
+    return on_gpus, on_host
 
 
 def read_size(path: str) -> ModelSize | None:

@@ -51,7 +51,7 @@ class Memory:
     kv_cache: float = 0.0
     """Of a size that the config gives."""
     checkpoint: float = 0.0
-    """Without a GPU: the copy that is written while training goes on."""
+    """Where the processor's memory holds what is trained: the copy that is written while training goes on."""
     kv_cache_at_most: float = 0.0
     """Of the embedded engine, which takes what its sequences need."""
     activations_at_most: float = 0.0
@@ -92,27 +92,52 @@ def memory_of_process(
         sizes: of the models, by the key that names each: `model.path`, and `critic.path` and `reward.model.path` where set.
         on_gpu: whether the device is a GPU.
     """
-    policy = sizes["model.path"]
-    critic = sizes.get("critic.path", policy)
-    total = Memory()
-    for component in placement.components:
-        if component == "actor":
-            total += _trained(policy, placement.num_processes, on_gpu=on_gpu)
-            total += Memory(activations_at_most=_activations(policy, config, on_gpu=on_gpu))
-        elif component == "critic":
-            total += _trained(critic, placement.num_processes, on_gpu=on_gpu)
-        elif component == "ref":
-            total += Memory(weights=_MASTER_BYTES * policy.num_weights / placement.num_processes)
-        elif component == "reward":
-            total += Memory(weights=_MASTER_BYTES * sizes["reward.model.path"].num_weights / placement.num_processes)
-        else:
-            total += _engine(policy, config, on_gpu=on_gpu)
+    policy, total = sizes["model.path"], Memory()
+    if not (on_gpu and config.actor.cpu_offload):
+        total += _models(placement, config, sizes, copied_for_checkpoints=not on_gpu)
+    if "actor" in placement.components:
+        total += Memory(activations_at_most=_activations(policy, config, on_gpu=on_gpu))
+    if "rollout" in placement.components:
+        total += _engine(policy, config, on_gpu=on_gpu)
     return total
 
 
-def _trained(size: ModelSize, num_ranks: int, *, on_gpu: bool) -> Memory:
-    shard = _MASTER_BYTES * size.num_weights / num_ranks
-    return Memory(weights=shard, gradients=shard, optimiser=2 * shard, checkpoint=0.0 if on_gpu else 3 * shard)
+def offloaded_memory_of_process(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
+    """Return what each process of a role that has a GPU keeps in the memory of the host (`actor.cpu_offload`)."""
+    return _models(placement, config, sizes, copied_for_checkpoints=True) if config.actor.cpu_offload else Memory()
+
+
+def _models(
+    placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize], *, copied_for_checkpoints: bool
+) -> Memory:
+    """Return this process's part of the models that it trains or asks."""
+    policy, total = sizes["model.path"], Memory()
+    for component in placement.components:
+        if component == "actor":
+            factors = factor_weights(policy, config.actor.lora.rank)
+            total += _trained(policy.num_weights, factors or policy.num_weights, copied=copied_for_checkpoints)
+        elif component == "critic":
+            critic = sizes.get("critic.path", policy).num_weights
+            total += _trained(critic, critic, copied=copied_for_checkpoints)
+        elif component == "ref":
+            total += Memory(weights=_MASTER_BYTES * policy.num_weights)
+        elif component == "reward":
+            total += Memory(weights=_MASTER_BYTES * sizes["reward.model.path"].num_weights)
+    return total.times(1 / (config.actor.shard_size or placement.num_processes))
+
+
+def _trained(num_weights: int, num_trained: int, *, copied: bool) -> Memory:
+    each = _MASTER_BYTES * num_trained
+    return Memory(
+        weights=_MASTER_BYTES * num_weights, gradients=each, optimiser=2 * each, checkpoint=3 * each if copied else 0.0
+    )
+
+
+def factor_weights(size: ModelSize, rank: int) -> int:
+    """Return the numbers in LoRA's factors beside all linear layers of the decoder, of which a config may choose some."""
+    width = size.width
+    attention = 2 * (width + size.heads_width) + 2 * (width + size.kv_width)
+    return rank * size.num_layers * (attention + 3 * (width + size.inner_width))
 
 
 def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
@@ -131,13 +156,15 @@ def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
 
 def _activations(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> float:
     """Return what the largest forward pass keeps for its backward pass, without the weights."""
-    rollout = config.rollout
+    rollout, actor = config.rollout, config.actor
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     in_a_step = rollout.prompts_per_step * rollout.samples_per_prompt * longest
-    tokens = max(longest, min(config.actor.max_tokens_per_micro_batch, in_a_step))
+    tokens = max(longest, min(actor.max_tokens_per_micro_batch, in_a_step)) / actor.sequence_parallel_size
     logits = min(_CHUNK_LOGITS[on_gpu], tokens * size.vocabulary)
-    each = DTYPE_BYTES[config.model.dtype]
-    return tokens * size.num_layers * kept_per_token(size) * each + _LOGIT_ARRAYS * logits * 4
+    kept = size.num_layers * kept_per_token(size)
+    if actor.activation_checkpointing:
+        kept = size.num_layers * size.width + kept_per_token(size)  # the input of each layer, and one layer again
+    return tokens * kept * DTYPE_BYTES[config.model.dtype] + _LOGIT_ARRAYS * logits * 4
 
 
 def kept_per_token(size: ModelSize) -> int:

@@ -5,13 +5,23 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from training_cases import make_policy
-from transformers import Qwen3Config
+from transformers import AutoModelForCausalLM, Qwen3Config
 
+from agentrl.config.algorithm_schema import LoraSection
 from agentrl.config.layout import Placement
-from agentrl.config.schema import ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.batch import TokenisedExample, pack_tokens
-from agentrl.training.memory_estimate import GIB, Memory, ModelSize, kept_per_token, memory_of_process
+from agentrl.training.memory_estimate import (
+    GIB,
+    Memory,
+    ModelSize,
+    factor_weights,
+    kept_per_token,
+    memory_of_process,
+    offloaded_memory_of_process,
+)
 from agentrl.training.model import load_model
 from agentrl.training.scoring import scored_states
 
@@ -25,12 +35,36 @@ EIGHT_BILLION = ModelSize(
     inner_width=12_288,
 )
 SIZES = {"model.path": EIGHT_BILLION}
+SMALL_SIZE = ModelSize(
+    num_weights=0, vocabulary=48, num_layers=1, width=64, heads_width=128, kv_width=64, inner_width=160
+)
 
 
-def memory(role: str, *, num_processes: int = 1, on_gpu: bool = True, **rollout: Any) -> Memory:
+def small(num_layers: int) -> Qwen3Config:
+    """Of `SMALL_SIZE`, but for the number of layers."""
+    return Qwen3Config(
+        vocab_size=48,
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=256,
+    )
+
+
+def config_of(actor: ActorSection | None = None, **rollout: Any) -> RunConfig:
+    model = ModelSection(path="x", dtype="bfloat16")
+    return RunConfig(model=model, actor=actor or ActorSection(), rollout=RolloutSection(**rollout))
+
+
+def memory(
+    role: str, *, num_processes: int = 1, on_gpu: bool = True, actor: ActorSection | None = None, **rollout: Any
+) -> Memory:
     """Of one process of a role; `rollout` are keys of that section."""
-    config = RunConfig(model=ModelSection(path="x", dtype="bfloat16"), rollout=RolloutSection(**rollout))
-    return memory_of_process(Placement(role=role, num_processes=num_processes), config, SIZES, on_gpu=on_gpu)
+    placement = Placement(role=role, num_processes=num_processes)
+    return memory_of_process(placement, config_of(actor, **rollout), SIZES, on_gpu=on_gpu)
 
 
 def test_an_actor_keeps_16_bytes_per_weight_over_its_ranks_and_a_reference_4():
@@ -45,6 +79,35 @@ def test_an_actor_keeps_16_bytes_per_weight_over_its_ranks_and_a_reference_4():
 
 def test_a_checkpoint_is_copied_first_where_the_processors_memory_is_all_there_is():
     assert memory("actor", num_processes=8, on_gpu=False).checkpoint == 12e9
+
+
+def test_ranks_that_hold_copies_of_shards_hold_more_each():
+    assert memory("actor", num_processes=8, actor=ActorSection(shard_size=2)).certain == 64e9
+
+
+def test_with_lora_only_the_factors_have_gradients_and_moments():
+    actor = memory("actor", num_processes=8, actor=ActorSection(lora=LoraSection(rank=16)))
+    per_layer = 2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 12_288)
+    assert factor_weights(EIGHT_BILLION, 16) == 16 * 36 * per_layer
+    assert actor.weights == 4e9
+    assert actor.optimiser == 2 * actor.gradients == 2 * 4 * factor_weights(EIGHT_BILLION, 16) / 8
+
+
+def test_factors_are_as_many_as_peft_makes(tmp_path: Path):
+    path = make_policy(tmp_path, small(1))
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(path), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    assert factor_weights(SMALL_SIZE, 4) == model.get_nb_trainable_parameters()[0]
+
+
+def test_what_is_offloaded_is_in_the_memory_of_the_host():
+    offloaded = ActorSection(cpu_offload=True)
+    assert memory("actor_ref", num_processes=8, actor=offloaded).certain == 0
+    placement = Placement(role="actor_ref", num_processes=8)
+    on_host = offloaded_memory_of_process(placement, config_of(offloaded), SIZES)
+    assert on_host.certain == 20e9 + on_host.checkpoint == 32e9
+    assert offloaded_memory_of_process(placement, config_of(), SIZES) == Memory()
 
 
 def test_an_engine_has_a_copy_split_over_its_gpus_and_the_cache_that_it_is_given():
@@ -72,19 +135,20 @@ def test_activations_are_of_no_more_tokens_than_a_step_has():
     assert memory("actor", **few).activations_at_most == kept + logits
 
 
+def test_layers_that_are_computed_again_keep_only_their_inputs():
+    plain, again = (memory("actor", actor=ActorSection(activation_checkpointing=flag)) for flag in (False, True))
+    assert again.activations_at_most < 0.1 * plain.activations_at_most
+
+
+def test_ranks_that_share_a_row_keep_their_part_of_it():
+    one, two = (memory("actor", actor=ActorSection(sequence_parallel_size=size)) for size in (1, 2))
+    logits = 2 * 2**28 * 4
+    assert two.activations_at_most - logits == (one.activations_at_most - logits) / 2
+
+
 def test_a_layer_keeps_of_a_token_what_autograd_keeps(tmp_path: Path):
     def kept(num_layers: int) -> float:
-        settings = Qwen3Config(
-            vocab_size=48,
-            hidden_size=64,
-            intermediate_size=160,
-            num_hidden_layers=num_layers,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=32,
-            max_position_embeddings=256,
-        )
-        model = load_model(ModelSection(path=str(make_policy(tmp_path / str(num_layers), settings))))
+        model = load_model(ModelSection(path=str(make_policy(tmp_path / str(num_layers), small(num_layers)))))
         own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
         found: dict[int, torch.Tensor] = {}
 
@@ -98,10 +162,7 @@ def test_a_layer_keeps_of_a_token_what_autograd_keeps(tmp_path: Path):
             scored_states(model.get_decoder(), row.here)
         return sum(tensor.untyped_storage().nbytes() for tensor in found.values()) / 4 / 200
 
-    size = ModelSize(
-        num_weights=0, vocabulary=48, num_layers=1, width=64, heads_width=128, kv_width=64, inner_width=160
-    )
-    assert kept(3) - kept(2) == pytest.approx(kept_per_token(size), rel=0.02)
+    assert kept(3) - kept(2) == pytest.approx(kept_per_token(SMALL_SIZE), rel=0.02)
 
 
 def test_the_parts_of_processes_that_share_a_device_add_up():
