@@ -1,5 +1,6 @@
 """From source to something that runs: compilation in the jail, behind the cache."""
 
+import asyncio
 import hashlib
 import os
 from collections.abc import Mapping
@@ -102,7 +103,8 @@ class Compiler:
             collect_bytes=self._max_artifact_bytes,
         )
         header = rules.precompiled_header
-        compilation = await self._cache.get(_key(job), lambda: self._compile(job, source[rules.source], header))
+        key = await asyncio.to_thread(_key, job)  # of up to all that a request may hold
+        compilation = await self._cache.get(key, lambda: self._compile(job, source[rules.source], header))
         outcome = compilation.outcome
         if not compilation.is_lasting and outcome.ending is Ending.WALL_TIME:
             raise CompilerHeldUpError(

@@ -56,11 +56,11 @@ async def test_a_compiler_that_takes_too_long_is_a_compile_error(tmp_path: Path,
     endless = {"source": "a", "compile": [sys.executable, "-c", code], "artifact": "b", "run": ["./b"]}
     async with judge_in_process(tmp_path, isolation=isolation, languages={"endless": endless}) as judge:
         verdict = await judge.verdict(language="endless", code="", limits={"compile_time_s": 2})
-    if isolation == "D" and verdict.status == "internal_error":  # where nothing gives the slots their part of a core
-        assert "of CPU time in" in verdict.stderr
-    else:
-        assert verdict.status == "compile_error"
-        assert "killed at a limit" in verdict.stderr
+        while verdict.status == "internal_error":  # others had the cores, which says nothing of the source
+            assert "of CPU time in" in verdict.stderr
+            verdict = await judge.verdict(language="endless", code="", limits={"compile_time_s": 2})
+    assert verdict.status == "compile_error"
+    assert "killed at a limit" in verdict.stderr
 
 
 async def test_a_source_at_which_the_compiler_waits_for_ever_is_a_compile_error(fresh_judge: JudgeInProcess) -> None:
