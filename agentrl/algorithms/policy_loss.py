@@ -32,10 +32,20 @@ class PolicyLoss:
 
     loss_N: Tensor
     """Differentiable."""
-    clipped_N: Tensor
-    """bool: tokens whose gradient, or part of it, the clipping removed."""
     ratio_N: Tensor
     """Probability ratios, without gradient."""
+    clipped_low_N: Tensor
+    """bool: tokens whose gradient, or part of it, the lower bound of the range removed."""
+    clipped_high_N: Tensor
+    """The same of the upper bound; no token is clipped twice."""
+    clipped_dual_N: Tensor | None = None
+    """The same of the dual clip; None: there is none."""
+
+    @property
+    def clipped_N(self) -> Tensor:
+        """bool: tokens that any of the bounds clipped."""
+        clipped_N = self.clipped_low_N | self.clipped_high_N
+        return clipped_N if self.clipped_dual_N is None else clipped_N | self.clipped_dual_N
 
 
 class PolicyLossFunction(Protocol):
@@ -87,7 +97,12 @@ def cispo_loss(
     """Clip the weight of a token, not its gradient (CISPO, MiniMax-M1, arXiv:2506.13585 eq. 4 and 5)."""
     ratio_N = (logprobs_N - old_logprobs_N).exp().detach()
     weight_N = ratio_N.clamp(1.0 - clip.low, 1.0 + clip.high)
-    return PolicyLoss(loss_N=-weight_N * advantages_N * logprobs_N, clipped_N=weight_N != ratio_N, ratio_N=ratio_N)
+    return PolicyLoss(
+        loss_N=-weight_N * advantages_N * logprobs_N,
+        ratio_N=ratio_N,
+        clipped_low_N=weight_N > ratio_N,
+        clipped_high_N=weight_N < ratio_N,
+    )
 
 
 POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo_loss, "gspo": gspo_loss, "cispo": cispo_loss}
@@ -96,12 +111,20 @@ POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo_loss, "gspo": 
 
 def _clipped(ratio_N: Tensor, advantages_N: Tensor, clip: ClipRange) -> PolicyLoss:
     plain_N = -advantages_N * ratio_N
-    clipped_N = -advantages_N * ratio_N.clamp(1.0 - clip.low, 1.0 + clip.high)
+    bounded_N = ratio_N.clamp(1.0 - clip.low, 1.0 + clip.high)
+    clipped_N = -advantages_N * bounded_N
     loss_N = torch.maximum(plain_N, clipped_N)
     was_clipped_N = clipped_N > plain_N
+    was_stopped_N = None
     if clip.dual:
         # Dual-clip PPO, arXiv:1912.09729 eq. 5.
         most_N = torch.where(advantages_N < 0, -advantages_N * clip.dual, torch.inf)
-        was_clipped_N = was_clipped_N | (loss_N > most_N)
+        was_stopped_N = loss_N > most_N
         loss_N = torch.minimum(loss_N, most_N)
-    return PolicyLoss(loss_N=loss_N, clipped_N=was_clipped_N, ratio_N=ratio_N.detach())
+    return PolicyLoss(
+        loss_N=loss_N,
+        ratio_N=ratio_N.detach(),
+        clipped_low_N=was_clipped_N & (bounded_N > ratio_N),
+        clipped_high_N=was_clipped_N & (bounded_N < ratio_N),
+        clipped_dual_N=was_stopped_N,
+    )

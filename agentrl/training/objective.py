@@ -96,10 +96,14 @@ class Objective:
         mismatch = rollout_mismatch(old_logprobs_N, batch.rollout_logprobs_N)
         tally.add(
             clip_fraction=policy.clipped_N.sum(),
+            clip_fraction_low=policy.clipped_low_N.sum(),
+            clip_fraction_high=policy.clipped_high_N.sum(),
             entropy=scores.entropy_N.sum(),
             rollout_kl=mismatch.kl_sum,
             rollout_logprob_diff_mean=mismatch.abs_difference_sum,
         )
+        if policy.clipped_dual_N is not None:
+            tally.add(clip_fraction_dual=policy.clipped_dual_N.sum())
         # A rank may have nothing, and its extremes must not count then.
         ratio_max = policy.ratio_N.max() if len(policy.ratio_N) else policy.ratio_N.new_zeros(())
         ratio_min = policy.ratio_N.min() if len(policy.ratio_N) else policy.ratio_N.new_full((), math.inf)

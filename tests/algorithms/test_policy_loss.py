@@ -9,42 +9,50 @@ from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange, cispo_loss,
 CLIP = ClipRange(low=0.2, high=0.28)
 
 
-def one_token(ratio: float, advantage: float, clip: ClipRange = CLIP) -> tuple[float, float, int]:
-    """Loss, gradient with respect to the log-probability, and number of clipped tokens, for one token."""
+def one_token(ratio: float, advantage: float, clip: ClipRange = CLIP) -> tuple[float, float, str]:
+    """Loss, gradient with respect to the log-probability, and the bounds that clipped it, for one token."""
     logprobs = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
     zeros, advantages = torch.zeros(1, dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64)
     result = ppo_loss(logprobs, zeros, advantages, torch.tensor([0]), clip)
     result.loss_N.sum().backward()
     assert logprobs.grad is not None
-    return result.loss_N.item(), logprobs.grad.item(), int(result.clipped_N.sum().item())
+    bounds = {"low": result.clipped_low_N, "high": result.clipped_high_N, "dual": result.clipped_dual_N}
+    by = " ".join(bound for bound, clipped_N in bounds.items() if clipped_N is not None and clipped_N.item())
+    assert result.clipped_N.item() == bool(by)
+    return result.loss_N.item(), logprobs.grad.item(), by
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient", "clipped"),
+    ("ratio", "advantage", "loss", "gradient", "clipped_by"),
     [
-        (1.0, 2.0, -2.0, -2.0, 0),
-        (1.27, 1.0, -1.27, -1.27, 0),
-        (1.5, 1.0, -1.28, 0.0, 1),  # clip-higher
-        (0.5, 1.0, -0.5, -0.5, 0),  # a bad ratio with a good advantage may be raised
-        (1.5, -1.0, 1.5, 1.5, 0),
-        (0.5, -1.0, 0.8, 0.0, 1),
+        (1.0, 2.0, -2.0, -2.0, ""),
+        (1.27, 1.0, -1.27, -1.27, ""),
+        (1.5, 1.0, -1.28, 0.0, "high"),  # clip-higher
+        (0.5, 1.0, -0.5, -0.5, ""),  # a bad ratio with a good advantage may be raised
+        (1.5, -1.0, 1.5, 1.5, ""),
+        (0.5, -1.0, 0.8, 0.0, "low"),
     ],
 )
 def test_the_loss_of_one_token_is_the_closed_form(
-    ratio: float, advantage: float, loss: float, gradient: float, clipped: int
+    ratio: float, advantage: float, loss: float, gradient: float, clipped_by: str
 ):
-    assert one_token(ratio, advantage) == (pytest.approx(loss), pytest.approx(gradient), clipped)
+    assert one_token(ratio, advantage) == (pytest.approx(loss), pytest.approx(gradient), clipped_by)
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient", "clipped"),
-    [(2.9, -1.0, 2.9, 2.9, 0), (5.0, -1.0, 3.0, 0.0, 1), (5.0, 1.0, -1.28, 0.0, 1)],
+    ("ratio", "advantage", "loss", "gradient", "clipped_by"),
+    [
+        (2.9, -1.0, 2.9, 2.9, ""),
+        (5.0, -1.0, 3.0, 0.0, "dual"),
+        (5.0, 1.0, -1.28, 0.0, "high"),
+        (0.5, -1.0, 0.8, 0.0, "low"),
+    ],
 )
 def test_dual_clip_bounds_the_loss_of_bad_tokens_that_became_likely(
-    ratio: float, advantage: float, loss: float, gradient: float, clipped: int
+    ratio: float, advantage: float, loss: float, gradient: float, clipped_by: str
 ):
     clip = ClipRange(low=0.2, high=0.28, dual=3.0)
-    assert one_token(ratio, advantage, clip) == (pytest.approx(loss), pytest.approx(gradient), clipped)
+    assert one_token(ratio, advantage, clip) == (pytest.approx(loss), pytest.approx(gradient), clipped_by)
 
 
 def packed(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -68,12 +76,14 @@ def test_gspo_gives_all_tokens_of_a_trajectory_the_ratio_of_its_mean_log_ratio()
 
 def test_cispo_clips_the_weight_and_leaves_every_token_a_gradient():
     logprobs, old, advantages, trajectory = packed()
-    result = cispo_loss(logprobs, old, advantages, trajectory, ClipRange(low=1.0, high=0.1))
+    result = cispo_loss(logprobs, old, advantages, trajectory, ClipRange(low=0.4, high=0.1))
     (gradient,) = torch.autograd.grad(result.loss_N.sum(), logprobs)
     ratio = (logprobs - old).exp().detach()
-    torch.testing.assert_close(gradient, -advantages * ratio.clamp(max=1.1))
-    assert result.clipped_N.tolist() == (ratio > 1.1).tolist()
-    assert result.clipped_N.any()
+    torch.testing.assert_close(gradient, -advantages * ratio.clamp(min=0.6, max=1.1))
+    assert result.clipped_low_N.tolist() == (ratio < 0.6).tolist()
+    assert result.clipped_high_N.tolist() == (ratio > 1.1).tolist()
+    assert result.clipped_low_N.any()
+    assert result.clipped_high_N.any()
 
 
 @pytest.mark.parametrize("name", POLICY_LOSSES)

@@ -138,6 +138,15 @@ def test_several_mini_batches_compare_with_the_policy_before_the_first(
     assert sum(parts) <= metrics["actor/update_s"]
 
 
+def test_what_each_bound_clips_is_reported_and_adds_up(start: Start):
+    tight = AlgorithmSection(clip_ratio_low=0.01, clip_ratio_high=0.02, clip_ratio_dual=1.05)
+    metrics = update(start(algorithm=tight), groups_of(4), num_mini_batches=2)
+    parts = [metrics[f"actor/clip_fraction_{bound}"] for bound in ("low", "high", "dual")]
+    assert min(parts) > 0.0
+    assert sum(parts) == pytest.approx(metrics["actor/clip_fraction"])
+    assert "actor/clip_fraction_dual" not in update(start(), groups_of(1))
+
+
 def test_the_kl_term_pulls_towards_the_starting_policy(
     policy: ModelSection, start: Start, context: RoleContext, start_weights: dict[str, Tensor]
 ):
