@@ -36,10 +36,7 @@ class ResidentWeights:
         self._receiver.prepare(source)
         tensors = self._receiver.tensors(source)
         if source.lora is not None:
-            factors = [
-                (name, tensor.cpu().clone()) for name, tensor in tensors
-            ]  # views, and both of a weight are needed
-            tensors = merged_tensors(factors, source.lora) if self.are_whole else whole_model(factors, source.lora)
+            tensors = merged_tensors(tensors, source.lora) if self.are_whole else whole_model(tensors, source.lora)
         for name, tensor in tensors:
             if name in self._own:  # a folder may hold more than the model does
                 self._own[name].copy_(tensor)

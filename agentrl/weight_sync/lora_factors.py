@@ -31,18 +31,23 @@ def adapted_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int
 
 
 def merged_tensors(factors: Iterable[tuple[str, Tensor]], base: LoraBase) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights that are changed by factors, one at a time."""
-    folder, by_name = ModelFolder(base.folder), dict(factors)
+    """Yield the weights that are changed by factors, one at a time, on the CPU."""
+    folder, by_name = ModelFolder(base.folder), _kept(factors)
     for name in adapted_shapes({name: tuple(factor.shape) for name, factor in by_name.items()}):
         yield name, _merged(name, folder, by_name, base)
 
 
 def whole_model(factors: Iterable[tuple[str, Tensor]], base: LoraBase) -> Iterator[tuple[str, Tensor]]:
-    """Yield all weights of the model, for an engine that can only take all of them."""
-    folder, by_name = ModelFolder(base.folder), dict(factors)
+    """Yield all weights of the model, on the CPU, for an engine that can only take all of them."""
+    folder, by_name = ModelFolder(base.folder), _kept(factors)
     changed = adapted_shapes({name: tuple(factor.shape) for name, factor in by_name.items()})
     for name, weight in folder.items():
         yield name, _merged(name, folder, by_name, base).to(weight.dtype) if name in changed else weight
+
+
+def _kept(factors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Copy what may be views of a buffer that is written again, to where the files are read."""
+    return {name: factor.to("cpu", copy=True) for name, factor in factors}
 
 
 def _merged(name: str, folder: ModelFolder, factors: Mapping[str, Tensor], base: LoraBase) -> Tensor:

@@ -1,5 +1,6 @@
 """Factors that arrive are added to the weights in the files of the model, and everything else stays as it is there."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ def test_the_product_is_added_to_the_weight_and_scaled(weights: dict[str, Tensor
     assert whole.keys() == weights.keys()
     assert torch.equal(whole["first.weight"], merged.bfloat16())
     assert torch.equal(whole["second.weight"], weights["second.weight"])
+
+
+def test_factors_may_be_views_of_a_buffer_that_is_written_again(weights: dict[str, Tensor], tmp_path: Path):
+    def coming() -> Iterator[tuple[str, Tensor]]:
+        buffer = torch.empty(8)
+        for name, factor in FACTORS.items():
+            yield name, buffer[: factor.numel()].view(factor.shape).copy_(factor)
+
+    base = LoraBase(folder=str(tmp_path), scale=0.5)
+    [(_, merged)], [(_, expected)] = merged_tensors(coming(), base), merged_tensors(FACTORS.items(), base)
+    assert torch.equal(merged, expected)
 
 
 def offered(**shapes: tuple[int, ...]) -> WeightSource:

@@ -1,14 +1,19 @@
 """Weight updates of a real vLLM. References: an engine started on the same weights, and the actor's own forward pass."""
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 import torch
 
+from agentrl.config.schema import ModelSection
 from agentrl.errors import EngineError
+from agentrl.training.model import export_model, load_model
 from agentrl.types import Completion
+from agentrl.weight_sync.base import LoraBase
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask, ask_greedily, until_generated
 from tests.engine.vllm_engine.cases import (
@@ -46,6 +51,31 @@ async def test_after_load_weights_the_engine_equals_a_fresh_one(
         torch.testing.assert_close(updated.logprobs, expected.logprobs, atol=1e-5, rtol=0)
         assert updated.version_spans == ((0, 7),)
     assert (await engine.stats()).policy_version == 7
+
+
+async def test_loras_factors_are_merged_into_the_weights_of_the_engine(
+    engine: "VllmEngine", base: str, publisher: SharedMemoryPublisher, tmp_path: Path
+) -> None:
+    """Only the factors are sent. The reference is transformers with the products in its weights; versions do not add up."""
+    draws = torch.Generator().manual_seed(4)
+    weights, factors = weights_of(base), {}
+    for name in [name for name in weights if name.endswith("proj.weight")]:
+        (outputs, inputs), module = weights[name].shape, name.removesuffix(".weight")
+        factors[f"{module}.lora_A"] = torch.randn(4, inputs, generator=draws) / inputs**0.5
+        factors[f"{module}.lora_B"] = 0.1 * torch.randn(outputs, 4, generator=draws)
+        weights[name] = weights[name] + 0.5 * factors[f"{module}.lora_B"] @ factors[f"{module}.lora_A"]
+    merged = str(tmp_path / "merged")
+    export_model(load_model(ModelSection(path=base)), weights, ModelSection(path=base), merged)
+    source = replace(publisher.publish(factors.items()), lora=LoraBase(folder=base, scale=0.5))
+    prompt = problems(1)[0]
+    before = await ask_greedily(engine, prompt, 80)
+    for version in (1, 2):
+        await engine.load_weights(source, version=version)
+    answer = await ask_greedily(engine, prompt, 80)
+    assert answer.token_ids == greedy(merged, prompt, 80) != before.token_ids
+    expected = actor_logprobs(merged, prompt, answer)
+    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
+    assert answer.version_spans == ((0, 2),)
 
 
 async def test_both_parts_of_a_completion_that_spans_an_update_are_stamped_and_exact(
