@@ -54,6 +54,7 @@ class ModelWorker:
         self._thread = ThreadPoolExecutor(1, "agentrl-model")
         self._store: Store | None = None
         self._sequence_parallel_size = config.actor.sequence_parallel_size
+        self._shares_gpu = config.cluster.colocated
 
     async def rendezvous(self) -> Rendezvous:
         """Return an address at which this process, as rank 0, can be met."""
@@ -116,7 +117,8 @@ class ModelWorker:
 
     async def score(self, component: str, method: str, *trajectories: Trajectory) -> list[Any]:
         """Call a method that gives one result per trajectory; return None, then the results, so that each can stay here."""
-        return [None, *await self._run(getattr(self._components[component], method), trajectories)]
+        scores = getattr(self._components[component], method)
+        return [None, *await self._run(self._leaving_room, scores, trajectories)]
 
     async def update(
         self, component: str, shard: "UpdateShard", input_names: Sequence[str], *values: Any
@@ -138,7 +140,17 @@ class ModelWorker:
             TokenInputs(**{name: column[i] for name, column in zip(input_names, columns, strict=True)})
             for i in range(count)
         ]
-        return await self._run(cast(Any, self._components[component]).update, shard, trajectories, inputs)
+        update = cast(Any, self._components[component]).update
+        return await self._run(self._leaving_room, update, shard, trajectories, inputs)
+
+    def _leaving_room(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, and then let others on this GPU, if there are any, have the memory that it no longer needs."""
+        result = function(*args)
+        if self._shares_gpu:
+            from agentrl.weight_sync.device_memory import give_back_cached_memory
+
+            give_back_cached_memory()
+        return result
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         try:
