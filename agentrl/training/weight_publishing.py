@@ -127,8 +127,9 @@ class WeightPublishing:
         }
 
     def _gathered(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._sharded().items():
-            yield name, _whole(tensor)
+        weights = self._sharded()
+        for name, (_, dtype) in self._forms(weights).items():
+            yield name, _whole(weights[name], dtype)
 
     def _offer(
         self, transport: Transport, forms: Mapping[str, Form], receivers: tuple[str, ...]
@@ -171,7 +172,7 @@ class _SharedShards:
             self._write_shards(weights, changed)
         else:
             for name in changed:
-                whole = _whole(weights[name])
+                whole = _whole(weights[name], forms[name][1])
                 if self._views:
                     self._views[name].copy_(whole)
         return None if self._publisher is None else self._publisher.announce(changed)
@@ -244,8 +245,13 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+def _whole(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return all of a tensor, in `dtype` where ranks send each other their parts: they send no more than is needed."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    if tensor.device_mesh.size() == 1:
+        return tensor.to_local()
+    return tensor.to(dtype).full_tensor()
 
 
 def _own_part(tensor: Tensor, *, is_first: bool) -> tuple[slice, ...] | None:
