@@ -9,6 +9,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,6 +93,7 @@ class Actor:
             from agentrl.training.lora import Adapters
 
             self._adapters = Adapters(opened, self._config.lora, self._source)
+            self._shape = replace(self._shape, is_frozen=True)
         shard_model(self._model, opened.files, parallel, self._config, dtype=self._dtype)
         if self._adapters is not None:
             self._adapters.reset(self._seed)

@@ -30,6 +30,8 @@ class ModelShape:
     num_layers: int
     heads_width: int
     """All query heads of a layer side by side."""
+    is_frozen: bool = False
+    """Whether the weights get no gradients, as beside LoRA's factors, which are too thin to count."""
 
     @property
     def cost(self) -> SequenceCost:
@@ -43,14 +45,17 @@ class ModelShape:
         # Pairs of a query and a key: half a square for each segment on itself, a rectangle for continuations on their prefix.
         pairs = sum(length**2 for length in layout.lengths) / 2
         pairs += sum((prefix.suffix_end - prefix.end) * (prefix.end - prefix.start) for prefix in layout.prefixes)
-        return 6.0 * weights + 12.0 * pairs * self.num_layers * self.heads_width
+        per_weight = 4.0 if self.is_frozen else 6.0  # a product forward, one for its input's gradient, one for its own
+        return per_weight * weights + 12.0 * pairs * self.num_layers * self.heads_width
 
 
 @cache
 def measured_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Return the operations per second of a large matrix product on this device, with its present threads; best of a few."""
     side = _SIDE_ON_GPU if device.type == "cuda" else _SIDE_ON_CPU
-    left, right = (torch.full((side, side), 0.5, device=device, dtype=dtype) for _ in range(2))
+    # Random, since a GPU is faster with numbers that are all the same; drawn apart from what training draws.
+    draws = torch.Generator(device).manual_seed(0)
+    left, right = (torch.randn(side, side, generator=draws, device=device).to(dtype) for _ in range(2))
     best_s = float("inf")
     for _ in range(_NUM_PRODUCTS):
         wait_for(device)

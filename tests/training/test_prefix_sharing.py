@@ -186,6 +186,8 @@ def test_operations_are_those_of_the_closed_form_and_a_shared_prefix_is_counted_
     num_scored = sum(sum(example.response_mask) for example in examples)
     head = 6 * 100 * num_scored
     assert shape.flops(apart) == 6 * 1000 * 100 + head + 12 * 3 * 8 * (2 * 50**2 / 2)
+    frozen = dataclasses.replace(shape, is_frozen=True)
+    assert shape.flops(apart) - frozen.flops(apart) == (6 - 4) * (1000 * 100 + 100 * num_scored)
     assert shape.flops(shared) == 6 * 1000 * 60 + head + 12 * 3 * 8 * (40**2 / 2 + 2 * 10**2 / 2 + 20 * 40)
     assert shape.cost.quadratic_length == 1000 / (3 * 8)
 
