@@ -1,13 +1,15 @@
 """Variable-length FlashAttention on GPUs: the parts of a packed row, each in one call of PyTorch's own kernel.
 
-PyTorch brings FlashAttention 2; where FlashAttention 3 or 4 is installed, `torch.nn.attention.activate_flash_attention_impl`
-puts it behind the same operator. Written against PyTorch 2.11 to 2.13; untested on a GPU so far.
+PyTorch brings FlashAttention 2; where FlashAttention 3 is installed, it takes the place behind the same operator. Written
+against PyTorch 2.11 to 2.13; untested on a GPU so far.
 
 Letters in shapes: T packed tokens, Q queries of a call, H heads, D head size.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -64,6 +66,10 @@ def varlen_parts(layout: RowLayout) -> list[Part]:
 class VarlenKernel:
     """The kernel for `[Q, H, D]` in half precision; `part`'s tokens are those of `varlen_parts`."""
 
+    def __init__(self) -> None:
+        """Take the best that is installed."""
+        _use_flash_attention_3()
+
     def forward(
         self, part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float | None, /
     ) -> tuple[Tensor, Tensor]:
@@ -115,6 +121,15 @@ class VarlenKernel:
             torch.empty(0, device=query.device),
             scale=scale,
         )
+
+
+@cache
+def _use_flash_attention_3() -> None:
+    """Put FlashAttention 3 behind PyTorch's operators if it is installed; it is for GPUs of compute capability 9 alone."""
+    if importlib.util.find_spec("flash_attn_interface") and torch.cuda.get_device_capability()[0] == 9:
+        from torch.nn.attention import activate_flash_attention_impl  # PyTorch has not had it for long
+
+        activate_flash_attention_impl("FA3")
 
 
 def _sequences(part: Part) -> tuple[_Segments, _Segments]:
