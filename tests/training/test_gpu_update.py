@@ -29,7 +29,7 @@ from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
 from agentrl.weight_sync.shared_memory import read_tensors
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+ON_GPU = torch.cuda.is_available()
 
 ACTOR: Any = SimpleNamespace(
     num_threads_per_worker=1,
@@ -60,6 +60,8 @@ def algorithm(kl_coefficient: float) -> Any:
         clip_ratio_high=0.28,
         clip_ratio_dual=0.0,
         kl_coefficient=kl_coefficient,
+        kl_in_reward=False,
+        kl_target=0.0,
         kl_estimator="k3",
         entropy_coefficient=0.0,
         rollout_correction=SimpleNamespace(method="none"),
@@ -102,6 +104,15 @@ def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tup
     return metrics, weights
 
 
+@pytest.mark.skipif(ON_GPU, reason="the tests below make the same update")
+def test_an_update_reads_no_setting_that_is_missing_here(tmp_path: Path):
+    """Where most tests run there is no GPU, and nobody would see that the others of this file had fallen behind."""
+    metrics, _ = update_once(make_policy(tmp_path), "float32", kl_coefficient=0.1)
+    assert math.isfinite(metrics["actor/kl_reference"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not ON_GPU, reason="no CUDA device")
 def test_one_bfloat16_update_runs_and_stays_near_float32(tmp_path: Path):
     folder = make_policy(tmp_path)
     start = dict(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).named_parameters())
@@ -116,11 +127,15 @@ def test_one_bfloat16_update_runs_and_stays_near_float32(tmp_path: Path):
         assert not torch.equal(tensor, start[name].bfloat16()), f"{name} did not move"
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not ON_GPU, reason="no CUDA device")
 def test_the_kl_term_works_with_a_reference_on_the_same_gpu(tmp_path: Path):
     metrics, _ = update_once(make_policy(tmp_path), "bfloat16", kl_coefficient=0.1)
     assert math.isfinite(metrics["actor/kl_reference"])
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not ON_GPU, reason="no CUDA device")
 def test_packed_attention_on_the_gpu_is_that_of_the_cpu(tmp_path: Path):
     model = load_model(model_at(make_policy(tmp_path), "float32"))
     draws = random.Random(0)
