@@ -15,12 +15,11 @@ import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
 
-from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
 from agentrl.engine.batch_scheduler import BatchScheduler, Request
 from agentrl.engine.language_model import LanguageModel
@@ -28,6 +27,9 @@ from agentrl.engine.request_check import check_request
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import ModelSection, RolloutSection
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,7 +41,7 @@ class TransformersEngine:
     The cache has `rollout.max_concurrent_trajectories` rows of `max_prompt_tokens + max_response_tokens` tokens.
     """
 
-    def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
+    def __init__(self, model: "ModelSection", rollout: "RolloutSection") -> None:
         self._section, self._rollout = model, rollout
         num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
         # One thread: what else touches the model and the scheduler runs between two steps, in the order it was asked for.
@@ -73,9 +75,8 @@ class TransformersEngine:
         limits = {"max_tokens": scheduler.max_tokens, "vocabulary_size": model.config.vocab_size}
         check_request(token_ids, params, request_id, self._open, **limits)
         max_tokens = min(params.max_tokens, scheduler.max_tokens - len(token_ids))
-        seed = (
-            secrets.randbits(63) if params.seed is None else params.seed % 2**63
-        )  # any int is one, torch takes 64 bits
+        # Any int is a seed, and torch takes 64 bits.
+        seed = secrets.randbits(63) if params.seed is None else params.seed % 2**63
         self._open[request_id] = request = Request(
             request_id=request_id,
             prompt_ids=np.asarray(token_ids, dtype=np.int32),

@@ -1,4 +1,4 @@
-"""One update on a GPU: utilisation, shared prefixes, and the memory of a large vocabulary.
+"""One update on a GPU, and its engines: utilisation, shared prefixes, the memory of a large vocabulary, weight sync, sleep.
 
     python -m benchmarks.training.gpu [--size 1.5b] [--tokens 8192] [--trajectories 8] [--rounds 3]
     python -m benchmarks.training.gpu --tiny    # the same code in seconds, also where there is no GPU
@@ -11,122 +11,33 @@ bfloat16 (`--tiny`: float32 on a CPU). Each section runs one round that is not c
 - shared prefix: groups of 16 with prompts of four times the length of the responses, the prompt once per group or in each
   trajectory. Gradients are compared by their norm.
 - vocabulary: log-probabilities and loss in chunks, beside all logits at once.
+- weight sync: by CUDA IPC into an engine of another process, from the call of the actor until the last weight is there, beside
+  a copy of as many bytes on the device. The first sync is checked by checksums. Where there is no GPU, the same calls by
+  broadcast over gloo.
+- sleep: what the embedded engine holds awake, asleep with its weights on the host, and asleep without weights; that it then
+  samples as before. Where there is no GPU, the same calls, which free nothing that is measured.
 """
 
 import argparse
-import math
 import random
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen3Config
 
 from agentrl.training.balance import Packing
 from agentrl.training.batch import MicroBatch, pack_trajectories
-from agentrl.training.model import decoder_layers, load_model, shape_of
+from agentrl.training.model import shape_of
 from agentrl.training.model_flops import measured_peak_flops
 from agentrl.training.optimiser import apply_gradients, build_adamw
-from agentrl.training.parallel import Parallel, ParallelContext, open_store
-from agentrl.training.scoring import score_tokens
 from agentrl.training.vocabulary import vocabulary_scores
 from agentrl.types import Trajectory
+from benchmarks.training.gpu_bench import SIZES, Bench, open_bench
+from benchmarks.training.gpu_engines import measure_sleep, measure_sync
 from benchmarks.training.vocabulary import plain_scores
-from benchmarks.training.workload import VOCABULARY, make_groups
-
-GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """What a model is built from."""
-
-    width: int
-    inner: int
-    layers: int
-    heads: int
-    key_heads: int
-    head_dim: int
-    vocabulary: int
-
-
-SIZES = {
-    "tiny": Size(width=64, inner=128, layers=2, heads=4, key_heads=2, head_dim=16, vocabulary=VOCABULARY),
-    "0.5b": Size(width=896, inner=4864, layers=24, heads=14, key_heads=2, head_dim=64, vocabulary=151936),
-    "1.5b": Size(width=1536, inner=8960, layers=28, heads=12, key_heads=2, head_dim=128, vocabulary=151936),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """The model and where it is."""
-
-    parallel: Parallel
-    model: nn.Module
-    dtype: torch.dtype
-    size: Size
-
-    def gradient_of(self, batches: Sequence[MicroBatch]) -> None:
-        """Add the gradient of a policy loss over all rows."""
-        num_scored = sum(len(batch.advantages_N) for batch in batches)
-        for batch in batches:
-            here = batch.to(self.parallel.device, self.parallel.sequence)
-            logprobs_N = score_tokens(self.model, here.tokens, temperature=1.0).logprobs_N
-            ratio_N = torch.exp(logprobs_N - logprobs_N.detach())
-            (-(ratio_N * here.advantages_N).sum() / num_scored).backward()
-
-    def seconds(self, work: Callable[[], Any], rounds: int) -> tuple[float, float]:
-        """Return the median time of `work`, and the most GiB allocated meanwhile (NaN without a GPU)."""
-        times = []
-        self._wait()
-        if self._on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        for _ in range(rounds + 1):
-            started = time.perf_counter()
-            work()
-            self._wait()
-            times.append(time.perf_counter() - started)
-        return statistics.median(times[1:]), torch.cuda.max_memory_allocated() / GIB if self._on_gpu else math.nan
-
-    @property
-    def _on_gpu(self) -> bool:
-        return self.parallel.device.type == "cuda"
-
-    def _wait(self) -> None:
-        if self._on_gpu:
-            torch.cuda.synchronize()
-
-
-def open_bench(size: Size) -> Bench:
-    """Build the model on the device, without weights from anywhere, and shard it."""
-    store = open_store("127.0.0.1")
-    here = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
-    parallel = Parallel(here)
-    dtype = torch.bfloat16 if parallel.device.type == "cuda" else torch.float32
-    config = Qwen3Config(
-        vocab_size=size.vocabulary,
-        hidden_size=size.width,
-        intermediate_size=size.inner,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.key_heads,
-        head_dim=size.head_dim,
-        max_position_embeddings=65536,
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder, parallel.device:
-        config.save_pretrained(folder)
-        section: Any = SimpleNamespace(path=folder, dtype=str(dtype).removeprefix("torch."))
-        model = load_model(section, initial_weights="random")
-    parallel.shard(model, decoder_layers(model), dtype=dtype)
-    return Bench(parallel=parallel, model=model, dtype=dtype, size=size)
+from benchmarks.training.workload import make_groups
 
 
 def recorded(prompts: list[int], responses: list[list[int]]) -> list[Trajectory]:
@@ -224,16 +135,19 @@ def main(words: Sequence[str] | None = None) -> None:
     if not given.tiny and not torch.cuda.is_available():
         parser.error("there is no CUDA device; `--tiny` runs the same code on the CPU")
     tokens, size = (128, "tiny") if given.tiny else (given.tokens, given.size)
-    bench = open_bench(SIZES[size])
-    try:
-        device = bench.parallel.device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-        print(f"{name}, torch {torch.__version__}, {size}, {bench.dtype}", flush=True)
-        measure_update(bench, tokens=tokens, trajectories=given.trajectories, rounds=given.rounds)
-        measure_prefix_sharing(bench, response=tokens // 16, rounds=given.rounds)
-        measure_vocabulary(bench, tokens=tokens, rounds=given.rounds)
-    finally:
-        bench.parallel.close()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = open_bench(SIZES[size], folder)
+        try:
+            device = bench.parallel.device
+            name = torch.cuda.get_device_name(device) if bench.on_gpu else "CPU"
+            print(f"{name}, torch {torch.__version__}, {size}, {bench.dtype}", flush=True)
+            measure_update(bench, tokens=tokens, trajectories=given.trajectories, rounds=given.rounds)
+            measure_prefix_sharing(bench, response=tokens // 16, rounds=given.rounds)
+            measure_vocabulary(bench, tokens=tokens, rounds=given.rounds)
+            measure_sync(bench, rounds=given.rounds)
+            measure_sleep(bench, tokens=tokens // 4)
+        finally:
+            bench.parallel.close()
 
 
 if __name__ == "__main__":
