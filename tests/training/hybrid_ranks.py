@@ -1,17 +1,19 @@
 """What the four processes of `test_hybrid_sharding` run. With one rank it is the reference for itself."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from training_cases import step_groups
 from two_ranks import context_at
 
 from agentrl.config.algorithm_schema import LoraSection
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
-from agentrl.training.parallel import Parallel
+from agentrl.training.parallel import Parallel, local_part, named_weights
 from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
@@ -24,25 +26,56 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def update_once(parallel: Parallel, policy: str, case: str) -> tuple[float, dict[str, Tensor] | None]:
-    """Make an update; return the norm of its gradient, and on the first rank the weights, or factors, behind it."""
+@dataclass
+class UpdateResult:
+    grad_norm: float
+    gradients: dict[str, Tensor]
+    """Of each weight, or factor, whole."""
+    weights: dict[str, Tensor]
+    """Behind the update, as the ranks hold them together."""
+    published: dict[str, Tensor] | None
+    """The same by shared memory; None on every rank but the first."""
+
+
+def update_once(parallel: Parallel, policy: str, case: str) -> UpdateResult:
+    """Make an update."""
     settings = dict(CASES[case])
     if parallel.world_size == 1:
         settings |= {"shard_size": 0, "cpu_offload": False}
     config = RunConfig(
         model=ModelSection(path=policy),
-        actor=ActorSection(num_threads_per_worker=1, learning_rate=0.01, warmup_steps=0, **settings),
+        actor=ActorSection(num_threads_per_worker=1, warmup_steps=0, max_grad_norm=1e9, **settings),
         rollout=RolloutSection(max_response_tokens=64),
     )
     actor = Actor(config, "actor")
     actor.setup(RoleContext(parallel=parallel))
+    fill_factors(actor)
     shares = plan_update(step_groups(), step=1, num_ranks=parallel.world_size, num_mini_batches=1)
     shard, refs = shares[parallel.rank]
     metrics = actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs))
+    trained = {name: weight for name, weight in actor._model.named_parameters() if weight.requires_grad}
+    # After one update AdamW's mean of the gradients is this share of the only one.
+    share = 1 - config.actor.adam_beta1
+    gradients = {name: whole(actor._optimiser.state[weight]["exp_avg"]) / share for name, weight in trained.items()}
     source = actor.publish_weights()
-    weights = None if source is None else {name: tensor.clone() for name, tensor in read_tensors(source)}
+    published = None if source is None else {name: tensor.clone() for name, tensor in read_tensors(source)}
+    sent = named_weights(actor._model) if actor._adapters is None else actor._adapters.factors()
+    weights = {name: whole(weight.detach()) for name, weight in sent}
     actor.close()
-    return metrics["actor/grad_norm"], weights
+    return UpdateResult(grad_norm=metrics["actor/grad_norm"], gradients=gradients, weights=weights, published=published)
+
+
+@torch.no_grad()
+def fill_factors(actor: Actor) -> None:
+    """Make LoRA's products other than 0, where only one factor of each would have a gradient."""
+    draws = torch.Generator().manual_seed(1)
+    for _, factor in [] if actor._adapters is None else actor._adapters.factors():
+        local, index = local_part(factor)
+        local.copy_(0.1 * torch.randn(factor.shape, generator=draws)[index])
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:

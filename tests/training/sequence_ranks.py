@@ -15,7 +15,7 @@ from two_ranks import context_at
 from agentrl.config.schema import ModelSection
 from agentrl.training.balance import Packing
 from agentrl.training.batch import empty_micro_batch, fill_up, pack_tokens, pack_trajectories
-from agentrl.training.model import decoder_layers, load_model
+from agentrl.training.model import decoder_layers, load_model, recompute_activations
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring import score_tokens
 from agentrl.training.sharding import plan_update
@@ -32,6 +32,7 @@ class SplitCase:
     port: int
     share_prefixes: bool = True
     max_tokens: int = 90
+    activation_checkpointing: bool = False
 
 
 def run_process(process: int, cases: Sequence[SplitCase], folder: str) -> None:
@@ -52,7 +53,7 @@ def run_process(process: int, cases: Sequence[SplitCase], folder: str) -> None:
 
 def gradients_of(parallel: Parallel, case: SplitCase) -> dict[str, Tensor]:
     """Return the gradient of one update, whole, by the steps that the actor takes."""
-    model = sharded_model(parallel, case.policy)
+    model = sharded_model(parallel, case.policy, activation_checkpointing=case.activation_checkpointing)
     shares = plan_update(step_groups(), step=1, num_ranks=parallel.num_shares, num_mini_batches=1)
     shard, refs = shares[parallel.rank // case.sequence_parallel_size]
     advantages = [advantage_of(item.group, item.member) for item in shard.items]
@@ -88,8 +89,10 @@ def bytes_saved_for_the_backward_pass(parallel: Parallel, policy: str) -> int:
     return sum(kept.values())
 
 
-def sharded_model(parallel: Parallel, policy: str) -> nn.Module:
+def sharded_model(parallel: Parallel, policy: str, *, activation_checkpointing: bool = False) -> nn.Module:
     """Return the policy in float32 on all ranks."""
     model = load_model(ModelSection(path=policy))
+    if activation_checkpointing:
+        recompute_activations(model)
     parallel.shard(model, decoder_layers(model), dtype=torch.float32)
     return model

@@ -98,12 +98,15 @@ def test_sharing_prefixes_computes_fewer_tokens_and_makes_the_same_update(policy
 
 
 SPLITS = {
+    "rows of their own on two ranks": ((0, 1), 1, {}),
+    "rows of their own on four ranks": ((0, 1, 2, 3), 1, {"max_tokens": 10_000}),
     "a row on two ranks": ((0, 1), 2, {}),
     "few key heads": ((2, 3), 2, {"num_key_value_heads": 1}),
     "two rows on two ranks each": ((0, 1, 2, 3), 2, {}),
     "a row on four ranks": ((0, 1, 2, 3), 4, {}),
     "without shared prefixes": ((0, 1), 2, {"share_prefixes": False, "max_tokens": 10_000}),
     "a trajectory in each row": ((2, 3), 2, {"max_tokens": 1}),
+    "activations computed again": ((0, 1), 2, {"activation_checkpointing": True}),
 }
 """Processes, ranks per row, and what else is different."""
 
