@@ -7,7 +7,8 @@ Written after torch's `torch.multiprocessing.reductions`; it has not run on a GP
 """
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from agentrl.weight_sync.tensor_bytes import size_of, split_into_buckets, view_o
 _NUM_BUFFERS = 2
 """One is filled while the other is read."""
 _UNCHECKED = b"-"
+DEVICE_ARGUMENT = 6
+"""Where `rebuild_cuda_tensor` of torch takes the number of the GPU."""
 
 
 class CudaIpcSender:
@@ -118,7 +121,7 @@ class CudaIpcReceiver:
         meeting.tell("arrival", gpu.encode())
         handles = pickle.loads(meeting.hear(f"buffers for {me}", [gpu])[gpu])
         if handles:
-            self._buffers = [rebuild(*arguments) for rebuild, arguments in handles]
+            self._buffers = [rebuild(*on_device(arguments, self._device)) for rebuild, arguments in handles]
         for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
             told, octets = meeting.hear(f"filled {index}", [gpu])[gpu], self._buffers[index % _NUM_BUFFERS]
             if told != _UNCHECKED:
@@ -127,6 +130,12 @@ class CudaIpcReceiver:
                 yield spec.name, view_of(spec, octets)
             torch.cuda.synchronize(self._device)
             meeting.tell(f"took {index}")
+
+
+def on_device(arguments: Sequence[Any], device: torch.device) -> list[Any]:
+    """Return the arguments of `rebuild_cuda_tensor` with the number that this process knows the GPU by, not the sender's."""
+    number = torch.cuda.current_device() if device.index is None else device.index
+    return [*arguments[:DEVICE_ARGUMENT], number, *arguments[DEVICE_ARGUMENT + 1 :]]
 
 
 def _name_of(device: torch.device) -> str:
