@@ -251,7 +251,9 @@ def _whole(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         return tensor.detach()
     if tensor.device_mesh.size() == 1:
         return tensor.to_local()
-    return tensor.to(dtype).full_tensor()
+    converted = tensor.to(dtype)
+    assert isinstance(converted, DTensor)
+    return converted.full_tensor()
 
 
 def _own_part(tensor: Tensor, *, is_first: bool) -> tuple[slice, ...] | None:
