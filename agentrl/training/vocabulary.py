@@ -4,7 +4,9 @@ With logits x = W h / t, p = softmax(x) and log-probability l = x[target] - log 
 
     dl/dx = onehot(target) - p,    entropy H = -sum p log p,    dH/dx = -p (log p + H).
 
-The backward pass computes the logits of a chunk again: one more matrix product against four arrays of `[N, V]`.
+The backward pass computes the logits of a chunk again: one more matrix product against four arrays of `[N, V]`. The fused
+kernels that libraries have (PyTorch's `linear_cross_entropy` in chunks, Liger's) make the gradient in the forward pass, when
+nobody knows yet what each token will weigh, and give no entropy.
 
 Letters in shapes: N scored tokens, C tokens of a chunk, V vocabulary, W width of the decoder.
 """
@@ -15,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_MAX_LOGITS_ON_CPU = 2**24
-"""Logits that exist at once, 64 MiB of float32: a matrix product of 100 tokens is about as fast as a greater one."""
+_MAX_LOGITS_ON_CPU = 2**25
+"""Logits that exist at once, 128 MiB. With half as many (100 tokens at 150K) a matrix product takes a third longer."""
 _MAX_LOGITS_ON_GPU = 2**28
 """1 GiB in float32: each chunk adds to the gradient of the whole head, which takes memory bandwidth."""
 
@@ -54,14 +56,16 @@ class _VocabularyScores(torch.autograd.Function):
         log_sums_N, logprobs_N, entropy_N = (
             torch.empty(len(targets_N), dtype=torch.float32, device=hidden_NW.device) for _ in range(3)
         )
+        # All chunks in the same memory: on a CPU, to touch new pages takes longer than to compute with them.
+        first, second = (_scratch(hidden_NW, head_VW) for _ in range(2))
         for chunk in _chunks(hidden_NW, head_VW):
-            logits_CV = _logits(hidden_NW[chunk], head_VW, temperature)
+            logits_CV = _logits(hidden_NW[chunk], head_VW, temperature, out=first)
             chosen_C = logits_CV.gather(1, targets_N[chunk].unsqueeze(1)).squeeze(1)
             # Relative to the greatest, so that nothing overflows.
             greatest_C = logits_CV.amax(dim=-1)
-            powers_CV = logits_CV.sub_(greatest_C.unsqueeze(1)).exp()
+            powers_CV = torch.exp(logits_CV.sub_(greatest_C.unsqueeze(1)), out=second[: len(logits_CV)])
             sums_C = powers_CV.sum(dim=-1)
-            mean_C = torch.linalg.vecdot(powers_CV, logits_CV) / sums_C
+            mean_C = powers_CV.mul_(logits_CV).sum(dim=-1) / sums_C
             log_sums_N[chunk] = sums_C.log() + greatest_C
             logprobs_N[chunk] = chosen_C - log_sums_N[chunk]
             entropy_N[chunk] = sums_C.log() - mean_C
@@ -79,8 +83,10 @@ class _VocabularyScores(torch.autograd.Function):
         grad_hidden_NW = torch.empty_like(hidden_NW) if ctx.needs_input_grad[0] else None
         # Chunks add up, in float32 whatever the type of the computation.
         grad_head_VW = torch.zeros_like(head_VW, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        scratch = _scratch(hidden_NW, head_VW)
         for chunk in _chunks(hidden_NW, head_VW):
-            logprobs_CV = _logits(hidden_NW[chunk], head_VW, ctx.temperature).sub_(log_sums_N[chunk].unsqueeze(1))
+            logits_CV = _logits(hidden_NW[chunk], head_VW, ctx.temperature, out=scratch)
+            logprobs_CV = logits_CV.sub_(log_sums_N[chunk].unsqueeze(1))
             by_logits_CV = _by_logits(
                 logprobs_CV,
                 targets_N[chunk],
@@ -109,8 +115,19 @@ def _by_logits(
     return gradient_CV.scatter_add_(1, targets_C.unsqueeze(1), by_logprobs_C.unsqueeze(1))
 
 
-def _logits(hidden_CW: Tensor, head_VW: Tensor, temperature: float) -> Tensor:
-    logits_CV = (hidden_CW @ head_VW.T).float()
+def _scratch(hidden_NW: Tensor, head_VW: Tensor) -> Tensor:
+    """Return memory for the logits of a chunk, float32."""
+    size = min(len(hidden_NW), chunk_size(head_VW.shape[0], hidden_NW.device))
+    return torch.empty(size, head_VW.shape[0], dtype=torch.float32, device=hidden_NW.device)
+
+
+def _logits(hidden_CW: Tensor, head_VW: Tensor, temperature: float, *, out: Tensor) -> Tensor:
+    """Return `[C, V]`, float32, in the first rows of `out`."""
+    logits_CV = out[: len(hidden_CW)]
+    if head_VW.dtype == out.dtype:
+        torch.mm(hidden_CW, head_VW.T, out=logits_CV)
+    else:
+        logits_CV.copy_(hidden_CW @ head_VW.T)
     return logits_CV if temperature == 1.0 else logits_CV.div_(temperature)
 
 
