@@ -15,7 +15,7 @@ _MASTER_BYTES = 4
 """Weights, gradients and both moments of AdamW are float32, whatever the type of the computation."""
 _LOGIT_ARRAYS = 2
 """Arrays of a chunk of logits that exist at once in the backward pass."""
-_CHUNK_LOGITS = {True: 2**28, False: 2**24}
+_CHUNK_LOGITS = {True: 2**28, False: 2**25}
 """Logits that exist at once, with a GPU or without (`agentrl.training.vocabulary`)."""
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
