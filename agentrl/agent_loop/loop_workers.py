@@ -62,6 +62,9 @@ class LoopWorkers:
                 worker = self.all[turn % len(self.all)]
                 if worker not in self._dead:
                     return worker
+            for task in self._dead.values():
+                if task.done() and not task.cancelled() and (error := task.exception()):
+                    raise WorkerError(f"agent loop: waiting for a worker failed, which is a bug: {error!r}") from error
             if all(task.done() for task in self._dead.values()):
                 raise WorkerError(
                     f"agent loop: all {len(self.all)} workers died, and none came back in time (`cluster.max_wait_s`, "
@@ -97,6 +100,7 @@ class LoopWorkers:
         if worker not in self._dead:
             logger.warning("%r: dead; waiting until Ray has started it again", worker)
             self._dead[worker] = asyncio.create_task(self._await_return(worker))
+            self._dead[worker].add_done_callback(self._end_wait)
 
     async def aclose(self) -> None:
         """Wait for nobody any more."""
@@ -104,6 +108,12 @@ class LoopWorkers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end_wait(self, task: asyncio.Task[None]) -> None:
+        """Wake who waits, however the task has ended; a mistake of ours would otherwise keep them for ever."""
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("agent loop: waiting for a dead worker failed", exc_info=error)
+        self._changed.set()
 
     async def _await_return(self, worker: WorkerHandle) -> None:
         await self._clean_up(worker)  # first: what it asks for when it is back must not be taken for what it left
@@ -124,5 +134,3 @@ class LoopWorkers:
                 del self._dead[worker]
                 logger.info("%r: back", worker)
                 break
-        # Whoever waits looks only after this task has ended.
-        asyncio.get_running_loop().call_soon(self._changed.set)

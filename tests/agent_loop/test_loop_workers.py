@@ -100,6 +100,23 @@ def test_where_none_comes_back_everybody_is_told_where_to_look():
     played(story)
 
 
+def test_a_bug_in_the_wait_for_dead_workers_is_told_to_everybody_who_waits():
+    class BrokenWorker(FakeWorker):
+        async def start(self) -> None:
+            raise RuntimeError("what nobody expected")
+
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        fakes[0].__class__ = BrokenWorker
+        die(workers, fakes[0], 1)
+        die(workers, fakes[1], 1e6)
+        waiting = [asyncio.create_task(workers.next()) for _ in range(2)]
+        for task in waiting:
+            with pytest.raises(WorkerError, match=r"a bug: .*what nobody expected"):
+                await task
+
+    played(story)
+
+
 def test_what_a_worker_dies_over_is_asked_of_another_that_is_told_so():
     async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
         asked: list[tuple[Any, bool]] = []
