@@ -1,6 +1,6 @@
 """Runs in which one process is killed in the middle of a step, whatever it does there, and what became of them.
 
-    python -m benchmarks.rollout.kills [--runs 20] [--seed 0] [--json FILE]
+    python -m benchmarks.rollout.kills [--runs 20] [--seed 0] [--victims engine worker judge] [--json FILE]
 
 Each is a short run of the PPO demo: real judge, Ray, engines, and actor, critic and reward model in processes of their own.
 One process is killed with `kill -9` at a random moment of a step. The run must finish by itself, as accurate as one in which
@@ -218,8 +218,8 @@ def accuracy_faults(learnt: Learnt, undisturbed: Learnt) -> list[str]:
     return [f"accuracy {learnt.last:.3f}, and {undisturbed.last:.3f} where nobody died, with a bar of {bar:.3f}"]
 
 
-def soak(num_runs: int, *, seed: int) -> list[report.Row]:
-    """Play so many runs with one kill each, each kind of victim as often as the others, and return a row for each.
+def soak(num_runs: int, *, seed: int, victims: Sequence[Victim] = tuple(Victim)) -> list[report.Row]:
+    """Play so many runs with one kill each, each of `victims` as often as the others, and return a row for each.
 
     Raises:
         RuntimeError: the run in which nobody is killed has a fault, or learns nothing.
@@ -227,7 +227,7 @@ def soak(num_runs: int, *, seed: int) -> list[report.Row]:
     undisturbed = _undisturbed()
     rng, rows = random.Random(seed), []
     for number in range(num_runs):
-        victim = list(Victim)[number % len(Victim)]
+        victim = victims[number % len(victims)]
         kill = Kill(victim=victim, step=rng.randint(2, _NUM_STEPS - 1), moment=rng.random())
         num_engines, num_workers = rng.randint(1, 2), rng.randint(1, 2)
         folder = Path(tempfile.mkdtemp(prefix="k-"))
@@ -281,9 +281,10 @@ def main() -> int:
     parser = report.arguments(__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--victims", type=Victim, nargs="+", choices=list(Victim), default=list(Victim))
     options: argparse.Namespace = parser.parse_args()
     report.print_machine()
-    rows = soak(options.runs, seed=options.seed)
+    rows = soak(options.runs, seed=options.seed, victims=options.victims)
     report.print_table(f"{len(rows)} runs with one kill each", rows)
     report.write_json(options.json, {"runs": rows})
     return 1 if any(row["faults"] for row in rows) else 0
