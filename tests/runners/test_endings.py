@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.config.load import load_run_config
 from agentrl.data.prompts import PromptDataset
+from agentrl.runners.checkpoints import ROLLOUTS
 from agentrl.trajectories.store import read_trajectories
 from tests.runners.run_process import (
     SIGNALS,
@@ -79,30 +80,75 @@ def test_an_exception_in_a_worker_ends_the_run_with_its_reason_and_leaves_nothin
     assert "a bug in my reward" in output
 
 
-def kill_at(step: int, run_dir: Path, *arguments: str) -> None:
-    """Start a run and kill it as soon as `step` is done, and the checkpoint that was begun before counts."""
-    with running(run_dir, *arguments) as run:
+_HELD_REWARD = """
+import asyncio
+import json
+from pathlib import Path
+
+from agentrl.rewards.math_answer import MathAnswerReward
+
+
+class HeldReward(MathAnswerReward):
+    def __init__(self, config):
+        super().__init__({})
+        self._let_through = set(json.loads(Path(config["let_through"]).read_text()))
+
+    async def score(self, prompt, turns, *, deadline):
+        if prompt.prompt_id not in self._let_through:
+            await asyncio.Event().wait()
+        return await super().score(prompt, turns, deadline=deadline)
+"""
+"""Never scores any but the prompts that a file names: however slow or fast the machine, the run stands still behind them."""
+
+_PROMPTS_PER_STEP = 4
+"""Of `SMALL`."""
+
+
+def prompts_of_the_demo() -> PromptDataset:
+    data = load_run_config("configs/demo.yaml").config.data
+    return PromptDataset(
+        data.train_files, prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=1
+    )
+
+
+def let_through(file: Path, num_prompts: int) -> None:
+    file.write_text(json.dumps([prompt.prompt_id for prompt in prompts_of_the_demo().take(num_prompts)]))
+
+
+def kill_after(step: int, checkpoints: list[str], run_dir: Path, *arguments: str, config: str) -> None:
+    """Start a run that stands still after `step`, and kill it when the last of `checkpoints` counts; they are all it has."""
+    with running(run_dir, *arguments, config=config) as run:
         run.wait_for_step(step)
-        assert wait_until(
-            lambda: step < 3 or (run_dir / "checkpoints" / "step_000003" / "state.json").is_file(), timeout_s=120
-        )
+        for name in checkpoints:
+            assert wait_until((run_dir / "checkpoints" / name / "state.json").is_file, timeout_s=500), run.output()
         family = run.family()
         run.signal(signal.SIGKILL)
         run.process.wait()
     assert wait_until(lambda: not alive(family)), alive(family)
+    assert steps(run_dir)[-1] == step
+    assert [folder.name for folder in run_dir.glob("checkpoints/step_*")] == checkpoints
 
 
+@pytest.mark.timeout(1800)  # three runs, each with the time of the one run of the tests above
 @pytest.mark.parametrize("max_staleness", [0, 2])
 def test_kill_9_and_the_same_command_again_consume_each_prompt_once(tmp_path: Path, max_staleness: int):
     """Before the first checkpoint it starts over, after that it goes on from the last one."""
-    run_dir = tmp_path / "run"
+    run_dir, named = tmp_path / "run", tmp_path / "let_through.json"
+    (tmp_path / "held_reward.py").write_text(_HELD_REWARD)
+    (tmp_path / "run.yaml").write_text((Path("configs") / "demo.yaml").read_text())
+    config = str(tmp_path / "run.yaml")
     arguments = [*SMALL, "run.num_steps=6", "checkpoint.every_steps=3", "data.shuffle=true"]
-    arguments += [f"rollout.max_staleness={max_staleness}"]
-    kill_at(1, run_dir, *arguments)
-    assert not list(run_dir.glob("checkpoints/step_*"))
-    kill_at(4, run_dir, *arguments)
-    assert [folder.name for folder in run_dir.glob("checkpoints/step_*")] == ["step_000003"]
-    output = finish_run(run_dir, *arguments)
+    arguments += [f"rollout.max_staleness={max_staleness}", "reward.timeout_s=3600"]
+    arguments += ["reward.class_name=held_reward.HeldReward", f"reward.config.let_through={named}"]
+    let_through(named, 1 * _PROMPTS_PER_STEP)
+    kill_after(1, [], run_dir, *arguments, config=config)
+    let_through(named, 4 * _PROMPTS_PER_STEP)
+    kill_after(4, ["step_000003"], run_dir, *arguments, config=config)
+    in_hand = json.loads((run_dir / "checkpoints" / "step_000003" / ROLLOUTS / "groups.json").read_text())
+    assert len(in_hand) == max_staleness * _PROMPTS_PER_STEP
+    assert not all(group["is_whole"] for group in in_hand) or max_staleness == 0, "what stood still was not finished"
+    let_through(named, len(prompts_of_the_demo()))
+    output = finish_run(run_dir, *arguments, config=config)
     assert "resumed from" in output
     assert steps(run_dir) == [0, 1, 2, 3, 4, 5, 6]
     rolled_out = Counter(
@@ -112,11 +158,8 @@ def test_kill_9_and_the_same_command_again_consume_each_prompt_once(tmp_path: Pa
     )
     assert set(rolled_out.values()) == {8}
     state = json.loads((run_dir / "checkpoints" / "step_000006" / "state.json").read_text())
-    data = load_run_config("configs/demo.yaml").config.data
-    prompts = PromptDataset(
-        data.train_files, prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=1
-    )
-    assert set(rolled_out) == {prompt.prompt_id for prompt in prompts.take(state["prompts_taken"])}
+    prompts = prompts_of_the_demo().take(state["prompts_taken"])
+    assert set(rolled_out) == {prompt.prompt_id for prompt in prompts}
     if max_staleness:
         staleness = [row["rollout/staleness_max"] for row in metrics(run_dir)[1:]]
         assert max(number or 0 for number in staleness) == max_staleness
