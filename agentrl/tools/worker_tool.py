@@ -62,6 +62,8 @@ class WorkerTool:
         except WorkerError as error:
             reason = str(error).strip().splitlines()[-1]  # of a traceback: `ValueError: there is no image 7`
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {reason}")
+        except TypeError as error:  # of Ray, before anything is sent; what the method itself raises is a `WorkerError`
+            return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: invalid arguments: {error}")
         text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
         return ToolResult(status=ToolStatus.OK, text=text)
 
