@@ -18,6 +18,9 @@ from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_MAX_SOCKET_PATH_BYTES = 107
+"""Of Linux."""
+
 
 @contextlib.contextmanager
 def guarded_run() -> Iterator[Path]:
@@ -48,7 +51,12 @@ def ray_runtime(
         temp_dir: Ray's own files.
         user_folder: Python files in it (the user's tools and rewards) can be imported in every worker.
         keep_logs_in: Ray's logs are copied there when the run fails.
+
+    Raises:
+        ConfigError: there is no cluster at `address`, or the name of `temp_dir` is too long for Ray's sockets.
     """
+    if address is None:
+        _check_socket_paths(temp_dir)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     own: dict[str, Any] = {
         "num_cpus": num_cpus,
@@ -84,6 +92,18 @@ def ray_runtime(
         raise
     finally:
         ray.shutdown()
+
+
+def _check_socket_paths(temp_dir: Path) -> None:
+    session = f"session_2000-01-01_00-00-00_000000_{os.getpid()}"  # as long as the name that Ray will give it
+    longest = os.fsencode(temp_dir / "ray" / session / "sockets" / "plasma_store")
+    excess = len(longest) - _MAX_SOCKET_PATH_BYTES
+    if excess > 0:
+        folder = temp_dir.parent
+        raise ConfigError(
+            f"the folder for temporary files, `{folder}`, has a name that is {excess} bytes too long for the sockets that Ray "
+            "makes in it. Set `TMPDIR` to a shorter one"
+        )
 
 
 def _runtime_env(user_folder: Path, staging: Path) -> dict[str, Any]:
