@@ -3,6 +3,9 @@
 Where the judge is the bottleneck more trajectories make nothing faster: they hold KV memory while their programs wait, until
 these are over their time. What each finished trajectory waited says whether there are too many, and the number follows as TCP's
 window does (doi:10.1145/52325.52356): less at once by a share, more by one at a time. Nobody is asked; nothing is stopped.
+
+A trajectory that made no call says nothing by itself. But where none makes any, as the policy calls no tools any more or the
+reward alone asks the judge, no short wait would ever come: as many of them in a row as may run at once say that it is free.
 """
 
 import math
@@ -26,6 +29,8 @@ class JudgePressure:
         self._max_queue_s = max_queue_s or math.inf
         self._least = least
         self._heeded_from = 0
+        self._num_without_call = 0
+        """Trajectories in a row."""
         self.limit = math.inf
 
     def learn(self, summary: TrajectorySummary, *, number: int, num_running: int, num_started: int) -> None:
@@ -39,7 +44,11 @@ class JudgePressure:
         """
         waited_s = _wait_per_call_s(summary)
         if waited_s is None:
+            self._num_without_call += 1
+            if self._num_without_call > self.limit:
+                self.limit += 1
             return
+        self._num_without_call = 0
         if waited_s > self._max_queue_s:
             if number >= self._heeded_from:  # the wait of an earlier one says nothing about the present limit
                 kept = max(1 - _MOST_AT_ONCE, self._max_queue_s / waited_s)

@@ -82,6 +82,28 @@ def test_a_trajectory_without_a_call_says_nothing():
     assert pressure.limit == 4
 
 
+def test_a_limit_ends_where_no_trajectory_calls_a_tool_any_more():
+    pressure = JudgePressure(10, least=1)
+    failed = replace(QUIET, num_tool_calls=0, failures=(Failure(failure_class=FailureClass.JUDGE, message="away"),))
+    pressure.learn(failed, number=0, num_running=8, num_started=8)
+    for number in range(8, 12):
+        pressure.learn(replace(QUIET, num_tool_calls=0), number=number, num_running=4, num_started=12)
+    assert pressure.limit == 4, "as many as may run at once say nothing yet"
+    for number in range(12, 22):
+        pressure.learn(replace(QUIET, num_tool_calls=0), number=number, num_running=4, num_started=22)
+    assert pressure.limit == 14
+
+
+def test_trajectories_without_a_call_between_others_do_not_raise_the_limit():
+    pressure = JudgePressure(10, least=1)
+    pressure.learn(waited(20), number=0, num_running=8, num_started=8)
+    for number in range(8, 88, 4):
+        pressure.learn(waited(7), number=number, num_running=4, num_started=88)
+        for silent in range(1, 4):
+            pressure.learn(replace(QUIET, num_tool_calls=0), number=number + silent, num_running=4, num_started=88)
+    assert pressure.limit == 4
+
+
 @pytest.fixture
 def busy_judge(tmp_path: Path) -> str:
     path = tmp_path / "tools.yaml"
