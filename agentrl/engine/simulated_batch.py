@@ -124,10 +124,14 @@ class BatchSimulation:
         if self._step is None:
             self._begin_steps(now)
 
-    def forget_prefixes(self) -> None:
-        """Drop what ended requests left in the memory, as a change of the weights does."""
+    def forget_all(self) -> None:
+        """Drop what is in the memory, as a change of the weights does; what runs is computed again. Call it while paused."""
         self._cache.clear()
-        self._cached_tokens = 0
+        self._cached_tokens = self.used_tokens = 0
+        for request in self.running:
+            request.num_once_computed = max(request.num_once_computed, request.num_computed)
+            request.num_computed = 0
+        self._prefilling = list(self.running)
 
     def advance(self, now: float) -> list[SimulatedRequest]:
         """Do the steps that have ended by `now`; return the requests that sampled their last token."""

@@ -137,7 +137,7 @@ class SimulatedEngine:
         """See `Engine.load_weights`; nothing is read, only the version counts."""
         self._batch.pause(clock.now())
         self._batch.policy_version = version
-        self._batch.forget_prefixes()
+        self._batch.forget_all()
         if not self._paused:
             self._batch.resume(clock.now())
         self._wake_at_next_event()

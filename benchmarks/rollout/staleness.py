@@ -7,8 +7,8 @@ length, some prompts longer than others, tools of 0.05 to 5 s. An update takes h
 synchronous run spends two thirds of its time in rollouts, as agents with tools do, and hiding the updates alone would give
 no more than 1.5. The stream, the manager and the agent loop are those of a run; every schedule plays the same trajectories.
 After each update new weights enter the engines: they stand still for two seconds, and so does the actor, in every schedule;
-requests under way go on afterwards, and what was kept of ended turns is computed again. What counts is all that was learnt
-from over the time of the whole run, its first and last steps included, in which there is little to overlap.
+requests under way go on afterwards, once their keys and values are computed again, as those of ended turns are. What counts is
+all that was learnt from over the time of the whole run, its first and last steps included, in which there is little to overlap.
 """
 
 import argparse

@@ -153,7 +153,7 @@ def test_what_was_left_is_dropped_from_its_end_when_others_need_the_memory():
     assert batch.counts.recomputed == 199 - 151, "what a had computed, and lost between its turns"
 
 
-def test_new_weights_forget_the_prefixes_and_mark_what_is_sampled_from_then_on():
+def test_new_weights_have_what_runs_computed_again_and_mark_what_is_sampled_from_then_on():
     batch = make_batch()
     first = request("a", sample=10)
     batch.add(first, 0.0)
@@ -161,11 +161,27 @@ def test_new_weights_forget_the_prefixes_and_mark_what_is_sampled_from_then_on()
     now = 21e-3 + 4.5 * 11e-3  # five tokens
     batch.pause(now)
     batch.policy_version = 1
-    batch.forget_prefixes()
+    batch.forget_all()
     batch.resume(now)
-    run_to_the_end(batch)
+    # The prompt and all but the last of five tokens, with which the sixth is sampled; then four steps of a token each.
+    again = 100 + 5 - 1
+    assert run_to_the_end(batch) == {"a": pytest.approx(now + (10 + 1 + again * 0.1) * 1e-3 + 4 * 11e-3)}
+    assert (batch.counts.prefilled, batch.counts.recomputed) == (100 + again, again)
     assert first.version_spans == [(0, 0), (5, 1)]
     assert first.num_sampled == 10
+    assert batch.used_tokens == 0
+
+
+def test_new_weights_forget_what_ended_turns_left():
+    batch = make_batch()
+    batch.add(request("a", prompt=100, sample=10, opening="x"), 0.0)
+    end = run_to_the_end(batch)["a"]
+    batch.pause(end)
+    batch.forget_all()
+    batch.resume(end)
+    batch.add(request("a", prompt=200, sample=10, opening="x"), end)
+    run_to_the_end(batch)
+    assert (batch.counts.cached, batch.counts.prefilled) == (0, 300)
 
 
 def test_a_request_that_is_taken_out_keeps_its_full_steps_and_frees_its_place():
