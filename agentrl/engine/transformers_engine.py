@@ -175,7 +175,7 @@ class TransformersEngine:
         self._thread.submit(self._step)
 
     def _end(self, request: Request) -> None:
-        if not request.future.done():
+        if self._over is None and not request.future.done():
             self._thread.submit(self._scheduler.end, request)
 
     def _fail(self, error: EngineError) -> None:

@@ -200,6 +200,8 @@ async def test_closing_fails_open_requests_instead_of_leaving_them(save_model: S
         await task
     with pytest.raises(EngineError, match="closed"):
         await engine.stats()
+    with pytest.raises(EngineError, match="closed"):
+        await ask_greedily(engine, [1, 2], 1)
 
 
 async def test_a_bug_fails_every_open_and_every_later_call_with_the_cause(
