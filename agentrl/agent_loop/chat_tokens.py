@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _PROBE_USER: Message = {"role": "user", "content": "probe"}
 _PROBE_TEXT = "probe-completion"
+_THOUGHT_BEGIN = "<think>"
 
 
 def load_tokenizer(model_path: str) -> "PreTrainedTokenizerFast":
@@ -43,6 +44,7 @@ class ChatTokens:
     there. It is read off the template, because base models name another token as their `eos_token`.
     `rewrites_history` tells that the template renders an earlier assistant turn differently once something follows it
     (Qwen3): the policy then goes on from what it really wrote, which is not what a full rendering shows.
+    `opens_thought` tells that the template itself writes the `<think>` with which a turn begins (QwQ, Qwen3 Thinking).
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerFast", tools: Sequence[dict[str, Any]]) -> None:
@@ -65,6 +67,7 @@ class ChatTokens:
         self.turn_end_id, self._after_turn_end = self._find_turn_end(base_text)
         self._turn_end_text = base_text.partition(_PROBE_TEXT)[2]
         self.rewrites_history = self._check_appends(base_text)
+        self.opens_thought = self._render([_PROBE_USER], add_generation_prompt=True).rstrip().endswith(_THOUGHT_BEGIN)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of the dialogue so far, up to where the policy starts to write."""

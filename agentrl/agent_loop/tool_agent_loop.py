@@ -153,7 +153,7 @@ class ToolAgentLoop:
 
     def _read(self, completion: Completion, turn: str) -> tuple[str, tuple[ToolCall, ...]]:
         text = self._tokens.decode(completion.token_ids)
-        return text, parse_tool_calls(text, id_prefix=turn)
+        return text, parse_tool_calls(text, id_prefix=turn, in_thought=self._tokens.opens_thought)
 
     def _ends(
         self, completion: Completion, calls: Sequence[ToolCall], builder: TrajectoryBuilder, deadline: Deadline

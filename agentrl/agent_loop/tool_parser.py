@@ -16,16 +16,20 @@ from agentrl.types import ToolCall
 _MAX_DEPTH = 64
 """Records of deeper calls could not be sent between processes: pickling recurses."""
 
+_THOUGHT_END = "</think>"
+
 _THOUGHT_OR_CALL = re.compile(r"<think>.*?(?:</think>|\Z)|<tool_call>(?P<body>.*?)(?P<end></tool_call>|\Z)", re.DOTALL)
 """Whichever opens first holds the other: a call in a thought is a thought, and code may print `<think>`."""
 
 
-def parse_tool_calls(text: str, *, id_prefix: str) -> tuple[ToolCall, ...]:
+def parse_tool_calls(text: str, *, id_prefix: str, in_thought: bool = False) -> tuple[ToolCall, ...]:
     """Return the calls in `text`, in order; ids are `{id_prefix}-0`, `{id_prefix}-1`, ...
 
-    Calls inside a `<think>` block are thoughts, not calls.
+    Calls inside a `<think>` block are thoughts, not calls. With `in_thought` the chat template has opened such a block before
+    the text; a policy that never closes it is taken to write without one.
     """
-    calls = [match for match in _THOUGHT_OR_CALL.finditer(text) if match["body"] is not None]
+    start = text.find(_THOUGHT_END) + len(_THOUGHT_END) if in_thought and _THOUGHT_END in text else 0
+    calls = [match for match in _THOUGHT_OR_CALL.finditer(text, start) if match["body"] is not None]
     return tuple(
         _parse_call(body=match["body"], closed=bool(match["end"]), call_id=f"{id_prefix}-{index}")
         for index, match in enumerate(calls)

@@ -94,9 +94,9 @@ def token_faults(trajectory: Trajectory, prompt: Prompt, tokens: ChatTokens, *, 
     turns = [turn for turn in trajectory.turns if turn.text or turn is not trajectory.turns[-1]]
     if [tokens.decode([ids[place] for place in span]) for span in sampled] != [turn.text for turn in turns]:
         faults.append("what was sampled is not the text of its turns")
-    if [parse_tool_calls(turn.text, id_prefix=f"{n}") for n, turn in enumerate(turns)] != [
-        turn.calls for turn in turns
-    ]:
+    in_thought = tokens.opens_thought
+    calls = [parse_tool_calls(turn.text, id_prefix=f"{n}", in_thought=in_thought) for n, turn in enumerate(turns)]
+    if calls != [turn.calls for turn in turns]:
         faults.append("the calls are not those in the text")
     for span, turn in zip(observed, trajectory.turns, strict=False):
         texts = [tokens.cut(result.text, len(ids))[0] for result in turn.results]

@@ -96,6 +96,11 @@ def test_the_turn_end_token_comes_from_the_template_not_from_eos(template: str, 
     assert ChatTokens(tokenizer, []).turn_end_id == tokenizer.convert_tokens_to_ids(turn_end)
 
 
+@pytest.mark.parametrize(("template", "opens"), [("qwen3_6", True), ("qwen3_5_nothink", False), ("qwen3", False)])
+def test_it_is_known_whether_the_template_opens_a_thought(template: str, opens: bool):
+    assert ChatTokens(make_tokenizer(template), [TOOL_SCHEMA]).opens_thought is opens
+
+
 def test_several_results_of_one_turn_stay_in_order(qwen25: PreTrainedTokenizerFast):
     tokens = ChatTokens(qwen25, [TOOL_SCHEMA])
     text = qwen25.decode(tokens.observation([{"role": "tool", "content": f"result {n}"} for n in range(3)]))

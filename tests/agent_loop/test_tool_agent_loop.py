@@ -142,6 +142,14 @@ async def test_parallel_calls_are_answered_in_the_order_of_the_calls(stage: Stag
     assert text.index("\nslow\n") < text.index("\nquick\n")
 
 
+async def test_a_call_in_a_thought_that_the_template_has_opened_is_not_made(threads: ThreadPoolExecutor):
+    stage = Stage(make_tokenizer("qwen3_6"), threads)
+    thought = '<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>, or not?</think>'
+    trajectory = await stage.play(ScriptedEngine([stage.ids(thought + "No need.")]))
+    assert trajectory.termination is Termination.ANSWERED
+    assert trajectory.turns[0].calls == ()
+
+
 async def test_the_turn_limit_ends_with_its_own_termination(stage: Stage):
     trajectory = await stage.play(ScriptedEngine([stage.call("a")] * 4), max_turns=2)
     assert trajectory.termination is Termination.MAX_TURNS

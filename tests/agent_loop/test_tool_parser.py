@@ -59,6 +59,18 @@ def test_a_call_inside_a_thought_is_not_a_call():
     assert parse_tool_calls(text, id_prefix="0") == ()
 
 
+def test_a_call_in_a_thought_that_the_template_has_opened_is_not_a_call():
+    call = '<tool_call>{"name": "%s", "arguments": {}}</tool_call>'
+    text = f"I could write {call % 'considered'}.</think>{call % 'made'}"
+    assert [made.name for made in parse_tool_calls(text, id_prefix="0", in_thought=True)] == ["made"]
+    assert [made.call_id for made in parse_tool_calls(text, id_prefix="0", in_thought=True)] == ["0-0"]
+
+
+def test_a_call_of_a_policy_that_does_not_think_counts_although_the_template_has_opened_a_thought():
+    (call,) = parse_tool_calls('<tool_call>{"name": "p", "arguments": {}}</tool_call>', id_prefix="0", in_thought=True)
+    assert call.name == "p"
+
+
 def test_code_that_prints_a_think_tag_is_still_a_call():
     (call,) = parse_tool_calls(
         """<tool_call>{"name": "p", "arguments": {"code": "print('<think>')"}}</tool_call>""", id_prefix="0"
