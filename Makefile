@@ -68,7 +68,7 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.judge.soak
-	$(BIN)/python -m benchmarks.rollout.kills
+	$(BIN)/python -m benchmarks.rollout.kills --runs 40
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
