@@ -73,7 +73,7 @@ def layout_problems(config: RunConfig) -> list[str]:
     problems = [*_pool_problems(config)]
     if config.cluster.roles:
         problems += _role_problems(config)
-        problems += [] if problems else [*_size_problems(config), *_gpu_problems(config), *_prefix_problems(config)]
+        problems += [] if problems else [*_size_problems(config), *_gpu_problems(config)]
     problems = problems or _sequence_problems(config)
     return problems or [*_share_problems(config), *_shard_problems(config), *_sync_problems(config)]
 
@@ -169,24 +169,6 @@ def _gpu_problems(config: RunConfig) -> list[str]:
         f"({rollout.data_parallel_size}) need {wanted} GPUs for each engine, and `cluster.pools.{pool}.num_gpus` gives each "
         f"process {there:g}; set that to {wanted}, with fewer processes"
     ]
-
-
-def _prefix_problems(config: RunConfig) -> list[str]:
-    """Return the pools whose GPUs would have to compute what they cannot."""
-    pools = [one.pool for one in layout(config) if one.role != "rollout" and one.pool is not None]
-    on_gpus = [name for name in dict.fromkeys(pools) if config.cluster.pools[name].num_gpus > 0]
-    found = [shared_prefix_problem(config, f"`cluster.pools.{name}` has GPUs") for name in on_gpus]
-    return [problem for problem in found if problem is not None]
-
-
-def shared_prefix_problem(config: RunConfig, where: str) -> str | None:
-    """Return what is wrong with sharing prefixes on GPUs, which `where` says that there are; None if nothing is."""
-    if not config.actor.share_prefixes or config.model.dtype != "float32":
-        return None
-    return (
-        f"{where}, which compute shared prefixes in half precision only: `actor.share_prefixes` is on and `model.dtype` is "
-        "`float32`; set `model.dtype: bfloat16`, or `actor.share_prefixes: false`"
-    )
 
 
 def _sync_problems(config: RunConfig) -> list[str]:

@@ -205,7 +205,7 @@ class ActorSection(UpdateSection):
     """
     share_prefixes: bool = True
     """Compute what the trajectories of a prompt begin with in common once per forward pass, of reference and critic too; the
-    gradients are the same.
+    gradients are the same. In float32 on GPUs there is no kernel for it, and every trajectory is computed by itself.
     """
     activation_checkpointing: bool = False
     """Keep of each layer only its input, and compute the rest again in the backward pass, of the critic too: far less memory

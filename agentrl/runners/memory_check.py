@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from agentrl.config.layout import layout, shared_prefix_problem
+from agentrl.config.layout import layout
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import language_settings, trained_or_asked
@@ -47,13 +47,9 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
     """Return the estimate in lines, for the log.
 
     Raises:
-        ConfigError: weights, gradients, optimiser and engine alone do not fit; or the GPUs cannot share prefixes.
+        ConfigError: weights, gradients, optimiser and engine alone do not fit.
     """
     machine = machine or this_machine()
-    if machine.gpu_bytes and not config.cluster.roles and config.cluster.address is None:
-        problem = shared_prefix_problem(config, f"this machine has {len(machine.gpu_bytes)} GPUs")
-        if problem is not None:
-            raise ConfigError(problem)
     sizes: dict[str, ModelSize] = {}
     for key, path in trained_or_asked(config).items():
         size = read_size(path)

@@ -31,6 +31,7 @@ from agentrl.training.batch import (
 from agentrl.training.building import open_model, shard_model
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.credit import CreditAssignment
+from agentrl.training.merged_attention import can_share_prefixes
 from agentrl.training.model import export_model, shape_of
 from agentrl.training.model_flops import measured_peak_flops, wait_for
 from agentrl.training.objective import Objective
@@ -103,7 +104,7 @@ class Actor:
         self._peak_flops = measured_peak_flops(parallel.device, self._dtype)
         self._packing = Packing(
             max_tokens=self._config.max_tokens_per_micro_batch,
-            share_prefixes=self._config.share_prefixes,
+            share_prefixes=self._config.share_prefixes and can_share_prefixes(parallel.device, self._dtype),
             cost=self._shape.cost,
         )
         self._optimiser = build_adamw(

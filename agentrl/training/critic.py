@@ -20,6 +20,7 @@ from agentrl.training.batch import PackedTokens, empty_tokens, fill_up, plan_row
 from agentrl.training.building import open_model, shard_model
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.credit import CreditAssignment
+from agentrl.training.merged_attention import can_share_prefixes
 from agentrl.training.model import shape_of
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
 from agentrl.training.role import RoleContext
@@ -71,13 +72,13 @@ class Critic:
         self._parallel = context.parallel
         self._checkpoints = CheckpointWriter()
         opened = open_model(self._source)
+        dtype: torch.dtype = getattr(torch, self._source.dtype)
         self._packing = Packing(
             max_tokens=self._config.max_tokens_per_micro_batch,
-            share_prefixes=self._actor.share_prefixes,
+            share_prefixes=self._actor.share_prefixes and can_share_prefixes(context.parallel.device, dtype),
             cost=shape_of(opened.model).cost,
         )
         self._model = value_model(opened.model)
-        dtype: torch.dtype = getattr(torch, self._source.dtype)
         shard_model(self._model, opened.files, context.parallel, self._actor, dtype=dtype)
         self._optimiser = build_adamw(
             self._model.parameters(),

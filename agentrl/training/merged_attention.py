@@ -73,6 +73,11 @@ class Kernel(Protocol):
         ...
 
 
+def can_share_prefixes(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether `merged_attention` has a kernel: on GPUs the one of float32 does not tell its `lse`."""
+    return device.type != "cuda" or dtype in (torch.float16, torch.bfloat16)
+
+
 def merged_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float | None) -> Tensor:
     """Attend within each segment, and from continuations to their prefix.
 
@@ -90,7 +95,7 @@ def merged_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayou
         ConfigError: float32 on a GPU, for which no kernel tells its `lse`.
     """
     if query.device.type == "cuda":
-        if query.dtype not in (torch.float16, torch.bfloat16):
+        if not can_share_prefixes(query.device, query.dtype):
             raise ConfigError(
                 f"shared prefixes in {query.dtype} on a GPU are not computed; "
                 "set `actor.share_prefixes: false` or `model.dtype: bfloat16`"

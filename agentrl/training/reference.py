@@ -11,6 +11,7 @@ from agentrl.training.balance import Packing
 from agentrl.training.batch import PackedTokens
 from agentrl.training.building import open_model, shard_model
 from agentrl.training.checkpoint import load_weights
+from agentrl.training.merged_attention import can_share_prefixes
 from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
 from agentrl.training.trajectory_scores import score_trajectories
@@ -28,9 +29,6 @@ class Reference:
         self._source = config.model
         self._temperature = config.rollout.temperature
         self._actor = config.actor
-        self._packing = Packing(
-            max_tokens=config.actor.max_tokens_per_micro_batch, share_prefixes=config.actor.share_prefixes
-        )
 
     def setup(self, context: RoleContext) -> None:
         """Load the model and shard it."""
@@ -38,6 +36,10 @@ class Reference:
         opened = open_model(self._source)
         self._model = opened.model.requires_grad_(False)
         dtype: torch.dtype = getattr(torch, self._source.dtype)
+        self._packing = Packing(
+            max_tokens=self._actor.max_tokens_per_micro_batch,
+            share_prefixes=self._actor.share_prefixes and can_share_prefixes(context.parallel.device, dtype),
+        )
         shard_model(self._model, opened.files, context.parallel, self._actor, dtype=dtype)
 
     def load(self, url: str) -> None:

@@ -156,17 +156,6 @@ def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(
         load(tmp_path, cluster, "rollout.engine=vllm", "rollout.tensor_parallel_size=4")
 
 
-def test_prefixes_that_no_gpu_can_share_are_refused(tmp_path: Path):
-    cluster = "pools: {a: {num_processes: 1, num_gpus: 1}}, roles: {actor_ref: a, rollout: a}"
-    with_reference = "algorithm.kl_coefficient=0.1"
-    with pytest.raises(ConfigError, match=r"`cluster.pools.a` has GPUs, .* `model.dtype: bfloat16`, or `actor.share"):
-        load(tmp_path, cluster, with_reference)
-    load(tmp_path, cluster, with_reference, "model.dtype=bfloat16")
-    load(tmp_path, cluster, with_reference, "actor.share_prefixes=false")
-    engines_alone = "pools: {a: {num_processes: 1, num_gpus: 1}, b: {num_processes: 1}}, roles: {actor: b, rollout: a}"
-    load(tmp_path, engines_alone)
-
-
 def test_ranks_that_cannot_be_divided_into_sequence_groups_are_refused(tmp_path: Path):
     load(tmp_path, "", "actor.num_workers=4", "actor.sequence_parallel_size=2")
     message = r"`actor.sequence_parallel_size` is 2, .* the 3 ranks of `actor` \(`actor.num_workers`\); change one"

@@ -86,7 +86,5 @@ def test_a_model_whose_files_are_not_here_has_no_estimate(tmp_path: Path):
     assert "no estimate: `model.path` (org/name)" in check_memory(config_of("model.path=org/name"), HOST)[0]
 
 
-def test_gpus_of_this_machine_that_cannot_share_prefixes_are_found_before_ray_is():
-    with pytest.raises(ConfigError, match=r"this machine has 4 GPUs, .* `actor.share_prefixes: false`"):
-        check_memory(config_of(), GPUS)
-    assert check_memory(config_of("actor.share_prefixes=false"), GPUS)
+def test_the_demo_fits_a_machine_with_gpus():
+    assert check_memory(config_of(), GPUS)

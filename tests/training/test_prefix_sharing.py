@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from agentrl.config.schema import ModelSection
 from agentrl.training.balance import Packing, balanced_bins
 from agentrl.training.batch import TokenisedExample, pack_tokens, pack_trajectories, plan_rows
+from agentrl.training.merged_attention import can_share_prefixes
 from agentrl.training.model import load_model
 from agentrl.training.model_flops import ModelShape
 from agentrl.training.prefix_families import Family, SequenceCost, families_of
@@ -196,3 +197,10 @@ def test_the_context_of_a_continuation_counts_its_prefix():
     layout = pack_tokens(cases()["one group"], [Family(members=(3, 1, 2, 0, 4), num_shared=40)]).layout
     assert layout.max_context == 40 + 29
     assert row_layout([5, 9]).max_context == 9
+
+
+def test_prefixes_are_shared_wherever_there_is_a_kernel():
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert can_share_prefixes(gpu, torch.bfloat16)
+    assert can_share_prefixes(cpu, torch.float32)
+    assert not can_share_prefixes(gpu, torch.float32)
