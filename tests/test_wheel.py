@@ -47,6 +47,7 @@ class Calculator:
         self.folder.joinpath(f"closed_{os.getpid()}").touch()
 '''
 
+IMPORTED_BY_A_RUN = "import agentrl.agent_loop.worker, agentrl.engine.transformers_engine, agentrl.runners.rstar2, agentrl.training.actor"
 RUN = """
 run: {num_steps: 2}
 data: {train_files: [examples/arithmetic/train.jsonl]}
@@ -84,7 +85,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("train")
-    yield install(folder / "env", wheel, "[train]")
+    python = install(folder / "env", wheel, "[train]")
+    # Once, before the processes of a run all make the same bytecode at the same time.
+    subprocess.run([python, "-c", IMPORTED_BY_A_RUN], check=True, cwd=folder)
+    yield python
     shutil.rmtree(folder)
 
 
