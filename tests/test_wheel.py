@@ -47,7 +47,13 @@ class Calculator:
         self.folder.joinpath(f"closed_{os.getpid()}").touch()
 '''
 
-IMPORTED_BY_A_RUN = "import agentrl.agent_loop.worker, agentrl.engine.transformers_engine, agentrl.runners.rstar2, agentrl.training.actor"
+IMPORTED_BY_A_RUN = """
+import agentrl.agent_loop.worker
+import agentrl.engine.transformers_engine
+import agentrl.runners.rstar2
+import agentrl.training.actor
+"""
+
 RUN = """
 run: {num_steps: 2}
 data: {train_files: [examples/arithmetic/train.jsonl]}

@@ -56,7 +56,7 @@ class Lag:
 
 
 class LoopLag:
-    """Watches the loop that it is made on, until `stop`."""
+    """Watches the loop that it is made on, until `stop` or the end of that loop."""
 
     def __init__(self, name: str) -> None:
         """Start; `name` is for the warning."""
@@ -69,6 +69,8 @@ class LoopLag:
         self._loop_thread = threading.get_ident()
         self._stopped = threading.Event()
         self._task = asyncio.create_task(self._beat())
+        # A loop that ends without `stop` would be looked at for ever.
+        self._task.add_done_callback(lambda _: self._stopped.set())
         threading.Thread(target=self._watch, name=f"lag of {name}", daemon=True).start()
 
     def take(self) -> Lag:

@@ -92,7 +92,10 @@ class Stage:
         request = EpisodeRequest(
             trajectory_id=f"1-p0-{self.num_episodes}", prompt=PROMPT, sample_index=0, seed="0/1-p0-0"
         )
-        return await loop.run(request, engine)
+        try:
+            return await loop.run(request, engine)
+        finally:
+            await executor.aclose()
 
 
 @pytest.fixture

@@ -86,14 +86,18 @@ async def test_an_error_of_ours_says_on_which_rank_it_was_raised(group: WorkerGr
     assert "in refuse_on" in note
 
 
+async def ask_for_ever(rank: WorkerHandle) -> None:
+    while True:
+        await rank.echo()
+
+
 async def test_an_error_ends_the_group_so_that_no_rank_hangs(group: WorkerGroup):
     await group.all("echo")
     with pytest.raises(WorkerError):
         await group.each("fail_on", [(rank, 0) for rank in range(3)])
     for rank in group.ranks:
         with pytest.raises(WorkerDiedError):
-            while True:  # it may answer until Ray has come to kill it
-                await rank.echo()
+            await ask_for_ever(rank)  # it may answer until Ray has come to kill it
     with pytest.raises(WorkerError, match="rank 0 has a bug"):
         await group.all("echo")
 

@@ -52,6 +52,15 @@ async def test_a_loop_that_only_waits_is_blocked_by_nothing():
     assert lag.take().max_s == 0.0, "it starts again from zero"
 
 
+def test_the_watch_ends_with_its_loop():
+    async def leave_it_running() -> None:
+        LoopLag("what is gone")
+
+    asyncio.run(leave_it_running())
+    while any(thread.name == "lag of what is gone" for thread in threading.enumerate()):
+        time.sleep(0.01)
+
+
 def numbers(stopped: threading.Event) -> Iterator[int]:
     while not stopped.is_set():
         yield len(list(map(str, range(3))))

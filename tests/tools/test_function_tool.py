@@ -69,9 +69,9 @@ def greedy(*words: str) -> str:
 async def call(function: str, **arguments: Any) -> ToolResult:
     tools = build_tools([ToolConfig(class_name=FUNCTION_TOOL, config={"function": f"{__name__}.{function}"})])
     call = ToolCall(call_id="c", name=function, arguments=arguments)
-    (result,) = await ToolExecutor(tools, timeout_s=5.0, max_calls_per_turn=16).execute(
-        [call], EPISODE, deadline=Deadline.after(5)
-    )
+    executor = ToolExecutor(tools, timeout_s=5.0, max_calls_per_turn=16)
+    (result,) = await executor.execute([call], EPISODE, deadline=Deadline.after(5))
+    await executor.aclose()
     return replace(result, wall_time_s=0.0)
 
 
