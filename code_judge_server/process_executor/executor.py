@@ -52,8 +52,8 @@ class SlotDiedError(Exception):
 class ProcessExecutor:
     """A fixed pool of slots; an `Executor` of tier D.
 
-    It owns the children of its process: what a dead slot leaves behind is handed to this process and killed, so it belongs
-    into a server process, not into a program with children of its own.
+    It owns the children that its process gets once it has started: what a dead slot leaves behind is handed to this process and
+    killed, so it belongs into a server process, not into a program that goes on to start children of its own.
 
     Args:
         num_slots: Programs that run at once.
@@ -73,6 +73,7 @@ class ProcessExecutor:
         self._slots: dict[int, _Slot] = {}
         self._free: asyncio.Queue[int] = asyncio.Queue()
         self._running: set[asyncio.Task[Outcome]] = set()
+        self._not_ours: set[int] = set()
         self._num_rebuilt_slots = 0
 
     def load(self) -> ExecutorLoad:
@@ -85,6 +86,7 @@ class ProcessExecutor:
         Raises:
             ExecutorError: one does not come up.
         """
+        self._not_ours = set(process_tree.children(os.getpid()))
         process_tree.become_subreaper()
         self._folder = _make_temporary_folder(self._work_dir)
         folders = [self._folder / f"slot-{number}" for number in range(self._num_slots)]
@@ -171,8 +173,8 @@ class ProcessExecutor:
             logger.warning("processes %s, left by a dead slot, were killed but have not ended", orphans)
 
     def _orphans(self) -> list[int]:
-        own = {slot.pid for slot in self._slots.values()}
-        return [pid for pid in process_tree.children(os.getpid()) if pid not in own and _is_foreign(pid)]
+        kept = self._not_ours | {slot.pid for slot in self._slots.values()}
+        return [pid for pid in process_tree.children(os.getpid()) if pid not in kept and _is_foreign(pid)]
 
 
 def _pack(job: Job) -> bytes:

@@ -1,6 +1,8 @@
 """Tier D through its contract: files in, files out, and what a job cannot have brought back."""
 
+import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -71,3 +73,14 @@ async def test_a_command_that_fails_is_no_failure_of_the_executor(executor: Proc
     job = Job(argv=("sh", "-c", "echo no >&2; exit 3"), limits=LIMITS)
     outcome = await executor.execute(job)
     assert (outcome.exit_code, outcome.stderr, outcome.files) == (3, b"no\n", {})
+
+
+def test_a_process_that_was_there_before_the_executor_outlives_it(tmp_path: Path) -> None:
+    async def start_and_close() -> None:
+        executor = ProcessExecutor(num_slots=1, work_dir=tmp_path)
+        await executor.start()
+        await executor.aclose()
+
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as bystander:
+        asyncio.run(start_and_close())
+        assert bystander.communicate(b"still here")[0] == b"still here"
