@@ -1,160 +1,25 @@
-"""Rollouts ahead of the actor, in virtual time: which batch a group lands in, how old it is then, what a checkpoint keeps.
-
-The manager is the real one; trajectories only take time, which has a heavy tail.
-"""
+"""Rollouts ahead of the actor, in virtual time: which batch a group lands in, and how old it is then."""
 
 import asyncio
 import itertools
-import json
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agentrl import clock
-from agentrl.agent_loop.manager import AgentLoopManager
-from agentrl.agent_loop.rollout_stream import RolloutStream, rollout_stream
-from agentrl.agent_loop.worker import TrajectoryRequest
-from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.config.schema import RolloutSection
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError, EngineError, WorkerError
 from agentrl.runners.virtual_time import run_in_virtual_time
-from agentrl.types import Termination, TrajectorySummary
-
-PROMPTS_PER_STEP, SAMPLES = 4, 3
-
-
-class Player:
-    """A worker, and the engine behind it: a trajectory carries the policy version at which it began."""
-
-    def __init__(self, duration_s: Callable[[str], float]) -> None:
-        self.duration_s = duration_s
-        self.policy_version = 0
-        self.started: list[str] = []
-        self.num_running = 0
-
-    async def call_keeping_second(self, method: str, request: TrajectoryRequest, engine: str) -> tuple[Any, Any]:
-        assert method == "run"
-        summary = summary_of(request.trajectory_id, request.prompt.prompt_id, self.policy_version)
-        self.started.append(request.trajectory_id)
-        self.num_running += 1
-        try:
-            await asyncio.sleep(self.duration_s(request.trajectory_id))
-        finally:
-            self.num_running -= 1
-        return summary, request.trajectory_id
-
-    async def save_group(self, path: Path, *trajectory_ids: str) -> None:
-        write(path, {"ids": trajectory_ids, "version": self.policy_version})
-
-    async def call_keeping_rest(self, method: str, num_kept: int, path: Path) -> tuple[Any, list[Any]]:
-        assert method == "load_group"
-        saved = read(path)
-        assert len(saved["ids"]) == num_kept
-        return [
-            summary_of(name, name.split("-", 1)[1].rpartition("-")[0], saved["version"]) for name in saved["ids"]
-        ], saved["ids"]
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def write(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
-
-
-def summary_of(trajectory_id: str, prompt_id: str, policy_version: int) -> TrajectorySummary:
-    return TrajectorySummary(
-        trajectory_id=trajectory_id,
-        prompt_id=prompt_id,
-        sample_index=int(trajectory_id.rpartition("-")[2]),
-        reward=1.0,
-        termination=Termination.ANSWERED,
-        num_tokens=10,
-        num_response_tokens=5,
-        num_turns=1,
-        num_tool_calls=0,
-        num_failed_tool_calls=0,
-        num_answer_tags=1,
-        num_retries=0,
-        wall_time_s=0.1,
-        policy_version=policy_version,
-    )
-
-
-class SilentProgress:
-    """Counts what is still missing of the rollout that is waited for."""
-
-    def __init__(self) -> None:
-        self.missing: list[int] = []
-
-    def start_rollout(self, description: str, *, num_trajectories: int) -> None:
-        self.missing.append(num_trajectories)
-
-    def finish_trajectory(self, *, num_tokens: int) -> None:
-        self.missing[-1] -= 1
-
-
-def heavy_tail(seed: int) -> Callable[[str], float]:
-    return lambda trajectory_id: random.Random(f"{seed}/{trajectory_id}").lognormvariate(0, 1.5)
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> PromptDataset:
-    """Seven prompts, so that batches run over the end of an epoch."""
-    file = tmp_path / "train.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"Compute {n} + 1.", "answer": n + 1}) + "\n" for n in range(7)))
-    return PromptDataset([file], prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=0)
-
-
-@asynccontextmanager
-async def streaming(
-    player: Player,
-    prompts: PromptDataset,
-    *,
-    num_steps: int = 10,
-    progress: SilentProgress | None = None,
-    **rollout: Any,
-) -> AsyncIterator[RolloutStream]:
-    section = RolloutSection(prompts_per_step=PROMPTS_PER_STEP, samples_per_prompt=SAMPLES, **rollout)
-    parts: Any = [player]
-    engine: Any = "engine"
-    manager = AgentLoopManager(
-        section, EngineFleet(lambda _: engine, num_engines=1), parts, kv_tokens=[0], reward_timeout_s=1, max_wait_s=1
-    )
-    shown: Any = progress or SilentProgress()
-    async with rollout_stream(manager, prompts, section, num_steps=num_steps, progress=shown) as stream:
-        yield stream
-
-
-async def train(
-    stream: RolloutStream,
-    player: Player,
-    *,
-    num_steps: int = 10,
-    update_s: float = 1.0,
-    refills: Callable[[int], int] = lambda step: 0,
-) -> list[list[str]]:
-    """Learn from every batch; gives the prompts of each. `refills` says how many groups of a step are replaced."""
-    batches = []
-    for step in range(player.policy_version + 1, num_steps + 1):
-        taken = await stream.take(PROMPTS_PER_STEP, step=step)
-        if count := refills(step):
-            taken += await stream.take(count, step=step)
-        batches.append([made.prompt.prompt_id for made in taken])
-        await asyncio.sleep(update_s)
-        player.policy_version = step
-    return batches
-
-
-def names(prompts: PromptDataset, count: int) -> list[str]:
-    return [prompts.at(number).prompt_id for number in range(count)]
+from tests.agent_loop.stream_player import (
+    PROMPTS_PER_STEP,
+    SAMPLES,
+    Player,
+    SilentProgress,
+    heavy_tail,
+    names,
+    streaming,
+    train,
+)
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 3])
@@ -320,85 +185,5 @@ def test_the_progress_bar_counts_what_is_waited_for_alone(prompts: PromptDataset
         async with streaming(player, prompts, max_staleness=2, progress=progress) as stream:
             await train(stream, player, update_s=0.5)
         assert progress.missing == [0] * 10
-
-    run_in_virtual_time(main())
-
-
-@pytest.mark.parametrize("killed_at", [1, 2, 5, 9])
-def test_a_killed_run_goes_on_with_what_was_in_hand(prompts: PromptDataset, tmp_path: Path, killed_at: int):
-    """The checkpoint of step `killed_at`, and then a new process."""
-
-    async def first() -> tuple[list[list[str]], set[str]]:
-        player = Player(heavy_tail(5))
-        async with streaming(player, prompts, max_staleness=2) as stream:
-            batches = await train(stream, player, num_steps=killed_at, update_s=2.0)
-            await stream.save(tmp_path / "rollouts")
-            return batches, set(player.started)
-
-    async def second() -> tuple[list[list[str]], set[str]]:
-        player = Player(heavy_tail(5))
-        player.policy_version = killed_at
-        async with streaming(player, prompts, max_staleness=2) as stream:
-            await stream.restore(tmp_path / "rollouts")
-            await asyncio.sleep(0)
-            return await train(stream, player), set(player.started)
-
-    before, began = run_in_virtual_time(first())
-    prompts.seek(position := prompts.position)
-    finished = {name for file in tmp_path.glob("rollouts/0*.jsonl") for name in read(file)["ids"]}
-    after, began_again = run_in_virtual_time(second())
-    assert finished, "some had finished, or this test shows nothing"
-    assert not finished & began_again
-    in_hand = set(names(prompts, position)) - set(itertools.chain(*before))
-    assert (
-        began_again & began == {name for name in began if any(f"-{prompt}-" in name for prompt in in_hand)} - finished
-    ), "what was under way begins again, under the same ids"
-    assert list(itertools.chain(*before, *after)) == names(prompts, 10 * PROMPTS_PER_STEP)
-
-
-def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: PromptDataset, tmp_path: Path):
-    def is_slow(name: str) -> bool:
-        return name.startswith("2-") and name.endswith("-1")
-
-    async def first() -> None:
-        async with streaming(Player(lambda name: 50.0 if is_slow(name) else 1.0), prompts, max_staleness=1) as stream:
-            await stream.take(PROMPTS_PER_STEP, step=1)
-            await asyncio.sleep(10)
-            await stream.save(tmp_path / "first")
-
-    async def resumed() -> None:
-        player = Player(lambda _: 1.0)
-        player.policy_version = 1
-        async with streaming(player, prompts, num_steps=2, max_staleness=1) as stream:
-            await stream.restore(tmp_path / "first")
-            await stream.save(tmp_path / "second")  # before anything more has ended
-            taken = await stream.take(PROMPTS_PER_STEP, step=2)
-        assert len(player.started) == PROMPTS_PER_STEP
-        assert all(map(is_slow, player.started))
-        for made in taken:
-            refs = [one.ref for one in made.group.trajectories]
-            assert refs == [f"2-{made.prompt.prompt_id}-{sample}" for sample in range(SAMPLES)]
-
-    run_in_virtual_time(first())
-    run_in_virtual_time(resumed())
-    kept = [sorted(read(file)["ids"] for file in tmp_path.glob(f"{name}/0*.jsonl")) for name in ("first", "second")]
-    assert [len(ids) for ids in kept[0]] == [SAMPLES - 1] * PROMPTS_PER_STEP
-    assert kept[0] == kept[1]
-
-
-def test_groups_under_way_start_again_before_new_ones(prompts: PromptDataset, tmp_path: Path):
-    async def main() -> None:
-        async with streaming(
-            Player(lambda name: 1.0 if name.startswith("1-") else 50.0), prompts, max_staleness=1
-        ) as stream:
-            await stream.take(PROMPTS_PER_STEP, step=1)
-            await stream.save(tmp_path / "rollouts")
-        player = Player(lambda _: 1.0)
-        player.policy_version = 1
-        async with streaming(player, prompts, max_staleness=1) as stream:
-            await stream.restore(tmp_path / "rollouts")
-            await asyncio.sleep(0.5)
-            assert {name.split("-")[0] for name in player.started} == {"2"}
-            await stream.take(PROMPTS_PER_STEP, step=2)
 
     run_in_virtual_time(main())

@@ -1,0 +1,163 @@
+"""A fleet of engines that are no processes, played in virtual time: they die, hang and do not start as they are told."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.handles import WorkerHandle
+from agentrl.errors import AgentRLError, EngineDeadError, EngineError, ModelDiedError, NoRoomError, WorkerDiedError
+from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.weight_sync.base import Transport, WeightSource
+
+GONE = WorkerDiedError("engine: its process died")
+
+
+def source(address: str) -> WeightSource:
+    return WeightSource(transport=Transport.SHARED_MEMORY, address=address, size_bytes=0, tensors=())
+
+
+@dataclass(eq=False)
+class FakeEngine:
+    """One process of an engine; `dies` and `hangs` are what happens to it."""
+
+    index: int
+    start_fails: bool = False
+    dies: bool = False
+    hangs: bool = False
+    refuses_weights: bool = False
+    start_s: float = 1.0
+    load_s: float = 0.0
+    started: bool = False
+    loaded: list[tuple[str, int]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        await asyncio.sleep(self.start_s)
+        await self._answer()
+        if self.start_fails:
+            raise EngineError("it does not start")
+        self.started = True
+
+    async def stats(self) -> None:
+        await self._answer()
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        await self._answer()
+        await asyncio.sleep(self.load_s)
+        await self._answer()
+        if self.refuses_weights:
+            raise EngineError("these are not the model's weights")
+        self.loaded.append((source.address, version))
+
+    def kill(self) -> None:
+        self.dies = True
+
+    async def _answer(self) -> None:
+        if self.hangs:
+            await asyncio.sleep(10_000)
+        if self.dies:
+            raise GONE
+
+
+class FakeLedger:
+    """Notes what it is told, with what the engines held by then."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.closed: set[int] = set()
+        self.is_empty = asyncio.Event()
+        self.events: list[str] = []
+        self.failure: AgentRLError | None = None
+
+    def close(self, engine: int) -> None:
+        self.closed.add(engine)
+        self.events.append(f"close {engine}")
+
+    def reopen(self, engine: int) -> None:
+        self.closed.discard(engine)
+        now = self.world.now(engine)
+        self.events.append(f"open {engine} with {now.loaded[-1:]}")
+        assert now.started
+        assert not now.dies
+
+    async def emptied(self, engine: int) -> None:
+        await self.is_empty.wait()
+
+    def fail(self, error: AgentRLError) -> None:
+        self.failure = error
+
+    def recover(self) -> None:
+        self.failure = None
+        self.events.append("recover")
+
+
+class World:
+    """A fleet of fake engines; `launched` are all processes so far, `prepare` changes those to come."""
+
+    def __init__(self, *, num_engines: int = 2, lives_with_models: bool = False) -> None:
+        self.launched: list[FakeEngine] = []
+        self.prepare: Callable[[FakeEngine], None] = lambda engine: None
+        self.room_wait_s = 0.0
+        self.fleet = EngineFleet(
+            self._launch,
+            num_engines=num_engines,
+            lives_with_models=lives_with_models,
+            until_placed=self._until_placed,
+            nearest=self._nearest,
+            require_models=self._require_models,
+        )
+        self.models_die = False
+        self.ledger = FakeLedger(self)
+        self.fleet.report_to(self.ledger)
+
+    def now(self, index: int) -> FakeEngine:
+        return cast(FakeEngine, self.fleet[index])
+
+    async def push(self, version: int) -> None:
+        async def publish(engines: Sequence[str]) -> WeightSource:
+            return source(f"w{version}")
+
+        await self.fleet.push(publish, version=version)
+
+    def suspect(self, index: int) -> None:
+        self.fleet.suspect(index, self.fleet[index], EngineDeadError("no answer"))
+
+    async def settle(self, *, within_s: float = 5_000.0) -> None:
+        await asyncio.sleep(within_s)
+
+    async def _until_placed(self, engine: WorkerHandle) -> None:
+        """As `Nodes.until_placed` with 1,000 s of patience."""
+        waited_s, self.room_wait_s = min(self.room_wait_s, 1000.0), max(0.0, self.room_wait_s - 1000.0)
+        await asyncio.sleep(waited_s)
+        if waited_s == 1000.0:
+            raise NoRoomError("no place for it in 1000 s")
+
+    async def _require_models(self) -> None:
+        if self.models_die:
+            raise ModelDiedError("actor 0: its process died")
+
+    async def _nearest(self, source: WeightSource, engine: WorkerHandle) -> WeightSource:
+        assert engine in self.launched
+        return source
+
+    def _launch(self, index: int) -> WorkerHandle:
+        engine = FakeEngine(index)
+        if len(self.launched) >= 2:
+            self.prepare(engine)
+        self.launched.append(engine)
+        return cast(Any, engine)
+
+
+def played(story: Callable[[World], Coroutine[Any, Any, None]], *, lives_with_models: bool = False) -> World:
+    """Play `story` against a started fleet of two that has the weights of version 3."""
+
+    async def main() -> World:
+        world = World(lives_with_models=lives_with_models)
+        await world.fleet.start()
+        await world.push(3)
+        await story(world)
+        await world.fleet.aclose()
+        return world
+
+    return run_in_virtual_time(main())
