@@ -5,6 +5,7 @@ that ends, and nothing has to be cleaned up.
 """
 
 import os
+from io import FileIO
 
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WeightSource
@@ -12,9 +13,9 @@ from agentrl.weight_sync.base import WeightSource
 _FILE_NAME = "agentrl-weights"
 
 
-def new_buffer() -> int:
-    """Return the descriptor of an empty one."""
-    return os.memfd_create(_FILE_NAME, os.MFD_CLOEXEC)
+def new_buffer() -> FileIO:
+    """Return an empty one. The file, not its number, is what is to be kept: closing it twice closes nobody else's."""
+    return FileIO(os.memfd_create(_FILE_NAME, os.MFD_CLOEXEC), "r+b")
 
 
 def open_buffer(source: WeightSource) -> int:

@@ -88,7 +88,7 @@ class WeightReader:
 
     def __init__(self) -> None:
         """Make the empty buffer."""
-        self._fd = new_buffer()
+        self._buffer = new_buffer()
         self.num_bytes_received = 0
         """Since it was made."""
 
@@ -101,7 +101,7 @@ class WeightReader:
         Raises:
             EngineDeadError: the network or the other machine is gone: nobody here can get the weights.
         """
-        os.ftruncate(self._fd, source.size_bytes)
+        self._buffer.truncate(source.size_bytes)
         share = -(-source.size_bytes // _NUM_CONNECTIONS)
         ranges = [(first, min(share, source.size_bytes - first)) for first in range(0, source.size_bytes, share or 1)]
         try:
@@ -113,11 +113,11 @@ class WeightReader:
                 "or its publisher is gone"
             ) from error
         self.num_bytes_received += source.size_bytes
-        return replace(source, address=f"/proc/{os.getpid()}/fd/{self._fd}")
+        return replace(source, address=f"/proc/{os.getpid()}/fd/{self._buffer.fileno()}")
 
     def close(self) -> None:
         """Give the memory back; engines that still map it keep their view."""
-        os.close(self._fd)
+        self._buffer.close()
 
     def _read_range(self, served: Served, first: int, count: int) -> None:
         bucket = bytearray(min(count, _BUCKET_BYTES))
@@ -126,7 +126,7 @@ class WeightReader:
             while count:
                 part = memoryview(bucket)[: min(count, len(bucket))]
                 _receive(connection, part)
-                written = os.pwrite(self._fd, part, first)
+                written = os.pwrite(self._buffer.fileno(), part, first)
                 assert written == len(part), "memory takes all of a small write"
                 first, count = first + written, count - written
 

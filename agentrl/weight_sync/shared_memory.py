@@ -30,7 +30,7 @@ class SharedMemoryPublisher:
             checked: announce a checksum of every tensor, which engines then compare.
         """
         self._checked = checked
-        self._fd = new_buffer()
+        self._buffer = new_buffer()
         self._name = uuid.uuid4().hex
         self._serial = 0
         self._specs: tuple[TensorSpec, ...] = ()
@@ -39,7 +39,7 @@ class SharedMemoryPublisher:
     @property
     def address(self) -> str:
         """Where other processes find the buffer."""
-        return f"/proc/{os.getpid()}/fd/{self._fd}"
+        return f"/proc/{os.getpid()}/fd/{self._buffer.fileno()}"
 
     def publish(self, named_tensors: Iterable[tuple[str, Tensor]]) -> WeightSource:
         """Copy one version of the weights over the last one; returns where they are, valid until the next one is written.
@@ -58,7 +58,7 @@ class SharedMemoryPublisher:
         specs = lay_out(forms)
         if [replace(spec, written_in=0, checksum=None) for spec in self._specs] != list(specs):
             self._views.clear()
-            os.ftruncate(self._fd, size_of(specs))
+            self._buffer.truncate(size_of(specs))
             self._specs, self._views = specs, write_views(self.address, specs)
         return self._views
 
@@ -87,7 +87,7 @@ class SharedMemoryPublisher:
     def close(self) -> None:
         """Give the memory back; engines that still map it keep their view."""
         self._views.clear()
-        os.close(self._fd)
+        self._buffer.close()
 
 
 def write_views(address: str, specs: tuple[TensorSpec, ...]) -> dict[str, Tensor]:

@@ -118,6 +118,19 @@ def test_a_descriptor_that_was_given_to_another_file_is_refused(tmp_path: Path):
             os.close(impostor)
 
 
+def test_a_publisher_that_is_closed_again_closes_nobody_elses_descriptor(tmp_path: Path):
+    publisher = SharedMemoryPublisher()
+    source = publisher.publish([("a", torch.ones(3))])
+    publisher.close()
+    number = int(source.address.rsplit("/", 1)[1])
+    other = os.open(tmp_path / "f", os.O_CREAT | os.O_RDWR)
+    os.dup2(other, number)
+    publisher.close()
+    os.fstat(number)  # raises if it is closed
+    for descriptor in {other, number}:
+        os.close(descriptor)
+
+
 def test_a_version_that_was_replaced_by_a_smaller_one_is_refused(publisher: SharedMemoryPublisher):
     source = publisher.publish([("a", torch.ones(1000))])
     publisher.publish([("a", torch.ones(10))])
