@@ -1,5 +1,6 @@
 """Fixtures that several rooms share."""
 
+import gc
 import importlib.util
 import os
 import sys
@@ -29,6 +30,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         limit = item.get_closest_marker("timeout")
         longest_s[item.path] = max(longest_s.get(item.path, 0.0), 0.0 if limit is None else limit.args[0])
     items.sort(key=lambda item: -longest_s[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Take the thousands of tests, which stay, out of the garbage collector's way, which took a twelfth of the CPU time here."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

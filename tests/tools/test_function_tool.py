@@ -70,8 +70,10 @@ async def call(function: str, **arguments: Any) -> ToolResult:
     tools = build_tools([ToolConfig(class_name=FUNCTION_TOOL, config={"function": f"{__name__}.{function}"})])
     call = ToolCall(call_id="c", name=function, arguments=arguments)
     executor = ToolExecutor(tools, timeout_s=5.0, max_calls_per_turn=16)
-    (result,) = await executor.execute([call], EPISODE, deadline=Deadline.after(5))
-    await executor.aclose()
+    try:
+        (result,) = await executor.execute([call], EPISODE, deadline=Deadline.after(5))
+    finally:
+        await executor.aclose()
     return replace(result, wall_time_s=0.0)
 
 

@@ -1,7 +1,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -57,8 +57,20 @@ async def sleep_for_ever(_: dict[str, Any], __: Deadline) -> ToolResult:
     return ok("late")
 
 
+MADE: list[ToolExecutor] = []
+
+
 def executor(*tools: TestTool, timeout_s: float = 60.0) -> ToolExecutor:
-    return ToolExecutor({tool.schema.name: tool for tool in tools}, timeout_s=timeout_s, max_calls_per_turn=16)
+    MADE.append(ToolExecutor({tool.schema.name: tool for tool in tools}, timeout_s=timeout_s, max_calls_per_turn=16))
+    return MADE[-1]
+
+
+@pytest.fixture(autouse=True)
+async def close_executors() -> AsyncIterator[None]:
+    """Their threads would go on beside all later tests."""
+    yield
+    while MADE:
+        await MADE.pop().aclose()
 
 
 def call(call_id: str = "c", name: str = "tool", parse_error: str = "", **arguments: Any) -> ToolCall:

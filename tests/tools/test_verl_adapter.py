@@ -1,6 +1,7 @@
 """Tools written the way verl's documentation shows, loaded unchanged; verl itself is not installed."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,9 +75,21 @@ class OldVerlTool(VerlTool):
         return response.text, reward, metrics
 
 
+MADE: list[ToolExecutor] = []
+
+
 def build(name: str, schema: dict[str, Any] | None = SCHEMA) -> ToolExecutor:
     configs = [ToolConfig(class_name=f"{__name__}.{name}", config={"type": "native"}, tool_schema=schema)]
-    return ToolExecutor(build_tools(configs), timeout_s=5.0, max_calls_per_turn=16)
+    MADE.append(ToolExecutor(build_tools(configs), timeout_s=5.0, max_calls_per_turn=16))
+    return MADE[-1]
+
+
+@pytest.fixture(autouse=True)
+async def close_executors() -> AsyncIterator[None]:
+    """Their threads would go on beside all later tests."""
+    yield
+    while MADE:
+        await MADE.pop().aclose()
 
 
 def guess(*answers: str) -> list[ToolCall]:
