@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,7 @@ async def rolling_out(run: Run) -> AsyncIterator[RolloutStream]:
         # What the stage before this one left undone is of other lengths and other prompts.
         if latest is not None and not run.plan.stage.begins_with(latest.step):
             folder = directory.in_hand / f"resume_{latest.step:06d}"
+            shutil.rmtree(folder, ignore_errors=True)  # models that died since have begun from here before
             directory.checkpoints.fetch_folder(latest.step, ROLLOUTS, folder)
             await rollouts.restore(folder)
         yield rollouts

@@ -14,6 +14,7 @@ from agentrl.data.prompts import PromptDataset
 from agentrl.errors import RolloutError
 from agentrl.observability.step_time import StepTime
 from agentrl.runners.checkpoint_store import RunState
+from agentrl.runners.checkpoints import ROLLOUTS
 from agentrl.runners.run import Plan, Run
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import stages_of
@@ -189,6 +190,19 @@ async def test_a_group_of_which_enough_were_made_is_trained_on(tmp_path: Path):
     rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=8)
     batch = await collect(make_run(tmp_path, rollouts, "algorithm.selection.min_group_size=8"), RunState())
     assert rollouts.rolled_out[0] in [group.prompt_id for group in batch.groups]
+
+
+async def test_a_run_goes_on_from_one_checkpoint_as_often_as_its_models_die_after_it(tmp_path: Path):
+    run = make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True))
+    checkpoints, in_hand = run.plan.directory.checkpoints, tmp_path / ROLLOUTS
+    in_hand.mkdir()
+    (in_hand / "groups.json").write_bytes(b"[]")
+    checkpoints.begin(3)
+    checkpoints.put_folder(3, ROLLOUTS, in_hand)
+    checkpoints.commit(RunState(step=3, prompts_taken=36))
+    for _ in range(3):
+        batch = await collect(run, RunState(step=3, prompts_taken=36))
+        assert len(batch.groups) == 12
 
 
 async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
