@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -230,40 +230,43 @@ class AgentLoopManager:
         return group
 
     async def _make(self, request: TrajectoryRequest, on_finished: Callable[[TrajectoryRef], None]) -> TrajectoryRef:
-        attempts, reason = (replace(request, attempt=attempt) for attempt in itertools.count()), ""
+        failures: list[Failure] = []
         entered_at = clock.now()
         for _ in range(_MAX_MOVES + 1):
             try:
-                made = await self._make_on_one_engine(
-                    request.prompt.prompt_id, attempts, step=request.step, entered_at=entered_at
-                )
+                made = await self._make_on_one_engine(request, failures, entered_at=entered_at)
                 break
             except EngineDeadError as error:
-                reason = str(error)
-                logger.debug("trajectory %s begins again: %s", request.trajectory_id, reason)
+                failures.append(Failure(failure_class=FailureClass.ENGINE, message=str(error)))
+                logger.debug("trajectory %s begins again: %s", request.trajectory_id, error)
         else:
-            reason = f"{_MAX_MOVES + 1} engines failed under it, the last with: {reason}"
-            made = _timed(_given_up(next(attempts), FailureClass.ENGINE, reason), entered_at, clock.now(), clock.now())
+            reason = f"{_MAX_MOVES + 1} engines failed under it, the last with: {failures[-1].message}"
+            failures[-1] = replace(failures[-1], message=reason)
+            made = _timed(_given_up(request, failures), entered_at, clock.now(), clock.now())
         self._budget.add(made.summary)
         on_finished(made)
         return made
 
     async def _make_on_one_engine(
-        self, prompt_id: str, attempts: Iterator[TrajectoryRequest], *, step: int, entered_at: float
+        self, request: TrajectoryRequest, failures: list[Failure], *, entered_at: float
     ) -> TrajectoryRef:
         """Wait for a place and make the trajectory there; what it waited since `entered_at` counts as waiting for admission.
+
+        `failures` are those of its earlier beginnings; what fails here is added, less the engine's own.
 
         Raises:
             EngineDeadError: the engine could not go on; it is closed until it can.
         """
+        prompt_id, num_failures = request.prompt.prompt_id, len(failures)
         num_prompt_tokens = self._prompt_tokens.get(prompt_id, self._max_prompt_tokens)
-        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens, step=step)
+        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens, step=request.step)
         engine, started_at = self._engines[place.engine], clock.now()
         try:
-            made = await self._run(attempts, engine.of_copy(place.copy) if place.copy else engine)
+            made = await self._run(request, failures, engine.of_copy(place.copy) if place.copy else engine)
             num_response_tokens = max(0, made.summary.num_tokens - num_prompt_tokens)
             ended_at = clock.now()
-            if not made.summary.failures:  # of one that failed, most of the time may be that of other tries
+            # Of one that failed here, most of the time may be that of other tries.
+            if len(made.summary.failures) == num_failures:
                 self._admission.learn(
                     place, prompt_id, num_response_tokens=num_response_tokens, duration_s=ended_at - started_at
                 )
@@ -275,14 +278,13 @@ class AgentLoopManager:
             self._admission.leave(place)
         return _timed(made, entered_at, started_at, ended_at)
 
-    async def _run(self, attempts: Iterator[TrajectoryRequest], engine: WorkerHandle) -> TrajectoryRef:
+    async def _run(self, request: TrajectoryRequest, failures: list[Failure], engine: WorkerHandle) -> TrajectoryRef:
         """Have one worker after the other try; what one of them left in an engine or a tool is none of the next one's."""
-        reason = ""
         for _ in range(_WORKER_TRIES):
-            worker, request = await self._workers.next(), next(attempts)
+            worker, begun = await self._workers.next(), replace(request, failures=tuple(failures))
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    summary, ref = await worker.call_keeping_second("run", request, engine)
+                    summary, ref = await worker.call_keeping_second("run", begun, engine)
                 return TrajectoryRef(summary=summary, ref=ref)
             except WorkerDiedError as error:
                 reason = str(error)
@@ -290,7 +292,8 @@ class AgentLoopManager:
             except TimeoutError:
                 reason = f"{worker!r}: no answer in {self._timeout_s:g} s"
                 logger.warning("trajectory %s: %s", request.trajectory_id, reason)
-        return _given_up(next(attempts), FailureClass.WORKER, reason)
+            failures.append(Failure(failure_class=FailureClass.WORKER, message=reason))
+        return _given_up(request, failures)
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
         """Return what a worker measured; None if it died, and took that with it. What blocked it goes into the run's log."""
@@ -314,8 +317,8 @@ async def owned_tasks() -> AsyncIterator[asyncio.TaskGroup]:
         raise errors.exceptions[0] from None
 
 
-def _given_up(request: TrajectoryRequest, failure_class: FailureClass, reason: str) -> TrajectoryRef:
-    record = failed_trajectory(request, [Failure(failure_class=failure_class, message=reason)])
+def _given_up(request: TrajectoryRequest, failures: Sequence[Failure]) -> TrajectoryRef:
+    record = failed_trajectory(request, failures)
     return TrajectoryRef(summary=summarise_trajectory(record), ref=record)
 
 

@@ -66,8 +66,13 @@ class TrajectoryRequest:
     step: int
     prompt: Prompt
     sample_index: int
-    attempt: int = 0
-    """How many times it was begun before, elsewhere."""
+    failures: tuple[Failure, ...] = ()
+    """Why it did not come to its end where it was begun before: on another engine, or by another worker."""
+
+    @property
+    def attempt(self) -> int:
+        """How many times it was begun before, elsewhere."""
+        return len(self.failures)
 
     @property
     def trajectory_id(self) -> str:
@@ -271,7 +276,7 @@ class AgentLoopWorker:
             failures.append(failed.failure)
             logger.debug("trajectory %s, try %d: %r", request.trajectory_id, len(failures), failed.failure)
             return None
-        return replace(made, failures=tuple(failures))
+        return replace(made, failures=(*request.failures, *failures))
 
     async def _play(
         self, parts: _Parts, request: TrajectoryRequest, engine: Engine, failures: Sequence[Failure]
@@ -370,6 +375,6 @@ def failed_trajectory(request: TrajectoryRequest, failures: Sequence[Failure]) -
         version_spans=(),
         turns=(),
         termination=Termination.DATA_ERROR if is_data else Termination.INFRA_ERROR,
-        failures=tuple(failures),
+        failures=(*request.failures, *failures),
         num_retries=request.attempt + len(failures) - 1,
     )

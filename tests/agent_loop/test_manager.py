@@ -12,6 +12,7 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema import RolloutSection
 from agentrl.errors import ConfigError, EngineDeadError, EngineError, RolloutError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
+from agentrl.observability.failure_report import count_failures
 from agentrl.observability.loop_lag import Lag
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectorySummary
@@ -36,7 +37,7 @@ def summary_of(request: TrajectoryRequest, termination: Termination = Terminatio
         num_retries=0,
         wall_time_s=0.1,
         policy_version=0,
-        failures=(ENGINE_DOWN,) if termination is Termination.INFRA_ERROR else (),
+        failures=(*request.failures, *([ENGINE_DOWN] if termination is Termination.INFRA_ERROR else [])),
     )
 
 
@@ -197,7 +198,11 @@ async def test_the_first_of_every_prompt_starts_before_the_second_of_any():
 async def test_a_dead_worker_costs_no_trajectory_while_another_lives():
     dead = FakeWorker(lambda request: WorkerDiedError("agent_loop 0: its process died"))
     groups, _ = await collect(make_manager([dead, FakeWorker()]))
-    assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
+    made = [one.summary for group in groups for one in group.trajectories]
+    assert all(summary.reward == 1.0 for summary in made)
+    died = Failure(failure_class=FailureClass.WORKER, message="agent_loop 0: its process died")
+    assert Counter(summary.failures for summary in made) == {(died,): len(dead.begun), (): 18 - len(dead.begun)}
+    assert dead.begun
 
 
 async def test_what_a_dead_worker_has_asked_for_is_ended_in_every_engine():
@@ -236,6 +241,8 @@ async def test_what_a_dead_engine_was_making_is_begun_again_on_one_that_lives_in
     begun = Counter(request.trajectory_id for request, _ in worker.begun)
     assert {name for name, number in begun.items() if number == 2} == {request.trajectory_id for request in lost}
     assert len({(request.trajectory_id, request.attempt) for request, _ in worker.begun}) == len(worker.begun) == 21
+    counted = count_failures(made.summary for group in groups for made in group.trajectories)
+    assert {name: number for name, number in counted.items() if number} == {"failures_engine": 3}
     assert (await manager.metrics())["rollout/engine_deaths"] == 1
 
 
@@ -265,9 +272,8 @@ def test_a_trajectory_that_kills_every_engine_is_given_up_alone():
     groups, _ = run_in_virtual_time(main())
     failed = [made.summary for group in groups for made in group.trajectories if made.summary.reward is None]
     assert [summary.trajectory_id for summary in failed] == ["7-p3-1"]
-    (failure,) = failed[0].failures
-    assert failure.failure_class is FailureClass.ENGINE
-    assert failure.message == "4 engines failed under it, the last with: engine: its process died"
+    assert [failure.failure_class for failure in failed[0].failures] == [FailureClass.ENGINE] * 4
+    assert failed[0].failures[-1].message == "4 engines failed under it, the last with: engine: its process died"
 
 
 def test_a_step_whose_engines_all_stay_dead_ends_with_their_error():

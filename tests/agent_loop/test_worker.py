@@ -152,13 +152,15 @@ async def test_a_trajectory_that_is_begun_again_elsewhere_is_an_episode_of_its_o
     worker = make_worker(model_path, tmp_path)
     reply = answer(tokenizer, "42")
     engine = ScriptedEngine([reply, EngineError("gone"), reply, reply])
+    died = Failure(failure_class=FailureClass.WORKER, message="its process died")
     await worker.run(REQUEST, engine)
-    summary, trajectory = await worker.run(replace(REQUEST, attempt=1), engine)
-    await worker.run(replace(REQUEST, attempt=2), engine)
+    summary, trajectory = await worker.run(replace(REQUEST, failures=(died,)), engine)
+    await worker.run(replace(REQUEST, failures=(died, died)), engine)
     assert len({call.request_id for call in engine.calls}) == 4
     assert len({call.params.seed for call in engine.calls}) == 4
     assert trajectory.trajectory_id == summary.trajectory_id == "3-p0-1"
     assert summary.num_retries == 2, "an episode elsewhere and one here"
+    assert [failure.failure_class for failure in trajectory.failures] == [FailureClass.WORKER, FailureClass.ENGINE]
     await worker.aclose()
 
 
