@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
-from agentrl.config.schema import ActorSection, JudgeSection, RolloutSection, RunConfig
+from agentrl.config.schema import ActorSection, JudgeSection, RolloutSection, RunConfig, SimulatedEngineSection
 from agentrl.config.validate_algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
 from agentrl.config.validate_sequences import head_problems
 from agentrl.config.validate_stages import stage_problems
@@ -34,6 +34,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
     problems += [
         *_openai_contradictions(config.rollout),
         *_vllm_contradictions(config.rollout),
+        *_simulated_contradictions(config.rollout.simulated),
         *_lora_contradictions(config.actor),
         *_liger_contradictions(config.actor),
     ]
@@ -163,11 +164,17 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
 
 
 def _evaluation_problems(config: RunConfig) -> list[str]:
-    if config.data.validation_files:
-        return []
-    return [
-        "`data.validation_files` is empty, and an evaluation has nothing to measure on; name a file of held-out prompts"
-    ]
+    problems = []
+    if config.rollout.engine == "simulated":
+        problems.append(
+            "`rollout.engine` is `simulated`: it only takes time, and no policy writes what it gives; "
+            "`python -m agentrl.runners.simulate` plays it"
+        )
+    if not config.data.validation_files:
+        problems.append(
+            "`data.validation_files` is empty, and an evaluation has nothing to measure on; name a file of held-out prompts"
+        )
+    return problems
 
 
 def _training_problems(config: RunConfig) -> list[str]:
@@ -212,11 +219,6 @@ def _training_problems(config: RunConfig) -> list[str]:
     if config.validation.every_steps and not config.data.validation_files:
         problems.append(
             "`validation.every_steps` is set, but `data.validation_files` is empty; name a file, or set it to 0"
-        )
-    if rollout.simulated.min_turns > rollout.simulated.max_turns:
-        problems.append(
-            f"`rollout.simulated.min_turns` is {rollout.simulated.min_turns}, more than `max_turns` "
-            f"({rollout.simulated.max_turns})"
         )
     if rollout.top_p < 1 or rollout.top_k > 0:
         problems.append(
@@ -271,6 +273,15 @@ def _vllm_contradictions(rollout: RolloutSection) -> list[str]:
         f"`rollout.{key}` is {getattr(rollout, key)}, which only `rollout.engine: vllm` can do"
         for key, is_set in idle.items()
         if is_set
+    ]
+
+
+def _simulated_contradictions(section: SimulatedEngineSection) -> list[str]:
+    if section.min_turns <= section.max_turns:
+        return []
+    return [
+        f"`rollout.simulated.min_turns` is {section.min_turns}, more than `max_turns` ({section.max_turns}); lower the one, or "
+        "raise the other"
     ]
 
 

@@ -3,6 +3,8 @@
 import hashlib
 from typing import Any
 
+from pydantic import Field
+
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.types import Deadline, Prompt, Turn
 
@@ -12,7 +14,7 @@ SIMULATED_REWARD = "agentrl.rewards.simulated_reward.SimulatedReward"
 class SimulatedRewardConfig(PlainConfig):
     """The keys of the reward."""
 
-    accuracy: float = 0.5
+    accuracy: float = Field(default=0.5, ge=0, le=1)
     """Share of the trajectories that are right."""
 
 

@@ -6,6 +6,8 @@ import math
 import random
 from typing import Any
 
+from pydantic import Field
+
 from agentrl import clock
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.tools.base import Episode, ToolSchema
@@ -23,17 +25,17 @@ SIMULATED_TOOL_SCHEMA = ToolSchema(
 class SimulatedToolConfig(PlainConfig):
     """The keys of the tool; times are log-normal."""
 
-    time_median_s: float = 0.3
+    time_median_s: float = Field(default=0.3, gt=0)
     """Median of the time that a call takes."""
-    time_sigma: float = 1.0
+    time_sigma: float = Field(default=1.0, ge=0)
     """Standard deviation of the logarithm of the time."""
-    min_time_s: float = 0.05
+    min_time_s: float = Field(default=0.05, ge=0)
     """A shorter call takes this."""
-    max_time_s: float = 5.0
+    max_time_s: float = Field(default=5.0, ge=0)
     """A longer call takes this."""
-    num_slots: int = 0
+    num_slots: int = Field(default=0, ge=0)
     """Calls that a worker's tool answers at once, others wait; 0 any number."""
-    result_chars: int = 200
+    result_chars: int = Field(default=200, ge=0)
     """Length of a result."""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.config.load import load_run_config
 from agentrl.config.validate import Purpose
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, ToolError
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.runners.virtual_time import run_in_virtual_time
 
@@ -58,6 +58,25 @@ def test_what_waits_in_real_time_is_refused(override: str):
         play(override)
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rollout.simulated.min_turns=11", "`rollout.simulated.min_turns` is 11, more than `max_turns` \\(10\\)"),
+        ("reward.config={accuracy: 1.5}", "`accuracy` is 1.5: input should be less than or equal to 1"),
+    ],
+)
+def test_what_no_engine_could_do_is_refused_before_it_is_played(override: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        play(override)
+
+
+def test_a_simulated_tool_with_a_negative_number_of_slots_is_refused(tmp_path: Path):
+    path = tmp_path / "tools.yaml"
+    path.write_text("tools:\n  - class_name: agentrl.tools.simulated_tool.SimulatedTool\n    config: {num_slots: -1}\n")
+    with pytest.raises(ToolError, match="`num_slots` is -1"):
+        play(f"tool_config_path={path}")
+
+
 def test_the_command_prints_the_figures():
     command = [sys.executable, "-m", "agentrl.runners.simulate", "configs/simulate.yaml", *SMALL]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
@@ -76,3 +95,8 @@ def test_a_mistake_is_one_line_and_exit_code_2():
 def test_nothing_is_trained_on_an_engine_that_only_takes_time():
     with pytest.raises(ConfigError, match="only takes time"):
         load_run_config("configs/demo.yaml", ["rollout.engine=simulated"])
+
+
+def test_nothing_is_measured_on_an_engine_that_only_takes_time():
+    with pytest.raises(ConfigError, match="no policy writes what it gives"):
+        load_run_config("configs/demo.yaml", ["rollout.engine=simulated"], purpose=Purpose.EVALUATION)
