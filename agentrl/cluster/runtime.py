@@ -13,8 +13,8 @@ from typing import Any
 
 import ray
 
-from agentrl.cluster.guardian import MARK, Guardian
 from agentrl.errors import ConfigError
+from agentrl.guardian import MARK, Guardian
 
 logger = logging.getLogger(__name__)
 

@@ -90,12 +90,14 @@ def engine_arguments(
 
 
 @contextlib.contextmanager
-def process_environment(rollout: RolloutSection, socket_folder: str, *, on_cpu: bool) -> Iterator[None]:
-    """Set the variables with which vLLM's processes start, and undo all changes, vLLM's own too (`LD_PRELOAD`)."""
+def process_environment(rollout: RolloutSection, own: dict[str, str], *, on_cpu: bool) -> Iterator[None]:
+    """Set the variables with which vLLM's processes start, and undo all changes, vLLM's own too (`LD_PRELOAD`).
+
+    `own` are those that tell this vLLM from others.
+    """
     before = dict(os.environ)
     # A fork of a process with threads may hang; vLLM reports its use to its makers unless told not to.
-    os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
-    os.environ["VLLM_RPC_BASE_PATH"] = socket_folder
+    os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"} | own
     os.environ.setdefault(
         "VLLM_LOGGING_LEVEL", "ERROR"
     )  # its warnings tell of each tied head and of each choice it makes

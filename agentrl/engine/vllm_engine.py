@@ -11,7 +11,6 @@ each, so `Completion.version_spans` are exact, and so are the log-probabilities 
 import asyncio
 import logging
 import math
-import os
 import pickle
 from collections.abc import Coroutine
 from typing import Any, Literal, TypeVar
@@ -83,15 +82,13 @@ class VllmEngine:
         try:
             self._llm = llm = await asyncio.to_thread(self._launch)
         except Exception as error:  # vLLM raises what it likes, of its core only that it failed
-            processes.remove_sockets()
+            await processes.end()
             raise EngineError(f"engine: vLLM does not start: {error}") from error
-        pids = processes.watch()
+        processes.watch()
         # The first request starts the task that hands out all answers; it ends when the core dies.
         await self._call(self._sample(llm, [0], SamplingParams(max_tokens=1), "start"))
         assert llm.output_handler is not None
         llm.output_handler.add_done_callback(lambda _: processes.note_down())
-        # In order, because the cores end each other, and what started before them must be first.
-        await self._call(llm.collective_rpc("agentrl_follow", args=(os.getpid(), pids, processes.socket_folder)))
         await self._call(llm.update_weight_version(str(_FIRST_VERSION)))
         logger.info("engine: vLLM serves %s, %d KV tokens", self._model.path, self._kv_tokens_capacity())
 
@@ -233,7 +230,7 @@ class VllmEngine:
             self._model, self._rollout, self._facts, on_cpu=self._on_cpu, worker_extension=_WORKER_EXTENSION
         )
         self._load = EngineLoad()
-        with process_environment(self._rollout, self._processes.socket_folder, on_cpu=self._on_cpu):
+        with process_environment(self._rollout, self._processes.environment, on_cpu=self._on_cpu):
             return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._load.new_rank])
 
     async def _stop(self, reason: str) -> None:
@@ -241,7 +238,7 @@ class VllmEngine:
         if llm is not None:
             self._processes.note_down()
             await asyncio.to_thread(llm.shutdown)
-            self._processes.remove_sockets()
+            await self._processes.end()
 
     def _running(self) -> AsyncLLM:
         if self._llm is None:

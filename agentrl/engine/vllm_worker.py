@@ -3,13 +3,7 @@
 vLLM mixes `WeightLoading` into its worker class (`worker_extension_cls`) and calls it by name, on every rank.
 """
 
-import contextlib
-import os
 import pickle
-import select
-import shutil
-import signal
-import threading
 from typing import Any
 
 import torch
@@ -30,11 +24,6 @@ class WeightLoading:
     device: Any
     rank: int
     agentrl_receiver: WeightReceiver | None = None
-
-    def agentrl_follow(self, pid: int, children: list[int], socket_folder: str) -> None:
-        """End vLLM when the process `pid`, that of the engine, is gone: after a kill -9 its `children` would stay for ever."""
-        arguments = (os.pidfd_open(pid), children, socket_folder)
-        threading.Thread(target=_end_after, args=arguments, name="agentrl-follow", daemon=True).start()
 
     def agentrl_map_weights(self, pickled_source: bytes) -> None:
         """Fail now if the weights cannot be read here, while the old ones are whole."""
@@ -60,12 +49,3 @@ class WeightLoading:
             process = data_parallel * self.vllm_config.parallel_config.world_size + self.rank
             self.agentrl_receiver = WeightReceiver(torch.device(self.device), process=process, only_changed=False)
         return self.agentrl_receiver
-
-
-def _end_after(process_fd: int, children: list[int], socket_folder: str) -> None:
-    select.select([process_fd], [], [])
-    shutil.rmtree(socket_folder, ignore_errors=True)
-    for child in (child for child in children if child != os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-    os._exit(1)

@@ -1,8 +1,9 @@
-"""A small process that cleans up after a runner that could not: it outlives even `kill -9` of it.
+"""A small process that cleans up after one that could not: it outlives even `kill -9` of it.
 
-The runner starts it first and holds the other end of its standard input. When that end closes without a farewell, the
-runner is dead: every process of the run (Ray's, the engines, the judge), known by a mark in its environment or by open files,
-is killed, and the run's temporary folder removed. Programs that the judge runs have a clean environment; their slot ends them.
+Its *owner* starts it first and holds the other end of its standard input. When that end closes without a farewell, the owner is
+dead: all that it has started, known by a mark in the environment or by open files, is killed, and a temporary folder removed.
+The runner has one for all processes of a run (Ray's, the engines, the judge), and an engine of vLLM one for vLLM's.
+Programs that the judge runs have a clean environment; their slot ends them.
 """
 
 import contextlib
@@ -22,36 +23,38 @@ _LIMIT_S = 20.0
 
 
 class Guardian:
-    """The runner's side: starts the process, and says farewell when all has been cleaned up properly."""
+    """The owner's side: starts the process, and says farewell when all has been cleaned up properly."""
 
     def __init__(self, *, mark: str, temp_dir: Path) -> None:
-        """Start guarding; `mark` must be in the environment of everything that is started afterwards."""
+        """Start guarding; `mark` must be the value of a variable of everything that is started afterwards."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentrl.cluster.guardian", mark, str(temp_dir)],
+            [sys.executable, "-m", "agentrl.guardian", mark, str(temp_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # a log of the run would be a file of it
             text=True,
             start_new_session=True,
             env={key: value for key, value in os.environ.items() if key != MARK},
         )
 
     def dismiss(self) -> None:
-        """End the guard; what is left of the run by then is cleaned up all the same."""
+        """End the guard; what is left by then is cleaned up all the same."""
         self._process.communicate(_FAREWELL)
 
 
-def _processes_of_run(mark: str, temp_dir: Path, *, runner: int) -> list[int]:
-    """Return the processes that carry the run's mark, or have a file of its temporary folder open.
+def _processes_of(owner: int, mark: str, temp_dir: Path) -> list[int]:
+    """Return the processes that carry the mark, or have a file of the temporary folder open, less the owner.
 
     The second, because a process that renames itself, as Ray's do, overwrites its own environment.
     """
-    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {os.getpid(), runner}
+    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {os.getpid(), owner}
     return [pid for pid in pids if _has_mark(pid, mark) or _has_open_file(pid, temp_dir)]
 
 
 def _has_mark(pid: int, mark: str) -> bool:
     with contextlib.suppress(OSError):  # it ended while we looked, or is another user's
-        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return any(variable.endswith(f"={mark}".encode()) for variable in variables)
     return False
 
 
@@ -71,13 +74,13 @@ def _is_resource_tracker(pid: int) -> bool:
         return False
 
 
-def _kill_run(mark: str, temp_dir: Path, *, runner: int) -> None:
-    """Kill what belongs to the run, but not the runner: it is dead already, or has said farewell. Resource trackers last.
+def _kill_all_of(owner: int, mark: str, temp_dir: Path) -> None:
+    """Kill what belongs to the owner, but not that itself: it is dead already, or has said farewell. Resource trackers last.
 
     A tracker removes the named semaphores and shared memory of its process when that is gone. It must live to do so.
     """
     started = time.monotonic()
-    while (pids := _processes_of_run(mark, temp_dir, runner=runner)) and time.monotonic() < started + _LIMIT_S:
+    while (pids := _processes_of(owner, mark, temp_dir)) and time.monotonic() < started + _LIMIT_S:
         spare_trackers = time.monotonic() < started + _TRACKER_GRACE_S
         for pid in pids:
             if not (spare_trackers and _is_resource_tracker(pid)):
@@ -89,11 +92,11 @@ def _kill_run(mark: str, temp_dir: Path, *, runner: int) -> None:
 def _main(mark: str, temp_dir: Path) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
-    runner = os.getppid()
+    owner = os.getppid()
     farewell = sys.stdin.read()
     if farewell != _FAREWELL:
         time.sleep(_GRACE_S)  # Ray and the judge notice by themselves, and end more cleanly than we can
-    _kill_run(mark, temp_dir, runner=runner)
+    _kill_all_of(owner, mark, temp_dir)
     shutil.rmtree(temp_dir, ignore_errors=True)
 
 
