@@ -182,8 +182,10 @@ class TimeSplit:
     """Of the call that each turn waited for longest."""
     tool_s: float = 0.0
     """Everything else until the last call of a turn is answered."""
+    reward_queue_s: float = 0.0
+    """Of the reward's call that waited longest for the judge."""
     reward_s: float = 0.0
-    """Scoring, and the end of the episode in its tools."""
+    """Everything else of scoring, and the end of the episode in its tools."""
     tail_wait_s: float = 0.0
     """Finished, and waiting for the last one of its batch."""
 

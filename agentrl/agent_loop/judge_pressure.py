@@ -4,8 +4,9 @@ Where the judge is the bottleneck more trajectories make nothing faster: they ho
 these are over their time. What each finished trajectory waited says whether there are too many, and the number follows as TCP's
 window does (doi:10.1145/52325.52356): less at once by a share, more by one at a time. Nobody is asked; nothing is stopped.
 
-A trajectory that made no call says nothing by itself. But where none makes any, as the policy calls no tools any more or the
-reward alone asks the judge, no short wait would ever come: as many of them in a row as may run at once say that it is free.
+The calls of tools and those of the reward count alike. A trajectory that made none says nothing by itself. But where none makes
+any, as the policy calls no tools any more, no short wait would ever come: as many of them in a row as may run at once say that
+the judge is free.
 """
 
 import math
@@ -62,5 +63,6 @@ def _wait_per_call_s(summary: TrajectorySummary) -> float | None:
     """Return the mean wait of its calls, infinite where the judge had no answer; None if it made none."""
     if any(failure.failure_class is FailureClass.JUDGE for failure in summary.failures):
         return math.inf
-    num_waits = min(summary.num_turns, summary.num_tool_calls)
-    return summary.times.judge_queue_s / num_waits if num_waits else None
+    times = summary.times
+    num_waits = min(summary.num_turns, summary.num_tool_calls) + (times.reward_queue_s > 0)
+    return (times.judge_queue_s + times.reward_queue_s) / num_waits if num_waits else None

@@ -23,6 +23,7 @@ from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
+from agentrl.judge.waits import judge_waits
 from agentrl.observability.json_lines import append_json_lines
 from agentrl.observability.loop_lag import Lag, LoopLag
 from agentrl.rewards.base import Reward
@@ -305,10 +306,13 @@ class AgentLoopWorker:
             await parts.tools.end_episode(Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id))
         # What was cut short stays, as a negative: leaving it out teaches a policy to ramble (arXiv:2508.20722).
         reward = 0.0
-        if trajectory.termination is Termination.ANSWERED:
-            with failing_as(FailureClass.REWARD, FailureClass.REWARD_DATA):
-                reward = await score(parts.reward, self._config.reward, request.prompt, trajectory.turns)
-        times = replace(trajectory.times, reward_s=clock.now() - started - trajectory.times.held_s)
+        with judge_waits() as waits_s:
+            if trajectory.termination is Termination.ANSWERED:
+                with failing_as(FailureClass.REWARD, FailureClass.REWARD_DATA):
+                    reward = await score(parts.reward, self._config.reward, request.prompt, trajectory.turns)
+        reward_s = clock.now() - started - trajectory.times.held_s
+        queue_s = min(reward_s, max(waits_s, default=0.0))
+        times = replace(trajectory.times, reward_queue_s=queue_s, reward_s=reward_s - queue_s)
         return replace(
             trajectory,
             trajectory_id=request.trajectory_id,

@@ -24,6 +24,7 @@ from agentrl.judge.failures import NotJudgedError, RefusedError
 from agentrl.judge.hosts import JudgeHosts
 from agentrl.judge.pending import Pending, fail
 from agentrl.judge.stats import JudgeStats
+from agentrl.judge.waits import note_judge_wait
 from agentrl.types import Deadline
 from code_judge_server.schemas import Health, Submission, Verdict
 
@@ -137,6 +138,7 @@ class JudgeClient:
             raise
         queue_wait_s = pending.sent_at - pending.queued_at + verdict.queue_time_s
         self._stats.queue_wait_s.append(queue_wait_s)
+        note_judge_wait(queue_wait_s)
         self._stats.round_trip_s.append(time.monotonic() - pending.queued_at)
         return verdict.model_copy(update={"queue_time_s": queue_wait_s})
 

@@ -26,7 +26,7 @@ _WAYS_OUT = {
     "tokenise": "tokenising is the bottleneck; raise `rollout.num_workers`",
     "dispatch": "the way to the agent-loop workers is the bottleneck; raise `rollout.num_workers`",
     "retry": "episodes that fail are the bottleneck; the warnings of this step say why",
-    "reward": "the reward is the bottleneck; make it faster, or add judge workers if it asks the judge",
+    "reward": "the reward is the bottleneck; make it faster",
     "empty": "the last trajectories are the bottleneck; lower `rollout.max_response_tokens` or `rollout.max_turns`",
     "update": "the update is the bottleneck; raise `actor.num_workers`",
     "weight_sync": "the weight sync is the bottleneck",
@@ -108,13 +108,14 @@ def num_places(summaries: Sequence[TrajectorySummary]) -> int:
 def place_shares(summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool) -> dict[str, float]:
     """Return the shares of the place time of a step, which add up to 1.
 
-    The parts of the split that hold a place; unless rollouts overlap with updates also `empty` (a place without a trajectory
-    while the others roll out), `update` and `weight_sync`, during which all places are idle.
+    The parts of the split that hold a place, waiting for the judge as one; unless rollouts overlap with updates also `empty` (a
+    place without a trajectory while the others roll out), `update` and `weight_sync`, during which all places are idle.
     """
     held = [name for name in TIME_PARTS if name not in ("admission_wait_s", "tail_wait_s")]
     seconds: dict[str, float] = {
         name.removesuffix("_s"): sum(getattr(made.times, name) for made in summaries) for name in held
     }
+    seconds["judge_queue"] += seconds.pop("reward_queue")  # one judge answers both
     if not overlaps:
         places = num_places(summaries)
         seconds["empty"] = places * step.rollout_s - sum(seconds.values())

@@ -82,6 +82,18 @@ def test_a_trajectory_without_a_call_says_nothing():
     assert pressure.limit == 4
 
 
+def test_what_the_reward_waits_for_the_judge_counts_as_a_call():
+    pressure = JudgePressure(10, least=1)
+    silent = replace(QUIET, num_tool_calls=0)
+    pressure.learn(replace(silent, times=TimeSplit(reward_queue_s=20)), number=0, num_running=8, num_started=8)
+    assert pressure.limit == 4
+    pressure.learn(replace(silent, times=TimeSplit(reward_queue_s=4)), number=9, num_running=4, num_started=12)
+    assert pressure.limit == 5
+    times = TimeSplit(judge_queue_s=2 * 6, reward_queue_s=36)
+    pressure.learn(replace(QUIET, times=times), number=12, num_running=4, num_started=16)
+    assert pressure.limit == 2, "16 s per call of three"
+
+
 def test_a_limit_ends_where_no_trajectory_calls_a_tool_any_more():
     pressure = JudgePressure(10, least=1)
     failed = replace(QUIET, num_tool_calls=0, failures=(Failure(failure_class=FailureClass.JUDGE, message="away"),))

@@ -11,6 +11,7 @@ from agentrl.agent_loop import tries
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
 from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.errors import ConfigError, DataError, EngineDeadError, EngineError, RolloutError, ToolError
+from agentrl.judge.waits import note_judge_wait
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from agentrl.types import Deadline, Failure, FailureClass, Prompt, Termination, ToolResult, ToolStatus, Turn
@@ -37,6 +38,8 @@ class ContainsAnswer:
         if self.config.get("slow"):
             await asyncio.sleep(60)
         await asyncio.sleep(self.config.get("pause_s", 0))
+        for wait_s in self.config.get("judge_waits_s", ()):
+            note_judge_wait(wait_s)
         return float(self.config.get("value", prompt.answer in turns[-1].text))
 
     async def aclose(self) -> None: ...
@@ -376,7 +379,7 @@ async def test_a_blocked_event_loop_is_measured_and_the_call_named(model_path: s
 async def test_the_time_of_failed_episodes_and_of_the_reward_is_told_apart_from_that_of_the_trajectory(
     model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ):
-    worker = make_worker(model_path, tmp_path, reward={"pause_s": 0.1})
+    worker = make_worker(model_path, tmp_path, reward={"pause_s": 0.1, "judge_waits_s": [0.04, 0.06]})
     await worker.start()
     started = asyncio.get_running_loop().time()
     engine = ScriptedEngine([EngineError("gone"), answer(tokenizer, "42")], delay_s=0.2)
@@ -387,6 +390,7 @@ async def test_the_time_of_failed_episodes_and_of_the_reward_is_told_apart_from_
     assert times.retry_s + times.generate_s + times.reward_s <= times.held_s <= wall_time_s
     assert times.retry_s >= 0.2
     assert times.generate_s >= 0.2
-    assert times.reward_s >= 0.1
+    assert times.reward_queue_s == 0.06
+    assert times.reward_s >= 0.1 - 0.06
     assert trajectory.wall_time_s == pytest.approx(times.generate_s + times.tokenise_s + times.tool_s)
     await worker.aclose()

@@ -9,6 +9,7 @@ from fake_judge import Behaviour, FakeJudge, echo, expected, reply, run_all, ser
 
 from agentrl.errors import JudgeUnavailableError
 from agentrl.judge.client import InvalidSubmissionError, JudgeClient
+from agentrl.judge.waits import judge_waits
 from agentrl.types import Deadline
 from code_judge_server.schemas import SubmissionBatch, Verdict, VerdictStatus
 
@@ -117,6 +118,23 @@ async def test_under_random_failures_nothing_is_lost_duplicated_or_swapped(failu
         assert stats.num_retries > 0
         assert stats.num_unavailable == 0
         assert len(stats.round_trip_s) == 60
+
+
+async def test_who_listens_hears_what_the_calls_inside_waited_and_nobody_elses() -> None:
+    async def queued(_: FakeJudge, batch: SubmissionBatch, __: web.Request) -> web.Response:
+        return reply([verdict(s).model_copy(update={"queue_time_s": float(s.code[1:])}) for s in batch.submissions])
+
+    async with serving(FakeJudge(queued)) as client:
+        other = asyncio.create_task(client.run("p100", deadline=Deadline.after(60)))
+        with judge_waits() as waits_s:
+            inside = asyncio.create_task(client.run("p20", deadline=Deadline.after(60)))
+        with judge_waits() as none_s:
+            pass
+        await client.run("p300", deadline=Deadline.after(60))
+        await asyncio.gather(inside, other)
+    assert none_s == []
+    (wait_s,) = waits_s
+    assert 20 <= wait_s < 100
 
 
 async def test_only_what_was_not_judged_is_sent_again() -> None:

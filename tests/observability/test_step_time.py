@@ -83,6 +83,12 @@ def test_the_shares_of_the_place_time_add_up_to_one():
     assert shares["update"] == pytest.approx(10.0 / place_time_s)
 
 
+def test_tools_and_reward_wait_for_the_same_judge():
+    waits = made("d", 10.0, generate_s=4.0, judge_queue_s=1.0, reward_queue_s=4.0, reward_s=1.0)
+    shares = place_shares([waits], STEP, overlaps=True)
+    assert (shares["judge_queue"], shares["reward"]) == (0.5, 0.1)
+
+
 @pytest.mark.parametrize(
     ("shares", "line"),
     [
