@@ -102,12 +102,14 @@ class WeightPublishing:
         Raises:
             EngineError: a receiver did not come, or was lost half-way; the message names it.
         """
-        weights, stream = self._gathered(), self._streams[source.transport]
-        if source.transport == Transport.BROADCAST and self._parallel.rank != 0:
+        weights = self._gathered()
+        try:
+            if source.transport != Transport.BROADCAST or self._parallel.rank == 0:
+                self._streams[source.transport].send(source, weights)
+        finally:
+            # All ranks gather together: one whose receiver was lost must not leave the others waiting for it.
             for _ in weights:
                 pass
-        else:
-            stream.send(source, weights)
 
     def close(self) -> None:
         """Give back the memory; nothing can be read any more."""

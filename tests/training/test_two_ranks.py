@@ -101,6 +101,13 @@ def test_weights_are_the_same_by_whichever_way_they_leave_two_ranks(runs: BothRu
         assert torch.equal(came[name], tensor), name
 
 
+def test_an_engine_that_is_lost_is_named_and_both_ranks_go_on(runs: BothRuns):
+    """What they do next, on the same process group, is what `other_ways` compares."""
+    first, second = (torch.load(runs.folder / f"nobody{rank}.pt") for rank in (0, 1))
+    assert "missing: engine 0/0" in first
+    assert second is None
+
+
 def test_two_ranks_export_the_weights_that_they_publish(runs: BothRuns):
     exported = AutoModelForCausalLM.from_pretrained(runs.folder / "export")
     published = runs.two[0][1].weights

@@ -99,14 +99,29 @@ def make_step(rank: Rank, step: int) -> StepResult:
     return StepResult(metrics=metrics, weights=weights)
 
 
-def other_ways(rank: Rank) -> dict[str, dict[str, Tensor]]:
-    """Return the weights as they come where no rank but the first can reach the shared memory, and by broadcast."""
-    rank.actor._weights._shared._all_can_write = False
-    gathered = rank.actor.publish_weights()
+def offer_stream(rank: Rank) -> WeightSource:
+    """Return, on every rank, what a broadcast to one engine will send."""
     offered = [rank.actor.publish_weights(Transport.BROADCAST, ["engine 0/0"])]
     torch.distributed.broadcast_object_list(offered, src=0)
     [source] = offered
     assert source is not None
+    return source
+
+
+def send_to_nobody(rank: Rank) -> str | None:
+    """Send a stream to an engine that does not come; returns what the actor says of it."""
+    sender = rank.actor._weights._streams[Transport.BROADCAST]
+    timeout_s, sender._timeout_s = sender._timeout_s, 0.5
+    problem = rank.actor.send_weights(offer_stream(rank))
+    sender._timeout_s = timeout_s
+    return problem
+
+
+def other_ways(rank: Rank) -> dict[str, dict[str, Tensor]]:
+    """Return the weights as they come where no rank but the first can reach the shared memory, and by broadcast."""
+    rank.actor._weights._shared._all_can_write = False
+    gathered = rank.actor.publish_weights()
+    source = offer_stream(rank)
     ways: dict[str, dict[str, Tensor]] = {}
     with ThreadPoolExecutor() as threads:
         taken = threads.submit(taken_by_an_engine, source) if rank.parallel.rank == 0 else None
@@ -129,6 +144,7 @@ def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) ->
     first = make_step(started, 1)
     started.actor.save(f"{folder}/checkpoint")
     second = make_step(started, 2)
+    torch.save(send_to_nobody(started), Path(folder) / f"nobody{rank}.pt")
     torch.save(other_ways(started), Path(folder) / f"other_ways{rank}.pt")
     started.actor.export(f"{folder}/export")
     torch.save([first, second], Path(folder) / f"rank{rank}.pt")
