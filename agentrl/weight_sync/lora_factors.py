@@ -38,11 +38,15 @@ def merged_tensors(factors: Iterable[tuple[str, Tensor]], base: LoraBase) -> Ite
 
 
 def whole_model(factors: Iterable[tuple[str, Tensor]], base: LoraBase) -> Iterator[tuple[str, Tensor]]:
-    """Yield all weights of the model, on the CPU, for an engine that can only take all of them."""
+    """Yield all weights of the model, on the CPU, for an engine that can only take all of them.
+
+    Those that are changed are float32, whatever the files are: rounded to bfloat16 here, small changes would be lost on engines
+    that compute in float32.
+    """
     folder, by_name = ModelFolder(base.folder), _kept(factors)
     changed = adapted_shapes({name: tuple(factor.shape) for name, factor in by_name.items()})
     for name, weight in folder.items():
-        yield name, _merged(name, folder, by_name, base).to(weight.dtype) if name in changed else weight
+        yield name, _merged(name, folder, by_name, base) if name in changed else weight
 
 
 def _kept(factors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:

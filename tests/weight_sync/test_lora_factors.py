@@ -1,17 +1,20 @@
 """Factors that arrive are added to the weights in the files of the model, and everything else stays as it is there."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.engine.weight_check import check_weights
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import LoraBase, TensorSpec, Transport, WeightSource
 from agentrl.weight_sync.lora_factors import merged_tensors, whole_model
+from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 
 SHAPES = {"first.weight": (4, 3), "second.weight": (2, 4)}
 FACTORS = {"first.lora_A": torch.randn(2, 3), "first.lora_B": torch.randn(4, 2)}
@@ -32,8 +35,28 @@ def test_the_product_is_added_to_the_weight_and_scaled(weights: dict[str, Tensor
     torch.testing.assert_close(merged, expected)
     whole = dict(whole_model(FACTORS.items(), base))
     assert whole.keys() == weights.keys()
-    assert torch.equal(whole["first.weight"], merged.bfloat16())
+    assert torch.equal(whole["first.weight"], merged)
     assert torch.equal(whole["second.weight"], weights["second.weight"])
+
+
+def test_an_engine_that_dropped_its_weights_gets_the_same_as_one_that_kept_them(
+    weights: dict[str, Tensor], tmp_path: Path
+):
+    """Of files in bfloat16, into an engine that computes in float32."""
+    layers = {name.removesuffix(".weight"): nn.Linear(shape[1], shape[0], bias=False) for name, shape in SHAPES.items()}
+    model, publisher = nn.ModuleDict(layers).requires_grad_(False), SharedMemoryPublisher()
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    small = {name: factor * 1e-3 for name, factor in FACTORS.items()}
+    source = replace(publisher.publish(small.items()), lora=LoraBase(folder=str(tmp_path), scale=0.5))
+    engine = ResidentWeights(model, "cpu")
+    engine.load(source)
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    engine.drop()
+    engine.load(source)
+    publisher.close()
+    assert not torch.equal(kept["first.weight"], weights["first.weight"].float())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, kept[name]), name
 
 
 def test_factors_may_be_views_of_a_buffer_that_is_written_again(weights: dict[str, Tensor], tmp_path: Path):
