@@ -74,6 +74,9 @@ class EngineFleet(Sequence[WorkerHandle]):
         self._weights: tuple[WeightSource, int] | None = None
         self._publish: Publish | None = None
         self._weights_change = asyncio.Lock()
+        self._awake = asyncio.Event()
+        """Between `sleep` and the next `push` the memory is somebody else's."""
+        self._awake.set()
         self._lost: AgentRLError | None = None
         self._num_deaths = 0
 
@@ -115,10 +118,11 @@ class EngineFleet(Sequence[WorkerHandle]):
             return
         await self.aclose()
         self._weights = self._lost = None  # those weights went with the models that published them
+        self._awake.set()
         gone = [seat for seat in self._seats if self._lives_with_models or (seat.recovery and not seat.is_given_up)]
         for seat in gone:
             seat.handle.kill()
-            seat.handle, seat.recovery, seat.is_new = self._launch(seat.index), None, True
+            seat.handle, seat.recovery, seat.is_new, seat.drains = self._launch(seat.index), None, True, False
             if self._ledger:
                 self._ledger.close(seat.index)
         try:
@@ -156,9 +160,14 @@ class EngineFleet(Sequence[WorkerHandle]):
         seat.recovery.add_done_callback(self._note_bug)
 
     async def sleep(self) -> None:
-        """Have every engine drop its weights and its cache; it wakes with the next weights. One that has died is put aside."""
+        """Have every engine drop its weights and its cache; it wakes with the next weights. One that has died is put aside.
+
+        None is started until then; those that are just starting are waited for.
+        """
         async with self._weights_change:
+            self._awake.clear()
             await all_of(self._fall_asleep(seat) for seat in self._served())
+            await all_of(seat.start_over.wait() for seat in self._seats)
 
     async def push(self, publish: Publish, *, version: int) -> None:
         """Load what `publish` gives into every engine, and stamp it `version`.
@@ -179,6 +188,7 @@ class EngineFleet(Sequence[WorkerHandle]):
             served = self._served()
             self._weights, self._publish = (await publish([seat.name for seat in served]), version), publish
             await all_of(self._push_to(seat) for seat in served)
+            self._awake.set()
 
     async def abort_requests_of(self, caller: str) -> None:
         """Have every engine end what a worker that died has asked for; one that does not answer is passed over.
@@ -304,8 +314,13 @@ class EngineFleet(Sequence[WorkerHandle]):
         seat.handle, seat.sleeps = self._launch(seat.index), False
         seat.num_starts += 1
         await self._place(seat)
-        async with asyncio.timeout(_START_TIMEOUT_S):
-            await seat.handle.start()
+        await self._awake.wait()
+        seat.start_over.clear()
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await seat.handle.start()
+        finally:
+            seat.start_over.set()
 
     async def _start_first(self, seat: Seat) -> None:
         if self._until_placed:
@@ -329,6 +344,10 @@ class EngineFleet(Sequence[WorkerHandle]):
 
     async def _load_and_open(self, seat: Seat) -> None:
         async with self._weights_change:
+            if not self._awake.is_set():
+                await self._fall_asleep(seat)
+                seat.recovery, seat.is_new = None, True  # the next push wakes and opens it
+                return
             if self._weights and self._publish and self._weights[0].transport.is_stream:
                 self._weights = await self._publish([seat.name]), self._weights[1]
             await self._load_weights(seat)

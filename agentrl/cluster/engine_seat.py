@@ -50,10 +50,15 @@ class Seat:
     """Each soon after the one before."""
     num_starts: int = 1
     """Processes that it has been in."""
+    start_over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Not set while its process starts."""
     sleeps: bool = False
     """Until it has new weights."""
     opened_at: float = field(default_factory=clock.now)
     """Infinite while it is dead."""
+
+    def __post_init__(self) -> None:
+        self.start_over.set()
 
     @property
     def name(self) -> str:

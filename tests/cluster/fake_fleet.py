@@ -30,6 +30,7 @@ class FakeEngine:
     start_s: float = 1.0
     load_s: float = 0.0
     started: bool = False
+    sleeps: bool = False
     loaded: list[tuple[str, int]] = field(default_factory=list)
 
     async def start(self) -> None:
@@ -42,7 +43,16 @@ class FakeEngine:
     async def stats(self) -> None:
         await self._answer()
 
+    async def sleep(self, level: int) -> None:
+        await self._answer()
+        self.sleeps = True
+
+    async def wake(self, tags: tuple[str, ...]) -> None:
+        await self._answer()
+        self.sleeps = False
+
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        assert not self.sleeps
         await self._answer()
         await asyncio.sleep(self.load_s)
         await self._answer()

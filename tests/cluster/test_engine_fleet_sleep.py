@@ -1,0 +1,36 @@
+"""Engines that die while the actor has the memory of those that sleep, in virtual time and without a process."""
+
+import asyncio
+
+from tests.cluster.fake_fleet import World, played
+
+
+def test_an_engine_that_dies_before_the_others_sleep_is_started_when_they_have_been_woken():
+    async def story(world: World) -> None:
+        world.now(0).dies = True
+        world.suspect(0)
+        await world.fleet.sleep()
+        await world.settle()
+        assert not world.now(0).started, "its memory is the actor's"
+        assert world.ledger.events == ["close 0"]
+        await world.push(4)
+        await world.settle()
+        assert not world.now(1).sleeps
+
+    assert played(story).ledger.events == ["close 0", "open 0 with [('w4', 4)]"]
+
+
+def test_an_engine_that_is_just_starting_sleeps_before_anybody_takes_its_memory():
+    async def story(world: World) -> None:
+        world.now(0).dies = True
+        world.suspect(0)
+        await asyncio.sleep(0.5)
+        await world.fleet.sleep()
+        new = world.now(0)
+        assert new.started
+        await world.settle()
+        assert new.sleeps
+        assert world.ledger.events == ["close 0"]
+        await world.push(4)
+
+    assert played(story).ledger.events == ["close 0", "open 0 with [('w4', 4)]"]
