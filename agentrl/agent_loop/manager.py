@@ -195,7 +195,7 @@ class AgentLoopManager:
 
     async def metrics(self) -> dict[str, float]:
         """Return what all workers measured and what became of engines and places, since the last call."""
-        reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
+        reports = await self._reports()
         judge = sum((report.judge for report in reports), JudgeStats())
         num_surplus, self._num_surplus = self._num_surplus, 0
         return {
@@ -207,6 +207,10 @@ class AgentLoopManager:
             **({"rollout/judge_limit": limit} if math.isfinite(limit := self._admission.limit) else {}),
             **judge.metrics(),
         }
+
+    async def forget_reports(self) -> None:
+        """Drop what the workers measured since the last call of `metrics`, but not what became of engines and places."""
+        await self._reports()
 
     async def aclose(self) -> None:
         """Let the workers close tools and rewards, as far as they still can."""
@@ -294,6 +298,9 @@ class AgentLoopManager:
                 logger.warning("trajectory %s: %s", request.trajectory_id, reason)
             failures.append(Failure(failure_class=FailureClass.WORKER, message=reason))
         return _given_up(request, failures)
+
+    async def _reports(self) -> list[WorkerReport]:
+        return [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
         """Return what a worker measured; None if it died, and took that with it. What blocked it goes into the run's log."""

@@ -136,7 +136,7 @@ async def roll_out_held_out(run: EvaluationRun, *, step: int) -> list[Trajectory
         on_finished=lambda summary: run.progress.finish_trajectory(num_tokens=summary.num_response_tokens),
     )
     await run.rollouts.record(groups, prompts, step=step, validation=True)
-    await run.rollouts.metrics()  # so that the judge's figures of the next step are of training alone
+    await run.rollouts.forget_reports()  # so that the judge's figures of the next step are of training alone
     summaries = _summaries(groups)
     warn_of_failures(f"step {step} validation", summaries)
     return summaries

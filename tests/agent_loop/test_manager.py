@@ -252,6 +252,8 @@ async def test_where_the_only_engine_died_everything_waits_for_the_new_one():
     dead: Any = manager._engines[0]
     dead.is_dead = True
     groups, _ = await collect(manager)
+    await manager.forget_reports()
+    assert (await manager.metrics())["rollout/engine_deaths"] == 1, "as after a validation"
     assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
     assert sum(engine is dead for _, engine in worker.begun) == 4
 
