@@ -146,6 +146,8 @@ class Admission:
             self._line.remove(waiting)
             if future.done() and not future.cancelled() and not future.exception():
                 self.leave(future.result())  # it came at the same moment
+            else:
+                self._admit()  # whoever was behind it may need less
             raise
 
     def leave(self, place: Place) -> None:

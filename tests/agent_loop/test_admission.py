@@ -159,6 +159,19 @@ async def test_one_that_gives_up_waiting_is_skipped_and_loses_no_place():
     assert num_running(admission) == 1
 
 
+async def test_who_waits_behind_one_that_gives_up_enters_at_once_where_there_is_room_for_it():
+    admission = make_admission(250)
+    await enter_all(admission, ["a"])
+    long = asyncio.create_task(admission.enter("long", num_prompt_tokens=60))
+    await asyncio.sleep(0)
+    tasks = await enter_all(admission, ["short"])
+    assert not tasks["short"].done()
+    long.cancel()
+    await asyncio.gather(long, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert tasks["short"].done()
+
+
 async def test_a_place_that_comes_at_the_moment_of_a_cancellation_is_given_back():
     admission = make_admission(110)
     tasks = await enter_all(admission, ["a", "b", "c"])
