@@ -37,7 +37,7 @@ class Place:
     """Which of the copies of the policy in the engine."""
     num_prompt_tokens: int
     max_tokens: int
-    """Prompt and response at their longest."""
+    """Prompt and response at their longest, in whole blocks."""
     number: int
     """Tells it from all others."""
 
@@ -87,6 +87,7 @@ class Admission:
         policy: Literal["reserve_max", "expected"],
         max_judge_queue_s: float,
         num_copies: int = 1,
+        block_tokens: int = 1,
     ) -> None:
         """Begin with empty engines.
 
@@ -98,6 +99,7 @@ class Admission:
                 to come if they go on as those that finished did.
             max_judge_queue_s: wait per call in the judge's queue above which fewer run at once; 0: no such bound.
             num_copies: of the policy in each engine, which have equal shares of its memory.
+            block_tokens: what a trajectory holds is a multiple of so many.
         """
         self._rooms = [
             _Room(kv_tokens=number // num_copies or math.inf) for number in kv_tokens for _ in range(num_copies)
@@ -105,6 +107,7 @@ class Admission:
         self._num_copies = num_copies
         self._max_trajectories = max_trajectories
         self._max_response_tokens = max_response_tokens
+        self._block_tokens = block_tokens
         self._may_expect = policy == "expected"
         self._forecast = KvForecast(max_response_tokens)
         self._pressure = JudgePressure(max_judge_queue_s, least=len(kv_tokens))
@@ -118,7 +121,7 @@ class Admission:
         Raises:
             ConfigError: no copy in any engine has the memory for such a trajectory at its longest.
         """
-        needed, largest = num_prompt_tokens + self._max_response_tokens, max(room.kv_tokens for room in self._rooms)
+        needed, largest = self._longest(num_prompt_tokens), max(room.kv_tokens for room in self._rooms)
         owner = "an engine" if self._num_copies == 1 else "one copy in an engine"
         if needed > largest:
             raise ConfigError(
@@ -218,7 +221,7 @@ class Admission:
 
     def _find_place(self, num_prompt_tokens: int) -> Place | None:
         """Return a place in the room with the fewest trajectories of those where one more fits."""
-        max_tokens = num_prompt_tokens + self._max_response_tokens
+        max_tokens = self._longest(num_prompt_tokens)
         fitting = [
             (room.num_trajectories, room.max_tokens, index)
             for index, room in enumerate(self._rooms)
@@ -248,6 +251,11 @@ class Admission:
         ages_s = np.append(self._ages_s([room]), 0.0)
         peak_tokens = self._forecast.peak_tokens(ages_s, room.prompt_tokens + num_prompt_tokens)
         return peak_tokens <= _FORECAST_SHARE * room.kv_tokens
+
+    def _longest(self, num_prompt_tokens: int) -> int:
+        """Return what a trajectory with such a prompt holds at its longest."""
+        num_blocks = -(-(num_prompt_tokens + self._max_response_tokens) // self._block_tokens)
+        return num_blocks * self._block_tokens
 
     def _room(self, place: Place) -> _Room:
         return self._rooms_of(place.engine)[place.copy]

@@ -54,6 +54,7 @@ class AgentLoopManager:
         workers: Sequence[WorkerHandle],
         *,
         kv_tokens: Sequence[int],
+        kv_block_tokens: int = 1,
         reward_timeout_s: float,
         max_wait_s: float,
     ) -> None:
@@ -64,6 +65,7 @@ class AgentLoopManager:
             engines: what samples; the manager follows which of them live.
             workers: what plays episodes.
             kv_tokens: KV memory of each engine in tokens, 0 where it has no bound of its own.
+            kv_block_tokens: see `EngineStats`.
             reward_timeout_s: part of how long a trajectory may take.
             max_wait_s: see `LoopWorkers`.
         """
@@ -80,6 +82,7 @@ class AgentLoopManager:
             policy=rollout.admission,
             max_judge_queue_s=rollout.max_judge_queue_s,
             num_copies=rollout.data_parallel_size,
+            block_tokens=kv_block_tokens,
         )
         engines.report_to(self._admission)
         self._budget = FailureBudget(rollout)

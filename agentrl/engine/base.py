@@ -25,6 +25,8 @@ class EngineStats:
     """Prompt tokens computed since the engine started."""
     num_cached_tokens: int
     """Prompt tokens found in the cache since the engine started."""
+    kv_block_tokens: int = 1
+    """A sequence holds the KV memory in blocks of so many tokens, the last of which may be nearly empty."""
 
 
 class Engine(Protocol):

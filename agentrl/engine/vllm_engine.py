@@ -206,10 +206,11 @@ class VllmEngine:
 
     async def stats(self) -> EngineStats:
         """Return the load as of the last step; KV tokens count whole blocks, of running requests only."""
-        self._running()
+        llm = self._running()
         return self._load.stats(
             num_open=len(self._open),
             kv_tokens_capacity=self._kv_tokens_capacity(),
+            kv_block_tokens=llm.vllm_config.cache_config.block_size,
             policy_version=self._policy_version,
         )
 

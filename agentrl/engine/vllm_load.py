@@ -50,7 +50,9 @@ class EngineLoad:
         self._ranks.append(RankLoad(vllm_config, engine_index))
         return self._ranks[-1]
 
-    def stats(self, *, num_open: int, kv_tokens_capacity: int, policy_version: int) -> EngineStats:
+    def stats(
+        self, *, num_open: int, kv_tokens_capacity: int, kv_block_tokens: int, policy_version: int
+    ) -> EngineStats:
         """Return the load as of the last step.
 
         Without requests there are no steps and no news, so what only requests can hold is bounded by their number.
@@ -58,6 +60,7 @@ class EngineLoad:
         Args:
             num_open: requests that have no answer yet.
             kv_tokens_capacity: of all ranks together.
+            kv_block_tokens: of the memory's blocks.
             policy_version: of the weights that sample now.
         """
         num_running = min(num_open, sum(rank.num_running for rank in self._ranks))
@@ -71,4 +74,5 @@ class EngineLoad:
             num_generated_tokens=sum(rank.num_generated_tokens for rank in self._ranks),
             num_prefill_tokens=sum(rank.num_prefill_tokens for rank in self._ranks),
             num_cached_tokens=sum(rank.num_cached_tokens for rank in self._ranks),
+            kv_block_tokens=kv_block_tokens,
         )

@@ -284,6 +284,7 @@ async def _alive(
                 cluster.engines,
                 workers,
                 kv_tokens=[engine.kv_tokens_capacity for engine in stats],
+                kv_block_tokens=max(engine.kv_block_tokens for engine in stats),
                 reward_timeout_s=config.reward.timeout_s,
                 max_wait_s=config.cluster.max_wait_s,
             )

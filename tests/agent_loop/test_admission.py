@@ -1,5 +1,6 @@
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,19 @@ async def test_places_spread_over_the_engines_and_stay_within_their_memory():
     await asyncio.sleep(0)
     assert tasks["p6"].result().engine == 1
     assert placed(tasks) == {f"p{n}" for n in range(7)}
+
+
+async def test_what_a_trajectory_holds_is_counted_in_whole_blocks_of_the_memory():
+    limits: dict[str, Any] = {"max_trajectories": 64, "max_response_tokens": 200, "max_judge_queue_s": 0}
+    admission = Admission([40 * 128], policy="reserve_max", block_tokens=128, **limits)
+    tasks = [asyncio.create_task(admission.enter(f"p{n}", num_prompt_tokens=200)) for n in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sum(task.done() for task in tasks) == 10, (
+        "four blocks each, though 12 times 400 tokens are less than there are"
+    )
+    with pytest.raises(ConfigError, match=r"takes up to 5248, .* holds 5120"):
+        admission.refuse_too_long(40 * 128 - 199)
 
 
 async def test_an_engine_has_a_largest_number_of_trajectories_whatever_its_memory():

@@ -65,7 +65,7 @@ async def test_cancelling_frees_the_request(engine: "VllmEngine") -> None:
 
 async def test_stats_count_running_and_waiting_requests(engine: "VllmEngine") -> None:
     start = await engine.stats()
-    assert start.kv_tokens_capacity == 8 * CONTEXT
+    assert (start.kv_tokens_capacity, start.kv_block_tokens) == (8 * CONTEXT, 128)
     assert (start.num_running, start.num_waiting, start.kv_tokens_used) == (0, 0, 0)
     tasks = [asyncio.create_task(ask_greedily(engine, PROMPT, 100, name=str(i))) for i in range(12)]
     full = await until(engine, lambda stats: stats.num_running == 8)
