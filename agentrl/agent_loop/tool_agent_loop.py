@@ -146,8 +146,10 @@ class ToolAgentLoop:
             raise EngineError(
                 f"engine: ended request {request_id} unasked, {allowed.remaining_s():.3g} s before its deadline"
             )
-        # An engine that was too busy for a first token says nothing about the policy; one that gave some ran out of time.
-        if not completion.token_ids and (turn == 0 or completion.finish_reason is not FinishReason.ABORT):
+        # An engine that was too busy for a first token says nothing about the policy; one that gave some ran out of time, as
+        # did an episode whose earlier turns left none.
+        ran_out = turn > 0 and completion.finish_reason is FinishReason.ABORT and deadline.remaining_s() < _EARLY_S
+        if not completion.token_ids and not ran_out:
             raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")
         return completion
 

@@ -228,11 +228,23 @@ async def test_a_deadline_ends_the_episode_with_what_is_there(stage: Stage):
     assert trajectory.num_response_tokens == 8
 
 
-@pytest.mark.usefixtures("late")
-async def test_a_later_turn_may_end_at_the_deadline_without_a_token(stage: Stage):
-    nothing = Completion(token_ids=[], logprobs=[], finish_reason=FinishReason.ABORT, version_spans=())
-    trajectory = await stage.play(ScriptedEngine([stage.call("a"), nothing]))
+class StallingEngine(ScriptedEngine):
+    """Gives one turn, and no token after it."""
+
+    async def generate(self, *arguments: Any, **options: Any) -> Completion:
+        completion = await super().generate(*arguments, **options)
+        await self.pause("keep")
+        return completion
+
+
+async def test_an_episode_whose_time_is_over_may_end_without_a_token_of_its_last_turn(stage: Stage):
+    trajectory = await stage.play(StallingEngine([stage.call("a")]), trajectory_timeout_s=3)
     assert trajectory.termination is Termination.TIMEOUT
+
+
+async def test_an_engine_too_busy_for_a_later_turn_is_no_wrong_answer_either(stage: Stage):
+    with pytest.raises(EngineError, match="no token"):
+        await stage.play(StallingEngine([stage.call("a")]), turn_timeout_s=0.5)
 
 
 async def test_an_engine_too_busy_for_a_first_token_is_no_wrong_answer(stage: Stage):
