@@ -75,11 +75,12 @@ def split_metrics(summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
     }
 
 
-def critical_path(summaries: Sequence[TrajectorySummary]) -> list[TrajectorySummary]:
+def critical_path(summaries: Sequence[TrajectorySummary], *, overlaps: bool = False) -> list[TrajectorySummary]:
     """Return the trajectories that decided when the last one finished, in their order.
 
     The last to finish, before it the one whose place it may have waited for (the last to finish before it got its own), and so
-    on, to one that did not wait.
+    on, to one that did not wait. Unless rollouts overlap with updates, prompts in place of dropped groups are begun when all
+    others have ended, so that the last of these goes before them.
     """
     by_end = sorted(summaries, key=lambda made: made.finished_at)
     ends = [made.finished_at for made in by_end]
@@ -88,7 +89,7 @@ def critical_path(summaries: Sequence[TrajectorySummary]) -> list[TrajectorySumm
     while count:
         last = by_end[count - 1]
         path.insert(0, last)
-        if last.times.admission_wait_s <= _ROUNDING_S:
+        if overlaps and last.times.admission_wait_s <= _ROUNDING_S:
             break
         count = bisect.bisect_right(ends, last.finished_at - last.times.held_s + _ROUNDING_S, hi=count - 1)
     return path
@@ -146,7 +147,7 @@ def advice_ahead(shares: dict[str, float], step: StepTime) -> str:
 
 def describe_step(number: int, summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool) -> str:
     """Return the line of the log: the critical path of a step, and the advice."""
-    path = critical_path(summaries)
+    path = critical_path(summaries, overlaps=overlaps)
     spent = {name: sum(getattr(made.times, name) for made in path) for name in TIME_PARTS if name != "admission_wait_s"}
     shares = place_shares(summaries, step, overlaps=overlaps)
     if overlaps:

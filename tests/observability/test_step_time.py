@@ -70,6 +70,12 @@ def test_the_critical_path_goes_from_the_last_to_end_to_whom_it_waited_for():
     assert critical_path([]) == []
 
 
+def test_the_critical_path_of_a_refilled_step_begins_in_its_first_round():
+    refill = [made("d", 13.0, generate_s=2.0), made("e", 15.0, admission_wait_s=2.0, generate_s=2.0)]
+    assert [summary.trajectory_id for summary in critical_path(BATCH + refill)] == ["a", "c", "d", "e"]
+    assert [summary.trajectory_id for summary in critical_path(BATCH + refill, overlaps=True)] == ["d", "e"]
+
+
 def test_places_are_counted_where_most_ran_at_once_and_a_place_is_handed_on_in_no_time():
     assert num_places(BATCH) == 2
 
