@@ -28,7 +28,7 @@ from agentrl.cluster.runtime import ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.weight_relay import WeightRelays
 from agentrl.cluster.weight_route import WeightSync
-from agentrl.config.layout import layout, pool_size
+from agentrl.config.layout import layout, pool_size, transport_problems
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 
@@ -79,6 +79,8 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
     """
     with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
         num_gpus = 0.0 if config.cluster.roles else _gpus_per_process(config, num_ranks=config.actor.num_workers)
+        if not config.cluster.roles:
+            require_transport(config, num_gpus=num_gpus)
         nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s), WeightRelays()
         places = await Places.reserved(config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config))
         with places.given_back():
@@ -177,6 +179,19 @@ def num_cpus(config: RunConfig) -> float:
 def gpus_per_engine(config: RunConfig) -> int:
     """Return how many GPUs an engine takes where there are GPUs."""
     return config.rollout.tensor_parallel_size * config.rollout.data_parallel_size
+
+
+def require_transport(config: RunConfig, *, num_gpus: float) -> None:
+    """Refuse a way of the weights that there is not where every process has so many GPUs, or a part of the only one.
+
+    Raises:
+        ConfigError: which key, and what to take.
+    """
+    problems = transport_problems(
+        config, actor_has_gpu=num_gpus > 0, engine_has_gpu=num_gpus > 0, shared=0 < num_gpus < 1
+    )
+    if problems:
+        raise ConfigError("; ".join(problems))
 
 
 def _gpus_per_process(config: RunConfig, *, num_ranks: int) -> float:

@@ -185,7 +185,45 @@ def _sync_problems(config: RunConfig) -> list[str]:
             f"`cluster.weight_transport` is `{cluster.weight_transport}`, which joins processes with GPUs or models of their "
             "own, and `cluster.roles` has the engines in the actor's processes; leave it out"
         )
+    elif cluster.roles:
+        actor, engines = (_pool_of(component, config) for component in ("actor", "rollout"))
+        gpus = cluster.pools[actor].num_gpus, cluster.pools[engines].num_gpus
+        # Ray may put parts of a GPU together, whichever pools they are of.
+        shared = True if actor == engines else None if max(gpus) < 1 else False
+        problems += transport_problems(config, actor_has_gpu=gpus[0] > 0, engine_has_gpu=gpus[1] > 0, shared=shared)
     return problems
+
+
+def transport_problems(
+    config: RunConfig, *, actor_has_gpu: bool, engine_has_gpu: bool, shared: bool | None
+) -> list[str]:
+    """Return where weights cannot travel as they should between the devices of actor and engines.
+
+    Args:
+        config: names the way.
+        actor_has_gpu: whether each rank has one, or a part of one.
+        engine_has_gpu: whether each engine has.
+        shared: whether these are the same; None: it depends.
+    """
+    both = actor_has_gpu and engine_has_gpu
+    match config.cluster.weight_transport:
+        case "cuda_ipc" if not both or shared is False:
+            found = "each has others; take `broadcast`" if both else "not both have GPUs; take `shared_memory`"
+            return [
+                "`cluster.weight_transport` is `cuda_ipc`, which is for engines on the actor's own GPUs, in the same pool, and "
+                f"{found}"
+            ]
+        case "broadcast" if (both and shared) or actor_has_gpu != engine_has_gpu:
+            found = "they share them; take `cuda_ipc`" if both else "one side alone has GPUs; take `shared_memory`"
+            return [
+                "`cluster.weight_transport` is `broadcast`, which joins actor and engines with GPUs of their own, or without "
+                f"any, and {found}"
+            ]
+    return []
+
+
+def _pool_of(component: str, config: RunConfig) -> str:
+    return next(pool for role, pool in config.cluster.roles.items() if component in role.split("_"))
 
 
 def _sequence_problems(config: RunConfig) -> list[str]:

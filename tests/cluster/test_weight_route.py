@@ -1,6 +1,7 @@
 """In which order actor and engines are called, with both recording it, in virtual time and without a process."""
 
 import asyncio
+import contextlib
 import math
 from dataclasses import replace
 from typing import Any, cast
@@ -8,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.launch import require_transport
 from agentrl.cluster.weight_relay import WeightRelays
 from agentrl.cluster.weight_route import WeightSync, transport_of
 from agentrl.config.cluster_schema import ClusterSection, PoolSection
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
-from agentrl.errors import WorkerDiedError
+from agentrl.errors import ConfigError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 
@@ -220,6 +222,25 @@ def test_weights_do_not_travel_where_the_only_rank_has_the_engine_in_its_process
 def test_a_transport_between_processes_is_refused_for_engines_in_the_actors_own(transport: Any):
     problems = layout_problems(together(2, weight_transport=transport))
     assert any("leave it out" in problem and f"`{transport}`" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("transport", "num_gpus", "words"),
+    [
+        ("cuda_ipc", 0.0, "not both have GPUs"),
+        ("cuda_ipc", 1.0, "each has others"),
+        ("cuda_ipc", 0.5, None),
+        ("broadcast", 0.5, "they share them"),
+        ("broadcast", 0.0, None),
+        ("broadcast", 1.0, None),
+    ],
+)
+def test_without_pools_a_transport_is_refused_once_the_gpus_are_counted(
+    transport: Any, num_gpus: float, words: str | None
+):
+    config = RunConfig(model=ModelSection(path=""), cluster=ClusterSection(weight_transport=transport))
+    with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
+        require_transport(config, num_gpus=num_gpus)
 
 
 def test_engines_that_sleep_during_updates_cannot_roll_out_ahead():

@@ -1,14 +1,15 @@
 """Roles, pools, and what is wrong with them before anything starts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentrl.config.algorithm_schema import AlgorithmSection, LoraSection, RewardModelSection
 from agentrl.config.cluster_schema import ClusterSection, PoolSection
-from agentrl.config.layout import layout
+from agentrl.config.layout import layout, layout_problems
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import ActorSection, RewardSection, RolloutSection, RunConfig
+from agentrl.config.schema import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 
 POOLS = "pools: {main: {num_processes: 2}, aside: {processes_per_node: [1, 1]}}"
@@ -145,6 +146,38 @@ def test_ranks_that_would_never_get_a_share_are_refused(tmp_path: Path):
     of_critic = ["algorithm.advantage=gae", "actor.mini_batches_per_step=1", "critic.mini_batches_per_step=4"]
     with pytest.raises(ConfigError, match=r"`critic.mini_batches_per_step`.* fewer than the critic's 3 ranks"):
         load(tmp_path, "", "actor.num_workers=3", *sizes, *of_critic)
+
+
+GPUS_OF_POOLS = {"gpus": 1.0, "others": 1.0, "half": 0.5, "other half": 0.5, "cpus": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("transport", "actor", "rollout", "words"),
+    [
+        ("cuda_ipc", "gpus", "others", "each has others; take `broadcast`"),
+        ("cuda_ipc", "cpus", "cpus", "not both have GPUs; take `shared_memory`"),
+        ("broadcast", "gpus", "gpus", "they share them; take `cuda_ipc`"),
+        ("broadcast", "gpus", "cpus", "one side alone has GPUs; take `shared_memory`"),
+        ("cuda_ipc", "gpus", "gpus", None),
+        ("cuda_ipc", "half", "other half", None),
+        ("broadcast", "gpus", "others", None),
+        ("broadcast", "half", "other half", None),
+        ("broadcast", "cpus", "cpus", None),
+        ("shared_memory", "gpus", "cpus", None),
+    ],
+)
+def test_a_transport_that_the_devices_do_not_have_is_refused(
+    transport: Any, actor: str, rollout: str, words: str | None
+):
+    pools = {name: PoolSection(num_processes=1, num_gpus=GPUS_OF_POOLS[name]) for name in (actor, rollout)}
+    cluster = ClusterSection(pools=pools, roles={"actor": actor, "rollout": rollout}, weight_transport=transport)
+    problems = layout_problems(RunConfig(model=ModelSection(path=""), cluster=cluster))
+    if words is None:
+        assert problems == []
+    else:
+        [problem] = problems
+        assert f"`cluster.weight_transport` is `{transport}`" in problem
+        assert words in problem
 
 
 def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(tmp_path: Path):
