@@ -3,12 +3,14 @@
     python -m benchmarks.training.prefix_sharing [--prompt 512] [--response 128] [--group 16] [--width 256] [--rounds 5]
 
 Packing alone has every trajectory with its prompt in the row. Both compute the same gradients, which is checked. Times are
-CPU seconds of one thread, in turn, so that what else runs on the machine counts little. Prints medians and the ratio.
+CPU seconds of one thread, in turn, so that what else runs on the machine counts little. Prints medians and the ratio; the exit
+code is 1 below the bar, or where the gradients differ.
 """
 
 import argparse
 import random
 import statistics
+import sys
 import tempfile
 import time
 
@@ -22,6 +24,10 @@ from agentrl.training.model import load_model
 from agentrl.training.scoring import score_tokens
 from benchmarks.training.workload import make_groups, save_model
 
+BAR = 2.5
+SAME = 1e-5
+"""Of the norm of each weight's gradient."""
+
 
 def gradient(model: nn.Module, batches: list[MicroBatch]) -> dict[str, Tensor]:
     """Return the gradient of a policy loss over all of the micro-batches."""
@@ -33,8 +39,8 @@ def gradient(model: nn.Module, batches: list[MicroBatch]) -> dict[str, Tensor]:
     return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
-def main() -> None:
-    """Measure in turn and print."""
+def main() -> int:
+    """Measure in turn and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--response", type=int, default=128)
@@ -69,9 +75,11 @@ def main() -> None:
     for name, rows in batches.items():
         computed = sum(len(row.tokens.token_ids_T) for row in rows)
         print(f"{name}: {computed} tokens computed, {medians[name]:.3f} CPU s")
-    print(f"gradients differ by {furthest:.1e} of their norm")
-    print(f"x {medians['packed'] / medians['shared']:.2f} (bar: at least 2.5)")
+    ratio = medians["packed"] / medians["shared"]
+    print(f"gradients differ by {furthest:.1e} of their norm (at most {SAME:g})")
+    print(f"x {ratio:.2f} (bar: at least {BAR:g})")
+    return 0 if ratio >= BAR and furthest <= SAME else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

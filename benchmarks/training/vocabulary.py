@@ -5,7 +5,8 @@
 Forward and backward of what lies behind the decoder: hidden states in, gradients of states and head out. The plain
 implementation is a matrix product, `log_softmax`, `gather` and the entropy without gradient, as training loops have it. Each
 round runs each of the two in a process of its own; memory is its peak of resident memory above that before the pass, and
-times are CPU seconds of all threads, so that what else runs on the machine counts little. Prints medians and ratios.
+times are CPU seconds of all threads, so that what else runs on the machine counts little. Prints medians and ratios; the exit
+code is 1 where one of them misses its bar, or where the two find another loss, entropy or gradient.
 """
 
 import argparse
@@ -22,6 +23,10 @@ from torch import Tensor
 from agentrl.training.vocabulary import vocabulary_scores
 
 NAMES = ("plain", "chunked")
+TIME_BAR = 1.4
+MEMORY_BAR = 0.25
+SAME = 1e-4
+"""Of loss, entropy and norm of the gradient."""
 
 
 def plain_scores(hidden_NW: Tensor, head_VW: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,8 +66,8 @@ def measure(name: str, tokens: int, width: int, vocabulary: int) -> dict[str, fl
     }
 
 
-def main() -> None:
-    """Measure in turn and print."""
+def main() -> int:
+    """Measure in turn and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--width", type=int, default=512)
@@ -72,7 +77,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.only:
         print(json.dumps(measure(given.only, given.tokens, given.width, given.vocabulary)))
-        return
+        return 0
     results: dict[str, list[dict[str, float]]] = {name: [] for name in NAMES}
     sizes = [f"--tokens={given.tokens}", f"--width={given.width}", f"--vocabulary={given.vocabulary}"]
     for _ in range(given.rounds):
@@ -85,9 +90,13 @@ def main() -> None:
     for name, row in medians.items():
         print(f"{name:8s} " + "  ".join(f"{key} {value:.5g}" for key, value in row.items()))
     plain, chunked = (medians[name] for name in NAMES)
-    print(f"time x {chunked['cpu_s'] / plain['cpu_s']:.2f} (bar: at most 1.4)")
-    print(f"memory x {chunked['peak_mib'] / plain['peak_mib']:.3f} (bar: below 0.25)")
+    time_ratio, memory_ratio = (chunked[key] / plain[key] for key in ("cpu_s", "peak_mib"))
+    furthest = max(abs(chunked[key] / plain[key] - 1) for key in ("loss", "entropy", "grad_norm"))
+    print(f"time x {time_ratio:.2f} (bar: at most {TIME_BAR:g})")
+    print(f"memory x {memory_ratio:.3f} (bar: below {MEMORY_BAR:g})")
+    print(f"loss, entropy and gradient differ by {furthest:.1e} (at most {SAME:g})")
+    return 0 if time_ratio <= TIME_BAR and memory_ratio < MEMORY_BAR and furthest <= SAME else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from allocations import peak_allocated_bytes
 from torch import Tensor
 from training_cases import VOCABULARY, make_example, make_policy
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config
@@ -60,6 +61,26 @@ def test_scoring_in_chunks_is_the_log_softmax_of_all_logits_with_its_gradients(
     gradients = dict(plain.named_parameters())
     for name, parameter in model.named_parameters():
         assert_same_direction(parameter.grad, gradients[name].grad)
+
+
+def test_logits_of_all_tokens_never_exist_together(monkeypatch: pytest.MonkeyPatch):
+    """As many tokens as in `benchmarks.training.vocabulary`, in chunks of as many, at a hundredth of the vocabulary."""
+    size = 1500
+    monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", 223 * size)
+    hidden_NW = torch.randn(1024, 8, requires_grad=True)
+    head_VW, targets_N = torch.randn(size, 8, requires_grad=True), torch.randint(size, (1024,))
+
+    def chunked() -> None:
+        logprobs_N, _ = vocabulary.vocabulary_scores(
+            hidden_NW, head_VW, targets_N, temperature=1.0, entropy_gradient=False
+        )
+        logprobs_N.mean().backward()
+
+    def plain() -> None:
+        (hidden_NW @ head_VW.T).log_softmax(-1).gather(1, targets_N[:, None]).mean().backward()
+
+    chunked()  # from now on the gradients have their memory
+    assert peak_allocated_bytes(chunked) < peak_allocated_bytes(plain) / 4
 
 
 @pytest.mark.parametrize("config", [Gemma2Config, CohereConfig])
