@@ -1,0 +1,81 @@
+"""Attention over packed rows in bfloat16, as on GPUs, beside a plain softmax in float32: values and gradients.
+
+Needs only torch, transformers and pytest:
+`python -m pytest -c /dev/null --rootdir . -p no:cacheprovider tests/training/test_half_precision_attention.py`.
+"""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from agentrl.training.packed_attention import packed_attention
+from agentrl.training.row_layout import RowLayout, SharedPrefix, row_layout
+
+QUERY_HEADS, KEY_HEADS, HEAD_DIM = 4, 2, 64
+RELATIVE = 1e-2
+"""Of the norm: bfloat16 has eight bits."""
+
+LAYOUTS = {
+    "segments alone": row_layout([200, 130, 64, 7, 1]),
+    "shared prefixes": row_layout(
+        [150, 90, 33, 1, 20, 5, 5, 70],
+        [SharedPrefix(start=0, end=150, suffix_end=274), SharedPrefix(start=274, end=294, suffix_end=304)],
+    ),
+    "a continuation of one token": row_layout([16, 1], [SharedPrefix(start=0, end=16, suffix_end=17)]),
+    "a single token": row_layout([1]),
+}
+
+
+def visible(layout: RowLayout) -> Tensor:
+    """Return `[T, T]`: which token attends to which, token by token."""
+    num_tokens = sum(layout.lengths)
+    segment = torch.arange(len(layout.lengths)).repeat_interleave(torch.tensor(layout.lengths))
+    mask = (segment[:, None] == segment[None]).tril()
+    for prefix in layout.prefixes:
+        mask[prefix.end : prefix.suffix_end, prefix.start : prefix.end] = True
+    assert mask.shape == (num_tokens, num_tokens)
+    return mask
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout) -> Tensor:
+    key, value = (states.repeat_interleave(QUERY_HEADS // KEY_HEADS, dim=1) for states in (key, value))
+    scores = (query @ key.transpose(2, 3) / HEAD_DIM**0.5).masked_fill(~visible(layout), -torch.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+def assert_near(found: Tensor | None, expected: Tensor | None) -> None:
+    assert found is not None
+    assert expected is not None
+    assert found.dtype == torch.bfloat16
+    assert (found.float().cpu() - expected).norm() <= RELATIVE * expected.norm()
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_values_and_gradients_are_those_of_a_plain_softmax(device: str, name: str):
+    layout, draws = LAYOUTS[name], torch.Generator().manual_seed(0)
+    num_tokens = sum(layout.lengths)
+    drawn = [torch.randn(1, num_tokens, heads, HEAD_DIM, generator=draws) for heads in (QUERY_HEADS, *[KEY_HEADS] * 2)]
+    query, key, value = (states.bfloat16().to(device).transpose(1, 2).requires_grad_() for states in drawn)
+    exact_query, exact_key, exact_value = (
+        states.detach().float().cpu().requires_grad_() for states in (query, key, value)
+    )
+    weights = torch.randn(1, num_tokens, QUERY_HEADS, HEAD_DIM, generator=draws).bfloat16()
+    mixed, _ = packed_attention(nn.Identity(), query, key, value, None, layout=layout.to(torch.device(device)))
+    expected = plain_attention(exact_query, exact_key, exact_value, layout)
+    assert_near(mixed, expected)
+    mixed.backward(weights.to(device))
+    expected.backward(weights.float())
+    assert_near(value.grad, exact_value.grad)
+    if num_tokens > 1:  # where there is nothing to choose from, queries and keys have no gradient
+        assert_near(query.grad, exact_query.grad)
+        assert_near(key.grad, exact_key.grad)
