@@ -9,7 +9,7 @@ VLLM_TORCH := 2.13.0+cpu
 # Two processes keep two cores busy, since many a test waits; each has its own judges and its own Ray. A file stays together.
 IN_TWO = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup vllm demo demo-ppo demo-vllm test test-all test-vllm bench soak lint fmt clean
+.PHONY: setup vllm demo demo-ppo demo-vllm test test-all test-vllm test-gpu bench soak lint fmt clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,10 @@ test-all: vllm
 test-vllm: vllm
 	$(BIN)/python -m pytest -m vllm
 
+# With whatever python is there, in a plain CUDA image of PyTorch: nothing is installed.
+test-gpu:
+	$(PYTHON) -m pytest -c /dev/null --rootdir . -p no:cacheprovider -m gpu $$(grep -rlF --include='*.py' pytest.mark.gpu tests)
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rollout/embedded_engine.py
 	$(BIN)/python -m benchmarks.rollout.scheduler
@@ -60,7 +64,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.training.packing
 	$(BIN)/python -m benchmarks.training.prefix_sharing
 	$(BIN)/python -m benchmarks.training.vocabulary
-	$(BIN)/python -m benchmarks.training.weight_sync
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.training.weight_sync
 	$(BIN)/python -m benchmarks.judge.floor
 	$(BIN)/python -m benchmarks.judge.speed
 	$(BIN)/python -m benchmarks.judge.overhead

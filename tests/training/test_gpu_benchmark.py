@@ -1,5 +1,6 @@
-"""The benchmark of GPUs runs, small, wherever the tests run."""
+"""The benchmark of GPUs runs, small, wherever the tests run; and the tests of GPUs need no more than it does."""
 
+import os
 import re
 import subprocess
 import sys
@@ -39,6 +40,26 @@ def test_the_benchmark_of_gpus_runs_small_on_a_cpu_with_the_packages_of_a_plain_
     assert ran.stdout.startswith("CPU, ")
     assert "CUDA IPC needs a GPU and is untried here" in ran.stdout
     assert_whole(ran.stdout, rel=1e-4)
+
+
+def test_the_tests_of_gpus_are_found_with_the_packages_of_a_plain_image():
+    """By the command of `make test-gpu`, which must not stumble over a file that needs more."""
+    makefile = (ROOT / "Makefile").read_text().splitlines()
+    [command] = [line.strip() for line in makefile if "-m gpu" in line]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({ABSENT})); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    found = command.replace("$(PYTHON) -m pytest", '"$PYTHON" -c "$CODE" --collect-only -q').replace("$$", "$")
+    environment = os.environ | {
+        "PYTHON": sys.executable,
+        "CODE": code,
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    ran = subprocess.run(["sh", "-c", found], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "test_one_bfloat16_update_runs_and_stays_near_float32" in ran.stdout
+    assert "test_cuda_ipc_brings_every_version_to_another_process_on_the_same_gpu" in ran.stdout
 
 
 @pytest.mark.gpu
