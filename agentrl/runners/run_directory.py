@@ -1,7 +1,7 @@
 """What a run leaves on disk, and how the same command goes on from it.
 
 runs/demo/
-├── config.yaml             the resolved config; a run goes on only with the same one, but for how many processes it has
+├── config.yaml             the resolved config; a run goes on only with the same one, but for its length and its processes
 ├── inputs.json             digests of the data and tool files, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── tensorboard/  run.log  reward_curve.png
@@ -16,6 +16,7 @@ An evaluation leaves the same less checkpoints, policy and curve; its figures ar
 
 import fcntl
 import hashlib
+import math
 import shutil
 from collections.abc import Mapping, Set
 from dataclasses import asdict
@@ -92,6 +93,8 @@ class RunDirectory:
         digests = {key: _digest(file) for key, file in inputs.items()}
         write_whole(self.path / "inputs.json", orjson.dumps(digests))
         write_whole(saved, self._encoded_config())
+        if self.finished and self.result().get("num_steps", math.inf) < self._config.run.num_steps:
+            self._result.unlink()  # it is to go on for longer
         shutil.rmtree(self.in_hand, ignore_errors=True)
 
     def claim_checkpoints(self) -> None:
@@ -195,6 +198,7 @@ class RunDirectory:
             if before.get(name) != now.get(name)
             and name not in _MAY_CHANGE | may_differ
             and not name.startswith(_POOLS)
+            and not (name == "run.num_steps" and now[name] > before.get(name, math.inf))  # no other step depends on it
         ]
         if changed:
             details = ", ".join(f"`{name}` was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)

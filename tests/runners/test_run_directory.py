@@ -133,3 +133,22 @@ def test_a_run_is_finished_only_by_its_result(run: RunDirectory):
     run.finish({"num_steps": 60})
     assert run.finished
     assert run.result() == {"num_steps": 60}
+
+
+def test_a_finished_run_goes_on_when_it_is_given_more_steps_and_not_when_it_is_given_fewer(
+    run: RunDirectory, tmp_path: Path
+):
+    run.finish({"num_steps": 60})
+    run.close()
+    same = directory(tmp_path)
+    same.open({})
+    same.close()
+    assert same.finished
+    with pytest.raises(ConfigError, match=r"`run.num_steps` was 60 and is 50"):
+        directory(tmp_path, "run.num_steps=50").open({})
+    longer = directory(tmp_path, "run.num_steps=70")
+    longer.open({})
+    longer.close()
+    assert not longer.finished
+    with pytest.raises(ConfigError, match=r"`run.num_steps` was 70 and is 60"):
+        directory(tmp_path).open({})
