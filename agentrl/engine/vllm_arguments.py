@@ -37,7 +37,7 @@ def read_model_facts(model: ModelSection, rollout: RolloutSection) -> ModelFacts
     """Read the model's folder, without its weights.
 
     Raises:
-        ConfigError: there is no causal LM in it.
+        ConfigError: there is no causal LM in it, or none that can be split over so many ranks.
     """
     try:
         config = AutoConfig.from_pretrained(model.path)
@@ -46,6 +46,11 @@ def read_model_facts(model: ModelSection, rollout: RolloutSection) -> ModelFacts
     except (OSError, ValueError) as error:
         raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
     text = config.get_text_config()
+    if text.num_attention_heads % rollout.tensor_parallel_size:
+        raise ConfigError(
+            f"`rollout.tensor_parallel_size` is {rollout.tensor_parallel_size}, which does not divide the "
+            f"{text.num_attention_heads} attention heads of {model.path}; take a divisor of that"
+        )
     wanted = rollout.max_prompt_tokens + rollout.max_response_tokens
     return ModelFacts(
         vocabulary_size=text.vocab_size,
@@ -53,6 +58,17 @@ def read_model_facts(model: ModelSection, rollout: RolloutSection) -> ModelFacts
         eos_token_ids=_eos_token_ids(model.path, text),
         weights=empty.state_dict(keep_vars=True),
         kv_bytes_per_token=_kv_bytes_per_token(text, getattr(torch, model.dtype), rollout.tensor_parallel_size),
+    )
+
+
+def memory_hint(rollout: RolloutSection, facts: ModelFacts) -> str:
+    """Return what may be wrong with `rollout.kv_memory_gb` where vLLM does not start; nothing, if that should do."""
+    needed_gb = facts.max_tokens * facts.kv_bytes_per_token / _BYTES_PER_GB
+    if not 0 < rollout.kv_memory_gb < needed_gb:
+        return ""
+    return (
+        f". `rollout.kv_memory_gb` is {rollout.kv_memory_gb:g}, and a trajectory of {facts.max_tokens} tokens, its prompt too, "
+        f"takes {needed_gb:.2g}: raise it, or lower `rollout.max_response_tokens`"
     )
 
 

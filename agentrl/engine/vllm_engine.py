@@ -27,7 +27,13 @@ from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingIm
 from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
 from agentrl.engine.request_check import check_request
-from agentrl.engine.vllm_arguments import ModelFacts, engine_arguments, process_environment, read_model_facts
+from agentrl.engine.vllm_arguments import (
+    ModelFacts,
+    engine_arguments,
+    memory_hint,
+    process_environment,
+    read_model_facts,
+)
 from agentrl.engine.vllm_load import EngineLoad
 from agentrl.engine.vllm_processes import VllmProcesses
 from agentrl.engine.vllm_worker import WeightLoading
@@ -72,7 +78,7 @@ class VllmEngine:
         """Start vLLM and sample one token; whatever ran before is ended.
 
         Raises:
-            ConfigError: `model.path` holds no causal LM.
+            ConfigError: `model.path` holds no causal LM, or none that can be split as `rollout` says.
             EngineError: vLLM does not start; its own log says why.
         """
         await self._stop("engine: started again")
@@ -83,7 +89,8 @@ class VllmEngine:
             self._llm = llm = await asyncio.to_thread(self._launch)
         except Exception as error:  # vLLM raises what it likes, of its core only that it failed
             await processes.end()
-            raise EngineError(f"engine: vLLM does not start: {error}") from error
+            hint = memory_hint(self._rollout, self._facts)
+            raise EngineError(f"engine: vLLM does not start: {error}{hint}") from error
         processes.watch()
         # The first request starts the task that hands out all answers; it ends when the core dies.
         await self._call(self._sample(llm, [0], SamplingParams(max_tokens=1), "start"))

@@ -1,0 +1,29 @@
+"""What a run's config becomes for vLLM, without vLLM."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.schema import ModelSection, RolloutSection
+from agentrl.engine.vllm_arguments import memory_hint, read_model_facts
+from agentrl.errors import ConfigError
+
+MODEL = ModelSection(path=str(Path(__file__).parents[2] / "examples" / "arithmetic" / "policy"))
+
+
+def test_a_model_that_cannot_be_split_over_so_many_ranks_is_refused_with_its_number_of_heads() -> None:
+    with pytest.raises(
+        ConfigError, match=r"`rollout.tensor_parallel_size` is 3, which does not divide the 4 attention"
+    ):
+        read_model_facts(MODEL, RolloutSection(engine="vllm", tensor_parallel_size=3))
+
+
+def test_a_memory_too_small_for_one_trajectory_is_named_where_vllm_does_not_start() -> None:
+    rollout = RolloutSection(engine="vllm", kv_memory_gb=1e-5)
+    facts = read_model_facts(MODEL, rollout)
+    needed_gb = facts.max_tokens * facts.kv_bytes_per_token / 2**30
+    assert f"`rollout.kv_memory_gb` is 1e-05, and a trajectory of {facts.max_tokens} tokens" in memory_hint(
+        rollout, facts
+    )
+    for enough in (0.0, needed_gb):
+        assert memory_hint(RolloutSection(engine="vllm", kv_memory_gb=enough), facts) == ""
