@@ -42,7 +42,7 @@ class BroadcastSender:
         self._checked = checked
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
-        self._group = _Group(store, device, timeout_s)
+        self._group = _Group(device, timeout_s)
 
     def send(self, source: WeightSource, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Send all tensors of `source`, in its order.
@@ -61,7 +61,7 @@ class BroadcastSender:
             meeting.tell("word", str(error).encode())  # so that those who came need not wait
             raise
         meeting.tell("word", _COME_AND_CHECK if self._checked else _COME)
-        group, coming = self._group.of(source, 0), iter(weights)
+        group, coming = self._group.of(source, 0, self._store), iter(weights)
         octets = torch.empty(0, dtype=torch.uint8, device=self._device)
         try:
             for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
@@ -100,9 +100,8 @@ class BroadcastReceiver:
         self._device = device
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
-        self._store: Store | None = None
-        self._group: _Group | None = None
-        self._last: Meeting | None = None
+        self._place = MeetingPlace(timeout_s)
+        self._group = _Group(device, timeout_s)
 
     def tensors(self, source: WeightSource, me: str) -> Iterator[tuple[str, Tensor]]:
         """Take part in what the sender sends, as the receiver `me`; the tensors are views of a bucket that nobody writes again.
@@ -110,17 +109,12 @@ class BroadcastReceiver:
         Raises:
             EngineError: the sender did not come, or was lost half-way.
         """
-        if self._store is None or self._group is None:
-            self._store = store_at(source.address, self._timeout_s)
-            self._group = _Group(self._store, self._device, self._timeout_s)
-        if self._last is not None:
-            self._last.close()
-        self._last = meeting = Meeting(self._store, _about(source), me=me, timeout_s=self._timeout_s)
+        meeting, store = self._place.meet(source, me)
         meeting.tell("arrival")
         [word] = meeting.hear("word", [_SENDER]).values()
         if word not in (_COME, _COME_AND_CHECK):
             raise EngineError(word.decode())
-        group = self._group.of(source, 1 + source.receivers.index(me))
+        group = self._group.of(source, 1 + source.receivers.index(me), store)
         for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
             octets = torch.empty(size_of(bucket), dtype=torch.uint8, device=self._device)
             try:
@@ -140,20 +134,19 @@ class BroadcastReceiver:
 class _Group:
     """The process group of the last sync, which the next one uses again if the same processes take part."""
 
-    def __init__(self, store: Store, device: torch.device, timeout_s: float) -> None:
-        self._store = store
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
         self._device = device
         self._timeout = timedelta(seconds=timeout_s)
         self._members: tuple[str, ...] = ()
         self._group: dist.ProcessGroup | None = None
 
-    def of(self, source: WeightSource, rank: int) -> dist.ProcessGroup:
-        """Return the group of the publisher and its receivers, in which this process is number `rank`."""
+    def of(self, source: WeightSource, rank: int, store: Store) -> dist.ProcessGroup:
+        """Return the group of the publisher and its receivers, in which this process is number `rank`; they meet at `store`."""
         members = (source.publisher, *source.receivers)
         if self._group is None or self._members != members:
             self.leave()
-            store = dist.PrefixStore(f"group {_about(source)}", self._store)  # pyright: ignore[reportPrivateImportUsage]
-            self._group = self._join(store, rank, len(members))
+            own = dist.PrefixStore(f"group {_about(source)}", store)  # pyright: ignore[reportPrivateImportUsage]
+            self._group = self._join(own, rank, len(members))
             self._members = members
         return self._group
 
@@ -176,6 +169,30 @@ class _Group:
         backend._set_sequence_number_for_group()
         group._register_backend(torch.device(self._device.type), kind, backend)
         return group
+
+
+class MeetingPlace:
+    """An engine's way to the store of the actor, which is another one once the actor was started again."""
+
+    def __init__(self, timeout_s: float) -> None:
+        """Connect to nothing before `meet`."""
+        self._timeout_s = timeout_s
+        self._address = ""
+        self._store: Store | None = None
+        self._last: Meeting | None = None
+
+    def meet(self, source: WeightSource, me: str) -> tuple[Meeting, Store]:
+        """Return the meeting about `source`, for the receiver `me`, and where it is; the one before is over.
+
+        Raises:
+            EngineError: nobody answers there.
+        """
+        if self._store is None or self._address != source.address:
+            self._store, self._address, self._last = store_at(source.address, self._timeout_s), source.address, None
+        if self._last is not None:
+            self._last.close()
+        self._last = Meeting(self._store, _about(source), me=me, timeout_s=self._timeout_s)
+        return self._last, self._store
 
 
 def store_at(address: str, timeout_s: float) -> Store:

@@ -16,7 +16,7 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from torch.multiprocessing.reductions import reduce_tensor
 
 from agentrl.weight_sync.base import WAIT_TIMEOUT_S, WeightSource
-from agentrl.weight_sync.broadcast import BUCKET_BYTES, checksum_of_bucket, compare_bucket, fill, store_at
+from agentrl.weight_sync.broadcast import BUCKET_BYTES, MeetingPlace, checksum_of_bucket, compare_bucket, fill
 from agentrl.weight_sync.meeting import Meeting
 from agentrl.weight_sync.tensor_bytes import size_of, split_into_buckets, view_of
 
@@ -101,10 +101,8 @@ class CudaIpcReceiver:
         """Connect nothing before `tensors`; `bucket_bytes` must be that of the sender."""
         self._device = device
         self._bucket_bytes = bucket_bytes
-        self._timeout_s = timeout_s
-        self._store: Store | None = None
+        self._place = MeetingPlace(timeout_s)
         self._buffers: list[Tensor] = []
-        self._last: Meeting | None = None
 
     def tensors(self, source: WeightSource, me: str) -> Iterator[tuple[str, Tensor]]:
         """Take what the rank on this GPU sends, as the receiver `me`; each tensor is a view, valid until the next is asked for.
@@ -112,12 +110,8 @@ class CudaIpcReceiver:
         Raises:
             EngineError: the rank did not come, or was lost half-way.
         """
-        self._store = self._store or store_at(source.address, self._timeout_s)
-        gpu = _name_of(self._device)
-        if self._last is not None:
-            self._last.close()
-        about = f"{source.publisher}/{source.serial}"
-        self._last = meeting = Meeting(self._store, about, me=me, timeout_s=self._timeout_s)
+        gpu, about = _name_of(self._device), f"{source.publisher}/{source.serial}"
+        meeting, _ = self._place.meet(source, me)
         meeting.tell("arrival", gpu.encode())
         handles = pickle.loads(meeting.hear(f"buffers for {me}", [gpu])[gpu])
         if handles:

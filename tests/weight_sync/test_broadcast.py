@@ -66,6 +66,22 @@ def test_all_receivers_get_all_weights_in_the_announced_type_and_the_next_sync_u
     sender.close()
 
 
+def test_an_actor_that_was_started_again_is_met_at_its_new_store(store: TCPStore):
+    receiver = BroadcastReceiver(CPU, bucket_bytes=BUCKET_BYTES)
+    # The first actor's store is gone with it.
+    for seed, its_store in ((1, TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)), (2, store)):
+        source = replace(offer(its_store, 1, "engine 0/0"), publisher=f"actor at {its_store.port}")
+        sent = weights(seed)
+        sender = BroadcastSender(its_store, CPU, bucket_bytes=BUCKET_BYTES, timeout_s=20.0)
+        with ThreadPoolExecutor() as threads:
+            came = threads.submit(taken, receiver, source, "engine 0/0")
+            sender.send(source, sent.items())
+            got = came.result()
+        assert all(torch.equal(tensor, sent[name].bfloat16()) for name, tensor in got.items())
+        sender.close()
+        del sender, its_store
+
+
 def test_who_did_not_come_is_named_to_the_sender_and_to_those_who_came(store: TCPStore):
     source = offer(store, 1, "engine 0/0", "engine 1/0")
     sender = BroadcastSender(store, CPU, timeout_s=1.0)
