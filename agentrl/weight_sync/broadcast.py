@@ -61,9 +61,9 @@ class BroadcastSender:
             meeting.tell("word", str(error).encode())  # so that those who came need not wait
             raise
         meeting.tell("word", _COME_AND_CHECK if self._checked else _COME)
-        group, coming = self._group.of(source, 0, self._store), iter(weights)
-        octets = torch.empty(0, dtype=torch.uint8, device=self._device)
+        coming, octets = iter(weights), torch.empty(0, dtype=torch.uint8, device=self._device)
         try:
+            group = self._group.of(source, 0, self._store)
             for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
                 if octets.numel() < size_of(bucket):
                     octets = torch.empty(size_of(bucket), dtype=torch.uint8, device=self._device)
@@ -114,10 +114,10 @@ class BroadcastReceiver:
         [word] = meeting.hear("word", [_SENDER]).values()
         if word not in (_COME, _COME_AND_CHECK):
             raise EngineError(word.decode())
-        group = self._group.of(source, 1 + source.receivers.index(me), store)
         for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
             octets = torch.empty(size_of(bucket), dtype=torch.uint8, device=self._device)
             try:
+                group = self._group.of(source, 1 + source.receivers.index(me), store)
                 group.broadcast(octets, 0).wait(timedelta(seconds=self._timeout_s))
             except RuntimeError as error:
                 self._group.leave()

@@ -116,6 +116,20 @@ def test_a_receiver_that_is_lost_half_way_is_named(store: TCPStore):
     assert len(arrived) == 1
 
 
+def test_a_receiver_that_is_lost_before_the_group_is_formed_is_named(store: TCPStore):
+    source = offer(store, 1, "engine 0/0")
+    Meeting(store, "actor/1", me="engine 0/0").tell("arrival")
+    with pytest.raises(EngineError, match="lost: engine 0/0"):
+        BroadcastSender(store, CPU, timeout_s=1.0).send(source, weights(1).items())
+
+
+def test_a_sender_that_is_lost_before_the_group_is_formed_is_named(store: TCPStore):
+    source = offer(store, 1, "engine 0/0")
+    Meeting(store, "actor/1", me="rank 0 of the actor").tell("word", b"come")
+    with pytest.raises(EngineError, match="`engine 0/0` lost rank 0 of the actor"):
+        taken(BroadcastReceiver(CPU, timeout_s=1.0), source, "engine 0/0")
+
+
 def test_an_engine_that_has_a_mixture_is_dead(store: TCPStore):
     """The sender's weights do not match what it announced of them, as if a byte had changed on the way."""
     source = replace(offer(store, 1, "engine 0/0"), receiver="engine 0")
