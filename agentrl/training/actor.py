@@ -36,6 +36,7 @@ from agentrl.training.model import export_model, shape_of
 from agentrl.training.model_flops import measured_peak_flops, wait_for
 from agentrl.training.objective import Objective
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
+from agentrl.training.packed_attention import num_query_rows
 from agentrl.training.parallel import full_tensors
 from agentrl.training.role import RoleContext
 from agentrl.training.scoring import score_tokens
@@ -185,7 +186,7 @@ class Actor:
             [
                 sum(len(trajectory.token_ids) for trajectory in trajectories),
                 computed,
-                sum(row.layout.num_attention_rows for row in packed),
+                sum(num_query_rows(row.here.layout, self._dtype) for row in packed),
                 sum(self._shape.flops(row) for row in packed),
             ]
         )

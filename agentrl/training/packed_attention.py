@@ -64,7 +64,7 @@ def packed_attention(
         foreign.append("attention_mask")
     if sliding_window is not None and layout.max_context > sliding_window:
         foreign.append(f"sliding_window={sliding_window}")
-    varlen = layout.varlen is not None and query.dtype in (torch.float16, torch.bfloat16)
+    varlen = _goes_in_one_call(layout, query.dtype)
     if dropout and (varlen or layout.prefixes):
         foreign.append(f"dropout={dropout}")
     if foreign:
@@ -78,6 +78,15 @@ def packed_attention(
     else:
         mixed = _in_buckets(query, key, value, layout, scaling=scaling, dropout=dropout)
     return mixed if sequence is None else sequence.by_tokens(mixed), None
+
+
+def num_query_rows(layout: RowLayout, dtype: torch.dtype) -> int:
+    """Return how many queries attention over a row computes: its tokens, and the padding of buckets where it has some."""
+    return sum(layout.lengths) if _goes_in_one_call(layout, dtype) else layout.num_attention_rows
+
+
+def _goes_in_one_call(layout: RowLayout, dtype: torch.dtype) -> bool:
+    return layout.varlen is not None and dtype in (torch.float16, torch.bfloat16)
 
 
 def _in_buckets(

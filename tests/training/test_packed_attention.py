@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from agentrl.config.schema import ModelSection
 from agentrl.errors import ConfigError
 from agentrl.training.batch import TokenisedExample, pack_tokens
 from agentrl.training.model import load_model
-from agentrl.training.row_layout import bucket_sequences
+from agentrl.training.packed_attention import num_query_rows
+from agentrl.training.row_layout import bucket_sequences, row_layout
 from agentrl.training.scoring import score_tokens
 
 SIZES: dict[str, Any] = {
@@ -87,6 +89,13 @@ def test_buckets_cover_the_row_in_order_and_pad_little():
     for bucket in buckets:
         assert bucket.num_sequences * bucket.max_length <= 1.1 * (bucket.end - bucket.start)
     assert buckets[0].num_sequences >= 2
+
+
+def test_padding_is_counted_where_buckets_are_computed_and_not_in_the_one_call_of_a_gpu():
+    on_cpu = row_layout([20, 19, 19])
+    on_gpu = replace(on_cpu, varlen=on_cpu._varlen_index(torch.device("cpu")))
+    assert num_query_rows(on_cpu, torch.bfloat16) == num_query_rows(on_gpu, torch.float32) == 60
+    assert num_query_rows(on_gpu, torch.bfloat16) == 58
 
 
 def test_equal_lengths_share_one_call_without_padding():
