@@ -12,7 +12,7 @@ from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, WorkerError
 from agentrl.training.scores import score_metrics, with_scores
-from agentrl.training.sharding import plan_update
+from agentrl.training.sharding import plan_scoring, plan_update
 from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
 
@@ -178,12 +178,15 @@ class Learner:
     async def _score(self, component: str, method: str, groups: Sequence[Group]) -> References:
         """Have a component say something about every trajectory."""
         made = [one for group in groups for one in group.trajectories]
-        results = await self._groups[component].split(
+        ranks = self._groups[component]
+        # The reward model looks at the last token alone, and computes every trajectory by itself.
+        shares_prefixes = self._config.actor.share_prefixes and component != "reward"
+        results = await ranks.split(
             "score",
             component,
             method,
             items=[one.ref for one in made],
-            costs=[one.summary.num_tokens for one in made],
+            shares=plan_scoring(groups, num_ranks=ranks.num_shares, share_prefixes=shares_prefixes),
         )
         return {one.summary.trajectory_id: result for one, result in zip(made, results, strict=True)}
 

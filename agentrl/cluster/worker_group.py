@@ -75,19 +75,18 @@ class WorkerGroup:
         per_rank = [given for given in arguments for _ in range(self._ranks_per_share)]
         return (await self.each(method, per_rank))[:: self._ranks_per_share]
 
-    async def split(self, method: str, *args: Any, items: Sequence[Any], costs: Sequence[float]) -> list[Any]:
+    async def split(self, method: str, *args: Any, items: Sequence[Any], shares: Sequence[Sequence[int]]) -> list[Any]:
         """Give the ranks shares of `items` (data parallel), however many there are, and gather references to the results.
 
         Args:
             method: takes `args`, then its share of `items`; returns something small, then one result per item.
             args: the same for every rank.
             items: references, which the ranks resolve; they do not pass through this process.
-            costs: of each item; the shares cost about the same. A rank may get nothing, and is called all the same.
+            shares: which items each share is made of. A rank may get nothing, and is called all the same.
 
         Returns:
             A reference to the result of each item, in the order of `items`.
         """
-        shares = balanced(costs, self.num_shares)
         made = await self._together(
             [
                 rank.call_keeping_rest(method, len(share), *args, *(items[index] for index in share))
@@ -156,14 +155,3 @@ class WorkerGroup:
             elif isinstance(death := ping.exception(), WorkerDiedError):
                 deaths.append(death)
         return deaths
-
-
-def balanced(costs: Sequence[float], num_shares: int) -> list[list[int]]:
-    """Return indices into `costs` for each share: the costliest first, each to the share that costs least so far."""
-    shares: list[list[int]] = [[] for _ in range(num_shares)]
-    totals = [0.0] * num_shares
-    for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        lightest = min(range(num_shares), key=lambda share: (totals[share], len(shares[share]), share))
-        shares[lightest].append(index)
-        totals[lightest] += costs[index]
-    return shares

@@ -1,8 +1,12 @@
-"""The plan of one update: which rank trains on which trajectory, in which mini-batch. Runs on the driver, without torch."""
+"""The plan of one update: which rank trains on which trajectory, in which mini-batch, and which one only looks at it.
+
+Runs on the driver, without torch.
+"""
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from agentrl.training.prefix_families import Family, SequenceCost
 from agentrl.types import Group, TrajectoryRef
@@ -90,6 +94,26 @@ def plan_update(
         )
         for share in shares
     ]
+
+
+def plan_scoring(groups: Sequence[Group], *, num_ranks: int, share_prefixes: bool = True) -> list[list[int]]:
+    """Divide the trajectories of a step over ranks that only say something about them, as `plan_update` does a mini-batch.
+
+    Returns:
+        For each rank the numbers of its trajectories, counted through all groups.
+    """
+    firsts = [0, *accumulate(len(group.trajectories) for group in groups)]
+    entries = [
+        [
+            (TrainingItem(group=index, member=member, mini_batch=0), made)
+            for member, made in enumerate(group.trajectories)
+        ]
+        for index, group in enumerate(groups)
+    ]
+    shares: list[list[tuple[TrainingItem, TrajectoryRef]]] = [[] for _ in range(num_ranks)]
+    if entries:
+        _spread(entries, shares, share_prefixes=share_prefixes)
+    return [[firsts[item.group] + item.member for item, _ in share] for share in shares]
 
 
 def _spread(

@@ -23,7 +23,7 @@ class ScriptedActor:
     async def first(self, *call: Any) -> float:
         return 0.1
 
-    async def split(self, *call: str, items: Sequence[Any], costs: Sequence[int]) -> list[str]:
+    async def split(self, *call: str, items: Sequence[Any], shares: Sequence[Any]) -> list[str]:
         self.asked.append(call)
         return ["said"] * len(items)
 

@@ -1,7 +1,6 @@
 """Groups of ranks: ways of calling them, and what becomes of an error on one of them."""
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import ray
 
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.worker_group import WorkerGroup, balanced
+from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.errors import ConfigError, ModelDiedError, NoRoomError, PeerLostError, WorkerDiedError, WorkerError
 from tests.cluster.workers import RankWorker
 
@@ -42,7 +41,9 @@ async def test_items_are_split_over_the_ranks_and_gathered_in_order_however_many
     group: WorkerGroup, count: int
 ):
     items = [ray.put(number) for number in range(count)]
-    results = [await ref for ref in await group.split("square", items=items, costs=[1] * count)]
+    shares = [[2, 0], [3, 1, 6], [5, 4]]
+    given = [[index for index in share if index < count] for share in shares]
+    results = [await ref for ref in await group.split("square", items=items, shares=given)]
     assert results == [number * number for number in range(count)]
     assert await group.all("num_calls") == [1, 1, 1], "a rank without a share is called too: it meets the others"
 
@@ -56,17 +57,9 @@ async def test_neighbouring_ranks_that_compute_together_are_given_the_same_share
     by_share = await group.each_share("echo", [("a",), ("b",)])
     assert by_share == [(seen[0][0], ("a",)), (seen[2][0], ("b",))]
     items = [ray.put(number) for number in range(5)]
-    results = [await ref for ref in await group.split("square", items=items, costs=[1] * 5)]
+    results = [await ref for ref in await group.split("square", items=items, shares=[[4, 1], [0, 2, 3]])]
     assert results == [0, 1, 4, 9, 16]
     assert await group.all("num_calls") == [3, 3, 3, 3]
-
-
-def test_shares_cost_about_the_same():
-    costs = [9.0, 1, 1, 1, 8, 1, 1, 1, 1]
-    shares = balanced(costs, 2)
-    assert sorted(itertools.chain(*shares)) == list(range(9))
-    assert sorted(sum(costs[index] for index in share) for share in shares) == [12, 12]
-    assert balanced([], 3) == [[], [], []]
 
 
 async def test_an_error_on_one_rank_is_raised_at_once_with_its_rank_and_traceback_while_others_wait(

@@ -4,7 +4,7 @@ import random
 import pytest
 from training_cases import make_group
 
-from agentrl.training.sharding import plan_update
+from agentrl.training.sharding import plan_scoring, plan_update
 from agentrl.types import Group
 
 
@@ -107,3 +107,19 @@ def test_groups_with_long_prompts_stay_on_one_rank_if_prefixes_are_shared(share_
 def test_a_single_group_is_divided_though_each_rank_computes_its_prompt():
     shares = plan_update(with_prompts(groups_of([16]), 100), step=1, num_ranks=4, num_mini_batches=1)
     assert [len(refs) for _, refs in shares] == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("sizes", [[], [1], [3, 0, 2], [16, 16, 5, 7]])
+def test_every_trajectory_is_scored_on_exactly_one_rank(sizes: list[int], num_ranks: int):
+    shares = plan_scoring(groups_of(sizes), num_ranks=num_ranks)
+    assert len(shares) == num_ranks
+    assert sorted(number for share in shares for number in share) == list(range(sum(sizes)))
+
+
+@pytest.mark.parametrize("share_prefixes", [True, False])
+def test_groups_stay_on_one_rank_for_scoring_as_well_if_prefixes_are_shared(share_prefixes: bool):
+    groups = with_prompts(groups_of([8] * 4), 500)
+    shares = plan_scoring(groups, num_ranks=2, share_prefixes=share_prefixes)
+    ranks_of = [{rank for rank, share in enumerate(shares) for number in share if number // 8 == g} for g in range(4)]
+    assert all(len(ranks) == 1 for ranks in ranks_of) == share_prefixes
