@@ -172,7 +172,8 @@ class EngineFleet(Sequence[WorkerHandle]):
     async def push(self, publish: Publish, *, version: int) -> None:
         """Load what `publish` gives into every engine, and stamp it `version`.
 
-        An engine that is dead or dies here does not hold up the others: it gets these weights before it is opened.
+        An engine that is dead or dies here does not hold up the others: it gets these weights before it is opened. But a stream
+        begins when all have come: after two minutes without one of them it is given up, and all start again.
 
         Args:
             publish: takes the names of the engines that will load it; called again for an engine that comes later, where the
