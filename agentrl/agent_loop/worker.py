@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from agentrl import clock
 from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
+from agentrl.agent_loop.reward_thread import where_it_may_block
 from agentrl.agent_loop.scoring import score
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, worth_another
@@ -116,6 +117,8 @@ class _Parts:
     loop: ToolAgentLoop
     tools: ToolExecutor
     reward: Reward
+    scorer: Reward
+    """The reward, where it may block."""
     lag: LoopLag
 
 
@@ -209,7 +212,7 @@ class AgentLoopWorker:
         if parts is not None:
             parts.lag.stop()
             await parts.tools.aclose()
-            await parts.reward.aclose()
+            await parts.scorer.aclose()
 
     async def _built(self) -> _Parts:
         async with self._building:
@@ -238,9 +241,10 @@ class AgentLoopWorker:
             max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
         )
         reward = build_reward(config.reward)
+        scorer = where_it_may_block(reward)
         await tools.start()
         try:
-            await reward.start()
+            await scorer.start()
         except BaseException:
             await tools.aclose()
             raise
@@ -254,7 +258,7 @@ class AgentLoopWorker:
         loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)
         # What the libraries have loaded lives as long as the process; walking it stops the event loop for 0.2 s.
         gc.freeze()
-        return _Parts(tokens=tokens, loop=loop, tools=tools, reward=reward, lag=LoopLag(self._role))
+        return _Parts(tokens=tokens, loop=loop, tools=tools, reward=reward, scorer=scorer, lag=LoopLag(self._role))
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
@@ -309,7 +313,7 @@ class AgentLoopWorker:
         with judge_waits() as waits_s:
             if trajectory.termination is Termination.ANSWERED:
                 with failing_as(FailureClass.REWARD, FailureClass.REWARD_DATA):
-                    reward = await score(parts.reward, self._config.reward, request.prompt, trajectory.turns)
+                    reward = await score(parts.scorer, self._config.reward, request.prompt, trajectory.turns)
         reward_s = clock.now() - started - trajectory.times.held_s
         queue_s = min(reward_s, max(waits_s, default=0.0))
         times = replace(trajectory.times, reward_queue_s=queue_s, reward_s=reward_s - queue_s)

@@ -58,7 +58,9 @@ class ToolExecutor:
         self._timeout_s = timeout_s
         self._max_calls_per_turn = max_calls_per_turn
         self._validators = {name: _validator(tool.schema) for name, tool in self._tools.items()}
-        self._threads = {name: ToolThread(name) for name, tool in self._tools.items() if _runs_user_code(tool)}
+        self._threads = {
+            name: ToolThread(f"tool `{name}`") for name, tool in self._tools.items() if _runs_user_code(tool)
+        }
         self._abandoned: set[asyncio.Future[ToolResult]] = set()
 
     @property

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for a tool whose code is not ours: what blocks there stops nobody else."""
+"""An event loop in a thread of its own, for a tool or a reward whose code is not ours: what blocks there stops nobody else."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,9 @@ T = TypeVar("T")
 class ToolThread:
     """Runs the coroutines of one tool, one loop for all of them, so that they may share sessions and locks."""
 
-    def __init__(self, tool: str) -> None:
-        """Take the name of the tool; the thread starts with the first coroutine."""
-        self._tool = tool
+    def __init__(self, name: str) -> None:
+        """Take what it is called in messages; the thread starts with the first coroutine."""
+        self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lag: LoopLag | None = None
 
@@ -26,7 +26,7 @@ class ToolThread:
             self._loop = asyncio.new_event_loop()
             self._loop.call_soon_threadsafe(self._watch)
             # A daemon: a call that never returns must not keep the process.
-            threading.Thread(target=self._serve, args=(self._loop,), name=f"tool {self._tool}", daemon=True).start()
+            threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True).start()
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class ToolThread:
         loop.close()
 
     def _watch(self) -> None:
-        self._lag = LoopLag(f"tool `{self._tool}`")
+        self._lag = LoopLag(self._name)
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._lag is not None:

@@ -103,14 +103,23 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-async def play(model_path: str, engine: ScriptedEngine, *, reward_hangs: bool = False) -> TrajectorySummary:
+async def play(
+    model_path: str,
+    engine: ScriptedEngine,
+    *,
+    reward: str = "OneOrHang",
+    reward_hangs: bool = False,
+    reward_timeout_s: float = 1,
+) -> TrajectorySummary:
     rollout = RolloutSection(
         max_response_tokens=200, turn_timeout_s=1.5, trajectory_timeout_s=4, tool_timeout_s=1, max_retries=0
     )
     config = WorkerConfig(
         model_path=model_path,
         rollout=rollout,
-        reward=RewardSection(class_name=f"{__name__}.OneOrHang", config={"hangs": reward_hangs}, timeout_s=1),
+        reward=RewardSection(
+            class_name=f"{__name__}.{reward}", config={"hangs": reward_hangs}, timeout_s=reward_timeout_s
+        ),
         tools=(ToolConfig(class_name=f"{__name__}.HangingTool"),),
         run_seed=0,
         run_dir=str(Path(model_path)),
@@ -146,6 +155,25 @@ async def test_a_tool_that_hangs_is_a_failed_call_and_the_episode_goes_on(model_
 async def test_a_reward_that_hangs_is_a_reward_failure(model_path: str):
     summary = await play(model_path, ScriptedEngine([ANSWER]), reward_hangs=True)
     assert [failure.failure_class for failure in summary.failures] == [FailureClass.REWARD]
+
+
+class BlockingReward(OneOrHang):
+    """Blocks its thread until it is told to go on, and gives 1 if it was."""
+
+    entered, released = threading.Event(), threading.Event()
+
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
+        self.entered.set()
+        return float(self.released.wait(20))
+
+
+async def test_a_reward_that_blocks_does_not_hold_up_the_event_loop_of_the_episodes(model_path: str):
+    playing = asyncio.create_task(
+        play(model_path, ScriptedEngine([ANSWER]), reward="BlockingReward", reward_timeout_s=60)
+    )
+    await asyncio.to_thread(BlockingReward.entered.wait)
+    BlockingReward.released.set()
+    assert (await playing).reward == 1.0
 
 
 @pytest.fixture
