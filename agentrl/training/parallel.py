@@ -6,6 +6,7 @@ The same code runs on CPU (gloo) and on GPU (NCCL for CUDA tensors, gloo for the
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -83,6 +84,14 @@ class Parallel:
         """The ranks that compute each row together with this one; None: it has its rows for itself."""
         self.num_shares = context.world_size // context.sequence_parallel_size
         """Into how many parts the trajectories of a step are divided."""
+        self._numbers = count(1)
+
+    def next_number(self) -> int:
+        """Return a number that no earlier call got: the ranks, which call in the same order, get the same one.
+
+        With it in their name, messages at the store are not taken for those of an earlier model of the group.
+        """
+        return next(self._numbers)
 
     def shard(
         self,

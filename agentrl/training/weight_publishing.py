@@ -57,8 +57,9 @@ class WeightPublishing:
         self._dtype = dtype if adapters is None else torch.float32
         self._adapters = adapters
         self._timeout_s = timeout_s
+        self._name = f"actor {parallel.next_number()} at {parallel.address}"
         self._in_process = InProcessPublisher()
-        self._shared = _SharedShards(parallel, checked=checked, timeout_s=timeout_s)
+        self._shared = _SharedShards(self._name, parallel, checked=checked, timeout_s=timeout_s)
         self._streams = {
             Transport.BROADCAST: BroadcastSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
             Transport.CUDA_IPC: CudaIpcSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
@@ -145,7 +146,7 @@ class WeightPublishing:
             address=self._parallel.address,
             size_bytes=size_of(specs),
             tensors=specs,
-            publisher=f"actor at {self._parallel.address}",
+            publisher=self._name,
             serial=self._num_streams,
             receivers=receivers,
         )
@@ -154,7 +155,8 @@ class WeightPublishing:
 class _SharedShards:
     """The shared memory of rank 0, into which every rank writes its shards."""
 
-    def __init__(self, parallel: Parallel, *, checked: bool, timeout_s: float) -> None:
+    def __init__(self, name: str, parallel: Parallel, *, checked: bool, timeout_s: float) -> None:
+        self._name = name
         self._parallel = parallel
         self._checked = checked
         self._timeout_s = timeout_s
@@ -216,7 +218,7 @@ class _SharedShards:
 
     def _meeting(self, about: str) -> Meeting:
         me = _names(self._parallel)[self._parallel.rank]
-        return Meeting(self._parallel.store, about, me=me, timeout_s=self._timeout_s)
+        return Meeting(self._parallel.store, f"{self._name}, {about}", me=me, timeout_s=self._timeout_s)
 
 
 class _Changes:

@@ -101,6 +101,15 @@ def test_weights_are_the_same_by_whichever_way_they_leave_two_ranks(runs: BothRu
         assert torch.equal(came[name], tensor), name
 
 
+def test_a_later_publishing_of_the_same_ranks_waits_for_all_of_them_too(runs: BothRuns):
+    """And does not take for its own what a rank told the others for an earlier one."""
+    written, again = runs.two[0][1].weights, torch.load(runs.folder / "published_again0.pt")
+    assert written is not None
+    assert again.keys() == written.keys()
+    for name, tensor in written.items():
+        assert torch.equal(again[name], tensor), name
+
+
 def test_an_engine_that_is_lost_is_named_and_both_ranks_go_on(runs: BothRuns):
     """What they do next, on the same process group, is what `other_ways` compares."""
     first, second = (torch.load(runs.folder / f"nobody{rank}.pt") for rank in (0, 1))

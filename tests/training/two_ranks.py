@@ -1,15 +1,18 @@
 """What the two processes of `test_two_ranks` run. With one rank it is the reference for itself."""
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import Tensor
 from training_cases import make_group
 
 from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection, RolloutSection, RunConfig, RunSection
+from agentrl.training import weight_publishing
 from agentrl.training.actor import Actor
 from agentrl.training.parallel import Parallel, ParallelContext, Store
 from agentrl.training.reference import Reference
@@ -133,6 +136,22 @@ def other_ways(rank: Rank) -> dict[str, dict[str, Tensor]]:
     return ways
 
 
+def published_again(rank: Rank) -> dict[str, Tensor] | None:
+    """Return what a second publishing of the group publishes where all ranks but the first are late."""
+    again = weight_publishing.WeightPublishing(rank.actor._model, rank.parallel, dtype=torch.float32, checked=False)
+    local = weight_publishing._local
+
+    def late(tensor: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return local(tensor)
+
+    with mock.patch.object(weight_publishing, "_local", local if rank.parallel.rank == 0 else late):
+        source = again.publish(Transport.SHARED_MEMORY)
+    found = None if source is None else {name: tensor.clone() for name, tensor in read_tensors(source)}
+    again.close()
+    return found
+
+
 def taken_by_an_engine(source: WeightSource) -> dict[str, Tensor]:
     coming = WeightReceiver(torch.device("cpu")).tensors(replace(source, receiver="engine 0"))
     return {name: tensor.clone() for name, tensor in coming}
@@ -146,6 +165,7 @@ def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) ->
     second = make_step(started, 2)
     torch.save(send_to_nobody(started), Path(folder) / f"nobody{rank}.pt")
     torch.save(other_ways(started), Path(folder) / f"other_ways{rank}.pt")
+    torch.save(published_again(started), Path(folder) / f"published_again{rank}.pt")
     started.actor.export(f"{folder}/export")
     torch.save([first, second], Path(folder) / f"rank{rank}.pt")
     started.close()
