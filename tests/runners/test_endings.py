@@ -34,30 +34,20 @@ def left_in(folder: Path) -> list[Path]:
     return list(folder.glob("agentrl-*"))
 
 
-def assert_nothing_is_left(run: RunProcess, end) -> None:
-    """End the run by `end`, after which no process and no socket that listens may be left."""
+def end_and_look(run: RunProcess, name: str) -> None:
+    """End the run by a signal, after which no process, no socket that listens, no folder and no shared memory may be left."""
     family = run.family()
     sockets = listeners_of(family)
     assert len(family) > 8, "judge, slots, Ray and its workers were expected"
     assert len(sockets) > 2
-    end()
+    shared_memory = run.open_shared_memory()
+    run.signal(SIGNALS[name])
     assert wait_until(lambda: not alive(family)), alive(family)
     assert wait_until(lambda: not sockets.keys() & listeners().keys()), sockets
-
-
-@pytest.mark.parametrize(("name", "max_staleness"), [*((name, 0) for name in SIGNALS), ("SIGTERM", 2)])
-def test_a_signal_leaves_nothing_behind(name: str, max_staleness: int, tmp_path: Path):
-    arguments = [*SMALL, "run.num_steps=100", f"rollout.max_staleness={max_staleness}"]
-    # Tests beside this one have shared memory too, and only root can tell it apart.
-    with running(tmp_path / "run", *arguments, own_shared_memory=os.getuid() == 0) as run:
-        run.wait_for_step(1)
-        shared_memory = run.open_shared_memory()
-        assert_nothing_is_left(run, lambda: run.signal(SIGNALS[name]))
-        code = run.process.wait(timeout=100)
-        output = run.output()
-        assert wait_until(lambda: not left_in(run.temp_dir)), left_in(run.temp_dir)
+    code = run.process.wait(timeout=100)
+    assert wait_until(lambda: not left_in(run.temp_dir)), left_in(run.temp_dir)
     assert code == (-signal.SIGKILL if name == "SIGKILL" else 128 + SIGNALS[name])
-    assert "Traceback" not in output
+    assert "Traceback" not in run.output()
     if os.getuid() == 0:
         assert wait_until(lambda: not os.listdir(shared_memory)), os.listdir(shared_memory)
     os.close(shared_memory)
@@ -115,24 +105,24 @@ def let_through(file: Path, num_prompts: int) -> None:
     file.write_text(json.dumps([prompt.prompt_id for prompt in prompts_of_the_demo().take(num_prompts)]))
 
 
-def kill_after(step: int, checkpoints: list[str], run_dir: Path, *arguments: str, config: str) -> None:
-    """Start a run that stands still after `step`, and kill it when the last of `checkpoints` counts; they are all it has."""
-    with running(run_dir, *arguments, config=config) as run:
+def end_after(step: int, checkpoints: list[str], name: str, run_dir: Path, *arguments: str, config: str) -> None:
+    """Start a run that stands still after `step`, and end it when the last of `checkpoints` counts; they are all it has."""
+    # Tests beside this one have shared memory too, and only root can tell it apart.
+    with running(run_dir, *arguments, config=config, own_shared_memory=os.getuid() == 0) as run:
         run.wait_for_step(step)
-        for name in checkpoints:
-            assert wait_until((run_dir / "checkpoints" / name / "state.json").is_file, timeout_s=500), run.output()
-        family = run.family()
-        run.signal(signal.SIGKILL)
-        run.process.wait()
-    assert wait_until(lambda: not alive(family)), alive(family)
+        for folder in checkpoints:
+            assert wait_until((run_dir / "checkpoints" / folder / "state.json").is_file, timeout_s=500), run.output()
+        end_and_look(run, name)
     assert steps(run_dir)[-1] == step
     assert [folder.name for folder in run_dir.glob("checkpoints/step_*")] == checkpoints
 
 
-@pytest.mark.timeout(1800)  # three runs, each with the time of the one run of the tests above
-@pytest.mark.parametrize("max_staleness", [0, 2])
-def test_kill_9_and_the_same_command_again_consume_each_prompt_once(tmp_path: Path, max_staleness: int):
-    """Before the first checkpoint it starts over, after that it goes on from the last one."""
+@pytest.mark.timeout(2400)  # three or four runs, each with the time of the one run of the test above
+@pytest.mark.parametrize(("max_staleness", "early"), [(0, ["SIGKILL", "SIGINT"]), (2, ["SIGTERM"])])
+def test_a_run_ended_by_a_signal_leaves_nothing_behind_and_the_same_command_consumes_each_prompt_once(
+    max_staleness: int, early: list[str], tmp_path: Path
+):
+    """Before the first checkpoint it starts over, after that it goes on from the last one, here behind a kill -9."""
     run_dir, named = tmp_path / "run", tmp_path / "let_through.json"
     (tmp_path / "held_reward.py").write_text(_HELD_REWARD)
     (tmp_path / "run.yaml").write_text((Path("configs") / "demo.yaml").read_text())
@@ -140,10 +130,11 @@ def test_kill_9_and_the_same_command_again_consume_each_prompt_once(tmp_path: Pa
     arguments = [*SMALL, "run.num_steps=6", "checkpoint.every_steps=3", "data.shuffle=true"]
     arguments += [f"rollout.max_staleness={max_staleness}", "reward.timeout_s=3600"]
     arguments += ["reward.class_name=held_reward.HeldReward", f"reward.config.let_through={named}"]
-    let_through(named, 1 * _PROMPTS_PER_STEP)
-    kill_after(1, [], run_dir, *arguments, config=config)
+    for step, name in enumerate(early, 1):
+        let_through(named, step * _PROMPTS_PER_STEP)
+        end_after(step, [], name, run_dir, *arguments, config=config)
     let_through(named, 4 * _PROMPTS_PER_STEP)
-    kill_after(4, ["step_000003"], run_dir, *arguments, config=config)
+    end_after(4, ["step_000003"], "SIGKILL", run_dir, *arguments, config=config)
     in_hand = json.loads((run_dir / "checkpoints" / "step_000003" / ROLLOUTS / "groups.json").read_text())
     assert len(in_hand) == max_staleness * _PROMPTS_PER_STEP
     assert not all(group["is_whole"] for group in in_hand) or max_staleness == 0, "what stood still was not finished"
