@@ -19,24 +19,6 @@ _PROBE_TEXT = "probe-completion"
 _THOUGHT_BEGIN = "<think>"
 
 
-def load_tokenizer(model_path: str) -> "PreTrainedTokenizerFast":
-    """Load the tokenizer of a model folder.
-
-    Raises:
-        ConfigError: there is none, or it is not a fast one (only those encode outside the interpreter lock).
-    """
-    # Here and not above: it takes seconds, and the driver of a run needs no tokenizer, only its workers do.
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: no tokenizer in `{model_path}`: {error}") from error
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ConfigError(f"model.path: the tokenizer of `{model_path}` is not a fast one; add its `tokenizer.json`")
-    return tokenizer
-
-
 class ChatTokens:
     """The token side of one chat template with one set of tools.
 

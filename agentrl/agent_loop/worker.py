@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from agentrl import clock
-from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.reward_thread import where_it_may_block
 from agentrl.agent_loop.scoring import score
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, worth_another
 from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.engine.base import Engine
+from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.waits import judge_waits
@@ -59,6 +60,8 @@ class WorkerConfig:
     tools: tuple[ToolConfig, ...]
     run_seed: int
     run_dir: str
+    tokenizer_class: str | None = None
+    """What an engine knows of the model's tokenizer (`agentrl.engine.tokenizer`): with it, no worker loads torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +237,7 @@ class AgentLoopWorker:
     async def _build(self) -> _Parts:
         config = self._config
         threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
-        tokenizer = await asyncio.to_thread(load_tokenizer, config.model_path)
+        tokenizer = await asyncio.to_thread(load_tokenizer, config.model_path, config.tokenizer_class)
         tools = ToolExecutor(
             build_tools(config.tools),
             timeout_s=config.rollout.tool_timeout_s,

@@ -1,11 +1,13 @@
 """The role `rollout` in a process of its own: an engine behind Ray."""
 
+import asyncio
 from typing import Literal
 
 from agentrl.cluster.engine_handle import PackedEngine
 from agentrl.cluster.network import own_node_id
 from agentrl.config.schema import RunConfig
 from agentrl.engine.base import Engine, EngineStats
+from agentrl.engine.tokenizer import tokenizer_class
 from agentrl.observability.peak_memory import take_peak_memory
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
@@ -57,6 +59,10 @@ class EngineWorker(PackedEngine):
     async def stats(self) -> EngineStats:
         """See `Engine.stats`."""
         return await self._engine.stats()
+
+    async def tokenizer_class(self, model_path: str) -> str | None:
+        """See `agentrl.engine.tokenizer`."""
+        return await asyncio.to_thread(tokenizer_class, model_path)
 
     async def take_peak_memory(self) -> float:
         """Return the most memory that this process, and those that it has started, have had since the last call."""

@@ -269,6 +269,7 @@ async def _alive(
             launcher(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,
             node_judges_for(judged, config.judge) as judged,
         ):
+            [engine, *_] = cluster.engines
             worker_config = WorkerConfig(
                 model_path=config.model.path,
                 rollout=config.rollout,
@@ -276,6 +277,7 @@ async def _alive(
                 tools=tuple(with_workers(judged.tools, cluster.extra_roles)),
                 run_seed=config.run.seed,
                 run_dir=str(path),
+                tokenizer_class=await engine.tokenizer_class(config.model.path),
             )
             workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config, secret_env=judged.secret_env)
             stats = await all_of(engine.stats() for engine in cluster.engines)

@@ -18,9 +18,10 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.load import find_config_file, load_tree, resolve_path
 from agentrl.config.sft_schema import SftConfig
+from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError
 from agentrl.observability.json_lines import read_json_lines
 from agentrl.runners.command_line import EXIT_USAGE, make_parser

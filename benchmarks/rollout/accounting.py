@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import RunConfig
+from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.observability.metrics_file import MetricsRow, read_metrics
 from agentrl.runners.run import training_prompts
 from agentrl.tools.builder import build_tools

@@ -27,7 +27,6 @@ from typing import Any
 
 import uvloop
 
-from agentrl.agent_loop.chat_tokens import load_tokenizer
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
@@ -35,6 +34,7 @@ from agentrl.cluster.engine_handle import EngineHandle, PackedEngine
 from agentrl.cluster.runtime import guarded_run, ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.config.schema import JudgeSection, RewardSection, RolloutSection
+from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.judge.local import LocalJudge
 from agentrl.rewards.simulated_reward import SIMULATED_REWARD
 from agentrl.runners.simulate import LocalWorker

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.load import SHIPPED_FOLDER
 from agentrl.config.sft_schema import SftConfig
+from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError
 from agentrl.runners.sft import load_sft_config, read_dialogues, shuffled_forever, warm_start
 

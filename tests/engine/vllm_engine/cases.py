@@ -10,8 +10,8 @@ import psutil
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentrl.agent_loop.chat_tokens import load_tokenizer
 from agentrl.config.schema import ModelSection, RolloutSection
+from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.training.batch import TokenisedExample, pack_tokens
 from agentrl.training.model import export_model, load_model
 from agentrl.training.scoring import score_tokens
