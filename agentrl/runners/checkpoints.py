@@ -93,7 +93,7 @@ class CheckpointKeeper:
         return taken
 
     async def aclose(self) -> None:
-        """Give up what is being written: without its last file it does not count."""
+        """Give up what is being written: without its last file it does not count. What is about to count is waited for."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.cancel()
@@ -106,7 +106,12 @@ class CheckpointKeeper:
             # The update meets the same death and says what is to be done.
             logger.warning("checkpoint of step %d: given up: %s", state.step, error)
             return
-        await asyncio.to_thread(self._commit, state, folder, pass_rates)
+        commit = asyncio.create_task(asyncio.to_thread(self._commit, state, folder, pass_rates))
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            await asyncio.wait([commit])  # a thread cannot be stopped, and what it writes must not be cleared under it
+            raise
         self._metrics["time/checkpoint_s"] = time.monotonic() - started
         logger.info("checkpoint of step %d: written to %s", state.step, self._store.url_of(state.step))
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from agentrl.agent_loop.chat_tokens import ChatTokens, load_tokenizer
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.tools.python_tool import PYTHON_TOOL_SCHEMA
 from agentrl.training.batch import pack_tokens
 from agentrl.training.model import load_classifier

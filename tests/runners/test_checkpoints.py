@@ -1,6 +1,7 @@
 """The driver's part of a checkpoint, with models that are written as slowly as a test wants."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,28 @@ async def test_a_run_that_ends_in_the_middle_of_one_leaves_none_that_counts(
     await keeper.aclose()
     models.is_done = True
     assert store.latest() is None
+
+
+async def test_what_is_about_to_count_is_not_given_up_half_way(
+    keeper: CheckpointKeeper, models: ScriptedModels, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+):
+    begun, may_go_on, commit = threading.Event(), threading.Event(), store.commit
+
+    def slow_commit(state: RunState) -> None:
+        begun.set()
+        may_go_on.wait()
+        commit(state)
+
+    monkeypatch.setattr(store, "commit", slow_commit)
+    models.is_done = True
+    await keeper.save(RunState(step=1), IN_HAND, PassRates())
+    await asyncio.to_thread(begun.wait)
+    closing = asyncio.create_task(keeper.aclose())
+    closed_early, _ = await asyncio.wait([closing], timeout=0.2)
+    may_go_on.set()
+    await closing
+    assert not closed_early
+    assert store.latest() == RunState(step=1)
 
 
 async def test_only_what_the_config_asks_for_is_kept(models: ScriptedModels, store: CheckpointStore, tmp_path: Path):
