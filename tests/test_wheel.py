@@ -1,6 +1,7 @@
 """agentrl as a user installs it: a wheel in an empty environment, run from a folder that holds nothing of the project."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -64,6 +65,10 @@ algorithm: {selection: {keep: 4}}
 """
 
 
+ENV = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""A run here has the bytecode that the one before it made, as that of a user who lets pip make it."""
+
+
 def install(folder: Path, wheel: Path, extras: str) -> Path:
     """Return the interpreter of an environment that holds the wheel and what it declares, in the pinned versions."""
     python = folder / "bin" / "python"
@@ -93,7 +98,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     folder = tmp_path_factory.mktemp("train")
     python = install(folder / "env", wheel, "[train]")
     # Once, before the processes of a run all make the same bytecode at the same time.
-    subprocess.run([python, "-c", IMPORTED_BY_A_RUN], check=True, cwd=folder)
+    subprocess.run([python, "-c", IMPORTED_BY_A_RUN], check=True, cwd=folder, env=ENV)
     yield python
     shutil.rmtree(folder)
 
@@ -109,7 +114,7 @@ def small_env(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_shipped_demo_runs_from_an_empty_folder(python: Path, tmp_path: Path):
     overrides = ["run.num_steps=1", "validation.every_steps=0", "rollout.prompts_per_step=4"]
     command = [python, "-m", "agentrl.runners.rstar2", "configs/demo.yaml", *overrides]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "runs" / "demo" / "policy" / "model.safetensors").is_file()
 
@@ -124,7 +129,7 @@ def test_a_tool_beside_the_config_works_in_every_worker(python: Path, tmp_path: 
     tool = shipped | {"class_name": "my_tools.Calculator", "config": {"folder": str(notes)}}
     (tmp_path / "my_tools.yaml").write_text(json.dumps({"tools": [tool]}))
     command = [python, "-m", "agentrl.runners.rstar2", "run.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     pids = {
         kind: {file.name.split("_")[1] for file in notes.glob(f"{kind}_*")} for kind in ("started", "called", "closed")
