@@ -52,7 +52,7 @@ class ModelSection:
     path: str = MISSING
     """Folder (or hub name) of a Hugging Face causal LM with its tokenizer and chat template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which actor and engines compute; the actor's master weights stay float32."""
+    """Type in which models compute and frozen weights are kept; those that are trained stay float32."""
 
 
 @dataclass(frozen=True)

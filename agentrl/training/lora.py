@@ -20,9 +20,9 @@ from torch.distributed.tensor import DTensor
 from agentrl.errors import ConfigError
 from agentrl.training.building import OpenedModel
 from agentrl.training.model import decoder_layers
-from agentrl.training.parallel import full_tensors, local_part
+from agentrl.training.parallel import local_part
 from agentrl.weight_sync.base import LoraBase
-from agentrl.weight_sync.lora_factors import FACTOR_A, FACTOR_B, merged_weight
+from agentrl.weight_sync.lora_factors import FACTOR_A, FACTOR_B, whole_model
 
 if TYPE_CHECKING:
     from agentrl.config.algorithm_schema import LoraSection
@@ -106,15 +106,17 @@ class Adapters:
                 yield name + end, factor
 
     def merged_tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yield what `full_tensors` would of a model in which the products are added to the weights."""
-        for name, whole in full_tensors(self._model, torch.float32):
-            module, is_base, leaf = name.partition(_BASE)
-            if "lora_A" in name or "lora_B" in name:
-                continue
-            if is_base and leaf == "weight":
-                a, b = (_whole(factor) for factor in _factors(self._layers[module]))
-                whole = merged_weight(whole, a, b, self.base.scale)
-            yield name.replace(_BASE, "."), whole.to(dtype) if whole.is_floating_point() else whole
+        """Yield what `full_tensors` would of a model in which the products are added to the weights.
+
+        As engines do it: to what the files hold, which may be more exact than what is computed with here.
+        """
+        gathered = [(name, _whole(factor)) for name, factor in self.factors()]
+        weights = {name.replace(_BASE, "."): one for name, one in self._model.state_dict(keep_vars=True).items()}
+        for name, whole in whole_model(gathered, self.base):
+            weight = weights.get(name)
+            if weight is not None:
+                weights = {other: one for other, one in weights.items() if one is not weight}  # tied ones come once
+                yield name, whole.to(dtype) if whole.is_floating_point() else whole
 
     def export(self, path: str, *, writes: bool) -> None:
         """Write them as a folder that PEFT loads; all ranks gather, and the one that `writes` does."""

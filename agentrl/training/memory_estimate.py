@@ -12,7 +12,7 @@ from agentrl.config.schema import RunConfig
 
 GIB = 2**30
 _MASTER_BYTES = 4
-"""Weights, gradients and both moments of AdamW are float32, whatever the type of the computation."""
+"""What is trained, its gradients and both moments of AdamW are float32, whatever the type of the computation."""
 _LOGIT_ARRAYS = 2
 """Arrays of a chunk of logits that exist at once in the backward pass."""
 _CHUNK_LOGITS = {True: 2**28, False: 2**25}
@@ -112,25 +112,24 @@ def _models(
 ) -> Memory:
     """Return this process's part of the models that it trains or asks."""
     policy, total = sizes["model.path"], Memory()
+    frozen_bytes = DTYPE_BYTES[config.model.dtype]
     for component in placement.components:
         if component == "actor":
             factors = factor_weights(policy, config.actor.lora.rank)
-            total += _trained(policy.num_weights, factors or policy.num_weights, copied=copied_for_checkpoints)
+            total += _trained(factors or policy.num_weights, copied=copied_for_checkpoints)
+            total += Memory(weights=frozen_bytes * policy.num_weights if factors else 0.0)
         elif component == "critic":
-            critic = sizes.get("critic.path", policy).num_weights
-            total += _trained(critic, critic, copied=copied_for_checkpoints)
+            total += _trained(sizes.get("critic.path", policy).num_weights, copied=copied_for_checkpoints)
         elif component == "ref":
-            total += Memory(weights=_MASTER_BYTES * policy.num_weights)
+            total += Memory(weights=frozen_bytes * policy.num_weights)
         elif component == "reward":
-            total += Memory(weights=_MASTER_BYTES * sizes["reward.model.path"].num_weights)
+            total += Memory(weights=frozen_bytes * sizes["reward.model.path"].num_weights)
     return total.times(1 / (config.actor.shard_size or placement.num_processes))
 
 
-def _trained(num_weights: int, num_trained: int, *, copied: bool) -> Memory:
-    each = _MASTER_BYTES * num_trained
-    return Memory(
-        weights=_MASTER_BYTES * num_weights, gradients=each, optimiser=2 * each, checkpoint=3 * each if copied else 0.0
-    )
+def _trained(num_weights: int, *, copied: bool) -> Memory:
+    each = _MASTER_BYTES * num_weights
+    return Memory(weights=each, gradients=each, optimiser=2 * each, checkpoint=3 * each if copied else 0.0)
 
 
 def factor_weights(size: ModelSize, rank: int) -> int:

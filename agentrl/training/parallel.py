@@ -102,7 +102,9 @@ class Parallel:
         shard_size: int = 0,
         offload: bool = False,
     ) -> None:
-        """Shard `model` in place over the ranks (FSDP2): the weights keep their type, the computation uses `dtype`.
+        """Shard `model` in place over the ranks (FSDP2): what is trained keeps its type, the computation uses `dtype`.
+
+        Frozen weights are kept in `dtype`, which is all that the computation sees of them.
 
         Args:
             model: in memory, or outlined on the device `meta`, where its weights then stay.
@@ -116,6 +118,9 @@ class Parallel:
             ConfigError: its heads cannot be divided over a sequence group.
         """
         require_divisible_heads(model, 1 if self.sequence is None else self.sequence.size)
+        for weight in model.parameters():
+            if not weight.requires_grad:
+                weight.data = weight.data.to(dtype)
         mesh = self._mesh
         if shard_size not in (0, self.world_size):
             shape = (self.world_size // shard_size, shard_size)
