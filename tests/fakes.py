@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from agentrl.engine.base import EngineStats
@@ -21,6 +21,20 @@ class EngineCall:
     token_ids: list[int]
     params: SamplingParams
     request_id: str
+
+
+def idle_stats(*, kv_tokens: int = 0) -> EngineStats:
+    """Return what an engine says that has done nothing yet; `kv_tokens` is its memory, 0 where it has no bound of its own."""
+    return EngineStats(
+        num_running=0,
+        num_waiting=0,
+        kv_tokens_used=0,
+        kv_tokens_capacity=kv_tokens,
+        policy_version=0,
+        num_generated_tokens=0,
+        num_prefill_tokens=0,
+        num_cached_tokens=0,
+    )
 
 
 class ScriptedEngine:
@@ -86,15 +100,12 @@ class ScriptedEngine:
         self.policy_version = version
 
     async def stats(self) -> EngineStats:
-        return EngineStats(
+        return replace(
+            idle_stats(),
             num_running=len(self._running),
-            num_waiting=0,
-            kv_tokens_used=0,
-            kv_tokens_capacity=0,
             policy_version=self.policy_version,
             num_generated_tokens=self.num_generated_tokens,
             num_prefill_tokens=sum(len(call.token_ids) for call in self.calls),
-            num_cached_tokens=0,
         )
 
     async def aclose(self) -> None: ...

@@ -101,10 +101,10 @@ class Admission:
             num_copies: of the policy in each engine, which have equal shares of its memory.
             block_tokens: what a trajectory holds is a multiple of so many.
         """
-        self._rooms = [
-            _Room(kv_tokens=number // num_copies or math.inf) for number in kv_tokens for _ in range(num_copies)
-        ]
+        self._rooms = [_Room(kv_tokens=_of_copy(number, num_copies)) for number in kv_tokens for _ in range(num_copies)]
         self._num_copies = num_copies
+        self._longest_prompt_tokens = 0
+        """Of those that `refuse_too_long` was asked about."""
         self._max_trajectories = max_trajectories
         self._max_response_tokens = max_response_tokens
         self._block_tokens = block_tokens
@@ -121,6 +121,7 @@ class Admission:
         Raises:
             ConfigError: no copy in any engine has the memory for such a trajectory at its longest.
         """
+        self._longest_prompt_tokens = max(self._longest_prompt_tokens, num_prompt_tokens)
         needed, largest = self._longest(num_prompt_tokens), max(room.kv_tokens for room in self._rooms)
         owner = "an engine" if self._num_copies == 1 else "one copy in an engine"
         if needed > largest:
@@ -168,10 +169,21 @@ class Admission:
         for room in self._rooms_of(engine):
             await room.is_empty.wait()
 
-    def reopen(self, engine: int) -> None:
-        """Let trajectories in there again."""
+    def reopen(self, engine: int, *, kv_tokens: int) -> None:
+        """Let trajectories in there again.
+
+        Where the longest prompt then fits nowhere any more, everybody is told (`fail`): it would wait for ever.
+
+        Args:
+            engine: its number.
+            kv_tokens: memory of all its copies together, as it is now; 0 where it has no bound of its own.
+        """
         for room in self._rooms_of(engine):
-            room.is_open = True
+            room.is_open, room.kv_tokens = True, _of_copy(kv_tokens, self._num_copies)
+        try:
+            self.refuse_too_long(self._longest_prompt_tokens)
+        except ConfigError as error:
+            self.fail(error)
         self._admit()
 
     def fail(self, error: AgentRLError) -> None:
@@ -268,3 +280,8 @@ class Admission:
 
     def _ages_s(self, rooms: Sequence[_Room]) -> np.ndarray:
         return clock.now() - np.array([at for room in rooms for at in room.started_at.values()], dtype=float)
+
+
+def _of_copy(kv_tokens: int, num_copies: int) -> float:
+    """Return the share of one copy of an engine's memory in tokens; no bound where it says 0."""
+    return kv_tokens // num_copies or math.inf

@@ -232,7 +232,7 @@ class EngineFleet(Sequence[WorkerHandle]):
         try:
             await self._load_weights(seat)
             if seat.is_new:
-                self._open(seat)
+                await self._open(seat)
         except (TimeoutError, WorkerDiedError, EngineDeadError) as error:
             self._close(seat, error, is_certain=True)
         except EngineError as error:
@@ -352,12 +352,14 @@ class EngineFleet(Sequence[WorkerHandle]):
             if self._weights and self._publish and self._weights[0].transport.is_stream:
                 self._weights = await self._publish([seat.name]), self._weights[1]
             await self._load_weights(seat)
-            self._open(seat)
+            await self._open(seat)
 
-    def _open(self, seat: Seat) -> None:
+    async def _open(self, seat: Seat) -> None:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            kv_tokens = (await seat.handle.stats()).kv_tokens_capacity
         seat.recovery, seat.is_new, seat.opened_at = None, False, clock.now()
         if self._ledger:
-            self._ledger.reopen(seat.index)
+            self._ledger.reopen(seat.index, kv_tokens=kv_tokens)
         logger.info("engine %d: open", seat.index)
 
     def _give_up(self, seat: Seat, reason: Exception) -> None:

@@ -16,8 +16,8 @@ class Ledger(Protocol):
         """Give engine number `engine` nothing new."""
         ...
 
-    def reopen(self, engine: int) -> None:
-        """Give it work again."""
+    def reopen(self, engine: int, *, kv_tokens: int) -> None:
+        """Give it work again, for a memory of `kv_tokens`: its new process may have found less than the one before."""
         ...
 
     async def emptied(self, engine: int) -> None:

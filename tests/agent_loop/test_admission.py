@@ -89,7 +89,7 @@ async def test_the_copies_of_an_engine_are_closed_emptied_and_limited_together()
         admission.leave(tasks[f"p{n}"].result())
     await emptied
     assert len(placed(tasks)) == 3
-    admission.reopen(0)
+    admission.reopen(0, kv_tokens=0)
     await asyncio.sleep(0)
     assert [tasks[f"p{n}"].result().copy for n in (3, 4)] == [0, 1]
 
@@ -100,7 +100,7 @@ async def test_nobody_enters_an_engine_that_is_closed_and_those_who_wait_do_when
     tasks = await enter_all(admission, [f"p{n}" for n in range(5)])
     assert {tasks[name].result().engine for name in placed(tasks)} == {1}
     assert len(placed(tasks)) == 3
-    admission.reopen(0)
+    admission.reopen(0, kv_tokens=330)
     await asyncio.sleep(0)
     assert [tasks[f"p{n}"].result().engine for n in (3, 4)] == [0, 0]
 
@@ -112,10 +112,36 @@ async def test_places_of_a_closed_engine_are_kept_until_they_are_left():
     admission.leave(tasks["p0"].result())
     await asyncio.sleep(0)
     assert not tasks["p3"].done()
-    admission.reopen(0)
+    admission.reopen(0, kv_tokens=330)
     await asyncio.sleep(0)
     assert tasks["p3"].done()
     assert num_running(admission) == 3
+
+
+async def test_an_engine_that_opens_again_is_filled_as_far_as_its_memory_goes_now():
+    admission = make_admission(330)
+    admission.close(0)
+    tasks = await enter_all(admission, [f"p{n}" for n in range(5)])
+    admission.reopen(0, kv_tokens=220)
+    await asyncio.sleep(0)
+    assert placed(tasks) == {"p0", "p1"}
+    admission.reopen(0, kv_tokens=440)
+    await asyncio.sleep(0)
+    assert placed(tasks) == {"p0", "p1", "p2", "p3"}
+
+
+async def test_where_the_longest_prompt_fits_no_engine_any_more_everybody_is_told():
+    admission = make_admission(130, 130)
+    admission.refuse_too_long(30)
+    tasks = await enter_all(admission, ["p0", "p1", "p2"])
+    admission.close(0)
+    admission.reopen(0, kv_tokens=120)
+    await asyncio.sleep(0)
+    assert placed(tasks) == {"p0", "p1"}, "the other engine has the memory"
+    admission.close(1)
+    admission.reopen(1, kv_tokens=120)
+    with pytest.raises(ConfigError, match=r"takes up to 130, .* holds 120"):
+        await tasks["p2"]
 
 
 async def test_where_no_engine_is_left_everybody_who_waits_is_told_now_and_later():

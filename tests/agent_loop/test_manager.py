@@ -10,12 +10,14 @@ from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema import RolloutSection
+from agentrl.engine.base import EngineStats
 from agentrl.errors import ConfigError, EngineDeadError, EngineError, RolloutError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.failure_report import count_failures
 from agentrl.observability.loop_lag import Lag
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectorySummary
+from tests.fakes import idle_stats
 
 ENGINE_DOWN = Failure(failure_class=FailureClass.ENGINE, message="the engine is down")
 PROMPTS = [Prompt(prompt_id=f"p{n}", messages=[]) for n in range(6)]
@@ -103,9 +105,10 @@ class FakeEngine:
     async def abort_requests_of(self, caller: str) -> None:
         self.cleared.append(caller)
 
-    async def stats(self) -> None:
+    async def stats(self) -> EngineStats:
         if self.is_dead:
             raise WorkerDiedError(f"{self.name}: its process died")
+        return idle_stats()
 
     def kill(self) -> None:
         self.is_dead = True

@@ -20,7 +20,9 @@ from agentrl.cluster.network import own_address
 from agentrl.cluster.node_drain import leaving_draining_nodes
 from agentrl.cluster.runtime import guarded_run
 from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.engine.base import EngineStats
 from agentrl.weight_sync.base import Transport, WeightSource
+from tests.fakes import idle_stats
 
 
 class Engine:
@@ -33,6 +35,9 @@ class Engine:
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
         self._version = version
+
+    async def stats(self) -> EngineStats:
+        return idle_stats()
 
     async def node_id(self) -> str:
         return ray.get_runtime_context().get_node_id()
@@ -49,7 +54,7 @@ class Ledger:
 
     def close(self, engine: int) -> None: ...
 
-    def reopen(self, engine: int) -> None:
+    def reopen(self, engine: int, *, kv_tokens: int) -> None:
         self.opened.set()
 
     async def emptied(self, engine: int) -> None: ...

@@ -7,9 +7,11 @@ from typing import Any, cast
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import WorkerHandle
+from agentrl.engine.base import EngineStats
 from agentrl.errors import AgentRLError, EngineDeadError, EngineError, ModelDiedError, NoRoomError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
+from tests.fakes import idle_stats
 
 GONE = WorkerDiedError("engine: its process died")
 
@@ -29,6 +31,7 @@ class FakeEngine:
     refuses_weights: bool = False
     start_s: float = 1.0
     load_s: float = 0.0
+    kv_tokens: int = 1000
     started: bool = False
     sleeps: bool = False
     loaded: list[tuple[str, int]] = field(default_factory=list)
@@ -40,8 +43,9 @@ class FakeEngine:
             raise EngineError("it does not start")
         self.started = True
 
-    async def stats(self) -> None:
+    async def stats(self) -> EngineStats:
         await self._answer()
+        return idle_stats(kv_tokens=self.kv_tokens)
 
     async def sleep(self, level: int) -> None:
         await self._answer()
@@ -76,6 +80,7 @@ class FakeLedger:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.closed: set[int] = set()
+        self.kv_tokens: dict[int, int] = {}
         self.is_empty = asyncio.Event()
         self.events: list[str] = []
         self.failure: AgentRLError | None = None
@@ -84,8 +89,9 @@ class FakeLedger:
         self.closed.add(engine)
         self.events.append(f"close {engine}")
 
-    def reopen(self, engine: int) -> None:
+    def reopen(self, engine: int, *, kv_tokens: int) -> None:
         self.closed.discard(engine)
+        self.kv_tokens[engine] = kv_tokens
         now = self.world.now(engine)
         self.events.append(f"open {engine} with {now.loaded[-1:]}")
         assert now.started

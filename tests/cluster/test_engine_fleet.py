@@ -25,6 +25,17 @@ def test_a_dead_engine_is_closed_at_once_and_opened_again_in_a_new_process_with_
     assert len(world.launched) == 3
 
 
+def test_a_new_process_is_given_work_for_the_memory_that_it_has_itself():
+    async def story(world: World) -> None:
+        world.prepare = lambda engine: setattr(engine, "kv_tokens", 640)
+        world.now(0).dies = True
+        world.suspect(0)
+        world.suspect(1)
+        await world.settle()
+
+    assert played(story).ledger.kv_tokens == {0: 640, 1: 1000}
+
+
 def test_an_engine_that_answers_is_opened_as_it_is():
     async def story(world: World) -> None:
         world.suspect(1)

@@ -16,9 +16,11 @@ from ray.exceptions import RayError
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.node_drain import leaving_draining_nodes, remaining_times_s
+from agentrl.engine.base import EngineStats
 from agentrl.errors import AgentRLError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import WeightSource
+from tests.fakes import idle_stats
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -34,6 +36,9 @@ class Engine:
     async def start(self) -> None: ...
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None: ...
+
+    async def stats(self) -> EngineStats:
+        return idle_stats()
 
     async def node_id(self) -> str:
         if not self.answers:
@@ -53,7 +58,7 @@ class Busy:
     def close(self, engine: int) -> None:
         self.events.append(f"close {engine}")
 
-    def reopen(self, engine: int) -> None:
+    def reopen(self, engine: int, *, kv_tokens: int) -> None:
         self.events.append(f"open {engine}")
 
     async def emptied(self, engine: int) -> None:

@@ -15,9 +15,11 @@ from agentrl.cluster.weight_route import WeightSync, transport_of
 from agentrl.config.cluster_schema import ClusterSection, PoolSection
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.engine.base import EngineStats
 from agentrl.errors import ConfigError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
+from tests.fakes import idle_stats
 
 
 class RecordingEngine:
@@ -31,8 +33,9 @@ class RecordingEngine:
 
     async def start(self) -> None: ...
 
-    async def stats(self) -> None:
+    async def stats(self) -> EngineStats:
         self._answer()
+        return idle_stats()
 
     async def sleep(self, level: int) -> None:
         self._note(f"sleep {level}")
