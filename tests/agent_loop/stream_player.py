@@ -14,7 +14,8 @@ from agentrl.agent_loop.worker import TrajectoryRequest
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema import RolloutSection
 from agentrl.data.prompts import PromptDataset
-from agentrl.types import Termination, TrajectorySummary
+from agentrl.types import TrajectorySummary
+from tests.summaries import short_summary
 
 PROMPTS_PER_STEP, SAMPLES = 4, 3
 
@@ -61,20 +62,10 @@ def write(path: Path, content: Any) -> None:
 
 
 def summary_of(trajectory_id: str, prompt_id: str, policy_version: int) -> TrajectorySummary:
-    return TrajectorySummary(
+    return short_summary(
+        prompt_id,
+        int(trajectory_id.rpartition("-")[2]),
         trajectory_id=trajectory_id,
-        prompt_id=prompt_id,
-        sample_index=int(trajectory_id.rpartition("-")[2]),
-        reward=1.0,
-        termination=Termination.ANSWERED,
-        num_tokens=10,
-        num_response_tokens=5,
-        num_turns=1,
-        num_tool_calls=0,
-        num_failed_tool_calls=0,
-        num_answer_tags=1,
-        num_retries=0,
-        wall_time_s=0.1,
         policy_version=policy_version,
     )
 

@@ -4,6 +4,7 @@ from agentrl.agent_loop.failure_budget import FailureBudget
 from agentrl.config.schema import RolloutSection
 from agentrl.errors import DataError, RolloutError
 from agentrl.types import Failure, FailureClass, Termination, TrajectorySummary
+from tests.summaries import short_summary
 
 
 def finished(prompt: int, failure_class: FailureClass | None = None) -> TrajectorySummary:
@@ -12,21 +13,10 @@ def finished(prompt: int, failure_class: FailureClass | None = None) -> Trajecto
     if failure_class is not None:
         termination = Termination.DATA_ERROR if failure_class.is_data else Termination.INFRA_ERROR
         failures = (Failure(failure_class=failure_class, message=f"the {failure_class} of p{prompt} is broken"),)
-    return TrajectorySummary(
-        trajectory_id=f"1-p{prompt}-0",
-        prompt_id=f"p{prompt}",
-        sample_index=0,
+    return short_summary(
+        f"p{prompt}",
         reward=1.0 if failure_class is None else None,
         termination=termination,
-        num_tokens=10,
-        num_response_tokens=5,
-        num_turns=1,
-        num_tool_calls=0,
-        num_failed_tool_calls=0,
-        num_answer_tags=1,
-        num_retries=0,
-        wall_time_s=0.1,
-        policy_version=0,
         failures=failures,
     )
 

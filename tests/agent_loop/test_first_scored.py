@@ -18,29 +18,14 @@ from agentrl.errors import ConfigError
 from agentrl.observability.progress import RunProgress
 from agentrl.runners.simulate import start
 from agentrl.runners.virtual_time import run_in_virtual_time
-from agentrl.types import Group, Termination, TrajectoryRef, TrajectorySummary
+from agentrl.types import Group, TrajectoryRef
+from tests.summaries import short_summary
 
 LOST = None
 
 
 def made_of(index: int, reward: float | None) -> TrajectoryRef:
-    summary = TrajectorySummary(
-        trajectory_id=f"1-p-{index}",
-        prompt_id="p",
-        sample_index=index,
-        reward=reward,
-        termination=Termination.INFRA_ERROR if reward is None else Termination.ANSWERED,
-        num_tokens=10,
-        num_response_tokens=5,
-        num_turns=1,
-        num_tool_calls=0,
-        num_failed_tool_calls=0,
-        num_answer_tags=1,
-        num_retries=0,
-        wall_time_s=0.0,
-        policy_version=0,
-        finished_at=clock.now(),
-    )
+    summary = short_summary(sample_index=index, reward=reward, finished_at=clock.now())
     return TrajectoryRef(summary=summary, ref=None)
 
 

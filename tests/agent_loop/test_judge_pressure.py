@@ -11,24 +11,10 @@ from agentrl.config.load import load_run_config
 from agentrl.config.validate import Purpose
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.runners.virtual_time import run_in_virtual_time
-from agentrl.types import Failure, FailureClass, Termination, TimeSplit, TrajectorySummary
+from agentrl.types import Failure, FailureClass, TimeSplit, TrajectorySummary
+from tests.summaries import short_summary
 
-QUIET = TrajectorySummary(
-    trajectory_id="1-p-0",
-    prompt_id="p",
-    sample_index=0,
-    reward=1.0,
-    termination=Termination.ANSWERED,
-    num_tokens=10,
-    num_response_tokens=5,
-    num_turns=3,
-    num_tool_calls=2,
-    num_failed_tool_calls=0,
-    num_answer_tags=1,
-    num_retries=0,
-    wall_time_s=1.0,
-    policy_version=0,
-)
+QUIET = short_summary(num_turns=3, num_tool_calls=2, wall_time_s=1.0)
 
 
 def waited(seconds_per_call: float) -> TrajectorySummary:

@@ -18,27 +18,19 @@ from agentrl.observability.loop_lag import Lag
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectorySummary
 from tests.fakes import idle_stats
+from tests.summaries import short_summary
 
 ENGINE_DOWN = Failure(failure_class=FailureClass.ENGINE, message="the engine is down")
 PROMPTS = [Prompt(prompt_id=f"p{n}", messages=[]) for n in range(6)]
 
 
 def summary_of(request: TrajectoryRequest, termination: Termination = Termination.ANSWERED) -> TrajectorySummary:
-    return TrajectorySummary(
-        trajectory_id=request.trajectory_id,
-        prompt_id=request.prompt.prompt_id,
-        sample_index=request.sample_index,
+    return short_summary(
+        request.prompt.prompt_id,
+        request.sample_index,
         reward=None if termination is Termination.INFRA_ERROR else 1.0,
+        trajectory_id=request.trajectory_id,
         termination=termination,
-        num_tokens=10,
-        num_response_tokens=5,
-        num_turns=1,
-        num_tool_calls=0,
-        num_failed_tool_calls=0,
-        num_answer_tags=1,
-        num_retries=0,
-        wall_time_s=0.1,
-        policy_version=0,
         failures=(*request.failures, *([ENGINE_DOWN] if termination is Termination.INFRA_ERROR else [])),
     )
 

@@ -6,7 +6,8 @@ import pytest
 
 from agentrl.algorithms.group_filter import DropReport, positive_quota, quality_penalty, select
 from agentrl.config.algorithm_schema import SelectionSection
-from agentrl.types import Group, Termination, TrajectoryRef, TrajectorySummary
+from agentrl.types import Group, TrajectoryRef
+from tests.summaries import short_summary
 
 
 def trajectory(
@@ -19,21 +20,14 @@ def trajectory(
     turns: int = 2,
     prompt_id: str = "p",
 ) -> TrajectoryRef:
-    summary = TrajectorySummary(
-        trajectory_id=f"{prompt_id}/{index}",
-        prompt_id=prompt_id,
-        sample_index=index,
+    summary = short_summary(
+        prompt_id,
+        index,
         reward=reward,
-        termination=Termination.INFRA_ERROR if reward is None else Termination.ANSWERED,
-        num_tokens=100,
-        num_response_tokens=50,
         num_turns=turns,
         num_tool_calls=calls,
         num_failed_tool_calls=failed,
         num_answer_tags=tags,
-        num_retries=0,
-        wall_time_s=1.0,
-        policy_version=0,
     )
     return TrajectoryRef(summary=summary, ref=None)
 

@@ -6,29 +6,12 @@ import pytest
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
-from agentrl.types import Termination, TrajectorySummary
+from agentrl.types import TrajectorySummary
+from tests.summaries import short_summary
 
 
 def made(prompt_id: str, *rewards: float | None) -> list[TrajectorySummary]:
-    return [
-        TrajectorySummary(
-            trajectory_id=f"1-{prompt_id}-{index}",
-            prompt_id=prompt_id,
-            sample_index=index,
-            reward=reward,
-            termination=Termination.ANSWERED,
-            num_tokens=10,
-            num_response_tokens=5,
-            num_turns=1,
-            num_tool_calls=0,
-            num_failed_tool_calls=0,
-            num_answer_tags=1,
-            num_retries=0,
-            wall_time_s=0.1,
-            policy_version=0,
-        )
-        for index, reward in enumerate(rewards)
-    ]
+    return [short_summary(prompt_id, index, reward=reward) for index, reward in enumerate(rewards)]
 
 
 def left_out(rates: PassRates, max_pass_rate: float | None) -> frozenset[str]:

@@ -7,26 +7,12 @@ import statistics
 import pytest
 
 from agentrl.observability.pass_at_k import pass_at_k
-from agentrl.types import Termination, TrajectorySummary
+from agentrl.types import TrajectorySummary
+from tests.summaries import short_summary
 
 
 def summary(prompt_id: str, sample_index: int, reward: float | None) -> TrajectorySummary:
-    return TrajectorySummary(
-        trajectory_id=f"{prompt_id}-{sample_index}",
-        prompt_id=prompt_id,
-        sample_index=sample_index,
-        reward=reward,
-        termination=Termination.INFRA_ERROR if reward is None else Termination.ANSWERED,
-        num_tokens=1,
-        num_response_tokens=1,
-        num_turns=1,
-        num_tool_calls=0,
-        num_failed_tool_calls=0,
-        num_answer_tags=0,
-        num_retries=0,
-        wall_time_s=0.0,
-        policy_version=0,
-    )
+    return short_summary(prompt_id, sample_index, reward=reward)
 
 
 def group(prompt_id: str, *rewards: float | None) -> list[TrajectorySummary]:

@@ -5,24 +5,11 @@ import pytest
 
 from agentrl.observability.failure_report import count_failures
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
-from agentrl.types import Failure, FailureClass, Termination, TrajectorySummary
+from agentrl.types import Failure, FailureClass, Termination
+from tests.summaries import short_summary
 
-SUMMARY = TrajectorySummary(
-    trajectory_id="p/0",
-    prompt_id="p",
-    sample_index=0,
-    reward=1.0,
-    termination=Termination.ANSWERED,
-    num_tokens=150,
-    num_response_tokens=100,
-    num_turns=2,
-    num_tool_calls=1,
-    num_failed_tool_calls=0,
-    num_answer_tags=1,
-    num_retries=0,
-    wall_time_s=2.0,
-    policy_version=0,
-    tool_time_s=0.5,
+SUMMARY = short_summary(
+    num_tokens=150, num_response_tokens=100, num_turns=2, num_tool_calls=1, wall_time_s=2.0, tool_time_s=0.5
 )
 WRONG = replace(SUMMARY, reward=0.0)
 LOST = replace(

@@ -15,24 +15,10 @@ from agentrl.observability.step_time import (
     place_shares,
     split_metrics,
 )
-from agentrl.types import Group, Termination, TimeSplit, TrajectoryRef, TrajectorySummary
+from agentrl.types import Group, TimeSplit, TrajectoryRef, TrajectorySummary
+from tests.summaries import short_summary
 
-SUMMARY = TrajectorySummary(
-    trajectory_id="1-p-0",
-    prompt_id="p",
-    sample_index=0,
-    reward=1.0,
-    termination=Termination.ANSWERED,
-    num_tokens=10,
-    num_response_tokens=5,
-    num_turns=1,
-    num_tool_calls=0,
-    num_failed_tool_calls=0,
-    num_answer_tags=1,
-    num_retries=0,
-    wall_time_s=0.0,
-    policy_version=0,
-)
+SUMMARY = short_summary(wall_time_s=0.0)
 
 
 def made(name: str, finished_at: float, **times: float) -> TrajectorySummary:

@@ -29,6 +29,7 @@ from agentrl.types import (
     TrajectoryRef,
     TrajectorySummary,
 )
+from tests.summaries import short_summary
 
 
 class ScriptedRollouts:
@@ -77,22 +78,7 @@ class ScriptedRollouts:
         return Group(prompt_id=prompt.prompt_id, trajectories=made)
 
     def _summary(self, prompt: Prompt, index: int, reward: float, policy_version: int) -> TrajectorySummary:
-        return TrajectorySummary(
-            trajectory_id=f"{prompt.prompt_id}-{index}",
-            prompt_id=prompt.prompt_id,
-            sample_index=index,
-            reward=reward,
-            termination=Termination.ANSWERED,
-            num_tokens=10,
-            num_response_tokens=5,
-            num_turns=1,
-            num_tool_calls=1,
-            num_failed_tool_calls=0,
-            num_answer_tags=1,
-            num_retries=0,
-            wall_time_s=0.1,
-            policy_version=policy_version,
-        )
+        return short_summary(prompt.prompt_id, index, reward=reward, num_tool_calls=1, policy_version=policy_version)
 
 
 def lose(made: TrajectoryRef) -> TrajectoryRef:

@@ -6,15 +6,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from training_cases import VOCABULARY, make_example, make_policy
+from training_cases import FAMILIES, SIZES, VOCABULARY, make_example, make_policy
 from transformers import (
     AutoModelForCausalLM,
     Lfm2Config,
-    LlamaConfig,
     MambaConfig,
     MistralConfig,
-    Qwen2Config,
-    Qwen3Config,
     RwkvConfig,
 )
 
@@ -26,20 +23,6 @@ from agentrl.training.packed_attention import num_query_rows
 from agentrl.training.row_layout import bucket_sequences, row_layout
 from agentrl.training.scoring import score_tokens
 
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-}
-FAMILIES = {
-    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True),
-    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=2, tie_word_embeddings=False),
-    "llama": LlamaConfig(**SIZES, num_key_value_heads=4, tie_word_embeddings=False),
-}
 LENGTHS = [40, 40, 33, 32, 30, 17, 17, 5, 2]
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from training_cases import VOCABULARY, make_example, make_policy, make_trajectory
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from training_cases import FAMILIES, VOCABULARY, make_example, make_policy, make_trajectory
+from transformers import AutoModelForCausalLM
 
 from agentrl.config.schema import ModelSection
 from agentrl.training.balance import Packing, balanced_bins
@@ -18,21 +18,6 @@ from agentrl.training.model_flops import ModelShape
 from agentrl.training.prefix_families import Family, SequenceCost, families_of
 from agentrl.training.row_layout import row_layout
 from agentrl.training.scoring import score_tokens
-
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-}
-FAMILIES = {
-    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True),
-    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=2, tie_word_embeddings=False),
-    "llama": LlamaConfig(**SIZES, num_key_value_heads=4, tie_word_embeddings=False),
-}
 
 
 def family_of(draws: random.Random, prompt: int, responses: list[int], agree: int = 0) -> list[TokenisedExample]:

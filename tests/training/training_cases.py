@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
 from agentrl.training.batch import TokenisedExample
 from agentrl.training.parallel import ParallelContext, open_store
@@ -18,8 +18,23 @@ from agentrl.types import (
     TrajectoryRef,
     TrajectorySummary,
 )
+from tests.summaries import short_summary
 
 VOCABULARY = 48
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+FAMILIES = {
+    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=2, tie_word_embeddings=False),
+    "llama": LlamaConfig(**SIZES, num_key_value_heads=4, tie_word_embeddings=False),
+}
 
 
 def make_policy(folder: Path, config: Any = None) -> Path:
@@ -108,21 +123,14 @@ def advantage_of(group: int, member: int) -> float:
 
 
 def summary_of(trajectory: Trajectory) -> TrajectorySummary:
-    return TrajectorySummary(
-        trajectory_id=trajectory.trajectory_id,
-        prompt_id=trajectory.prompt_id,
-        sample_index=trajectory.sample_index,
+    return short_summary(
+        trajectory.prompt_id,
+        trajectory.sample_index,
         reward=trajectory.reward,
+        trajectory_id=trajectory.trajectory_id,
         termination=trajectory.termination,
         num_tokens=len(trajectory.token_ids),
         num_response_tokens=trajectory.num_response_tokens,
-        num_turns=1,
-        num_tool_calls=0,
-        num_failed_tool_calls=0,
-        num_answer_tags=1,
-        num_retries=0,
-        wall_time_s=0.0,
-        policy_version=0,
     )
 
 
