@@ -1,14 +1,18 @@
 """The control flow of one update over the roles that take part in it.
 
-Roles may share processes or have their own, on as many ranks as they like. Only references and metrics come here: what one
-role computes about a trajectory stays where it was made until another asks for it.
+Roles may share processes or have their own, on as many ranks as they like. Those of one pool share its GPUs, and compute one
+after another; those of different pools compute at the same time. Only references and metrics come here: what one role
+computes about a trajectory stays where it was made until another asks for it.
 """
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.cluster.handles import all_of, fetched
 from agentrl.cluster.worker_group import WorkerGroup
+from agentrl.config.layout import layout
 from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, WorkerError
 from agentrl.training.scores import score_metrics, with_scores
@@ -34,6 +38,9 @@ class Learner:
         self._launch = launch
         self._groups: dict[str, WorkerGroup] = {}
         self._num_restarts = 0
+        self._pools = {name: placement.pool for placement in layout(config) for name in placement.components}
+        self._turns: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Of each pool: held while one of its roles computes."""
         self._spawn()
 
     @property
@@ -67,32 +74,19 @@ class Learner:
         Returns:
             Metrics `actor/...`, `critic/...` and `reward_model/...`, reduced over the ranks.
         """
-        groups, metrics = await self._with_scores(groups)
         kl_coefficient = None
         if self._config.has_reference:
             kl_coefficient = await self._groups["actor"].first("call", "actor", "kl_coefficient")
-        inputs: dict[str, References] = {}
-        if "ref" in self._groups:
-            inputs["ref_logprobs"] = await self._score("ref", "logprobs", groups)
-        elif self._config.has_reference:
-            inputs["ref_logprobs"] = await self._score("actor", "reference_logprobs", groups)
-        if self._config.algorithm.kl_in_reward:
-            inputs["old_logprobs"] = await self._score("actor", "logprobs", groups)
-        if "critic" in self._groups:
-            inputs["values"] = await self._score("critic", "values", groups)
-        num_mini_batches = {
-            "critic": self._config.critic.mini_batches_per_step,
-            "actor": self._config.actor.mini_batches_per_step,
-        }
-        for component in reversed(self._trained):
-            metrics |= await self._update(
-                component,
-                groups,
-                inputs,
-                step=step,
-                num_mini_batches=num_mini_batches[component],
-                kl_coefficient=kl_coefficient,
-            )
+        questions = self._questions()
+        answers = await all_of(self._score(component, method, groups) for component, method in questions.values())
+        inputs = dict(zip(questions, answers, strict=True))
+        groups, metrics = await self._with_scores(groups, inputs.pop("scores", None))
+        updates = await all_of(
+            self._update(component, groups, inputs, step=step, kl_coefficient=kl_coefficient)
+            for component in reversed(self._trained)
+        )
+        for reported in updates:
+            metrics |= reported
         return metrics | {"actor/restarts": float(self._num_restarts)}
 
     async def publish_weights(self, transport: Transport, receivers: Sequence[str]) -> WeightSource:
@@ -165,11 +159,27 @@ class Learner:
     def _spawn(self) -> None:
         self._groups = {name: group for group in self._launch() for name in group.name.split("_")}
 
-    async def _with_scores(self, groups: Sequence[Group]) -> tuple[Sequence[Group], dict[str, float]]:
+    def _questions(self) -> dict[str, tuple[str, str]]:
+        """Return what is asked before an update: component and method, by the field of `TokenInputs`, and `scores`."""
+        questions = {}
+        if "reward" in self._groups:
+            questions["scores"] = ("reward", "score")
+        if "ref" in self._groups:
+            questions["ref_logprobs"] = ("ref", "logprobs")
+        elif self._config.has_reference:
+            questions["ref_logprobs"] = ("actor", "reference_logprobs")
+        if self._config.algorithm.kl_in_reward:
+            questions["old_logprobs"] = ("actor", "logprobs")
+        if "critic" in self._groups:
+            questions["values"] = ("critic", "values")
+        return questions
+
+    async def _with_scores(
+        self, groups: Sequence[Group], references: References | None
+    ) -> tuple[Sequence[Group], dict[str, float]]:
         """Return the groups with the reward model's say in their rewards, and what is reported of it."""
-        if "reward" not in self._groups:
+        if references is None:
             return groups, {}
-        references = await self._score("reward", "score", groups)
         scores = dict(zip(references, await all_of(fetched(one) for one in references.values()), strict=True))
         reward = self._config.reward
         weighed = with_scores(groups, scores, reward_weight=reward.weight, score_weight=reward.model.weight)
@@ -181,13 +191,14 @@ class Learner:
         ranks = self._groups[component]
         # The reward model looks at the last token alone, and computes every trajectory by itself.
         shares_prefixes = self._config.actor.share_prefixes and component != "reward"
-        results = await ranks.split(
-            "score",
-            component,
-            method,
-            items=[one.ref for one in made],
-            shares=plan_scoring(groups, num_ranks=ranks.num_shares, share_prefixes=shares_prefixes),
-        )
+        async with self._turns[self._pools[component]]:
+            results = await ranks.split(
+                "score",
+                component,
+                method,
+                items=[one.ref for one in made],
+                shares=plan_scoring(groups, num_ranks=ranks.num_shares, share_prefixes=shares_prefixes),
+            )
         return {one.summary.trajectory_id: result for one, result in zip(made, results, strict=True)}
 
     async def _update(
@@ -197,31 +208,32 @@ class Learner:
         inputs: Mapping[str, References],
         *,
         step: int,
-        num_mini_batches: int,
         kl_coefficient: float | None,
     ) -> dict[str, float]:
         """Update a component with what the others said (`inputs`, by fields of `TokenInputs`); returns its metrics."""
         ranks = self._groups[component]
+        num_mini_batches = {
+            "critic": self._config.critic.mini_batches_per_step,
+            "actor": self._config.actor.mini_batches_per_step,
+        }
         shares = plan_update(
             groups,
             step=step,
             num_ranks=ranks.num_shares,
-            num_mini_batches=num_mini_batches,
+            num_mini_batches=num_mini_batches[component],
             share_prefixes=self._config.actor.share_prefixes,
             kl_coefficient=kl_coefficient,
         )
         names = tuple(inputs)
-        metrics = await ranks.each_share(
-            "update",
-            [
-                (
-                    component,
-                    shard,
-                    names,
-                    *(one.ref for one in made),
-                    *(inputs[name][one.summary.trajectory_id] for name in names for one in made),
-                )
-                for shard, made in shares
-            ],
-        )
-        return metrics[0]
+        arguments = [
+            (
+                component,
+                shard,
+                names,
+                *(one.ref for one in made),
+                *(inputs[name][one.summary.trajectory_id] for name in names for one in made),
+            )
+            for shard, made in shares
+        ]
+        async with self._turns[self._pools[component]]:
+            return (await ranks.each_share("update", arguments))[0]
