@@ -17,6 +17,7 @@ from pathlib import Path
 
 from agentrl import clock
 from agentrl.agent_loop.admission import Admission
+from agentrl.agent_loop.engine_work import EngineWork
 from agentrl.agent_loop.failure_budget import FailureBudget
 from agentrl.agent_loop.first_scored import first_scored
 from agentrl.agent_loop.loop_workers import LoopWorkers
@@ -70,6 +71,7 @@ class AgentLoopManager:
             max_wait_s: see `LoopWorkers`.
         """
         self._engines = engines
+        self._work = EngineWork(engines)
         self._max_prompt_tokens = rollout.max_prompt_tokens
         self._workers = LoopWorkers(
             workers, clean_up=lambda worker: engines.abort_requests_of(worker.caller_id), max_wait_s=max_wait_s
@@ -208,12 +210,14 @@ class AgentLoopManager:
             "rollout/trajectories_surplus": float(num_surplus),
             "reward/checks_given_up": float(sum(report.num_checks_given_up for report in reports)),
             **({"rollout/judge_limit": limit} if math.isfinite(limit := self._admission.limit) else {}),
+            **await self._work.metrics(),
             **judge.metrics(),
         }
 
     async def forget_reports(self) -> None:
-        """Drop what the workers measured since the last call of `metrics`, but not what became of engines and places."""
+        """Drop what workers and engines did since the last call of `metrics`, but not what became of engines and places."""
         await self._reports()
+        await self._work.metrics()
 
     async def aclose(self) -> None:
         """Let the workers close tools and rewards, as far as they still can."""

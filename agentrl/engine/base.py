@@ -25,6 +25,8 @@ class EngineStats:
     """Prompt tokens computed since the engine started."""
     num_cached_tokens: int
     """Prompt tokens found in the cache since the engine started."""
+    num_preemptions: int = 0
+    """Requests that lost their memory to others since the engine started; what they had is computed again."""
     kv_block_tokens: int = 1
     """A sequence holds the KV memory in blocks of so many tokens, the last of which may be nearly empty."""
 

@@ -58,12 +58,13 @@ class SimulatedRequest:
 
 @dataclass(slots=True)
 class BatchCounts:
-    """What was done since the start, in tokens."""
+    """What was done since the start; all but `preemptions` in tokens."""
 
     generated: int = 0
     prefilled: int = 0
     cached: int = 0
     """Prompt tokens found in the memory."""
+    preemptions: int = 0
     recomputed: int = 0
     """Of `prefilled`: what had been computed for the same trajectory before, and was lost by a preemption or between turns."""
 
@@ -241,6 +242,7 @@ class BatchSimulation:
             self._stop(victim)
             victim.num_once_computed = max(victim.num_once_computed, victim.num_computed)
             victim.num_computed = 0
+            self.counts.preemptions += 1
             self.waiting.appendleft(victim)
         self._evict()
 

@@ -154,6 +154,7 @@ class SimulatedEngine:
             num_generated_tokens=counts.generated,
             num_prefill_tokens=counts.prefilled,
             num_cached_tokens=counts.cached,
+            num_preemptions=counts.preemptions,
         )
 
     @property

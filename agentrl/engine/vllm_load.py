@@ -17,6 +17,7 @@ class RankLoad(StatLoggerBase):
         self.num_generated_tokens = 0
         self.num_prefill_tokens = 0
         self.num_cached_tokens = 0
+        self.num_preemptions = 0
 
     def record(
         self,
@@ -33,6 +34,7 @@ class RankLoad(StatLoggerBase):
             self.num_generated_tokens += iteration_stats.num_generation_tokens
             self.num_prefill_tokens += iteration_stats.prompt_token_stats.computed
             self.num_cached_tokens += iteration_stats.prompt_token_stats.cached_tokens
+            self.num_preemptions += iteration_stats.num_preempted_reqs
 
     def log_engine_initialized(self) -> None:
         """Do nothing: there is nothing to say yet."""
@@ -74,5 +76,6 @@ class EngineLoad:
             num_generated_tokens=sum(rank.num_generated_tokens for rank in self._ranks),
             num_prefill_tokens=sum(rank.num_prefill_tokens for rank in self._ranks),
             num_cached_tokens=sum(rank.num_cached_tokens for rank in self._ranks),
+            num_preemptions=sum(rank.num_preemptions for rank in self._ranks),
             kv_block_tokens=kv_block_tokens,
         )

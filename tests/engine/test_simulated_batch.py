@@ -102,6 +102,7 @@ def test_the_last_one_is_preempted_where_the_memory_is_full_and_all_it_had_is_co
     batch.add(request("b", prompt=100, sample=60), 0.0)
     ends = run_to_the_end(batch)
     assert ends["b"] > ends["a"], "it came later, and was preempted"
+    assert batch.counts.preemptions == 1
     # Both hold 100 tokens and what they sample: they are 300 when each has sampled about fifty.
     assert 145 <= batch.counts.recomputed <= 150
     assert batch.counts.generated == 210

@@ -75,6 +75,7 @@ async def test_stats_count_running_and_waiting_requests(engine: "VllmEngine") ->
     end = await engine.stats()
     assert end.num_generated_tokens - start.num_generated_tokens == 12 * 100
     assert end.num_prefill_tokens - start.num_prefill_tokens == 12 * len(PROMPT)
+    assert end.num_preemptions == 0, "all eight fit at their longest"
 
 
 async def test_pause_keep_freezes_and_resume_goes_on(engine: "VllmEngine") -> None:
