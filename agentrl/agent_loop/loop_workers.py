@@ -1,4 +1,8 @@
-"""The agent-loop workers as the driver sees them: each gets work in turn, and one that died gets none until it is back."""
+"""The agent-loop workers as the driver sees them: each gets work in turn, and one that died gets none until it is back.
+
+Of a process that died Ray tells everybody who waits for it. Of one that hangs, as in a tool of the user's that never gives the
+interpreter back, nobody tells: so each is asked now and then, and ended where it says nothing.
+"""
 
 import asyncio
 import itertools
@@ -15,6 +19,10 @@ T = TypeVar("T")
 
 _PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Before each question whether a worker that died is back; Ray starts it again where it finds room. The last one repeats."""
+
+_ASK_EVERY_S = 30.0
+_SILENT_S = 60.0
+"""A worker that says nothing for so long hangs: nothing of ours keeps its event loop for a second."""
 
 _START_TIMEOUT_S = 120.0
 _BUILD_WITHIN_S = sum(_PAUSES_S)
@@ -45,6 +53,7 @@ class LoopWorkers:
         self._dead: dict[WorkerHandle, asyncio.Task[None]] = {}
         """With what waits for them; those that never came back stay."""
         self._changed = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def living(self) -> list[WorkerHandle]:
@@ -57,6 +66,9 @@ class LoopWorkers:
         Raises:
             WorkerError: none is left.
         """
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_silent())
+            self._watch.add_done_callback(self._end_wait)
         while True:
             for turn in itertools.islice(self._turns, len(self.all)):
                 worker = self.all[turn % len(self.all)]
@@ -104,7 +116,7 @@ class LoopWorkers:
 
     async def aclose(self) -> None:
         """Wait for nobody any more."""
-        tasks = list(self._dead.values())
+        tasks = [*self._dead.values(), *([self._watch] if self._watch else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -112,8 +124,24 @@ class LoopWorkers:
     def _end_wait(self, task: asyncio.Task[None]) -> None:
         """Wake who waits, however the task has ended; a mistake of ours would otherwise keep them for ever."""
         if not task.cancelled() and (error := task.exception()):
-            logger.error("agent loop: waiting for a dead worker failed", exc_info=error)
+            logger.error("agent loop: looking after the workers failed", exc_info=error)
         self._changed.set()
+
+    async def _end_silent(self) -> None:
+        while True:
+            await asyncio.sleep(_ASK_EVERY_S)
+            await asyncio.gather(*map(self._require_answer, self.living))
+
+    async def _require_answer(self, worker: WorkerHandle) -> None:
+        try:
+            async with asyncio.timeout(_SILENT_S):
+                await worker.ping()
+        except TimeoutError:
+            logger.error("%r: says nothing for %g s; it is ended, and Ray starts it again", worker, _SILENT_S)
+            worker.end_for_restart()
+            self.note_death(worker)
+        except WorkerDiedError:
+            self.note_death(worker)
 
     async def _await_return(self, worker: WorkerHandle) -> None:
         await self._clean_up(worker)  # first: what it asks for when it is back must not be taken for what it left

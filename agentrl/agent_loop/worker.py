@@ -197,6 +197,9 @@ class AgentLoopWorker:
         trajectories = await asyncio.to_thread(lambda: list(read_trajectories(path)))
         return list(map(summarise_trajectory, trajectories)), *trajectories
 
+    async def ping(self) -> None:
+        """Answer, which shows that the event loop runs."""
+
     async def report(self) -> WorkerReport:
         """Return what only this process knows."""
         parts = await self._built()

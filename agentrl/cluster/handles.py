@@ -53,6 +53,10 @@ class WorkerHandle:
         """End the process at once, however busy it is; calls to it fail from then on."""
         ray.kill(self._actor)
 
+    def end_for_restart(self) -> None:
+        """End the process as `kill` does; Ray starts it again, where it was spawned so."""
+        ray.kill(self._actor, no_restart=False)
+
     async def until_placed(self) -> None:
         """Return when the process is there: Ray has found a place for it."""
         await self._result(self._actor.__ray_ready__.remote())

@@ -40,6 +40,8 @@ class Player:
             self.num_running -= 1
         return summary, request.trajectory_id
 
+    async def ping(self) -> None: ...
+
     async def save_group(self, path: Path, *trajectory_ids: str) -> None:
         write(path, {"ids": trajectory_ids, "version": self.policy_version})
 

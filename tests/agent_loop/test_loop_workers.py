@@ -17,6 +17,7 @@ class FakeWorker:
     def __init__(self, name: str) -> None:
         self.name = name
         self.back_at = 0.0
+        self.hangs = False
         self.events: list[str] = []
 
     def die(self, away_s: float) -> None:
@@ -26,6 +27,14 @@ class FakeWorker:
         self.events.append("cleaning")
         await asyncio.sleep(1)
         self.events.append("clean")
+
+    async def ping(self) -> None:
+        if self.hangs:
+            await asyncio.sleep(1e6)
+
+    def end_for_restart(self) -> None:
+        self.events.append("ended")
+        self.hangs = False
 
     async def start(self) -> None:
         self.events.append("asked")
@@ -64,6 +73,24 @@ def test_a_dead_worker_gets_nothing_until_it_is_back():
         assert workers.living == [fakes[1]]
         await asyncio.sleep(20)
         assert {await workers.next() for _ in range(4)} == set(fakes)
+
+    played(story)
+
+
+def test_a_worker_that_says_nothing_is_ended_and_gets_work_again_when_it_is_back():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        assert await workers.next() is fakes[0]
+        fakes[0].hangs = True
+        await asyncio.sleep(88)
+        assert fakes[0].events == [], "it may yet answer"
+        await asyncio.sleep(3)
+        assert fakes[0].events[0] == "ended"
+        assert workers.living == [fakes[1]]
+        await asyncio.sleep(10)
+        assert fakes[0].events == ["ended", "cleaning", "clean", "asked"]
+        assert workers.living == fakes
+        await asyncio.sleep(1000)
+        assert fakes[0].events[4:] == fakes[1].events == []
 
     played(story)
 

@@ -72,6 +72,8 @@ class FakeWorker:
         if len(self.recorded) <= self.dies_while_recording:
             raise WorkerDiedError("agent_loop 0: its process died")
 
+    async def ping(self) -> None: ...
+
     async def report(self) -> WorkerReport:
         return WorkerReport(
             lag=Lag(p99_s=0.05, max_s=0.1, blocked_by=""), judge=JudgeStats(num_submissions=3), num_checks_given_up=1

@@ -3,6 +3,8 @@
 import asyncio
 import importlib
 import os
+import re
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,21 @@ class RankWorker:
         if rank == dying:
             os._exit(1)
         raise ConnectionError("connection closed by peer")
+
+
+class HangingWorker:
+    """Answers those that look after agent-loop workers, and has two ways to say nothing any more."""
+
+    def __init__(self, config: Any, role: str) -> None:
+        pass
+
+    async def start(self) -> int:
+        return os.getpid()
+
+    async def ping(self) -> None: ...
+
+    async def match(self) -> None:
+        await asyncio.to_thread(re.match, "(a|a)*b", "a" * 60)
+
+    async def stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
