@@ -266,5 +266,5 @@ def _shard_problems(config: RunConfig) -> list[str]:
         f"`actor.shard_size` is {size}, which does not divide the {placement.num_processes} ranks of the role "
         f"`{placement.role}`; take a divisor, or 0"
         for placement in layout(config)
-        if size > 0 and placement.num_processes % size and {"actor", "ref", "critic"} & set(placement.components)
+        if size > 0 and placement.role != "rollout" and placement.num_processes % size
     ]

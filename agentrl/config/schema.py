@@ -215,7 +215,7 @@ class ActorSection(UpdateSection):
     """Neighbouring ranks that divide the weights, such as those of one machine; others hold copies. 0: all ranks."""
     cpu_offload: bool = False
     """Keep weights, gradients and optimiser in the memory of the host, and bring a layer to the GPU when its turn comes, of
-    reference and critic too; updates are made on the CPU.
+    reference, critic and reward model too; updates are made on the CPU.
     """
     compile: bool = False
     """Compile the layers with `torch.compile`, but their attention; the first updates take minutes longer."""

@@ -1,6 +1,8 @@
 """From a folder to a sharded model: what is done to it, and in which order."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +13,9 @@ from agentrl.errors import ConfigError
 from agentrl.training.model import (
     compile_layers,
     decoder_layers,
+    load_classifier,
     load_model,
+    outline_classifier,
     outline_model,
     recompute_activations,
 )
@@ -38,13 +42,26 @@ def open_model(source: "ModelSection") -> OpenedModel:
     Raises:
         ConfigError: it is not there, no causal LM, or has layers that packing would break.
     """
-    folder = ModelFolder(source.path)
+    return _open(source.path, outline=partial(outline_model, source), load=partial(load_model, source))
+
+
+def open_classifier(path: str) -> OpenedModel:
+    """Return the same of a sequence classifier.
+
+    Raises:
+        ConfigError: it is not there, no sequence classifier, or has layers that packing would break.
+    """
+    return _open(path, outline=partial(outline_classifier, path), load=partial(load_classifier, path))
+
+
+def _open(path: str, *, outline: Callable[[], PreTrainedModel], load: Callable[[], PreTrainedModel]) -> OpenedModel:
+    folder = ModelFolder(path)
     if folder:
-        outline = outline_model(source)
-        files = ModelFiles(outline, folder)
-        if files.can_be_read and compute_buffers(outline):
-            return OpenedModel(model=outline, files=files)
-    return OpenedModel(model=load_model(source), files=None)
+        outlined = outline()
+        files = ModelFiles(outlined, folder)
+        if files.can_be_read and compute_buffers(outlined):
+            return OpenedModel(model=outlined, files=files)
+    return OpenedModel(model=load(), files=None)
 
 
 def shard_model(
@@ -85,5 +102,7 @@ def _use_liger(model: nn.Module, parallel: Parallel) -> None:
         raise ConfigError("`actor.liger` is set, but its kernels are for CUDA devices, and there is none; leave it out")
     from transformers.integrations.liger import apply_liger_kernel
 
+    # It knows models of transformers alone: of a critic, the backbone.
+    known = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
     # The scores are computed by `vocabulary`.
-    apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+    apply_liger_kernel(known, {"cross_entropy": False, "fused_linear_cross_entropy": False})

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from huggingface_hub import snapshot_download
@@ -79,17 +79,21 @@ def outline_model(model: "ModelSection") -> PreTrainedModel:
     Raises:
         ConfigError: it is not there, no causal LM, or has layers that packing would break.
     """
-    AttentionInterface.register(_ATTENTION, packed_attention)
     try:
-        config = AutoConfig.from_pretrained(model.path)
-        with torch.device("meta"):
-            built = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
+        built = _outlined(AutoModelForCausalLM, model.path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
     with contextlib.suppress(OSError):  # a folder need not have any
         built.generation_config = GenerationConfig.from_pretrained(model.path)
     _require_attention_only(built, f"`model.path`: {model.path}")
     return built.eval()
+
+
+def _outlined(kind: Any, path: str) -> Any:
+    AttentionInterface.register(_ATTENTION, packed_attention)
+    config = AutoConfig.from_pretrained(path)
+    with torch.device("meta"):
+        return kind.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
 
 
 def _require_attention_only(built: PreTrainedModel, where: str) -> None:
@@ -121,14 +125,35 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
         num_labels: outputs of a new one; absent: those that the folder declares.
 
     Raises:
-        ConfigError: it is not there, its architecture has no such form, or packing would break its layers.
+        ConfigError: it is not there, its architecture has no such form, it lacks weights of its own where none are to be new,
+            or packing would break its layers.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
     labels = {} if num_labels is None else {"num_labels": num_labels}
     try:
-        built = AutoModelForSequenceClassification.from_pretrained(
-            path, dtype=torch.float32, attn_implementation=_ATTENTION, **labels
+        built, found = AutoModelForSequenceClassification.from_pretrained(
+            path, dtype=torch.float32, attn_implementation=_ATTENTION, output_loading_info=True, **labels
         )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot load a sequence classifier from {path}: {error}") from error
+    if num_labels is None and found["missing_keys"]:
+        missing = ", ".join(f"`{name}`" for name in sorted(found["missing_keys"])[:3])
+        raise ConfigError(
+            f"{path} is no trained sequence classifier: it has no weights {missing}, which would be random numbers. Name a "
+            "folder that `AutoModelForSequenceClassification` has saved"
+        )
+    _require_attention_only(built, path)
+    return built.eval()
+
+
+def outline_classifier(path: str) -> PreTrainedModel:
+    """Build what `load_classifier` would, with weights that have a shape and no memory.
+
+    Raises:
+        ConfigError: it is not there, its architecture has no such form, or packing would break its layers.
+    """
+    try:
+        built = _outlined(AutoModelForSequenceClassification, path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot load a sequence classifier from {path}: {error}") from error
     _require_attention_only(built, path)

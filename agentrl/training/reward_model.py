@@ -7,7 +7,7 @@ import torch
 
 from agentrl.training.balance import Packing
 from agentrl.training.batch import empty_tokens, fill_up, plan_rows
-from agentrl.training.model import decoder_layers, load_classifier
+from agentrl.training.building import open_classifier, shard_model
 from agentrl.training.role import RoleContext
 from agentrl.training.scalar_model import classifier_model, whole_sequence
 from agentrl.types import Trajectory
@@ -29,6 +29,7 @@ class RewardModel:
         if self._config.path is None:
             raise ValueError(f"{role}: there is no reward model; name one in `reward.model.path`")
         self._path = self._config.path
+        self._actor = config.actor
         # What is scored stands at the end, so that only equal sequences would have anything in common.
         self._packing = Packing(max_tokens=self._config.max_tokens_per_micro_batch, share_prefixes=False)
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
@@ -37,11 +38,12 @@ class RewardModel:
         """Load the model and shard it.
 
         Raises:
-            ConfigError: the folder holds no sequence classifier of one label.
+            ConfigError: the folder holds no trained sequence classifier of one label.
         """
         self._parallel = context.parallel
-        self._model = classifier_model(load_classifier(self._path)).requires_grad_(False)
-        context.parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
+        opened = open_classifier(self._path)
+        self._model = classifier_model(opened.model).requires_grad_(False)
+        shard_model(self._model, opened.files, context.parallel, self._actor, dtype=self._dtype)
 
     @torch.no_grad()
     def score(self, trajectories: Sequence[Trajectory]) -> list[float]:

@@ -1,8 +1,14 @@
 """Layers that are compiled, or get kernels of others, compute what they did."""
 
+from functools import partial
+from typing import cast
+
 import pytest
 import torch
+from torch import nn
 from training_cases import alone, step_groups
+from transformers import Qwen3ForCausalLM
+from transformers.integrations import liger
 
 from agentrl.config.schema import ActorSection, ModelSection
 from agentrl.errors import ConfigError
@@ -11,7 +17,16 @@ from agentrl.training.batch import MicroBatch, pack_trajectories
 from agentrl.training.building import open_model, shard_model
 from agentrl.training.model import compile_layers, load_model, recompute_activations
 from agentrl.training.parallel import Parallel
+from agentrl.training.scalar_model import value_model
 from agentrl.training.scoring import score_tokens
+
+
+class Unsharded:
+    """A rank with a GPU that shards nothing."""
+
+    device = torch.device("cuda")
+
+    def shard(self, *args: object, **kwargs: object) -> None: ...
 
 
 def row_of(num_groups: int) -> MicroBatch:
@@ -34,6 +49,17 @@ def test_compiled_layers_that_are_computed_again_have_the_same_gradients(policy:
         assert one.grad is not None
         assert other.grad is not None
         assert (one.grad - other.grad).norm() <= 1e-5 * one.grad.norm(), name
+
+
+def test_a_critic_gets_the_kernels_in_its_backbone(policy: ModelSection, monkeypatch: pytest.MonkeyPatch):
+    given: list[nn.Module] = []
+    monkeypatch.setattr(liger, "apply_liger_kernel", lambda model, kernels: given.append(model))
+    critic = value_model(load_model(policy))
+    shard_with_liger = partial(shard_model, files=None, actor=ActorSection(liger=True), dtype=torch.float32)
+    for model in (load_model(policy), critic):
+        shard_with_liger(model, parallel=cast(Parallel, Unsharded()))
+    assert isinstance(given[0], Qwen3ForCausalLM)
+    assert given[1] is critic.backbone
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")

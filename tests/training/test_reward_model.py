@@ -1,6 +1,7 @@
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from transformers import AutoModelForSequenceClassification
 from agentrl.config.algorithm_schema import RewardModelSection
 from agentrl.config.schema import ModelSection, RewardSection, RunConfig
 from agentrl.errors import ConfigError, RolloutError
-from agentrl.training.parallel import Parallel
+from agentrl.training.building import open_classifier
+from agentrl.training.parallel import Parallel, full_tensors
 from agentrl.training.reward_model import RewardModel
 from agentrl.training.role import RoleContext
 from agentrl.training.scores import score_metrics, with_scores
@@ -66,9 +68,32 @@ def test_a_rank_without_trajectories_scores_none(policy: ModelSection, context: 
     assert start(policy, context, RewardModelSection(path=str(classifier))).score([]) == []
 
 
-def test_a_classifier_of_two_labels_is_refused(policy: ModelSection, context: RoleContext):
+def test_a_classifier_of_two_labels_is_refused(policy: ModelSection, context: RoleContext, tmp_path: Path):
+    AutoModelForSequenceClassification.from_pretrained(policy.path, num_labels=2).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"`reward\.model\.path`: Qwen3ForSequenceClassification with 2 labels"):
-        start(policy, context, RewardModelSection(path=policy.path))  # transformers' own default is 2
+        start(policy, context, RewardModelSection(path=str(tmp_path)))
+
+
+def test_a_policy_is_no_reward_model_for_its_head_would_be_random(policy: ModelSection, context: RoleContext):
+    with pytest.raises(ConfigError, match=r"no trained sequence classifier: it has no weights `score\.weight`"):
+        start(policy, context, RewardModelSection(path=policy.path))
+
+
+def test_its_files_are_read_in_parts_and_into_the_type_of_the_computation(
+    policy: ModelSection, context: RoleContext, classifier: Path
+):
+    opened = open_classifier(str(classifier))
+    assert opened.files is not None
+    assert {weight.device.type for weight in opened.model.parameters()} == {"meta"}
+    half = start(replace(policy, dtype="bfloat16"), context, RewardModelSection(path=str(classifier)))
+    saved = AutoModelForSequenceClassification.from_pretrained(classifier).state_dict()
+    held = {
+        name.replace("backbone.", "model.").replace("head.", "score."): weight
+        for name, weight in full_tensors(half._model, torch.bfloat16)
+    }
+    assert held.keys() == saved.keys()
+    for name, weight in saved.items():
+        assert torch.equal(held[name], weight.bfloat16()), name
 
 
 def test_scores_and_rewards_are_weighed(policy: ModelSection):

@@ -82,13 +82,13 @@ def test_two_hundred_versions_leak_neither_memory_nor_descriptors_nor_maps(publi
         return source
 
     first = push()
-    descriptors, memory, maps = len(os.listdir("/proc/self/fd")), memory_bytes(), num_maps()
+    descriptors, memory, maps = set(os.listdir("/proc/self/fd")), memory_bytes(), num_maps()
     files = {name for name in os.listdir("/dev/shm") if "agentrl-weights" in name}
     addresses = {push().address for _ in range(200)}
     assert addresses == {first.address}
     assert all(torch.equal(received[name], tensor) for name, tensor in weights)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert num_maps() == maps
+    assert set(os.listdir("/proc/self/fd")) <= descriptors, "what other tests have left may be closed meanwhile"
+    assert num_maps() <= maps
     assert {name for name in os.listdir("/dev/shm") if "agentrl-weights" in name} == files
     assert memory_bytes() - memory < 3 * first.size_bytes
     assert os.stat(first.address).st_size == first.size_bytes
