@@ -84,9 +84,9 @@ class WeightSync:
 
     async def _sent(self) -> None:
         """Wait until the actor has sent what it began to send; it gives up by itself."""
-        if self._sending is not None:
-            await self._sending
-            self._sending = None
+        sending, self._sending = self._sending, None  # its error is raised once, and is none of the next actor's
+        if sending is not None:
+            await sending
 
 
 def transport_of(config: RunConfig) -> Transport:

@@ -1,5 +1,6 @@
 """Processes that wait for each other, by name and with a deadline."""
 
+import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -54,8 +55,9 @@ class Meeting:
 
     def close(self) -> None:
         """Take back what this process has told; all who need it have heard it."""
-        for key in self._told:
-            self._store.delete_key(key)
+        with contextlib.suppress(dist.DistError):  # who keeps the store is gone, and what was told with it
+            for key in self._told:
+                self._store.delete_key(key)
 
     def _missing(self, keys: dict[str, str]) -> list[str]:
         try:

@@ -16,7 +16,7 @@ from agentrl.config.cluster_schema import ClusterSection, PoolSection
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.engine.base import EngineStats
-from agentrl.errors import ConfigError, WorkerDiedError
+from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
@@ -175,6 +175,24 @@ def test_a_stream_is_sent_while_it_is_taken_and_again_for_an_engine_that_comes_l
         assert calls[0] == "actor: publish to engine 0/0, engine 1/0"
         assert sorted(calls[1:late]) == ["actor: send", "engine 0: load 2"]
         assert sorted(calls[late + 1 :]) == ["actor: send", "engine 1: load 2"]
+        await world.fleet.aclose()
+
+    run_in_virtual_time(story())
+
+
+def test_an_actor_that_dies_while_it_sends_is_no_death_of_the_one_that_comes_after_it():
+    async def story() -> None:
+        world = World(weight_transport="broadcast")
+        send = world.actor.send_weights
+
+        async def dies(source: WeightSource) -> str | None:
+            raise ModelDiedError("actor 0: its process died")
+
+        world.actor.send_weights = dies  # type: ignore[method-assign]
+        with pytest.raises(ModelDiedError):
+            await world.sync.push(version=1)
+        world.actor.send_weights = send  # type: ignore[method-assign]
+        await world.sync.push(version=1)
         await world.fleet.aclose()
 
     run_in_virtual_time(story())
