@@ -10,7 +10,7 @@ from agentrl.cluster.phase_memory import PhaseMemory
 from agentrl.cluster.weight_relay import WeightRelays
 from agentrl.config.layout import layout
 from agentrl.config.schema import RunConfig
-from agentrl.errors import WorkerError
+from agentrl.errors import AgentRLError, WorkerError
 from agentrl.weight_sync.base import Transport, WeightSource
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,11 @@ class WeightSync:
         async def publish(engines: Sequence[str]) -> WeightSource:
             return await self._publish(engines, version)
 
-        await self._engines.push(publish, version=version)
+        try:
+            await self._engines.push(publish, version=version)
+        except AgentRLError:
+            await self._sent()  # where the actor is gone, that is what the engines have met
+            raise
         await self._sent()
         await self._memory.end("weight_sync")
 

@@ -30,9 +30,18 @@ class Meeting:
         self._told: list[str] = []
 
     def tell(self, event: str, message: bytes = b"-") -> None:
-        """Let the others know that `event` has come for this process."""
+        """Let the others know that `event` has come for this process.
+
+        Raises:
+            EngineError: the store is gone.
+        """
         key = f"{event}/{self._me}"
-        self._store.set(key, message)  # pyright: ignore[reportArgumentType]
+        try:
+            self._store.set(key, message)  # pyright: ignore[reportArgumentType]
+        except dist.DistError as error:
+            raise EngineError(
+                f"weight sync {self._about}: `{self._me}` cannot tell `{event}`: the process that keeps the store is gone"
+            ) from error
         self._told.append(key)
 
     def hear(self, event: str, others: Sequence[str]) -> dict[str, bytes]:
