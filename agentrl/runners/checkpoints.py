@@ -82,7 +82,7 @@ class CheckpointKeeper:
         self._writing = asyncio.create_task(self._complete(state, folder, pass_rates.encode(), started))
 
     async def settle(self) -> None:
-        """Wait until what was begun counts; the errors are those of `save`."""
+        """Wait until what was begun counts; the errors are those of `save`, and `GoBackError` where its writers are gone."""
         writing, self._writing = self._writing, None
         if writing is not None:
             await writing
@@ -97,15 +97,15 @@ class CheckpointKeeper:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.cancel()
-            await asyncio.wait([writing])
+            await asyncio.gather(writing, return_exceptions=True)
 
     async def _complete(self, state: RunState, folder: Path, pass_rates: bytes, started: float) -> None:
         try:
             await self._until_saved()
         except GoBackError as error:
-            # The update meets the same death and says what is to be done.
+            # Most often the update meets the same death first; after the last update of a stage nobody else does.
             logger.warning("checkpoint of step %d: given up: %s", state.step, error)
-            return
+            raise
         commit = asyncio.create_task(asyncio.to_thread(self._commit, state, folder, pass_rates))
         try:
             await asyncio.shield(commit)

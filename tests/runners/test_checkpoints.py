@@ -91,12 +91,13 @@ async def test_a_failure_to_write_is_raised_at_the_next_checkpoint(
     assert models.urls == [store.url_of(1), store.url_of(2)]
 
 
-async def test_of_ranks_that_died_nothing_is_expected_any_more(
+async def test_ranks_that_died_while_they_wrote_send_the_run_back_even_after_its_last_update(
     keeper: CheckpointKeeper, models: ScriptedModels, store: CheckpointStore, caplog: pytest.LogCaptureFixture
 ):
     models.error = ModelDiedError("actor 1: its process died")
     await keeper.save(RunState(step=1), IN_HAND, PassRates())
-    await keeper.settle()
+    with pytest.raises(ModelDiedError, match="actor 1"):
+        await keeper.settle()
     assert store.latest() is None
     assert "checkpoint of step 1: given up: actor 1: its process died" in caplog.text
 
