@@ -11,6 +11,9 @@ from agentrl.errors import AgentRLError, ModelDiedError, WorkerDiedError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_ASK_EVERY_S = 60.0
+_SILENT_S = 300.0
+"""A rank that says nothing for so long hangs. A long update is none: its threads give the interpreter back."""
 _PING_TIMEOUT_S = 3.0
 """A rank answers between two lines of Python, whatever it computes; a dead one is known to Ray sooner."""
 
@@ -52,7 +55,7 @@ class WorkerGroup:
     async def setup(self) -> None:
         """Form the process group and load the models on every rank, once all ranks have a place."""
         if self._until_placed is not None:
-            await self._together([self._until_placed(self.ranks)])
+            await self._together([self._until_placed(self.ranks)], answer=False)
         at = await self._together([self.ranks[0].rendezvous()])
         await self.each("setup", [(rank, len(self.ranks), at[0]) for rank in range(len(self.ranks))])
 
@@ -112,30 +115,52 @@ class WorkerGroup:
 
     async def silent(self) -> list[str]:
         """Return the ranks that do not answer at once, by name."""
-        pings = [asyncio.ensure_future(rank.ping()) for rank in self.ranks]
-        await asyncio.wait(pings, timeout=_PING_TIMEOUT_S)
-        answered = [ping.done() and ping.exception() is None for ping in pings]
-        for ping in pings:
-            ping.cancel()
-        return [f"{self.name} {rank}" for rank, came in enumerate(answered) if not came]
+        answers = await self._ping_all(_PING_TIMEOUT_S)
+        return [f"{self.name} {rank}" for rank, error in enumerate(answers) if error is not None]
 
     def kill(self) -> None:
         """End every process at once."""
         for rank in self.ranks:
             rank.kill()
 
-    async def _together(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    async def _together(self, calls: Iterable[Coroutine[Any, Any, T]], *, answer: bool = True) -> list[T]:
+        """Await `calls`, while the ranks `answer`; the first that fails ends the group."""
         calls = list(calls)
         if self._failure is not None:
             for call in calls:
                 call.close()
             raise self._failure
         try:
-            return await all_of(calls)
+            return await (self._while_answering(all_of(calls)) if answer else all_of(calls))
         except AgentRLError as error:
             self._failure = await self._cause_of(error)
             self.kill()
             raise self._failure from (None if self._failure is error else error)
+
+    async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` for as long as every rank answers beside it; one that hangs would keep the others for ever.
+
+        Raises:
+            ModelDiedError: one has said nothing for too long.
+        """
+        working, watching = asyncio.ensure_future(work), asyncio.ensure_future(self._until_silent())
+        try:
+            await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ModelDiedError(f"{watching.result()}: says nothing for {_SILENT_S:g} s, and is taken for dead")
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
+    async def _until_silent(self) -> str:
+        """Return the name of the first rank that does not answer any more; a dead one is told by Ray."""
+        while True:
+            await asyncio.sleep(_ASK_EVERY_S)
+            for rank, error in zip(self.ranks, await self._ping_all(_SILENT_S), strict=True):
+                if isinstance(error, TimeoutError):
+                    return str(rank)
 
     async def _cause_of(self, error: AgentRLError) -> AgentRLError:
         """Return the error to tell: where a rank has died, the others raise that they lost it, and may do so first."""
@@ -146,12 +171,17 @@ class WorkerGroup:
 
     async def _deaths(self) -> list[WorkerDiedError]:
         """Return how Ray tells of each rank whose process is gone, as far as it knows."""
-        pings = [asyncio.ensure_future(rank.ping()) for rank in self.ranks]
-        await asyncio.wait(pings, timeout=_PING_TIMEOUT_S)
-        deaths: list[WorkerDiedError] = []
-        for ping in pings:
-            if not ping.done():
-                ping.cancel()
-            elif isinstance(death := ping.exception(), WorkerDiedError):
-                deaths.append(death)
-        return deaths
+        return [error for error in await self._ping_all(_PING_TIMEOUT_S) if isinstance(error, WorkerDiedError)]
+
+    async def _ping_all(self, within_s: float) -> list[Exception | None]:
+        """Return of each rank None where it answers, else why not: `TimeoutError`, or how Ray tells that it is gone."""
+
+        async def ping(rank: WorkerHandle) -> Exception | None:
+            try:
+                async with asyncio.timeout(within_s):
+                    await rank.ping()
+            except (TimeoutError, AgentRLError) as error:
+                return error
+            return None
+
+        return await asyncio.gather(*map(ping, self.ranks))

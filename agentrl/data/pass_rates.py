@@ -31,6 +31,10 @@ class PassRates:
                 solved.setdefault(id_without_epoch(summary.prompt_id), []).append(summary.reward >= _SOLVED_REWARD)
         self._rates |= {prompt_id: sum(marks) / len(marks) for prompt_id, marks in solved.items()}
 
+    def go_back_to(self, earlier: Self) -> None:
+        """Forget what has been counted since `earlier` was saved; what is left out stays so."""
+        self._rates = dict(earlier._rates)
+
     def leave_out_above(self, max_pass_rate: float | None) -> None:
         """Leave out the prompts that were solved more often than that; None leaves out none. Unseen prompts stay."""
         solved = (

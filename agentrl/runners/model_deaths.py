@@ -1,15 +1,19 @@
 """What a run does when what it needs is gone with a process or a node: it starts its models again, from the last checkpoint.
 
+Where a process dies while the run or a stage of it starts, nothing is lost yet, and all of it starts again.
+
 A group of ranks cannot go on without one of them, since each holds a part of the weights that nobody else has. What came after
 the checkpoint is forgotten, as when a killed run is resumed; agent loops and judge stay, and so do engines with processes of
 their own. Engines that live with the models come back with them. The same is done where finished trajectories are gone with the
 node that held them.
 """
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
-from agentrl.errors import GoBackError, ModelDiedError
+from agentrl.errors import GoBackError, ModelDiedError, WorkerDiedError
 from agentrl.runners.run import Run
 
 logger = logging.getLogger(__name__)
@@ -17,12 +21,40 @@ logger = logging.getLogger(__name__)
 _MAX_DEATHS = 3
 """From the same checkpoint on; what dies so often has a reason that starting again does not remove."""
 
+_MAX_STARTS = 3
+"""Of the run, or of a stage, where processes die before anything is done."""
+
+
+@contextlib.asynccontextmanager
+async def surviving_early_deaths(start: Callable[[], AbstractAsyncContextManager[Run]]) -> AsyncIterator[Run]:
+    """Give what `start` gives; where a process dies while it starts, end what there is of it, and start again.
+
+    Raises:
+        WorkerDiedError, GoBackError: that happened three times.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _started(stack, start)
+
+
+async def _started(stack: AsyncExitStack, start: Callable[[], AbstractAsyncContextManager[Run]]) -> Run:
+    num_deaths = 0
+    while True:
+        try:
+            return await stack.enter_async_context(start())
+        except (WorkerDiedError, GoBackError) as error:
+            num_deaths += 1
+            if num_deaths == _MAX_STARTS:
+                raise
+            logger.warning(
+                "%s, while the run started; starting it again (%d of %d)", error, num_deaths, _MAX_STARTS - 1
+            )
+
 
 async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]]) -> None:
     """Await `go_on`, which trains from the last checkpoint; after every death again, once the models are started again.
 
     Raises:
-        ModelDiedError: three deaths in a row without a new checkpoint; it says how the last one was noticed.
+        ModelDiedError: a fourth death in a row without a new checkpoint; it says how it was noticed.
         NoRoomError: the nodes that are left had no room for the models for too long.
     """
     died_at, num_deaths = -1, 0

@@ -16,7 +16,7 @@ from agentrl.observability.step_time import StepTime
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.command_line import make_parser, run_command
-from agentrl.runners.model_deaths import surviving_model_deaths
+from agentrl.runners.model_deaths import surviving_early_deaths, surviving_model_deaths
 from agentrl.runners.run import Run, plan_stage, prepare, running, stages_left
 from agentrl.runners.steps import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 
@@ -26,7 +26,8 @@ async def train(loaded: LoadedConfig) -> None:
     plan = prepare(loaded)  # whatever can be wrong is found here, before any process starts
     # Most runs have one stage; each begins with the checkpoint that the one before it ended with.
     for stage in stages_left(plan):
-        async with running(plan_stage(plan, stage)) as run:  # judge, Ray, engines, actor, agent-loop workers
+        # judge, Ray, engines, actor, agent-loop workers
+        async with surviving_early_deaths(partial(running, plan_stage(plan, stage))) as run:
             await surviving_model_deaths(run, partial(train_from_checkpoint, run, until=stage.end))
     print(plan.directory.describe_result())
 

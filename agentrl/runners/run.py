@@ -60,9 +60,9 @@ class EvaluationPlan:
         """The resolved config."""
         return self.loaded.config
 
-    def all_prompts(self) -> list[Prompt]:
-        """Return every prompt that may be rolled out."""
-        return self.validation_prompts
+    def prompts_to_check(self) -> list[list[Prompt]]:
+        """Return every prompt that may be rolled out; those of what is about to begin come last."""
+        return [self.validation_prompts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +70,15 @@ class Plan(EvaluationPlan):
     """A training run, or the stage of one, that could start; `loaded.config` is what holds in that stage."""
 
     prompts: PromptDataset
+    prompts_of_stages: list[PromptDataset]
     stages: list[Stage]
     stage: Stage
     pass_rates: PassRates
 
-    def all_prompts(self) -> list[Prompt]:
-        """Return every prompt that may be rolled out."""
-        return [*self.prompts.all(), *self.validation_prompts]
+    def prompts_to_check(self) -> list[list[Prompt]]:
+        """Return every prompt that may be rolled out, in later stages too; those of what is about to begin come last."""
+        later = [prompts.all() for prompts in self.prompts_of_stages[self.stage.index + 1 :]]
+        return [*later, [*self.prompts.all(), *self.validation_prompts]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         tools=plan.tools,
         reward=plan.reward,
         prompts=prompts[0],
+        prompts_of_stages=prompts,
         stages=stages,
         stage=stages[0],
         pass_rates=PassRates(),
@@ -290,7 +293,8 @@ async def _alive(
                 reward_timeout_s=config.reward.timeout_s,
                 max_wait_s=config.cluster.max_wait_s,
             )
-            await rollouts.check_prompts(plan.all_prompts())
+            for prompts in plan.prompts_to_check():
+                await rollouts.check_prompts(prompts)
             with MetricsLogger(path) as metrics, RunProgress(console, num_steps=num_steps) as progress:
                 try:
                     yield cluster, EvaluationRun(plan=plan, rollouts=rollouts, metrics=metrics, progress=progress)

@@ -48,6 +48,7 @@ def stages_of(config: RunConfig) -> list[Stage]:
     ends = list(itertools.accumulate(stage.num_steps for stage in config.stages))
     made: list[Stage] = []
     reference_step = 0
+    before = StageSection(num_steps=0)
     for index, (stage, end) in enumerate(zip(config.stages, ends, strict=True)):
         start = end - stage.num_steps
         reference_step = start if stage.update_reference else reference_step
@@ -57,19 +58,25 @@ def stages_of(config: RunConfig) -> list[Stage]:
                 start=start,
                 config=_config_of(stage, config, end=end),
                 reset_optimiser=stage.reset_optimiser,
-                has_own_data=stage.train_files is not None or stage.max_pass_rate is not None,
+                has_own_data=_files_of(stage, config) != _files_of(before, config)
+                or (stage.max_pass_rate, before.max_pass_rate) != (None, None),
                 max_pass_rate=stage.max_pass_rate,
                 reference_step=reference_step,
             )
         )
+        before = stage
     return made
+
+
+def _files_of(stage: StageSection, config: RunConfig) -> list[str]:
+    return config.data.train_files if stage.train_files is None else stage.train_files
 
 
 def _config_of(stage: StageSection, config: RunConfig, *, end: int) -> RunConfig:
     """Return `config` with what the stage changes in it."""
     lengths = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
     changed = {name: value for name, value in lengths.items() if value is not None}
-    data = config.data if stage.train_files is None else replace(config.data, train_files=stage.train_files)
+    data = replace(config.data, train_files=_files_of(stage, config))
     return replace(
         config, run=replace(config.run, num_steps=end), data=data, rollout=replace(config.rollout, **changed), stages=[]
     )

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 from agentrl.agent_loop.rollout_stream import RolloutStream, rollout_stream
 from agentrl.algorithms.group_filter import select
+from agentrl.data.pass_rates import PassRates
 from agentrl.errors import RolloutError
 from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
 from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.checkpoints import ROLLOUTS
+from agentrl.runners.checkpoints import PASS_RATES, ROLLOUTS
 from agentrl.runners.run import EvaluationRun, Run
 from agentrl.types import Group, TrajectorySummary
 
@@ -151,6 +152,9 @@ async def restore(run: Run) -> RunState:
     run.metrics.take_back(after_step=last_step)
     directory.trajectories.take_back(after_step=last_step)
     run.plan.prompts.seek(state.prompts_taken)
+    store = directory.checkpoints
+    counted = PassRates() if latest is None else PassRates.decode(store.read(latest.step, PASS_RATES))
+    run.plan.pass_rates.go_back_to(counted)
     if latest is not None:
         await run.learner.load(directory.checkpoints.url_of(state.step))
         logger.info("resumed from %s", directory.checkpoints.url_of(state.step))

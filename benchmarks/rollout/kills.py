@@ -1,11 +1,11 @@
-"""Runs in which one process is killed in the middle of a step, whatever it does there, and what became of them.
+"""Runs in which one process is killed at a random moment, whatever it does there, and what became of them.
 
     python -m benchmarks.rollout.kills [--runs 20] [--seed 0] [--victims engine worker judge] [--json FILE]
 
 Each is a short run of the PPO demo: real judge, Ray, engines, and actor, critic and reward model in processes of their own.
-One process is killed with `kill -9` at a random moment of a step. The run must finish by itself, as accurate as one in which
-nobody died, up to chance; its directory must show that every step ended, that every prompt is accounted for once, and that no
-trajectory carries tokens of two episodes (`accounting.py`); and nothing of it may be left.
+One process is killed with `kill -9` at a random moment of the start or of a step. The run must finish by itself, as accurate as
+one in which nobody died, up to chance; its directory must show that every step ended, that every prompt is accounted for once,
+and that no trajectory carries tokens of two episodes (`accounting.py`); and nothing of it may be left.
 """
 
 import argparse
@@ -32,6 +32,10 @@ from benchmarks.training.topologies import STANDARD_ERRORS, Learnt, learnt_in, p
 
 _CONFIG = "configs/demo_ppo.yaml"
 _NUM_STEPS = 10
+_START_S = 15.0
+"""What a start takes, about."""
+_STEP_S = 3.0
+"""What a step takes before one has been seen."""
 _RUN_TIMEOUT_S = 1500.0
 _END_TIMEOUT_S = 30.0
 _POLL_S = 0.05
@@ -68,7 +72,7 @@ class Victim(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """One kill: of what, in which step, and after which share of the time that a step takes."""
+    """One kill: of what, in which step, and after which share of the time that a step takes; step 0 is the start."""
 
     victim: Victim
     step: int
@@ -94,7 +98,7 @@ def play(folder: Path, kills: Sequence[Kill], *, config: str, overrides: Sequenc
     Args:
         folder: for the run's directory, the temporary files of all its processes, and nothing else; with a short name, because
             sockets are made in it.
-        kills: one for a step at most, from step 2 on.
+        kills: one for a step at most.
         config: of a demo.
         overrides: what else is to be changed of it.
         num_steps: of the run.
@@ -168,11 +172,11 @@ def _words(process: psutil.Process) -> list[str]:
 
 def _kill(kill: Kill, runner: subprocess.Popen[bytes], family: _Family, run_dir: Path) -> bool:
     """Wait for the moment and kill a process; return whether there was one, and the step was not over."""
-    while _last_step(run_dir) < kill.step - 1:
+    while kill.step > 0 and _last_step(run_dir) < kill.step - 1:
         if runner.poll() is not None:
             return False
         time.sleep(_POLL_S)
-    time.sleep(kill.moment * _step_time_s(run_dir))
+    time.sleep(kill.moment * (_START_S if kill.step == 0 else _step_time_s(run_dir)))
     while not (victims := family.find(kill.victim)):  # it was killed before, and is being started
         if runner.poll() is not None:
             return False
@@ -202,12 +206,12 @@ def _ended(runner: subprocess.Popen[bytes]) -> Iterator[None]:
 def _last_step(run_dir: Path) -> int:
     file = run_dir / "metrics.jsonl"
     rows = read_metrics(file) if file.exists() else []
-    return int(rows[-1]["step"] or 0) if rows else 0
+    return int(rows[-1]["step"] or 0) if rows else -1
 
 
 def _step_time_s(run_dir: Path) -> float:
     """Return what a step without a death takes: the least so far."""
-    return min(float(row.get("time/step_s") or math.inf) for row in read_metrics(run_dir / "metrics.jsonl"))
+    return min((float(row["time/step_s"]) for row in read_metrics(run_dir / "metrics.jsonl")[1:]), default=_STEP_S)
 
 
 def accuracy_faults(learnt: Learnt, undisturbed: Learnt) -> list[str]:
@@ -228,7 +232,7 @@ def soak(num_runs: int, *, seed: int, victims: Sequence[Victim] = tuple(Victim))
     rng, rows = random.Random(seed), []
     for number in range(num_runs):
         victim = victims[number % len(victims)]
-        kill = Kill(victim=victim, step=rng.randint(2, _NUM_STEPS - 1), moment=rng.random())
+        kill = Kill(victim=victim, step=rng.randint(0, _NUM_STEPS), moment=rng.random())
         num_engines, num_workers = rng.randint(1, 2), rng.randint(1, 2)
         folder = Path(tempfile.mkdtemp(prefix="k-"))
         outcome = _play_apart(folder, [kill], num_engines=num_engines, num_workers=num_workers)

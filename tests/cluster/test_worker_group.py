@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from agentrl.cluster import worker_group
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
@@ -99,6 +100,17 @@ async def test_where_a_rank_dies_the_death_is_told_and_not_what_the_others_say_o
     await group.all("echo")
     with pytest.raises(ModelDiedError, match="echo 2: its process died"):
         await group.each("die_on", [(rank, 2) for rank in range(3)])
+
+
+async def test_a_rank_that_hangs_is_taken_for_dead_and_the_group_ends(
+    group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worker_group, "_ASK_EVERY_S", 0.2)
+    monkeypatch.setattr(worker_group, "_SILENT_S", 3.0)
+    await group.all("echo")
+    with pytest.raises(ModelDiedError, match="echo 1: says nothing for 3 s"):
+        async with asyncio.timeout(60):
+            await group.each("stop_on", [(rank, 1) for rank in range(3)])
 
 
 async def test_a_rank_that_lost_another_one_is_no_bug_even_where_all_live(group: WorkerGroup):

@@ -142,6 +142,11 @@ class RankWorker:
             raise PeerLostError("connection closed by peer")
         await asyncio.sleep(3600)
 
+    async def stop_on(self, rank: int, stopping: int) -> None:
+        if rank == stopping:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        await asyncio.sleep(3600)
+
     async def die_on(self, rank: int, dying: int) -> None:
         if rank == dying:
             os._exit(1)

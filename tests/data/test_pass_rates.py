@@ -81,3 +81,16 @@ def test_another_data_set_begins_with_an_epoch_and_no_position_comes_twice(file:
     prompts.seek(position)
     prompts.seek_new_epoch()
     assert prompts.position == expected
+
+
+def test_what_was_counted_after_a_checkpoint_is_forgotten_and_what_is_left_out_stays():
+    rates = PassRates({"a": 1.0, "b": 0.5})
+    saved = PassRates.decode(rates.encode())
+    rates.leave_out_above(0.9)
+    rates.record(made("b", 1.0, 1.0))
+    rates.go_back_to(saved)
+    assert rates.left_out == {"a"}
+    rates.leave_out_above(0.4)
+    assert rates.left_out == {"a", "b"}
+    rates.leave_out_above(0.6)
+    assert rates.left_out == {"a"}, "b is as it was"

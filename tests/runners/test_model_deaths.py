@@ -1,12 +1,23 @@
 """Models that die while a run trains: it goes on from its last checkpoint, a few times."""
 
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agentrl.errors import ModelDiedError, NoRoomError, PeerLostError, ResultLostError, WorkerError
-from agentrl.runners.model_deaths import surviving_model_deaths
+from agentrl.errors import (
+    ConfigError,
+    ModelDiedError,
+    NoRoomError,
+    PeerLostError,
+    ResultLostError,
+    WorkerDiedError,
+    WorkerError,
+)
+from agentrl.runners.model_deaths import surviving_early_deaths, surviving_model_deaths
 
 
 class FakeRun:
@@ -92,3 +103,53 @@ async def test_where_there_is_no_room_for_the_models_the_run_ends_with_the_reaso
 async def test_an_error_that_would_come_again_ends_the_run_at_once():
     with pytest.raises(WorkerError, match="a bug"):
         await play((1, WorkerError("actor 0: a bug")))
+
+
+def starts(*errors: Exception | None) -> tuple[list[str], Callable[[], AbstractAsyncContextManager[Any]]]:
+    """Return what happens, and starts that fail in turn as `errors` say."""
+    events, left = [], list(errors)
+
+    @contextlib.asynccontextmanager
+    async def start() -> AsyncIterator[Any]:
+        events.append("start")
+        try:
+            if error := left.pop(0):
+                raise error
+            yield "run"
+        finally:
+            events.append("end")
+
+    return events, start
+
+
+async def test_where_processes_die_at_the_start_all_of_it_ends_and_starts_again():
+    events, start = starts(WorkerDiedError("engine 0: its process died"), ModelDiedError("actor 0"), None)
+    async with surviving_early_deaths(start) as run:
+        assert run == "run"
+        assert events == ["start", "end", "start", "end", "start"]
+    assert events[5:] == ["end"]
+
+
+async def test_the_third_death_at_the_start_ends_the_run():
+    events, start = starts(*[WorkerDiedError(f"engine {number}: its process died") for number in range(3)])
+    with pytest.raises(WorkerDiedError, match="engine 2"):
+        async with surviving_early_deaths(start):
+            pass
+    assert events == ["start", "end"] * 3
+
+
+@pytest.mark.parametrize("error", [ConfigError("no such model"), WorkerError("a bug"), NoRoomError("full")])
+async def test_what_would_come_again_at_the_next_start_ends_the_run_at_once(error: Exception):
+    events, start = starts(error)
+    with pytest.raises(type(error)):
+        async with surviving_early_deaths(start):
+            pass
+    assert events == ["start", "end"]
+
+
+async def test_a_death_after_the_start_is_for_others_to_survive():
+    events, start = starts(None, None)
+    with pytest.raises(ModelDiedError):
+        async with surviving_early_deaths(start):
+            raise ModelDiedError("actor 0: its process died")
+    assert events == ["start", "end"]

@@ -49,6 +49,36 @@ def test_each_stage_has_its_own_lengths_and_ends_where_the_next_begins():
     assert not stages[2].begins_with(39)
 
 
+@pytest.mark.parametrize(
+    ("second", "third", "own_data"),
+    [
+        ("train_files: [b.jsonl]", "max_turns: 2", [False, True, True]),
+        ("train_files: [b.jsonl]", "train_files: [b.jsonl]", [False, True, False]),
+        ("train_files: [examples/arithmetic/train.jsonl]", "max_turns: 2", [False, False, False]),
+        ("max_pass_rate: 0.5", "max_turns: 2", [False, True, True]),
+        ("max_pass_rate: 0.5", "max_pass_rate: 0.5", [False, True, True]),
+    ],
+)
+def test_a_stage_has_its_own_data_where_its_prompts_are_others_than_those_before(
+    second: str, third: str, own_data: list[bool]
+):
+    stages = stages_of(config(f"stages=[{{num_steps: 3}}, {{num_steps: 3, {second}}}, {{num_steps: 3, {third}}}]"))
+    assert [stage.has_own_data for stage in stages] == own_data
+
+
+def test_the_prompts_of_later_stages_are_checked_before_the_first_begins(plan: Plan, tmp_path: Path):
+    other = tmp_path / "other.jsonl"
+    other.write_text(Path("examples/arithmetic/validation.jsonl").read_text())
+    stages = f"stages=[{{num_steps: 3}}, {{num_steps: 3, train_files: [{other}]}}]"
+    overrides = ["run.num_steps=100", f"run.dir={tmp_path / 'second'}", stages]
+    staged = prepare(load_run_config("configs/demo.yaml", overrides))
+    later, now = staged.prompts_to_check()
+    assert {prompt.prompt_id.rpartition("-")[0] for prompt in later} == {"other"}
+    assert len(now) == len(staged.prompts) + len(staged.validation_prompts)
+    [left] = plan_stage(staged, staged.stages[1]).prompts_to_check()
+    assert len(left) == len(later) + len(staged.validation_prompts)
+
+
 def checkpoint(plan: Plan, step: int, pass_rates: PassRates) -> None:
     plan.directory.checkpoints.begin(step)
     plan.directory.checkpoints.put(step, PASS_RATES, pass_rates.encode())

@@ -104,6 +104,7 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
         tools=[],
         reward=loaded.config.reward,
         prompts=prompts,
+        prompts_of_stages=[prompts],
         validation_prompts=[],
         stages=(stages := stages_of(loaded.config)),
         stage=stages[0],
