@@ -1,75 +1,125 @@
-"""Losses and aggregations beside TRL's own code, values and gradients."""
+"""What the update minimises beside TRL's own code, values and gradients."""
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
+from random_batches import SIZES, RandomBatch, random_batch
 from torch import Tensor
+from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 from trl_reference import trl_loss
 
-from agentrl.algorithms.aggregation import aggregation_weights
-from agentrl.algorithms.kl_divergence import kl_estimate
-from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange
+from agentrl.config.algorithm_schema import AlgorithmSection, RolloutCorrectionSection
+from agentrl.training.batch import MicroBatch
+from agentrl.training.objective import Objective
+from agentrl.training.scoring import TokenScores
+from agentrl.training.tally import TokenTally
+from agentrl.training.vocabulary import vocabulary_scores
 
-pytestmark = pytest.mark.slow  # importing TRL's trainer takes longer than the tests
+VERL = json.loads(Path(__file__).with_name("verl_values.json").read_text())
 
-
-def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four responses of at most 12 tokens, with observations inside of them."""
-    generator = torch.Generator().manual_seed(1)
-    logprobs, old = (-torch.rand(4, 12, generator=generator, dtype=torch.float64) for _ in range(2))
-    mask = (torch.rand(4, 12, generator=generator) < 0.7).long()
-    mask[1, 4:] = 0
-    return logprobs.requires_grad_(True), old, torch.randn(4, generator=generator, dtype=torch.float64), mask
+# Importing TRL's trainer takes longer than the tests.
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("size", SIZES)]
 
 
-def our_loss(name: str, clip: ClipRange, aggregation: str, *, kl_coefficient: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Our loss and its gradient, from the packed form of `batch`."""
-    logprobs_BT, old_BT, advantages_B, mask_BT = batch()
-    sampled = mask_BT.bool()
-    trajectory = torch.arange(4)[:, None].expand_as(mask_BT)[sampled]
-    logprobs, old = logprobs_BT[sampled], old_BT[sampled]
-    loss = POLICY_LOSSES[name](logprobs, old, advantages_B[trajectory], trajectory, clip).loss_N
-    loss = loss + kl_coefficient * kl_estimate(logprobs, old, "k3")
-    if aggregation != "token_mean":
-        weights = aggregation_weights(
-            trajectory,
-            method=aggregation,  # type: ignore[arg-type]
-            mean_length=len(trajectory) / 4,
-            max_length=12,
-        )
-        loss = loss * weights.double()
-    value = loss.sum() / len(trajectory)
-    return value, torch.autograd.grad(value, logprobs_BT)[0]
+class Packed:
+    """What the objective reads of a micro-batch."""
+
+    def __init__(self, batch: RandomBatch) -> None:
+        sampled = batch.mask_BT
+        self.trajectory_N = batch.trajectory_N
+        self.advantages_N = batch.advantages_B[self.trajectory_N]
+        self.rollout_logprobs_N = batch.rollout_BT[sampled]
+        self.reference_logprobs_N = batch.ref_BT[sampled]
+
+
+def our_loss(batch: RandomBatch, scores: TokenScores, **algorithm: Any) -> Tensor:
+    """Our loss of a batch that is packed."""
+    section = AlgorithmSection(**algorithm)
+    num_tokens = len(batch.trajectory_N)
+    summed = Objective(section, max_response_tokens=batch.mask_BT.shape[1]).loss(
+        cast(MicroBatch, Packed(batch)),
+        scores,
+        old_logprobs_N=batch.old_BT[batch.mask_BT],
+        mean_length=num_tokens / len(batch.mask_BT),
+        kl_coefficient=section.kl_coefficient,
+        tally=TokenTally(),
+    )
+    return summed / num_tokens
+
+
+def compare(size: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    batch = random_batch(size)
+    logprobs = batch.logprobs_BT.requires_grad_(True)
+    sampled = logprobs[batch.mask_BT]
+    loss = our_loss(batch, TokenScores(logprobs_N=sampled, entropy_N=torch.zeros_like(sampled)), **ours)
+    expected = trl_loss(
+        logprobs, batch.old_BT, batch.advantages_B, batch.mask_BT, ref_logprobs_BT=batch.ref_BT, **theirs
+    )
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    gradient, expected_gradient = (torch.autograd.grad(value, logprobs)[0] for value in (loss, expected))
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("name", "clip", "aggregation", "theirs"),
+    ("ours", "theirs"),
     [
-        ("ppo", ClipRange(low=0.2, high=0.28), "token_mean", {"loss_type": "bnpo"}),
-        ("ppo", ClipRange(low=0.2, high=0.28), "trajectory_mean", {"loss_type": "grpo"}),
-        ("ppo", ClipRange(low=0.2, high=0.28), "fixed_length", {"loss_type": "dr_grpo"}),
-        ("ppo", ClipRange(low=0.2, high=0.28, dual=1.5), "token_mean", {"loss_type": "bnpo", "delta": 1.5}),
+        ({"aggregation": "token_mean"}, {"loss_type": "bnpo"}),
+        ({"aggregation": "trajectory_mean"}, {"loss_type": "grpo"}),
+        ({"aggregation": "fixed_length"}, {"loss_type": "dr_grpo"}),
+        ({"clip_ratio_dual": 1.5}, {"loss_type": "bnpo", "delta": 1.5}),
         (
-            "gspo",
-            ClipRange(low=0.05, high=0.05),
-            "trajectory_mean",
+            {
+                "policy_loss": "gspo",
+                "clip_ratio_low": 0.05,
+                "clip_ratio_high": 0.05,
+                "aggregation": "trajectory_mean",
+            },
             {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon_low": 0.05, "epsilon_high": 0.05},
         ),
-        ("cispo", ClipRange(low=1.0, high=0.3), "token_mean", {"loss_type": "cispo", "epsilon_high": 1.3}),
+        (
+            {"policy_loss": "cispo", "clip_ratio_low": 1.0, "clip_ratio_high": 0.3},
+            {"loss_type": "cispo", "epsilon_high": 1.3},
+        ),
     ],
+    ids=["token_mean", "trajectory_mean", "fixed_length", "dual", "gspo", "cispo"],
 )
-def test_loss_and_gradient_are_trls(name: str, clip: ClipRange, aggregation: str, theirs: dict[str, Any]):
-    loss, gradient = our_loss(name, clip, aggregation)
-    logprobs, old, advantages, mask = batch()
-    expected = trl_loss(logprobs, old, advantages, mask, **theirs)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, logprobs)[0], rtol=1e-6, atol=1e-9)
+def test_loss_and_gradient_are_trls(size: str, ours: dict[str, Any], theirs: dict[str, Any]):
+    compare(size, ours, theirs)
 
 
-def test_the_divergence_in_the_loss_is_trls():
-    loss, gradient = our_loss("ppo", ClipRange(low=0.2, high=0.28), "token_mean", kl_coefficient=0.3)
-    logprobs, old, advantages, mask = batch()
-    expected = trl_loss(logprobs, old, advantages, mask, loss_type="bnpo", beta=0.3)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, logprobs)[0], rtol=1e-6, atol=1e-9)
+@pytest.mark.parametrize(("aggregation", "loss_type"), [("token_mean", "bnpo"), ("trajectory_mean", "grpo")])
+def test_the_divergence_in_the_loss_is_trls(size: str, aggregation: str, loss_type: str):
+    compare(size, {"aggregation": aggregation, "kl_coefficient": 0.3}, {"loss_type": loss_type, "beta": 0.3})
+
+
+@pytest.mark.parametrize(("method", "min_ratio"), [("truncate", 0.5), ("mask", 0.8)])
+def test_the_loss_with_importance_weights_of_verl_is_trls(size: str, method: Any, min_ratio: float):
+    mask = random_batch(size).mask_BT
+    weights = torch.zeros(mask.shape, dtype=torch.float64)
+    weights[mask] = torch.tensor(VERL[size][f"token_{method}"], dtype=torch.float64)
+    correction = RolloutCorrectionSection(method=method, min_ratio=min_ratio, max_ratio=1.2)
+    ours = {"rollout_correction": correction, "kl_coefficient": 0.3}
+    compare(size, ours, {"weights_BT": weights, "beta": 0.3})
+
+
+def test_log_probabilities_entropy_and_its_bonus_are_trls(size: str):
+    batch = random_batch(size)
+    draws = torch.Generator().manual_seed(3)
+    logits = 2 * torch.randn(*batch.mask_BT.shape, 50, generator=draws)
+    targets = torch.randint(50, batch.mask_BT.shape, generator=draws)
+    logits.requires_grad_(True)
+    logprobs_N, entropy_N = vocabulary_scores(
+        logits[batch.mask_BT], torch.eye(50), targets[batch.mask_BT], temperature=1.0, entropy_gradient=True
+    )
+    logprobs, entropy = selective_log_softmax(logits, targets), entropy_from_logits(logits)
+    torch.testing.assert_close(logprobs_N, logprobs[batch.mask_BT])
+    torch.testing.assert_close(entropy_N, entropy[batch.mask_BT])
+    batch.old_BT.copy_(logprobs.detach() + 0.1 * batch.old_BT)
+    loss = our_loss(batch, TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N), entropy_coefficient=0.1)
+    expected = trl_loss(logprobs, batch.old_BT, batch.advantages_B, batch.mask_BT, entropy_BT=entropy, entropy_coef=0.1)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    gradient, expected_gradient = (torch.autograd.grad(value, logits)[0] for value in (loss, expected))
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-8)

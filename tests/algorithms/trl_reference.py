@@ -15,14 +15,17 @@ def trl_loss(
     advantages_B: Tensor,
     mask_BT: Tensor,
     *,
+    ref_logprobs_BT: Tensor | None = None,
+    entropy_BT: Tensor | None = None,
+    weights_BT: Tensor | None = None,
     delta: float | None = None,
     **settings: Any,
 ) -> Tensor:
     """Return the loss of `GRPOTrainer._compute_loss` in evaluation mode, in which nothing is accumulated.
 
-    The reference's log-probabilities are the old ones.
+    `weights_BT` are importance weights for what the engine and the actor do not agree on.
     """
-
+    entropy_BT = torch.zeros_like(logprobs_BT) if entropy_BT is None else entropy_BT
     trainer: Any = SimpleNamespace(
         model=SimpleNamespace(training=False),
         importance_sampling_level="token",
@@ -34,14 +37,16 @@ def trl_loss(
         max_completion_length=logprobs_BT.shape[1],
         accelerator=SimpleNamespace(num_processes=1, gather=lambda value: value, reduce=lambda value, reduction: value),
         aux_loss_enabled=False,
-        use_vllm=False,
+        use_vllm=weights_BT is not None,
+        vllm_importance_sampling_correction=weights_BT is not None,
         use_adaptive_entropy=False,
-        _entropy_bonus_enabled=False,
+        entropy_coef=0.0,
+        _entropy_bonus_enabled="entropy_coef" in settings,
         top_entropy_quantile=1.0,
         off_policy_mask_threshold=None,
         current_gradient_accumulation_steps=1,
         _metrics=defaultdict(lambda: defaultdict(list)),
-        _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs_BT, torch.zeros_like(logprobs_BT), None),
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs_BT, entropy_BT, None),
     )
     for name, value in settings.items():
         setattr(trainer, name, value)
@@ -49,11 +54,12 @@ def trl_loss(
     inputs = {
         "prompt_ids": nothing,
         "prompt_mask": nothing,
-        "completion_ids": torch.zeros_like(mask_BT),
-        "completion_mask": mask_BT,
+        "completion_ids": torch.zeros_like(mask_BT, dtype=torch.long),
+        "completion_mask": mask_BT.long(),
         "advantages": advantages_B,
         "old_per_token_logps": old_logprobs_BT,
-        "ref_per_token_logps": old_logprobs_BT,
+        "ref_per_token_logps": ref_logprobs_BT,
+        "importance_sampling_ratio": weights_BT,
         "num_items_in_batch": mask_BT.sum(),
     }
     return GRPOTrainer._compute_loss(trainer, trainer.model, inputs)
