@@ -46,16 +46,13 @@ def rloo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
 
 
 def reinforce_plus_plus_baseline(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
-    """Centre on the group's mean, and divide by the deviation of the whole step (REINFORCE++-baseline, arXiv:2501.03262).
+    """Centre on the group's mean (REINFORCE++-baseline, arXiv:2501.03262).
 
-    The deviation is that of the trajectories; verl takes it over their tokens.
-
-    Args:
-        groups: as of `grpo`.
-        normalise_by_std: divide by the deviation.
+    `normalise_by_std` is not used here: mean and deviation are those of all sampled tokens of the step, as in verl and
+    OpenRLHF, so that long trajectories count for more in them (`NORMALISED_OVER_TOKENS`).
     """
-    centred = [_centred(rewards_G, normalise_by_std=False) for rewards_G in groups]
-    return _normalised(centred) if normalise_by_std else centred
+    del normalise_by_std
+    return [_centred(rewards_G, normalise_by_std=False) for rewards_G in groups]
 
 
 ADVANTAGES: dict[str, AdvantageFunction] = {
@@ -64,6 +61,9 @@ ADVANTAGES: dict[str, AdvantageFunction] = {
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
 }
 """By their names in the config."""
+
+NORMALISED_OVER_TOKENS = ("reinforce_plus_plus_baseline",)
+"""Those that are normalised once every token has its trajectory's, with `token_advantage.normalised`."""
 
 
 def _centred(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
@@ -75,7 +75,7 @@ def _centred(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
 
 def _normalised(groups: list[Tensor]) -> list[Tensor]:
     """Bring all advantages of a step to mean 0 and deviation 1."""
-    every = torch.cat(groups)
+    every = torch.cat([*groups, torch.zeros(0)])
     if len(every) < 2:
         return groups
     mean, deviation = every.mean(), every.std() + STD_FLOOR

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantage import STD_FLOOR
+VARIANCE_FLOOR = 1e-8
+"""Added to the variance of the tokens of a step, as verl does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def normalised(advantages: list[Tensor], *, add_up: Callable[[list[float]], list
     [squares] = add_up([(every - mean).square().sum().item()])
     if count < 2:
         return advantages
-    deviation = (squares / (count - 1)) ** 0.5 + STD_FLOOR
+    deviation = (squares / (count - 1) + VARIANCE_FLOOR) ** 0.5
     return [((advantages_N.double() - mean) / deviation).float() for advantages_N in advantages]
 
 

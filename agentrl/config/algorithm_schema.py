@@ -57,13 +57,13 @@ class AlgorithmSection:
     """Which trajectories of a group are trained on."""
     advantage: str = "grpo"
     """Per trajectory: `grpo` (the group's mean is the baseline), `rloo` (the mean of the others),
-    `reinforce_plus_plus_baseline` (deviation of the whole step), or a function of your own by import path
+    `reinforce_plus_plus_baseline` (normalised over all tokens of the step), or a function of your own by import path
     (`agentrl.algorithms.advantage`). Per token: `reinforce_plus_plus` (discounted rewards), `gae` (a critic is the baseline),
     or an object of your own by import path (`agentrl.algorithms.token_advantage`).
     """
     normalise_by_std: bool = True
-    """Divide advantages by their standard deviation: of the group (`grpo`), or of the step; Dr. GRPO does not. Those per token
-    are centred on the mean of the step as well.
+    """Divide advantages by their standard deviation: of the group (`grpo`), of the step's trajectories (`rloo`), or of all its
+    tokens; Dr. GRPO does not. Those over the step are centred on its mean as well.
     """
     discount: float = 1.0
     """What the reward of the next token counts at this one, for advantages per token."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantage import ADVANTAGES
+from agentrl.algorithms.advantage import ADVANTAGES, NORMALISED_OVER_TOKENS
 from agentrl.algorithms.kl_divergence import kl_estimate
 from agentrl.algorithms.token_advantage import (
     TOKEN_ADVANTAGES,
@@ -75,10 +75,12 @@ class CreditAssignment:
         rewards = self._rewards_with_divergence(shard, divergences, parallel, kl_coefficient)
         groups = [torch.tensor(rewards_G) for rewards_G in rewards]
         by_group = self._by_group(groups, normalise_by_std=self._config.normalise_by_std)
-        return [
+        advantages = [
             by_group[item.group][item.member].expand(len(divergence_N))
             for item, divergence_N in zip(shard.items, divergences, strict=True)
         ]
+        over_tokens = self._config.normalise_by_std and self._config.advantage in NORMALISED_OVER_TOKENS
+        return normalised(advantages, add_up=parallel.sum) if over_tokens else advantages
 
     def returns(
         self,

@@ -20,9 +20,9 @@ VERL: dict[str, Any] = json.loads(Path(__file__).with_name("verl_values.json").r
 pytestmark = pytest.mark.parametrize("size", SIZES)
 
 
-def is_verls(ours: Tensor, size: str, name: str, *, rtol: float = 1e-6) -> None:
+def is_verls(ours: Tensor, size: str, name: str) -> None:
     expected = torch.tensor(VERL[size][name], dtype=torch.float64)
-    torch.testing.assert_close(ours.double(), expected, rtol=rtol, atol=rtol)
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
@@ -40,7 +40,7 @@ def test_advantages_with_the_divergence_in_the_reward_are_verls(size: str, name:
         rewards_N = token_rewards(reward, kl_estimate(old, ref, "k1"), kl_coefficient=0.1)
         credits.append(TOKEN_ADVANTAGES[name].estimate(rewards_N, values, discount=0.97, gae_lambda=0.9))
     advantages = normalised([credit.advantages_N for credit in credits], add_up=lambda numbers: numbers)
-    is_verls(torch.cat(advantages), size, name, rtol=1e-5)
+    is_verls(torch.cat(advantages), size, name)
     if name == "gae":
         is_verls(torch.cat([one.returns_N for one in credits]), size, "returns")
 
@@ -53,6 +53,16 @@ def test_advantages_of_groups_are_verls(size: str, name: str, normalise_by_std: 
     batch = random_batch(size)
     groups = batch.rewards_B.split(batch.sizes)
     is_verls(torch.cat(ADVANTAGES[name](groups, normalise_by_std=normalise_by_std)), size, theirs)
+
+
+def test_reinforce_plus_plus_baseline_is_verls(size: str):
+    batch = random_batch(size)
+    centred = ADVANTAGES["reinforce_plus_plus_baseline"](batch.rewards_B.split(batch.sizes), normalise_by_std=True)
+    of_tokens = [
+        advantage.expand(len(row)) for advantage, row in zip(torch.cat(centred), batch.rows(batch.old_BT), strict=True)
+    ]
+    advantages = normalised(of_tokens, add_up=lambda numbers: numbers)
+    is_verls(torch.stack([row[0] for row in advantages]), size, "reinforce_plus_plus_baseline")
 
 
 @pytest.mark.parametrize(("method", "min_ratio"), [("truncate", 0.5), ("mask", 0.8)])

@@ -88,6 +88,17 @@ def test_a_group_baseline_is_over_rewards_less_their_divergence():
             assert ours[made.ref.trajectory_id] == pytest.approx([value] * made.ref.num_response_tokens, abs=1e-5)
 
 
+def test_reinforce_plus_plus_baseline_normalises_over_the_tokens_of_the_step():
+    ours = advantages(AlgorithmSection(advantage="reinforce_plus_plus_baseline"))
+    made = [one.ref for group in GROUPS for one in group.trajectories]
+    means = [np.mean(group.rewards) for group in GROUPS for _ in group.trajectories]
+    centred = np.array([one.reward for one in made]) - means
+    every = np.repeat(centred, [one.num_response_tokens for one in made])
+    assert len({one.num_response_tokens for one in made}) > 1
+    for trajectory, value in zip(made, (centred - every.mean()) / every.std(ddof=1), strict=True):
+        assert ours[trajectory.trajectory_id] == pytest.approx([value] * trajectory.num_response_tokens, abs=1e-5)
+
+
 def test_reinforce_plus_plus_normalises_the_rewards_to_go_of_all_tokens():
     ours = advantages(replace(KL_IN_REWARD, advantage="reinforce_plus_plus"))
     to_go = {}
