@@ -36,8 +36,12 @@ def aggregation_weights(
 
 def trajectory_means(values_N: Tensor, trajectory_N: Tensor) -> Tensor:
     """Give each token the mean over its trajectory."""
+    return trajectory_sums(values_N, trajectory_N) / trajectory_N.bincount()[trajectory_N]
+
+
+def trajectory_sums(values_N: Tensor, trajectory_N: Tensor) -> Tensor:
+    """Give each token the sum over its trajectory."""
     if not len(values_N):
         return values_N
-    lengths = trajectory_N.bincount()
-    sums = values_N.new_zeros(len(lengths)).index_add(0, trajectory_N, values_N)
-    return (sums / lengths)[trajectory_N]
+    sums = values_N.new_zeros(int(trajectory_N.max()) + 1).index_add(0, trajectory_N, values_N)
+    return sums[trajectory_N]

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.aggregation import trajectory_means
+from agentrl.algorithms.aggregation import trajectory_means, trajectory_sums
 from agentrl.algorithms.kl_divergence import kl_estimate
 
 _MAX_LOG_RATIO = 20.0
@@ -57,7 +57,7 @@ def rollout_weights(
     trajectory_N: Tensor,
     *,
     method: Literal["truncate", "mask"],
-    level: Literal["token", "trajectory"],
+    level: Literal["token", "trajectory", "geometric"],
     min_ratio: float,
     max_ratio: float,
 ) -> RolloutWeights:
@@ -70,13 +70,16 @@ def rollout_weights(
         method: `truncate` lowers ratios to `max_ratio` (truncated importance sampling, Ionides 2008; for engines beside
             actors, Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025); `mask` drops
             what is outside of `[min_ratio, max_ratio]` (masked importance sampling; IcePop in arXiv:2510.18855).
-        level: `token` looks at each token alone; `trajectory`, at the geometric mean over the tokens of a trajectory (as
-            GSPO does, arXiv:2507.18071), so that it is kept or dropped as a whole.
+        level: `token` looks at each token alone; `trajectory`, at the product over the tokens of a trajectory, which is the
+            ratio of its probabilities (TRL's and verl's `sequence`); `geometric`, at their geometric mean (as GSPO does,
+            arXiv:2507.18071). With the last two a trajectory is weighed as a whole.
         min_ratio: of `mask` only.
         max_ratio: greatest weight.
     """
     log_ratio_N = old_logprobs_N - rollout_logprobs_N
     if level == "trajectory":
+        log_ratio_N = trajectory_sums(log_ratio_N, trajectory_N)
+    elif level == "geometric":
         log_ratio_N = trajectory_means(log_ratio_N, trajectory_N)
     ratio_N = log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
     if method == "truncate":

@@ -41,8 +41,10 @@ class RolloutCorrectionSection:
     """`truncate` multiplies the loss by the ratio of actor and engine, at most `max_ratio`; `mask`, by the ratio where it lies
     between `min_ratio` and `max_ratio`, by 0 elsewhere.
     """
-    level: Literal["token", "trajectory"] = "token"
-    """Ratios of single tokens, or the geometric mean over a trajectory for all of its tokens."""
+    level: Literal["token", "trajectory", "geometric"] = "token"
+    """Ratios of single tokens; or for all tokens of a trajectory their product (TRL's and verl's `sequence`), or its geometric
+    mean, which does not grow with length.
+    """
     min_ratio: float = 0.5
     """Lower bound, for `mask` only."""
     max_ratio: float = 2.0

@@ -66,7 +66,7 @@ def test_reinforce_plus_plus_baseline_is_verls(size: str):
 
 
 @pytest.mark.parametrize(("method", "min_ratio"), [("truncate", 0.5), ("mask", 0.8)])
-@pytest.mark.parametrize(("level", "theirs"), [("token", "token")])
+@pytest.mark.parametrize(("level", "theirs"), [("token", "token"), ("trajectory", "sequence")])
 def test_importance_weights_are_verls(size: str, level: Any, theirs: str, method: Any, min_ratio: float):
     batch = random_batch(size)
     old, rollout = batch.old_BT[batch.mask_BT], batch.rollout_BT[batch.mask_BT]

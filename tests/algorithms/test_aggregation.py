@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from agentrl.algorithms.aggregation import aggregation_weights, trajectory_means
+from agentrl.algorithms.aggregation import aggregation_weights, trajectory_means, trajectory_sums
 
 TRAJECTORY = torch.tensor([0, 0, 0, 1, 2, 2])
 LOSS = torch.tensor([1.0, 2.0, 6.0, 5.0, 1.0, 2.0])
@@ -32,3 +32,4 @@ def test_parts_of_a_batch_add_up_to_the_whole():
 
 def test_every_token_gets_the_mean_of_its_trajectory():
     assert trajectory_means(LOSS, TRAJECTORY).tolist() == [3.0, 3.0, 3.0, 5.0, 1.5, 1.5]
+    assert trajectory_sums(LOSS, TRAJECTORY).tolist() == [9.0, 9.0, 9.0, 5.0, 3.0, 3.0]

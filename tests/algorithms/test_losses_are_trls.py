@@ -96,11 +96,14 @@ def test_the_divergence_in_the_loss_is_trls(size: str, aggregation: str, loss_ty
 
 
 @pytest.mark.parametrize(("method", "min_ratio"), [("truncate", 0.5), ("mask", 0.8)])
-def test_the_loss_with_importance_weights_of_verl_is_trls(size: str, method: Any, min_ratio: float):
+@pytest.mark.parametrize(("level", "theirs"), [("token", "token"), ("trajectory", "sequence")])
+def test_the_loss_with_importance_weights_of_verl_is_trls(
+    size: str, level: Any, theirs: str, method: Any, min_ratio: float
+):
     mask = random_batch(size).mask_BT
     weights = torch.zeros(mask.shape, dtype=torch.float64)
-    weights[mask] = torch.tensor(VERL[size][f"token_{method}"], dtype=torch.float64)
-    correction = RolloutCorrectionSection(method=method, min_ratio=min_ratio, max_ratio=1.2)
+    weights[mask] = torch.tensor(VERL[size][f"{theirs}_{method}"], dtype=torch.float64)
+    correction = RolloutCorrectionSection(method=method, level=level, min_ratio=min_ratio, max_ratio=1.2)
     ours = {"rollout_correction": correction, "kl_coefficient": 0.3}
     compare(size, ours, {"weights_BT": weights, "beta": 0.3})
 

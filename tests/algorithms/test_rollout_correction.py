@@ -52,9 +52,22 @@ def test_weighing_makes_the_mean_over_stale_samples_that_of_the_actor():
 
 
 def test_a_trajectory_is_weighed_as_a_whole_by_its_geometric_mean():
-    weighed = weigh([4.0, 1.0, 8.0, 8.0], "mask", level="trajectory", trajectories=[0, 0, 1, 1])
+    weighed = weigh([4.0, 1.0, 8.0, 8.0], "mask", level="geometric", trajectories=[0, 0, 1, 1])
     assert weighed.weights_N.tolist() == pytest.approx([2.0, 2.0, 0.0, 0.0])
     assert weighed.num_cut.item() == 2
+
+
+def test_a_trajectory_is_weighed_as_a_whole_by_the_product_of_its_tokens():
+    weighed = weigh([3.0, 0.5, 1.5, 1.5], "mask", level="trajectory", trajectories=[0, 0, 1, 1])
+    assert weighed.weights_N.tolist() == pytest.approx([1.5, 1.5, 0.0, 0.0])
+    assert weighed.num_cut.item() == 2
+
+
+def test_the_product_over_a_long_trajectory_is_bounded_and_not_its_tokens_each():
+    """Tokens at -25 and +25.5 nats are a trajectory at +0.5, and 2000 tokens at 1 nat are one without an infinite ratio."""
+    near = weigh([math.exp(-25), math.exp(25.5)], "truncate", level="trajectory")
+    assert near.weights_N.tolist() == pytest.approx([math.exp(0.5)] * 2)
+    assert weigh([math.e] * 2000, "truncate", level="trajectory").weights_N.tolist() == [2.0] * 2000
 
 
 @pytest.mark.parametrize("method", ["truncate", "mask"])
@@ -71,7 +84,7 @@ def test_a_token_that_the_engine_all_but_excluded_has_a_finite_weight(method: st
     assert weighed.weights_N.tolist() == [2.0 if method == "truncate" else 0.0]
 
 
-@pytest.mark.parametrize("level", ["token", "trajectory"])
+@pytest.mark.parametrize("level", ["token", "trajectory", "geometric"])
 def test_no_tokens_have_no_weights(level: str):
     nothing: Tensor = torch.empty(0)
     mismatch = rollout_mismatch(nothing, nothing)
