@@ -19,3 +19,16 @@ def test_the_controller_of_the_coefficient_is_verls():
         ours.append(coefficient)
     assert ours == pytest.approx(VERL["kl_coefficients"])
     assert ours[0] < ours[1] > ours[2]
+
+
+@pytest.mark.parametrize(("divergence", "factor"), [(0.0, 0.8), (100.0, 1.2)])
+def test_a_step_of_more_trajectories_than_the_horizon_does_not_turn_the_coefficient_negative(
+    divergence: float, factor: float
+):
+    after = next_kl_coefficient(0.01, divergence=divergence, target=6.0, num_trajectories=8192, horizon=1000)
+    assert after == pytest.approx(0.01 * factor)
+
+
+def test_a_divergence_that_is_no_number_ends_the_update():
+    with pytest.raises(FloatingPointError, match="nan"):
+        next_kl_coefficient(0.01, divergence=float("nan"), target=6.0, num_trajectories=8, horizon=1000)
