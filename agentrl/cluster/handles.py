@@ -94,6 +94,8 @@ class WorkerHandle:
             RayActorError,
             ActorUnschedulableError,
         ) as error:  # the second where the node that it must be on is gone
+            if isinstance(error, RayActorError) and error.actor_init_failed:
+                raise WorkerError(f"{self._name}: it could not be built: {error}") from error
             raise WorkerDiedError(f"{self._name}: its process died") from error
         except RayTaskError as error:
             if isinstance(error.cause, AgentRLError):

@@ -87,6 +87,9 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
             learner = Learner(config, lambda: spawn_models(config, places))
             extra_roles = spawn_extra_roles(config, places)
             engines = _engines(config, places, learner, relays)
+            # A role that cannot be built ends the run here, and none is asked before it is there.
+            for role, workers in extra_roles.items():
+                await nodes.until_placed(workers, needs=f"what `cluster.extra_roles.{role}.pool` gives it")
             live_alone = "rollout" not in learner.groups
             if live_alone:
                 await all_of([learner.start(), engines.start()])

@@ -112,8 +112,24 @@ def check_worker_class(cls: object) -> None:
     """
     if not inspect.isclass(cls):
         raise ConfigError(f"worker class: {cls!r} is not a class. Give the class itself; agentrl wraps it for Ray.")
-    parameters = inspect.signature(cls).parameters
-    missing = [name for name in ("config", "role") if name not in parameters]
+    name = f"worker class `{cls.__module__}.{cls.__qualname__}`"
+    if inspect.isabstract(cls):
+        raise ConfigError(f"{name} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}. Implement these.")
+    try:
+        signature = inspect.signature(cls)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}. Declare its constructor as `def __init__(self, config, role)`.") from error
+    missing = [name for name in ("config", "role") if name not in signature.parameters]
+    if not missing:
+        try:
+            given = signature.bind("config", "role").arguments
+        except TypeError as error:
+            raise ConfigError(
+                f"{name}: called with a config and a role, its constructor fails: {error}. Declare it as "
+                "`def __init__(self, config, role)`."
+            ) from error
+        if (given.get("config"), given.get("role")) != ("config", "role"):
+            raise ConfigError(f"{name}: its constructor must take `config`, then `role`: `def __init__(self, config, role)`.")
     if missing:
         raise ConfigError(
             f"worker class `{cls.__module__}.{cls.__qualname__}`: its constructor takes no "

@@ -11,7 +11,7 @@ from zlib import crc32
 from pydantic_core import to_json
 
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import RolloutError, ToolError, WorkerError
+from agentrl.errors import RolloutError, ToolError, WorkerDiedError, WorkerError
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -59,6 +59,9 @@ class WorkerTool:
         method = getattr(self._worker_of(episode), self._config.method)
         try:
             outcome = await method(episode_id=episode.episode_id, **arguments)
+        except WorkerDiedError as error:
+            # Not an engine's death, for which the next try would get another seed (`agentrl.agent_loop.tries`).
+            raise RolloutError(f"tool `{WORKER_TOOL}`: {error}") from error
         except WorkerError as error:
             reason = str(error).strip().splitlines()[-1]  # of a traceback: `ValueError: there is no image 7`
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {reason}")
