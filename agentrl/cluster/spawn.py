@@ -114,7 +114,9 @@ def check_worker_class(cls: object) -> None:
         raise ConfigError(f"worker class: {cls!r} is not a class. Give the class itself; agentrl wraps it for Ray.")
     name = f"worker class `{cls.__module__}.{cls.__qualname__}`"
     if inspect.isabstract(cls):
-        raise ConfigError(f"{name} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}. Implement these.")
+        raise ConfigError(
+            f"{name} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}. Implement these."
+        )
     try:
         signature = inspect.signature(cls)
     except ValueError as error:
@@ -129,7 +131,9 @@ def check_worker_class(cls: object) -> None:
                 "`def __init__(self, config, role)`."
             ) from error
         if (given.get("config"), given.get("role")) != ("config", "role"):
-            raise ConfigError(f"{name}: its constructor must take `config`, then `role`: `def __init__(self, config, role)`.")
+            raise ConfigError(
+                f"{name}: its constructor must take `config`, then `role`: `def __init__(self, config, role)`."
+            )
     if missing:
         raise ConfigError(
             f"worker class `{cls.__module__}.{cls.__qualname__}`: its constructor takes no "

@@ -1,5 +1,6 @@
 """Starts a code judge for one run, on this machine and a free port, again where it dies, and stops it with the run."""
 
+import contextlib
 import logging
 import math
 import os
@@ -32,6 +33,10 @@ _FORGIVEN_AFTER_S = 600.0
 """A judge that worked for so long did not die of what killed it before."""
 _FIRST_BACK_OFF_S = 0.5
 """Before a judge that died again is started; twice as long with every further death."""
+
+
+class _KilledError(JudgeUnavailableError):
+    """It was killed while it started, by whoever does such things."""
 
 
 class LocalJudge:
@@ -78,7 +83,7 @@ class LocalJudge:
         """
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         try:
-            self.url = self._start()
+            self.url = self._first_start()
         except BaseException:
             self._stop()
             raise
@@ -91,6 +96,14 @@ class LocalJudge:
     def __exit__(self, *_: object) -> None:
         """Stop the judge and every program in it."""
         self._stop()
+
+    def _first_start(self) -> str:
+        """Start a process, and another one where it is killed: nobody watches it yet."""
+        for _ in range(_MAX_DEATHS):
+            with contextlib.suppress(_KilledError):
+                return self._start()
+            logger.warning("judge: killed before it listened; starting it again")
+        return self._start()
 
     def _start(self) -> str:
         """Start a process and return its URL, once it listens there."""
@@ -184,6 +197,10 @@ class LocalJudge:
                 return found["url"]
             if not line:
                 code, text = process.wait(), self._error_text()
+                if code < 0:
+                    raise _KilledError(
+                        f"judge: killed by signal {-code} before it listened. It says: {text or 'nothing'}"
+                    )
                 too_weak = (
                     f" (`judge.min_isolation` is `{self._section.min_isolation}`; a weaker tier must be named there)"
                 )
