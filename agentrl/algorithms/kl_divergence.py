@@ -7,6 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from agentrl.algorithms.log_ratio import bounded
+
 KlEstimator = Literal["k1", "k2", "k3"]
 
 
@@ -14,7 +16,8 @@ def kl_estimate(logprobs_N: Tensor, other_logprobs_N: Tensor, estimator: KlEstim
     """Estimate KL(policy || other) at each token that the policy sampled (Schulman, "Approximating KL divergence", 2020).
 
     With `r = other / policy`: `k1 = -log r` is unbiased and noisy; `k2 = (log r)^2 / 2` is biased, and its gradient is that of
-    the divergence; `k3 = r - 1 - log r` is unbiased and never negative (GRPO, arXiv:2402.03300 eq. 4).
+    the divergence; `k3 = r - 1 - log r` is unbiased and never negative (GRPO, arXiv:2402.03300 eq. 4), with `log r` between
+    -20 and 20.
 
     Returns:
         `[N]`, differentiable in `logprobs_N`.
@@ -26,4 +29,5 @@ def kl_estimate(logprobs_N: Tensor, other_logprobs_N: Tensor, estimator: KlEstim
         case "k2":
             return log_ratio_N.square() / 2
         case "k3":
-            return log_ratio_N.exp() - 1.0 - log_ratio_N
+            bounded_N = bounded(log_ratio_N)
+            return bounded_N.exp() - 1.0 - bounded_N

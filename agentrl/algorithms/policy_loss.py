@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregation import trajectory_means
+from agentrl.algorithms.log_ratio import bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class PolicyLoss:
     loss_N: Tensor
     """Differentiable."""
     ratio_N: Tensor
-    """Probability ratios, without gradient."""
+    """Probability ratios, without gradient, between e^-20 and e^20."""
     clipped_low_N: Tensor
     """bool: tokens whose gradient, or part of it, the lower bound of the range removed."""
     clipped_high_N: Tensor
@@ -76,7 +77,7 @@ def ppo_loss(
     logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, trajectory_N: Tensor, clip: ClipRange, /
 ) -> PolicyLoss:
     """Clip the ratio of each token (PPO, arXiv:1707.06347 eq. 7; clip-higher, DAPO, arXiv:2503.14476 eq. 10)."""
-    return _clipped((logprobs_N - old_logprobs_N).exp(), advantages_N, clip)
+    return _clipped(bounded(logprobs_N - old_logprobs_N).exp(), advantages_N, clip)
 
 
 def gspo_loss(
@@ -88,14 +89,14 @@ def gspo_loss(
     `algorithm.aggregation: trajectory_mean`.
     """
     log_ratio_N = trajectory_means(logprobs_N - old_logprobs_N, trajectory_N)
-    return _clipped(log_ratio_N.exp(), advantages_N, clip)
+    return _clipped(bounded(log_ratio_N).exp(), advantages_N, clip)
 
 
 def cispo_loss(
     logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, trajectory_N: Tensor, clip: ClipRange, /
 ) -> PolicyLoss:
     """Clip the weight of a token, not its gradient (CISPO, MiniMax-M1, arXiv:2506.13585 eq. 4 and 5)."""
-    ratio_N = (logprobs_N - old_logprobs_N).exp().detach()
+    ratio_N = bounded(logprobs_N - old_logprobs_N).exp().detach()
     weight_N = ratio_N.clamp(1.0 - clip.low, 1.0 + clip.high)
     return PolicyLoss(
         loss_N=-weight_N * advantages_N * logprobs_N,

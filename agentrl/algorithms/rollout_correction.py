@@ -13,9 +13,7 @@ from torch import Tensor
 
 from agentrl.algorithms.aggregation import trajectory_means, trajectory_sums
 from agentrl.algorithms.kl_divergence import kl_estimate
-
-_MAX_LOG_RATIO = 20.0
-"""Ratios stop at e^20, so that one token far off makes no metric or weight infinite."""
+from agentrl.algorithms.log_ratio import bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +31,7 @@ class RolloutMismatch:
 def rollout_mismatch(old_logprobs_N: Tensor, rollout_logprobs_N: Tensor) -> RolloutMismatch:
     """Compare the actor before the update with the engine that sampled the tokens."""
     difference_N = old_logprobs_N - rollout_logprobs_N
-    reported_N = difference_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    reported_N = bounded(difference_N)
     return RolloutMismatch(
         kl_sum=kl_estimate(torch.zeros_like(reported_N), reported_N, "k3").sum(),
         abs_difference_sum=difference_N.abs().sum(),
@@ -81,7 +79,7 @@ def rollout_weights(
         log_ratio_N = trajectory_sums(log_ratio_N, trajectory_N)
     elif level == "geometric":
         log_ratio_N = trajectory_means(log_ratio_N, trajectory_N)
-    ratio_N = log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+    ratio_N = bounded(log_ratio_N).exp()
     if method == "truncate":
         return RolloutWeights(weights_N=ratio_N.clamp(max=max_ratio), num_cut=(ratio_N > max_ratio).sum())
     outside_N = (ratio_N < min_ratio) | (ratio_N > max_ratio)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agentrl.algorithms.advantage import ADVANTAGES
 from agentrl.algorithms.kl_divergence import KlEstimator, kl_estimate
+from agentrl.algorithms.policy_loss import ClipRange, ppo_loss
 from agentrl.algorithms.rollout_correction import rollout_weights
 from agentrl.algorithms.token_advantage import TOKEN_ADVANTAGES, normalised, token_rewards
 from agentrl.algorithms.value_loss import value_loss
@@ -75,6 +76,15 @@ def test_importance_weights_are_verls(size: str, level: Any, theirs: str, method
     )
     is_verls(weighed.weights_N, size, f"{theirs}_{method}")
     assert 0 < weighed.num_cut.item() < len(old)
+
+
+def test_the_policy_loss_and_its_gradient_with_tokens_far_from_the_old_policy_are_verls(size: str):
+    batch = random_batch(size)
+    logprobs = batch.far_logprobs_BT[batch.mask_BT].requires_grad_(True)
+    advantages, clip = batch.advantages_B[batch.trajectory_N], ClipRange(low=0.2, high=0.28)
+    loss = ppo_loss(logprobs, batch.old_BT[batch.mask_BT], advantages, batch.trajectory_N, clip).loss_N.mean()
+    assert loss.item() == pytest.approx(VERL[size]["far_policy_loss"], rel=1e-9)
+    is_verls(torch.autograd.grad(loss, logprobs)[0], size, "far_policy_gradient")
 
 
 def test_the_clipped_value_loss_is_verls(size: str):

@@ -26,3 +26,14 @@ def test_the_expected_gradient_of_k2_is_that_of_the_divergence():
     estimated = (POLICY * kl_estimate(logits.log_softmax(0), OTHER.log(), "k2")).sum()
     (gradient,) = torch.autograd.grad(estimated, logits)
     torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("far", [-95.0, 95.0])
+def test_a_token_far_from_the_other_policy_has_a_finite_estimate_and_gradient(estimator: KlEstimator, far: float):
+    logprobs = torch.tensor([far], requires_grad=True)
+    estimate = kl_estimate(logprobs, torch.zeros(1), estimator)
+    estimate.sum().backward()
+    assert logprobs.grad is not None
+    assert estimate.isfinite().all()
+    assert logprobs.grad.isfinite().all()

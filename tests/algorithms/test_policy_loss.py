@@ -91,3 +91,19 @@ def test_no_tokens_have_no_loss(name: str):
     nothing = torch.empty(0)
     result = POLICY_LOSSES[name](nothing, nothing, nothing, nothing.long(), CLIP)
     assert result.loss_N.sum().item() == 0.0
+
+
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+@pytest.mark.parametrize("far", [95.0, -95.0, 1e30])
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_a_token_far_from_the_policy_before_the_update_has_a_finite_loss_and_gradient(
+    name: str, far: float, advantage: float
+):
+    logprobs = torch.tensor([far, -1.0], requires_grad=True)
+    advantages = torch.full([2], advantage)
+    result = POLICY_LOSSES[name](logprobs, torch.tensor([0.0, -1.0]), advantages, torch.arange(2), CLIP)
+    result.loss_N.sum().backward()
+    assert logprobs.grad is not None
+    assert result.loss_N.isfinite().all()
+    assert logprobs.grad.isfinite().all()
+    assert result.ratio_N.tolist() == pytest.approx([math.exp(math.copysign(20.0, far)), 1.0])
