@@ -1,6 +1,15 @@
 """What the types cannot say of `algorithm`, `critic` and `reward.model`: ranges, names, and switches without effect."""
 
-from agentrl.config.algorithm_schema import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, TOKEN_ADVANTAGE_NAMES, AlgorithmSection
+from dataclasses import fields
+from typing import Any
+
+from agentrl.config.algorithm_schema import (
+    ADVANTAGE_NAMES,
+    POLICY_LOSS_NAMES,
+    TOKEN_ADVANTAGE_NAMES,
+    AlgorithmSection,
+    RolloutCorrectionSection,
+)
 from agentrl.config.schema import RunConfig
 
 
@@ -75,26 +84,24 @@ def _number_problems(algorithm: AlgorithmSection) -> list[str]:
 
 
 def _idle_switches(config: RunConfig) -> list[str]:
-    """Return the keys that are set and would change nothing."""
-    algorithm, problems = config.algorithm, []
-    idle_without_kl = {"kl_in": algorithm.kl_in != "loss", "kl_target": algorithm.kl_target > 0}
-    if algorithm.kl_coefficient == 0:
+    """Return the keys that are set and would change nothing, or whose effect would not be what their names say."""
+    algorithm = config.algorithm
+    problems = [
+        *_idle_divergence(algorithm),
+        *_idle_credit(config),
+        *_idle_correction(algorithm.rollout_correction),
+        *_idle_critic(config),
+    ]
+    if algorithm.selection.method == "all":
         problems += [
-            f"`algorithm.{key}` is set, but `algorithm.kl_coefficient` is 0, so there is no such term; set it above 0"
-            for key, is_set in idle_without_kl.items()
-            if is_set
+            f"`algorithm.selection.{key}` is set, but `algorithm.selection.method: all` keeps every trajectory; use "
+            "`resample_on_correct`, or leave it out"
+            for key in _changed(algorithm.selection, "keep", "positives", "min_positives", "min_negatives")
         ]
-    if algorithm.advantage in ADVANTAGE_NAMES:
-        idle_per_trajectory = {"discount": algorithm.discount != 1, "gae_lambda": algorithm.gae_lambda != 1}
-        problems += [
-            f"`algorithm.{key}` is set, but `algorithm.advantage: {algorithm.advantage}` gives all tokens of a trajectory the "
-            f"same; use one of {', '.join(TOKEN_ADVANTAGE_NAMES)}"
-            for key, is_set in idle_per_trajectory.items()
-            if is_set
-        ]
-    if config.critic.path is not None and algorithm.advantage in (*ADVANTAGE_NAMES, "reinforce_plus_plus"):
+    if algorithm.policy_loss == "cispo" and algorithm.clip_ratio_dual:
         problems.append(
-            f"`critic.path` is set, but `algorithm.advantage: {algorithm.advantage}` asks no critic; use `gae`, or leave it out"
+            f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual}, but `algorithm.policy_loss: cispo` bounds weights "
+            "already; use `ppo` or `gspo`, or leave it out"
         )
     if config.reward.weight != 1 and not config.has_reward_model:
         problems.append(
@@ -102,3 +109,76 @@ def _idle_switches(config: RunConfig) -> list[str]:
             "`reward.model.path`, or leave it out"
         )
     return problems
+
+
+def _changed(section: Any, *keys: str) -> list[str]:
+    """Return which of these keys of a section are not at their defaults."""
+    defaults = type(section)()
+    return [key for key in keys if getattr(section, key) != getattr(defaults, key)]
+
+
+def _idle_divergence(algorithm: AlgorithmSection) -> list[str]:
+    if algorithm.kl_coefficient == 0:
+        return [
+            f"`algorithm.{key}` is set, but `algorithm.kl_coefficient` is 0, so there is no such term; set it above 0"
+            for key in _changed(algorithm, "kl_in", "kl_target", "kl_horizon", "kl_estimator")
+        ]
+    problems = []
+    if algorithm.kl_target == 0 and _changed(algorithm, "kl_horizon"):
+        problems.append(
+            "`algorithm.kl_horizon` is set, but `algorithm.kl_target` is 0, so the coefficient stays; set one, or leave it out"
+        )
+    if algorithm.kl_in == "loss" and algorithm.kl_estimator == "k1":
+        problems.append(
+            "`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average, whatever the divergence; use `k2` "
+            "or `k3`, or `algorithm.kl_in: reward`"
+        )
+    return problems
+
+
+def _idle_credit(config: RunConfig) -> list[str]:
+    algorithm, problems = config.algorithm, []
+    if algorithm.advantage in ADVANTAGE_NAMES:
+        problems += [
+            f"`algorithm.{key}` is set, but `algorithm.advantage: {algorithm.advantage}` gives all tokens of a trajectory the "
+            f"same; use one of {', '.join(TOKEN_ADVANTAGE_NAMES)}"
+            for key in _changed(algorithm, "discount", "gae_lambda")
+        ]
+        if config.rollout.samples_per_prompt == 1:
+            problems.append(
+                f"`rollout.samples_per_prompt` is 1, but `algorithm.advantage: {algorithm.advantage}` compares the samples of "
+                f"a prompt, so that all advantages would be 0; take 2 or more, or one of {', '.join(TOKEN_ADVANTAGE_NAMES)}"
+            )
+    elif algorithm.advantage == "reinforce_plus_plus" and _changed(algorithm, "gae_lambda"):
+        problems.append(
+            "`algorithm.gae_lambda` is set, but `algorithm.advantage: reinforce_plus_plus` has no values to weigh rewards "
+            "against; use `gae`, or leave it out"
+        )
+    return problems
+
+
+def _idle_correction(correction: RolloutCorrectionSection) -> list[str]:
+    if correction.method == "none":
+        return [
+            f"`algorithm.rollout_correction.{key}` is set, but `algorithm.rollout_correction.method` is `none`; use `truncate` "
+            "or `mask`, or leave it out"
+            for key in _changed(correction, "level", "min_ratio", "max_ratio")
+        ]
+    if correction.method == "truncate" and _changed(correction, "min_ratio"):
+        return [
+            "`algorithm.rollout_correction.min_ratio` is set, but `algorithm.rollout_correction.method: truncate` has no lower "
+            "bound; use `mask`, or leave it out"
+        ]
+    return []
+
+
+def _idle_critic(config: RunConfig) -> list[str]:
+    advantage = config.algorithm.advantage
+    if advantage in (*ADVANTAGE_NAMES, "reinforce_plus_plus"):
+        without = f"`algorithm.advantage: {advantage}` asks no critic; use `gae`, or leave it out"
+    elif config.has_critic:
+        return []
+    else:
+        without = "there is no critic; name one in `critic.path`, or leave it out"
+    keys = _changed(config.critic, *(field.name for field in fields(config.critic)))
+    return [f"`critic.{key}` is set, but {without}" for key in keys]

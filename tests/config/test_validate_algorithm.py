@@ -37,6 +37,45 @@ def test_the_config_knows_the_names_of_all_advantages_and_losses():
         (["critic.adam_beta1=1"], r"`critic\.adam_beta1` is 1\.0, and must be from 0 to below 1"),
         (["critic.max_grad_norm=0"], r"`critic\.max_grad_norm` is 0\.0, and must be above 0"),
         (["critic.mini_batches_per_step=13"], r"`critic\.mini_batches_per_step` is 13, more than the 12 groups"),
+        (["critic.value_clip=0.1"], r"`critic\.value_clip` is set, but `algorithm\.advantage: grpo` asks no critic"),
+        (
+            ["algorithm.advantage=my_module.mine", "critic.value_clip=0.1"],
+            r"`critic\.value_clip` is set, but there is no critic; name one in `critic\.path`",
+        ),
+        (["algorithm.kl_horizon=9"], r"`algorithm\.kl_horizon` is set, but `algorithm\.kl_coefficient` is 0"),
+        (["algorithm.kl_estimator=k2"], r"`algorithm\.kl_estimator` is set, but `algorithm\.kl_coefficient` is 0"),
+        (
+            ["algorithm.kl_coefficient=0.1", "algorithm.kl_horizon=9"],
+            r"`algorithm\.kl_horizon` is set, but `algorithm\.kl_target` is 0",
+        ),
+        (
+            ["algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k1"],
+            r"`algorithm\.kl_estimator` is `k1`, .* use `k2` or `k3`, or `algorithm\.kl_in: reward`",
+        ),
+        (
+            ["algorithm.advantage=reinforce_plus_plus", "algorithm.gae_lambda=0.9"],
+            r"`algorithm\.gae_lambda` is set, .* use `gae`",
+        ),
+        (["algorithm.advantage=rloo", "algorithm.gae_lambda=0.9"], r"`algorithm\.gae_lambda` is set, but"),
+        (["rollout.samples_per_prompt=1"], r"`rollout\.samples_per_prompt` is 1, .* all advantages would be 0"),
+        (["algorithm.policy_loss=cispo", "algorithm.clip_ratio_dual=3"], r"`algorithm\.clip_ratio_dual` is 3\.0, but"),
+        (
+            ["algorithm.rollout_correction.max_ratio=3"],
+            r"`algorithm\.rollout_correction\.max_ratio` is set, but .*method` is `none`",
+        ),
+        (
+            ["algorithm.rollout_correction.level=trajectory"],
+            r"`algorithm\.rollout_correction\.level` is set, but .*method` is `none`",
+        ),
+        (
+            ["algorithm.rollout_correction.method=truncate", "algorithm.rollout_correction.min_ratio=0.1"],
+            r"`algorithm\.rollout_correction\.min_ratio` is set, but .* has no lower bound; use `mask`",
+        ),
+        (["algorithm.selection.method=all"], r"`algorithm\.selection\.keep` is set, but .* keeps every trajectory"),
+        (
+            ["algorithm.selection.method=all", "algorithm.selection.positives=sorted"],
+            r"`algorithm\.selection\.positives` is set, but",
+        ),
         (["reward.weight=0.5"], r"`reward\.weight` is 0\.5, but there is no reward model"),
         (
             ["algorithm.advantage=gea"],
@@ -47,6 +86,24 @@ def test_the_config_knows_the_names_of_all_advantages_and_losses():
 def test_a_switch_without_effect_is_refused(words: list[str], message: str):
     with pytest.raises(ConfigError, match=message):
         load_run_config(DEMO, words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algorithm.advantage=reinforce_plus_plus", "rollout.samples_per_prompt=8", "algorithm.discount=0.9"],
+        ["algorithm.advantage=gae", "algorithm.gae_lambda=0.9", "critic.value_clip=0.1"],
+        ["algorithm.advantage=my_module.mine", "algorithm.gae_lambda=0.9", "algorithm.discount=0.9"],
+        ["algorithm.policy_loss=gspo", "algorithm.clip_ratio_dual=3"],
+        ["algorithm.rollout_correction.method=truncate", "algorithm.rollout_correction.max_ratio=3"],
+        ["algorithm.rollout_correction.method=mask", "algorithm.rollout_correction.min_ratio=0.1"],
+        ["algorithm.selection.method=all", "algorithm.selection.keep=16"],
+        ["algorithm.kl_coefficient=0.1", "algorithm.kl_in=reward", "algorithm.kl_estimator=k1"],
+        ["algorithm.kl_coefficient=0.1", "algorithm.kl_target=6", "algorithm.kl_horizon=9"],
+    ],
+)
+def test_a_switch_with_an_effect_is_accepted(words: list[str]):
+    assert load_run_config(DEMO, words)
 
 
 def test_what_the_algorithm_asks_for_decides_which_models_there_are():
