@@ -20,6 +20,10 @@ class UpdateSection:
     max_grad_norm: float = 1.0
     """Gradients are clipped to this global norm."""
     mini_batches_per_step: int = 1
-    """Optimiser updates made from the trajectories of one step."""
+    """Optimiser updates made from the trajectories of one step, each from a part of them. With 1, and one epoch, the policy is
+    still the old one wherever the two are compared: every ratio is 1, and no clipping acts.
+    """
+    epochs_per_step: int = 1
+    """Passes over those mini-batches, all compared with the model before the first (GRPO's mu, verl's `ppo_epochs`)."""
     max_tokens_per_micro_batch: int = 16384
     """Packed tokens of one forward pass on one rank; a longer single trajectory gets a pass of its own."""

@@ -102,6 +102,7 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "rollout.data_parallel_size": rollout.data_parallel_size,
         "actor.num_workers": actor.num_workers,
         "actor.mini_batches_per_step": actor.mini_batches_per_step,
+        "actor.epochs_per_step": actor.epochs_per_step,
         "actor.max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
         "actor.sequence_parallel_size": actor.sequence_parallel_size,
         "actor.lora.alpha": actor.lora.alpha,

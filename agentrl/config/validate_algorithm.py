@@ -21,6 +21,7 @@ def algorithm_counts(config: RunConfig) -> dict[str, int]:
         "algorithm.selection.min_group_size": algorithm.selection.min_group_size,
         "algorithm.kl_horizon": algorithm.kl_horizon,
         "critic.mini_batches_per_step": critic.mini_batches_per_step,
+        "critic.epochs_per_step": critic.epochs_per_step,
         "critic.max_tokens_per_micro_batch": critic.max_tokens_per_micro_batch,
         "reward.model.max_tokens_per_micro_batch": config.reward.model.max_tokens_per_micro_batch,
     }

@@ -153,8 +153,8 @@ class Actor:
             peak=self._config.learning_rate,
             warmup_steps=self._config.warmup_steps,
         )
-        stats = UpdateStats()
-        for batches, old in zip(mini_batches, old_logprobs, strict=True):
+        stats = UpdateStats(num_epochs=self._config.epochs_per_step)
+        for batches, old in [*zip(mini_batches, old_logprobs, strict=True)] * self._config.epochs_per_step:
             self._update_once(
                 batches,
                 old,
@@ -187,7 +187,7 @@ class Actor:
                 sum(len(trajectory.token_ids) for trajectory in trajectories),
                 computed,
                 sum(num_query_rows(row.here.layout, self._dtype) for row in packed),
-                sum(self._shape.flops(row) for row in packed),
+                sum(self._shape.flops(row) for row in packed) * self._config.epochs_per_step,
             ]
         )
         memory_bytes, most_computed = self._parallel.max([_peak_memory_bytes(self._parallel.device), computed])
@@ -248,7 +248,7 @@ class Actor:
         """Return log-probabilities before the update; None where the pass that learns is the first anyway."""
         if self._algorithm.kl_in_reward:  # the reward has been made of them
             return [[batch.old_logprobs_N for batch in batches] for batches in mini_batches]
-        if len(mini_batches) > 1:
+        if len(mini_batches) * self._config.epochs_per_step > 1:
             return [[self._score(batch.tokens) for batch in batches] for batches in mini_batches]
         return [[None] * len(batches) for batches in mini_batches]
 

@@ -116,7 +116,7 @@ class Critic:
         )
         totals: dict[str, float] = {}
         norms = []
-        for batches in self._mini_batches(shard, trajectories, inputs):
+        for batches in self._mini_batches(shard, trajectories, inputs) * self._config.epochs_per_step:
             sums, norm = self._update_once(batches, step=shard.step, learning_rate=learning_rate)
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             norms.append(norm)

@@ -60,8 +60,9 @@ class Reduced:
 class UpdateStats:
     """The metrics of one step, over its optimiser updates: means per sampled token, and extremes."""
 
-    def __init__(self) -> None:
-        """Start with nothing."""
+    def __init__(self, *, num_epochs: int) -> None:
+        """Start with nothing; each token will be seen in so many updates."""
+        self._num_epochs = num_epochs
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._maxima: dict[str, float] = {}
         self._minima: dict[str, float] = {}
@@ -87,5 +88,5 @@ class UpdateStats:
             **means,
             **extremes,
             "actor/grad_norm": sum(self._grad_norms) / len(self._grad_norms),
-            "actor/response_tokens": self._num_tokens,
+            "actor/response_tokens": self._num_tokens / self._num_epochs,
         }

@@ -138,6 +138,21 @@ def test_several_mini_batches_compare_with_the_policy_before_the_first(
     assert sum(parts) <= metrics["actor/update_s"]
 
 
+@pytest.mark.parametrize("num_mini_batches", [1, 2])
+def test_a_second_epoch_compares_with_the_policy_before_the_first(
+    policy: ModelSection, start: Start, start_weights: dict[str, Tensor], num_mini_batches: int
+):
+    actor, plain = start(actor=dataclasses.replace(ACTOR, epochs_per_step=2)), PlainGrpo(policy.path)
+    groups = groups_of(4)
+    parts = [groups] if num_mini_batches == 1 else [groups[:2], groups[2:]]
+    metrics, expected = update(actor, groups, num_mini_batches=num_mini_batches), plain.update(parts * 2)
+    assert metrics["actor/loss"] == pytest.approx(expected.loss, abs=1e-5)
+    assert metrics["actor/grad_norm"] == pytest.approx(expected.grad_norm, rel=1e-4)
+    assert metrics["actor/ratio_max"] > 1.0 > metrics["actor/ratio_min"]
+    assert metrics["actor/response_tokens"] == sum(m.ref.num_response_tokens for g in groups for m in g.trajectories)
+    assert_same_way(weights_of(actor), expected.weights, start_weights)
+
+
 def test_what_each_bound_clips_is_reported_and_adds_up(start: Start):
     tight = AlgorithmSection(clip_ratio_low=0.01, clip_ratio_high=0.02, clip_ratio_dual=1.05)
     metrics = update(start(algorithm=tight), groups_of(4), num_mini_batches=2)

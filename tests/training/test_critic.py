@@ -105,13 +105,16 @@ def test_a_critic_expects_nothing_at_first(policy: ModelSection, context: RoleCo
     assert [one.tolist() for one in values] == [[0.0] * sum(made.response_mask) for made in trajectories]
 
 
-@pytest.mark.parametrize("num_mini_batches", [1, 2])
-def test_three_updates_equal_a_plain_loop(policy: ModelSection, context: RoleContext, num_mini_batches: int):
-    critic, plain = start(policy, context), PlainCritic(policy.path)
+@pytest.mark.parametrize(("num_mini_batches", "num_epochs"), [(1, 1), (2, 1), (2, 2)])
+def test_three_updates_equal_a_plain_loop(
+    policy: ModelSection, context: RoleContext, num_mini_batches: int, num_epochs: int
+):
+    critic = start(policy, context, critic=replace(CRITIC, epochs_per_step=num_epochs))
+    plain = PlainCritic(policy.path)
     for step in (1, 2, 3):
         groups = groups_of(2, seed=step)
         update(critic, groups, step=step, num_mini_batches=num_mini_batches)
-        plain.update([groups] if num_mini_batches == 1 else [groups[:1], groups[1:]])
+        plain.update(([groups] if num_mini_batches == 1 else [groups[:1], groups[1:]]) * num_epochs)
     trajectories = [made.ref for group in groups_of(2, seed=9) for made in group.trajectories]
     ours = np.concatenate(critic.values(trajectories))
     theirs = torch.cat([plain.values(one) for one in trajectories]).detach().numpy()
