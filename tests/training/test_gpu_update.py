@@ -39,6 +39,7 @@ ACTOR: Any = SimpleNamespace(
     adam_beta1=0.9,
     adam_beta2=0.999,
     max_grad_norm=1.0,
+    epochs_per_step=1,
     max_tokens_per_micro_batch=128,
     share_prefixes=True,
     activation_checkpointing=False,
