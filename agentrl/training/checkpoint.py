@@ -6,6 +6,7 @@ when the writers of all ranks are done; making it count is the caller's part, an
 step.
 """
 
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, cast
@@ -115,18 +116,35 @@ def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer
     return state["extra"]
 
 
-def load_weights(url: str, model: nn.Module) -> None:
-    """Read only the weights of a checkpoint into a model of the same kind; every rank must call it."""
+def load_weights(url: str, model: nn.Module, *, trained_only: bool = False) -> None:
+    """Read only the weights of a checkpoint into a model of the same kind; every rank must call it.
+
+    Without a process group it is read by this process alone.
+
+    Args:
+        url: folder of the checkpoint.
+        model: what is in it may be anything.
+        trained_only: leave what is frozen as it is, for a checkpoint holds it only if it was trained there.
+
+    Raises:
+        CheckpointError: there is no checkpoint, a part of it is missing, or it is that of another model.
+    """
     weights = get_model_state_dict(model)
+    if trained_only:
+        weights = _trained(weights, model)
     _load({"model": weights}, FsspecReader(url), url)
-    set_model_state_dict(model, weights)
+    set_model_state_dict(model, weights, options=StateDictOptions(strict=not trained_only))
 
 
 def _state(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     weights, moments = get_state_dict(model, optimiser)
+    return {"model": _trained(weights, model), "optimiser": moments}
+
+
+def _trained(weights: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Return those of the weights that are not frozen."""
     frozen = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
-    trained = {name: weight for name, weight in weights.items() if name not in frozen}
-    return {"model": trained, "optimiser": moments}
+    return {name: weight for name, weight in weights.items() if name not in frozen}
 
 
 def _contents(reader: FsspecReader, url: str) -> list[str]:
@@ -139,7 +157,9 @@ def _contents(reader: FsspecReader, url: str) -> list[str]:
 
 def _load(state: dict[str, Any], reader: FsspecReader, url: str) -> None:
     try:
-        state_dict_loader.load(state, storage_reader=reader)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is")  # one process is enough to read
+            state_dict_loader.load(state, storage_reader=reader)
     except CheckpointException as error:  # which is no `Exception`
         raise CheckpointError(f"checkpoint {url}: cannot be read: {_one_line(error)}") from error
 

@@ -8,7 +8,8 @@ from training_cases import alone
 from transformers import AutoModelForCausalLM
 from two_ranks import StepResult, make_step, run_rank, start_rank
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema import ModelSection, RunConfig
+from agentrl.training.checkpoint_export import export_checkpoint
 from agentrl.training.parallel import open_store
 
 pytestmark = pytest.mark.timeout(600)  # two processes that load everything anew, on machines that do other work as well
@@ -122,4 +123,15 @@ def test_two_ranks_export_the_weights_that_they_publish(runs: BothRuns):
     published = runs.two[0][1].weights
     assert published is not None
     for name, tensor in exported.named_parameters():
+        assert torch.equal(tensor, published[name]), name
+
+
+def test_a_checkpoint_of_two_ranks_is_exported_by_one_process_to_the_bit(
+    runs: BothRuns, policy: ModelSection, tmp_path: Path
+):
+    """It was written after the first step."""
+    export_checkpoint(str(runs.folder / "checkpoint"), RunConfig(model=policy), str(tmp_path))
+    published = runs.two[0][0].weights
+    assert published is not None
+    for name, tensor in AutoModelForCausalLM.from_pretrained(tmp_path).named_parameters():
         assert torch.equal(tensor, published[name]), name

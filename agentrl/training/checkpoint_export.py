@@ -1,0 +1,50 @@
+"""From a checkpoint of the actor to a Hugging Face folder: one process on the CPU, no process group and no optimiser."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from agentrl.training.building import OpenedModel, open_model
+from agentrl.training.checkpoint import load_weights
+from agentrl.training.model import export_model
+from agentrl.training.parallel import full_tensors
+from agentrl.training.sharded_loading import materialise
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import RunConfig
+    from agentrl.training.lora import Adapters
+
+
+def export_checkpoint(url: str, config: "RunConfig", path: str) -> None:
+    """Write the policy of a checkpoint as `Actor.export` would have at that step, to the bit.
+
+    It takes the memory of the weights in float32, and once more in `model.dtype` where that is another type.
+
+    Args:
+        url: folder of the actor's part of a checkpoint, written by any number of ranks.
+        config: its `model` and `actor.lora` are those of the run.
+        path: folder to write, made if absent.
+
+    Raises:
+        ConfigError: the model or its adapters cannot be built.
+        CheckpointError: there is no checkpoint, a part of it is missing, or it is that of another model.
+    """
+    opened = open_model(config.model)
+    model, dtype = opened.model, getattr(torch, config.model.dtype)
+    adapters = _adapters(opened, config) if config.actor.lora.rank > 0 else None
+    if opened.files is not None:
+        # Nothing is read from them: what is not in the checkpoint, such as frozen weights, takes no memory as long as nobody
+        # writes to it.
+        materialise(model, torch.device("cpu"))
+        model.tie_weights()  # tied ones have become two
+    load_weights(url, model, trained_only=True)
+    weights = full_tensors(model, dtype) if adapters is None else adapters.merged_tensors(dtype)
+    export_model(model, dict(weights), config.model, path)
+    if adapters is not None:
+        adapters.export(f"{path}/adapter", writes=True)
+
+
+def _adapters(opened: OpenedModel, config: "RunConfig") -> "Adapters":
+    from agentrl.training.lora import Adapters
+
+    return Adapters(opened, config.actor.lora, config.model)

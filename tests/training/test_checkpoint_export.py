@@ -1,0 +1,111 @@
+"""A checkpoint of the actor becomes the folder that the actor exports, to the bit; `test_two_ranks` has one of two ranks."""
+
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_cases import FAMILIES, alone, make_policy, step_groups
+
+from agentrl.config.algorithm_schema import LoraSection
+from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.errors import CheckpointError
+from agentrl.training.actor import Actor
+from agentrl.training.checkpoint_export import export_checkpoint
+from agentrl.training.parallel import Parallel
+from agentrl.training.role import RoleContext
+from agentrl.training.sharding import plan_update
+from agentrl.training.token_inputs import TokenInputs
+from tests.object_store import object_store
+
+LORA = LoraSection(rank=4, alpha=8)
+
+
+def config_of(model: ModelSection, **actor: Any) -> RunConfig:
+    settings: dict[str, Any] = {"learning_rate": 0.02, "warmup_steps": 0, "num_threads_per_worker": 1}
+    return RunConfig(
+        model=model,
+        actor=ActorSection(**settings | actor),
+        rollout=RolloutSection(max_response_tokens=64),
+    )
+
+
+@pytest.fixture
+def parallel() -> Iterator[Parallel]:
+    """Tests of what needs no process group leave it first."""
+    made = Parallel(alone())
+    yield made
+    if torch.distributed.is_initialized():
+        made.close()
+
+
+def record(config: RunConfig, parallel: Parallel, url: str, export: Path) -> None:
+    """Train an update, begin a checkpoint, export, and train on; then leave the group."""
+    actor = Actor(config, "actor")
+    actor.setup(RoleContext(parallel=parallel))
+    for step in (1, 2):
+        [(shard, refs)] = plan_update(step_groups(), step=step, num_ranks=1, num_mini_batches=1)
+        actor.update(shard, [made.ref for made in refs], [TokenInputs() for _ in refs])
+        if step == 1:
+            actor.save(url)
+            actor.export(str(export))
+    while not actor.saved():
+        time.sleep(0.02)
+    actor.close()
+    parallel.close()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("qwen3", "float32"), ("qwen2", "bfloat16"), ("llama", "bfloat16")])
+def test_every_file_is_the_one_that_the_actor_writes(
+    parallel: Parallel, tmp_path: Path, family: str, dtype: Literal["float32", "bfloat16"]
+):
+    config = config_of(ModelSection(path=str(make_policy(tmp_path / "policy", FAMILIES[family])), dtype=dtype))
+    record(config, parallel, f"{tmp_path}/checkpoint", tmp_path / "actors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        export_checkpoint(f"{tmp_path}/checkpoint", config, f"{tmp_path}/ours")
+    assert files(tmp_path / "ours") == files(tmp_path / "actors")
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("policy", "ours"))
+    assert before.keys() == after.keys(), "tied weights come once"
+    assert all(not torch.equal(before[name], after[name].float()) for name in after)
+
+
+def test_factors_are_merged_as_the_actor_merges_them_and_written_by_themselves(
+    parallel: Parallel, policy: ModelSection, tmp_path: Path
+):
+    config = config_of(replace(policy, dtype="bfloat16"), lora=LORA)
+    record(config, parallel, f"{tmp_path}/checkpoint", tmp_path / "actors")
+    export_checkpoint(f"{tmp_path}/checkpoint", config, f"{tmp_path}/ours")
+    ours = files(tmp_path / "ours")
+    assert ours == files(tmp_path / "actors")
+    assert "adapter/adapter_model.safetensors" in ours
+    before, after = (load_file(folder / "model.safetensors") for folder in (Path(policy.path), tmp_path / "ours"))
+    assert not torch.equal(
+        before["model.layers.0.mlp.up_proj.weight"].bfloat16(), after["model.layers.0.mlp.up_proj.weight"]
+    )
+
+
+def test_it_is_read_from_an_object_store(parallel: Parallel, policy: ModelSection, tmp_path: Path):
+    config = config_of(policy)
+    with object_store() as bucket:
+        record(config, parallel, f"{bucket}/run/step_000001/actor", tmp_path / "actors")
+        export_checkpoint(f"{bucket}/run/step_000001/actor", config, f"{tmp_path}/ours")
+    assert files(tmp_path / "ours") == files(tmp_path / "actors")
+
+
+def test_a_checkpoint_of_another_model_is_refused(parallel: Parallel, policy: ModelSection, tmp_path: Path):
+    record(config_of(policy), parallel, f"{tmp_path}/checkpoint", tmp_path / "actors")
+    other = ModelSection(path=str(make_policy(tmp_path / "other", FAMILIES["llama"])))
+    for config in (config_of(other), config_of(policy, lora=LORA)):
+        with pytest.raises(CheckpointError, match="checkpoint: cannot be read: "):
+            export_checkpoint(f"{tmp_path}/checkpoint", config, f"{tmp_path}/ours")
+    assert not (tmp_path / "ours").exists()
