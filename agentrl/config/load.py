@@ -37,15 +37,18 @@ class LoadedConfig:
 def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpose = Purpose.TRAINING) -> LoadedConfig:
     """Read, merge and check a run config; relative paths come out absolute.
 
-    An evaluation reads no training prompts, so a config without any will do, and by default it has a folder of its own.
+    Evaluations and exports read no training prompts, so a config without any will do. An evaluation has by default a folder
+    of its own.
 
     Raises:
         ConfigError: one line with the file, the full key and the way out.
     """
     file = find_config_file(path)
     folder = file.stem
+    if purpose in (Purpose.EVALUATION, Purpose.EXPORT):
+        overrides = [*overrides, "data.train_files=[]"]
     if purpose is Purpose.EVALUATION:
-        overrides, folder = [*overrides, "data.train_files=[]"], f"{folder}_evaluation"
+        folder = f"{folder}_evaluation"
     config = load_tree(RunConfig, file, overrides)
     config = _absolute_paths(config, file)
     if config.run.dir is None:

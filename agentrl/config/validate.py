@@ -22,6 +22,7 @@ class Purpose(StrEnum):
     TRAINING = "training"
     EVALUATION = "evaluation"
     SIMULATION = "simulation"
+    EXPORT = "export"
 
 
 def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAINING) -> None:

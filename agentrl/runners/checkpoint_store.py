@@ -12,7 +12,7 @@ A store of objects has no folders that could be renamed, so the last file decide
 
 import os
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -40,6 +40,12 @@ class RunState:
     """On the held-out prompts after update `step`, where it was measured."""
 
 
+def by_accuracy(states: Sequence[RunState]) -> list[RunState]:
+    """Return those whose accuracy was measured, the highest last; of equals the newer one comes later."""
+    measured = [state for state in states if state.accuracy is not None]
+    return sorted(measured, key=lambda state: (state.accuracy, state.step))
+
+
 class CheckpointStore:
     """The folder of the checkpoints of one run."""
 
@@ -59,7 +65,8 @@ class CheckpointStore:
                 f"checkpoint.dir: {url} cannot be reached: {error}. Install the package of that store "
                 "(`pip install '.[s3]'` for `s3://`), or name a folder."
             ) from error
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
+        """Where the folder is."""
         self._on_disk = isinstance(self._files, LocalFileSystem)
 
     def owner(self) -> bytes | None:
@@ -76,7 +83,7 @@ class CheckpointStore:
 
     def url_of(self, step: int) -> str:
         """Return where the checkpoint of `step` is, or would be."""
-        return f"{self._url}/{_name(step)}"
+        return f"{self.url}/{_name(step)}"
 
     def latest(self) -> RunState | None:
         """Return the state of the newest checkpoint that counts."""
@@ -134,8 +141,7 @@ class CheckpointStore:
     def prune(self, *, keep_last: int, keep_best: int, pinned: Set[int] = frozenset()) -> None:
         """Delete all checkpoints but the newest, those with the highest accuracy (the newer of equals), and `pinned` steps."""
         states = self.states()
-        measured = [state for state in states if state.accuracy is not None]
-        best = sorted(measured, key=lambda state: (state.accuracy, state.step))[-keep_best:] if keep_best else []
+        best = by_accuracy(states)[-keep_best:] if keep_best else []
         kept = {state.step for state in [*states[-keep_last:], *best]} | pinned
         for state in states:
             if state.step not in kept:

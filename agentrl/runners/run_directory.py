@@ -9,6 +9,7 @@ runs/demo/
 ├── checkpoints/            `agentrl.runners.checkpoint_store`; elsewhere with `checkpoint.dir`
 ├── in_hand/                on its way from or to a checkpoint
 ├── policy/                 the trained policy as a Hugging Face folder
+├── exported/               policies of checkpoints, likewise (`agentrl.runners.export`)
 └── result.json             written last: the run is finished
 
 An evaluation leaves the same less checkpoints, policy and curve; its figures are in `result.json` too.
@@ -33,8 +34,9 @@ from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.trajectories.store import TrajectoryStore
 
-_BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial"}
-"""What a start that died early may have left; the config is written after them."""
+_EXPORTED = "exported"
+_BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", _EXPORTED}
+"""What a start that died early may have left, for the config is written after them; or an export of checkpoints elsewhere."""
 
 
 _MAY_CHANGE = {
@@ -110,6 +112,23 @@ class RunDirectory:
                 self._refuse_changes(owner, where=where, key="checkpoint.dir", may_differ={"run.dir"})
             self.checkpoints.claim(self._encoded_config())
         self.checkpoints.clear_leftovers()
+
+    def refuse_other_policy(self) -> None:
+        """Check that the weights in the checkpoints mean what they meant in the run; nothing is locked or written.
+
+        Raises:
+            ConfigError: the run had other LoRA settings, or another model that LoRA's factors are added to.
+        """
+        saved, owner = self.path / "config.yaml", self.checkpoints.owner()
+        if owner is None and saved.is_file():
+            owner = saved.read_bytes()
+        if owner is not None:
+            keys = ("actor.lora.", "model.path") if self._config.actor.lora.rank > 0 else ("actor.lora.",)
+            self._refuse_changes(owner, where=f"{self.checkpoints.url} holds checkpoints of", key="run.dir", only=keys)
+
+    def exported(self, step: int) -> Path:
+        """Return where the policy of a checkpoint is exported to."""
+        return self.path / _EXPORTED / f"step_{step:06d}"
 
     def close(self) -> None:
         """Leave the folder to another process."""
@@ -189,13 +208,17 @@ class RunDirectory:
     def _encoded_config(self) -> bytes:
         return yaml.safe_dump(asdict(self._config), sort_keys=False, allow_unicode=True).encode()
 
-    def _refuse_changes(self, saved: bytes, *, where: str, key: str, may_differ: Set[str] = frozenset()) -> None:
+    def _refuse_changes(
+        self, saved: bytes, *, where: str, key: str, may_differ: Set[str] = frozenset(), only: tuple[str, ...] = ("",)
+    ) -> None:
+        """Refuse what differs from a saved config, of the keys that begin with one of `only`."""
         # Read as plain YAML: what the user escaped, such as `\\${x}` in a prompt, is a literal by now.
         before, now = flatten(yaml.safe_load(saved)), flatten(asdict(self._config))
         changed = [
             name
             for name in sorted(before | now)
             if before.get(name) != now.get(name)
+            and name.startswith(only)
             and name not in _MAY_CHANGE | may_differ
             and not name.startswith(_POOLS)
             and not (name == "run.num_steps" and now[name] > before.get(name, math.inf))  # no other step depends on it

@@ -145,6 +145,15 @@ def test_an_evaluation_of_a_training_config_has_a_folder_of_its_own(config_file:
     assert config.data.train_files == []
 
 
+def test_an_export_needs_no_prompts_and_looks_into_the_folder_of_the_run(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config_file.write_text("model: {path: policy}\n")
+    monkeypatch.chdir(config_file.parent)
+    config = load_run_config(str(config_file), purpose=Purpose.EXPORT).config
+    assert (config.run.dir, config.data.train_files) == (str(config_file.parent / "runs" / "small"), [])
+
+
 @pytest.mark.parametrize(
     ("override", "named"),
     [

@@ -9,8 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agentrl.config.load import load_run_config
+from agentrl.config.validate import Purpose
 from agentrl.observability.metrics_file import MetricsRow
 from agentrl.runners import rstar2
+from agentrl.runners.export import export
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from tests.runners.run_process import SMALL, finish_run, metrics
 
@@ -92,6 +95,14 @@ def test_the_trained_policy_loads_as_a_hugging_face_model(finished: tuple[Path, 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.chat_template
     assert model.config.vocab_size >= len(tokenizer)
+
+
+def test_the_last_checkpoint_is_exported_as_the_trained_policy(finished: tuple[Path, str], tmp_path: Path):
+    """By the config that the run has left, which names its folder too."""
+    config = load_run_config(str(finished[0] / "config.yaml"), purpose=Purpose.EXPORT).config
+    export(config, to=str(tmp_path / "out"))
+    for file in (finished[0] / "policy").iterdir():
+        assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
 def test_a_finished_run_only_prints_its_result_again(finished: tuple[Path, str]):

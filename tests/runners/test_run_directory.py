@@ -48,6 +48,13 @@ def test_a_run_goes_on_in_another_folder_from_its_checkpoints_elsewhere(tmp_path
     assert not (moved.path / "checkpoints").exists()
 
 
+def test_a_run_may_go_on_where_there_is_nothing_but_exports_of_its_checkpoints(tmp_path: Path):
+    elsewhere(tmp_path, "first").claim_checkpoints()
+    (tmp_path / "moved" / "exported" / "step_000004").mkdir(parents=True)
+    elsewhere(tmp_path, "moved").claim_checkpoints()
+    assert (tmp_path / "moved" / "exported" / "step_000004").exists()
+
+
 def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path):
     elsewhere(tmp_path, "first").claim_checkpoints()
     with pytest.raises(

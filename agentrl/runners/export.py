@@ -1,0 +1,134 @@
+"""Writes a checkpoint of a run as a Hugging Face folder.
+
+    python -m agentrl.runners.export config.yaml [--step N | --best] [--to FOLDER] [section.key=value ...]
+
+checkpoint, on disk or in an object store, of any number of ranks -> policy -> model folder. One process on the CPU, without
+Ray, judge or data. The run is neither changed nor held up: it may go on meanwhile, be finished, or have died.
+"""
+
+import argparse
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentrl.config.load import load_run_config
+from agentrl.config.schema import RunConfig
+from agentrl.config.validate import Purpose
+from agentrl.errors import AgentRLError, CheckpointError, ConfigError
+from agentrl.runners.checkpoint_store import CheckpointStore, RunState, by_accuracy
+from agentrl.runners.command_line import EXIT_FAILED, EXIT_USAGE, make_parser
+from agentrl.runners.model_folders import check_model_path
+from agentrl.runners.run_directory import RunDirectory
+from agentrl.training.checkpoint_export import export_checkpoint
+
+
+def export(config: RunConfig, *, step: int | None = None, best: bool = False, to: str | None = None) -> str:
+    """Write the policy of a checkpoint as a folder that `AutoModelForCausalLM`, vLLM and an evaluation load.
+
+    Args:
+        config: of the run.
+        step: of the checkpoint; absent: the newest that counts.
+        best: take the one with the highest validation accuracy instead, the newer of equals.
+        to: a folder that is empty or not there; absent: `exported/step_000010` in `run.dir`.
+
+    Returns:
+        What has been written, as a line for a person.
+
+    Raises:
+        ConfigError: there is no such checkpoint, it is that of another policy, or the folder cannot be used.
+        CheckpointError: the checkpoint cannot be read.
+    """
+    check_model_path(config.model.path)
+    directory = RunDirectory(config)
+    store = directory.checkpoints
+    state = chosen_checkpoint(store, step=step, best=best)
+    directory.refuse_other_policy()
+    folder = Path(to).resolve() if to is not None else directory.exported(state.step)
+    with _written_whole(folder) as partial:
+        _export_from(store, state.step, config, partial)
+    accuracy = "" if state.accuracy is None else f", validation accuracy {state.accuracy:.3f}"
+    return f"policy of step {state.step}{accuracy}: {folder}"
+
+
+def chosen_checkpoint(store: CheckpointStore, *, step: int | None, best: bool) -> RunState:
+    """Return the state of the checkpoint that is asked for.
+
+    Raises:
+        ConfigError: there is none; the message says which there are.
+    """
+    states = store.states()
+    if not states:
+        raise ConfigError(
+            f"no checkpoint in {store.url}; name the run with `run.dir=...` (or `checkpoint.dir=...`), or wait until it has one"
+        )
+    candidates, steps = states, ", ".join(str(state.step) for state in states)
+    if best:
+        candidates = by_accuracy(states)
+    elif step is not None:
+        candidates = [state for state in states if state.step == step]
+    if not candidates:
+        missing = "with a validation accuracy" if best else f"of step {step}"
+        raise ConfigError(f"no checkpoint {missing} in {store.url}; `--step` takes those that are there: {steps}")
+    return candidates[-1]
+
+
+def _export_from(store: CheckpointStore, step: int, config: RunConfig, folder: Path) -> None:
+    try:
+        export_checkpoint(f"{store.url_of(step)}/actor", config, str(folder))
+    except CheckpointError as error:
+        if step in [state.step for state in store.states()]:
+            raise
+        raise CheckpointError(
+            f"checkpoint {store.url_of(step)}: the run, which goes on, has deleted it meanwhile; export a newer one, or let "
+            "the run keep more (`checkpoint.keep_last`)"
+        ) from error
+
+
+@contextmanager
+def _written_whole(folder: Path) -> Iterator[Path]:
+    """Give an empty folder to write into; it becomes `folder` at the end, so that what is there is always whole."""
+    partial = folder.with_name(folder.name + ".partial")
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} exists and is not empty; remove it, or name another folder with `--to`")
+        shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}; name another folder with `--to`") from error
+    try:
+        yield partial
+        partial.replace(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _arguments() -> argparse.Namespace:
+    parser = make_parser("export", "Write a checkpoint of a run as a Hugging Face folder.")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--step", type=int, metavar="N", help="the checkpoint after update N (default: the newest)")
+    which.add_argument("--best", action="store_true", help="the one with the highest validation accuracy")
+    parser.add_argument("--to", metavar="FOLDER", help="default: exported/step_N in `run.dir`")
+    return parser.parse_intermixed_args()
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    arguments = _arguments()
+    try:
+        config = load_run_config(arguments.config, arguments.overrides, purpose=Purpose.EXPORT).config
+        print(export(config, step=arguments.step, best=arguments.best, to=arguments.to))
+    except (AgentRLError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+    except KeyboardInterrupt:
+        print("stopped before the end; nothing was written", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
