@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,7 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
             learner = Learner(config, lambda: spawn_models(config, places))
             extra_roles = spawn_extra_roles(config, places)
             engines = _engines(config, places, learner, relays)
-            # A role that cannot be built ends the run here, and none is asked before it is there.
-            for role, workers in extra_roles.items():
-                await nodes.until_placed(workers, needs=f"what `cluster.extra_roles.{role}.pool` gives it")
+            await _until_there(extra_roles, nodes)
             live_alone = "rollout" not in learner.groups
             if live_alone:
                 await all_of([learner.start(), engines.start()])
@@ -110,22 +108,46 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
 
 @contextlib.asynccontextmanager
 async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[Cluster]:
-    """Run Ray and the engines alone, for an evaluation; see `launch`."""
-    num_processes = config.rollout.num_engines + config.rollout.num_workers
-    with _ray(config, num_processes, temp_dir=temp_dir, user_folder=user_folder):
-        # An engine that asks servers computes nothing itself.
-        num_gpus = 0.0 if config.rollout.engine == "openai" else _gpus_per_process(config, num_ranks=0)
-        place = ResourcePool(num_processes=1, num_gpus=num_gpus * gpus_per_engine(config))
+    """Run Ray, the engines and the extra roles, without models, for an evaluation; see `launch`."""
+    needed = _without_models(config)
+    with _ray(config, _num_cpus_without_models(needed), temp_dir=temp_dir, user_folder=user_folder):
+        # An engine that asks servers computes nothing itself, and one in a pool has what that gives it.
+        alone = config.rollout.engine == "openai" or bool(needed.cluster.roles)
+        num_gpus = 0.0 if alone else _gpus_per_process(needed, num_ranks=0)
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s)
-        engines = EngineFleet(
-            lambda index: spawn_engine(config, place, index),
-            num_engines=config.rollout.num_engines,
-            until_placed=lambda engine: nodes.until_placed([engine], needs=str(place)),
-        )
-        await engines.start()
-        moving_away = _moving_away(config, engines, live_alone=True)
-        async with nodes.watched(), contextlib.aclosing(engines), moving_away:
-            yield Cluster(config=config, nodes=nodes, engines=engines)
+        places = await Places.reserved(needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config))
+        with places.given_back():
+            extra_roles = spawn_extra_roles(config, places)
+            of_engine = _places_of_engines(needed, places)
+            engines = EngineFleet(
+                lambda index: spawn_engine(config, of_engine[index], index),
+                num_engines=len(of_engine),
+                until_placed=lambda engine: nodes.until_placed([engine], needs=str(of_engine[0])),
+            )
+            await _until_there(extra_roles, nodes)
+            await engines.start()
+            moving_away = _moving_away(config, engines, live_alone=True)
+            async with nodes.watched(), contextlib.aclosing(engines), moving_away:
+                yield Cluster(config=config, nodes=nodes, engines=engines, extra_roles=extra_roles)
+
+
+def _without_models(config: RunConfig) -> RunConfig:
+    """Return the config with no more roles and pools than an evaluation needs.
+
+    Engines that a training has in the actor's processes are outside of pools here: one for each of these processes.
+    """
+    cluster = config.cluster
+    has_pool = "rollout" in cluster.roles and config.rollout.engine != "openai"
+    roles = {"rollout": cluster.roles["rollout"]} if has_pool else {}
+    used = {*roles.values(), *(section.pool for section in cluster.extra_roles.values())}
+    pools = {name: section for name, section in cluster.pools.items() if name in used}
+    return replace(config, cluster=replace(cluster, roles=roles, pools=pools))
+
+
+async def _until_there(extra_roles: Mapping[str, Sequence[WorkerHandle]], nodes: Nodes) -> None:
+    """Wait for the workers of extra roles: one that cannot be built ends the run here, and none is asked before."""
+    for role, workers in extra_roles.items():
+        await nodes.until_placed(workers, needs=f"what `cluster.extra_roles.{role}.pool` gives it")
 
 
 @contextlib.contextmanager
@@ -154,8 +176,7 @@ def _moving_away(
 
 def _engines(config: RunConfig, places: Places, learner: Learner, relays: WeightRelays) -> EngineFleet:
     """Start the engines, each in a process of its own or in a rank of the models that live with engines."""
-    [placement] = [one for one in layout(config) if "rollout" in one.components]
-    of_engine = places.of(placement)
+    of_engine = _places_of_engines(config, places)
 
     def launch_one(index: int) -> WorkerHandle:
         if "rollout" in learner.groups:
@@ -172,9 +193,23 @@ def _engines(config: RunConfig, places: Places, learner: Learner, relays: Weight
     )
 
 
+def _places_of_engines(config: RunConfig, places: Places) -> Sequence[ResourcePool]:
+    [placement] = [one for one in layout(config) if "rollout" in one.components]
+    return places.of(placement)
+
+
+def _num_cpus_without_models(config: RunConfig) -> float:
+    outside = 0 if config.cluster.roles else config.rollout.num_engines
+    return _num_cpus_of_pools(config) + outside + config.rollout.num_workers
+
+
+def _num_cpus_of_pools(config: RunConfig) -> float:
+    return sum(pool_size(section) * section.num_cpus for section in config.cluster.pools.values())
+
+
 def num_cpus(config: RunConfig) -> float:
     """Return how many logical processors a run takes from a Ray that it starts."""
-    placed = sum(pool_size(section) * section.num_cpus for section in config.cluster.pools.values())
+    placed = _num_cpus_of_pools(config)
     outside = sum(placement.num_processes for placement in layout(config) if placement.pool is None)
     return placed + outside + config.rollout.num_workers
 
@@ -199,9 +234,11 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
 
 def _gpus_per_process(config: RunConfig, *, num_ranks: int) -> float:
     """Return the GPUs of one rank, which are also those of each GPU's worth of an engine."""
-    num_gpus = int(ray.cluster_resources().get("GPU", 0))
-    if num_gpus == 0:
+    there = int(ray.cluster_resources().get("GPU", 0))
+    if there == 0:
         return 0.0
+    in_pools = sum(pool_size(section) * section.num_gpus for section in config.cluster.pools.values())
+    num_gpus = max(0, math.floor(there - in_pools))
     wanted = num_ranks + config.rollout.num_engines * gpus_per_engine(config)
     if wanted <= num_gpus:
         return 1.0
@@ -210,5 +247,5 @@ def _gpus_per_process(config: RunConfig, *, num_ranks: int) -> float:
     raise ConfigError(
         f"actor.num_workers and rollout.num_engines: {num_ranks} ranks with a GPU each and "
         f"{config.rollout.num_engines} engines with {gpus_per_engine(config)} each need {wanted}, and there are "
-        f"{num_gpus}. Make them {num_gpus} together."
+        f"{num_gpus}{' beside those of `cluster.pools`' if in_pools else ''}. Make them {num_gpus} together."
     )

@@ -2,7 +2,7 @@
 
 import importlib.util
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
@@ -176,6 +176,11 @@ def _evaluation_problems(config: RunConfig) -> list[str]:
         problems.append(
             "`data.validation_files` is empty, and an evaluation has nothing to measure on; name a file of held-out prompts"
         )
+    cluster, rollout = config.cluster, config.rollout
+    if cluster.pools or cluster.roles or cluster.extra_roles:
+        # Servers are asked from outside of the roles, so that a layout need not suit their engine.
+        engine = "transformers" if rollout.engine == "openai" else rollout.engine
+        problems += layout_problems(replace(config, rollout=replace(rollout, engine=engine)))
     return problems
 
 

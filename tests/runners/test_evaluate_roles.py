@@ -1,0 +1,83 @@
+"""An evaluation of a config with roles, pools and workers of another kind: the real command on the example of an extra role."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import load_run_config
+from agentrl.config.validate import Purpose
+from agentrl.errors import ConfigError
+from tests.runners.run_process import finish_run
+
+EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "image_edit"
+
+
+def config_with(tmp_path: Path, pools: str, roles: str) -> Path:
+    """Write the example with other pools and roles beside its own; returns the file."""
+    text = (EXAMPLE / "run.yaml").read_text()
+    text = text.replace("policy: {num_processes: 1}", pools).replace("{actor_rollout: policy}", roles)
+    text = text.replace("tools.yaml", str(EXAMPLE / "tools.yaml"))
+    for name in ("image_worker.py", "problems.jsonl"):
+        (tmp_path / name).write_text((EXAMPLE / name).read_text())
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("pools", "roles", "expected"),
+    [
+        ("policy: {num_processes: 1}", "{actor_rollout: policy}", ["editors"]),
+        (
+            "policy: {num_processes: 1}\n    samplers: {num_processes: 2, num_cpus: 0.5}",
+            "{actor: policy, rollout: samplers}",
+            ["samplers", "editors"],
+        ),
+    ],
+)
+def test_an_evaluation_starts_workers_of_other_kinds_and_no_pool_of_a_model(
+    tmp_path: Path, pools: str, roles: str, expected: list[str]
+):
+    file = config_with(tmp_path, pools, roles)
+    output = finish_run(
+        tmp_path / "run",
+        f"data.validation_files=[{tmp_path / 'problems.jsonl'}]",
+        config=str(file),
+        runner="evaluate",
+        timeout_s=350,
+    )
+    assert "2 prompts x 1 samples" in output
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert [name for name in ("policy", "samplers", "editors") if f" pool {name}: " in log] == expected
+
+
+def load(file: Path, *overrides: str) -> int:
+    words = [f"data.validation_files=[{file.parent / 'problems.jsonl'}]", *overrides]
+    return load_run_config(str(file), words, purpose=Purpose.EVALUATION).config.rollout.num_engines
+
+
+def test_the_number_of_engines_is_that_of_the_pool_in_an_evaluation_too(tmp_path: Path):
+    assert load(config_with(tmp_path, "policy: {num_processes: 8}", "{actor_rollout: policy}")) == 8
+
+
+def test_a_layout_need_not_suit_servers_which_are_outside_of_it(tmp_path: Path):
+    file = config_with(tmp_path, "policy: {num_processes: 2}", "{actor_rollout: policy}")
+    assert load(file, "rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:9/v1']") == 2
+
+
+@pytest.mark.parametrize(
+    ("pools", "roles", "words"),
+    [
+        ("policy: {num_processes: 1}", "{actor_rollout: nowhere}", "`cluster.roles.actor_rollout` is `nowhere`"),
+        ("policy: {num_processes: 1}", "{actor_rollout_judge: policy}", "`cluster.roles` names `judge`"),
+        ("policy: {}", "{actor_rollout: policy}", "`cluster.pools.policy` needs either"),
+    ],
+)
+def test_wrong_roles_and_pools_are_refused_before_an_evaluation_as_before_a_training(
+    tmp_path: Path, pools: str, roles: str, words: str
+):
+    with pytest.raises(ConfigError, match=words):
+        load(config_with(tmp_path, pools, roles))
