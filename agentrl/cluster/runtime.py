@@ -6,12 +6,15 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray.exceptions import AuthenticationError
 
 from agentrl.errors import ConfigError
 from agentrl.guardian import MARK, Guardian
@@ -20,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107
 """Of Linux."""
+_PROBE_TIMEOUT_S = 10.0
+"""For a connection to the head; Ray itself would try for a quarter of an hour, deaf to signals."""
 
 
 @contextlib.contextmanager
@@ -53,10 +58,13 @@ def ray_runtime(
         keep_logs_in: Ray's logs are copied there when the run fails.
 
     Raises:
-        ConfigError: there is no cluster at `address`, or the name of `temp_dir` is too long for Ray's sockets.
+        ConfigError: there is no cluster at `address`, or none that takes this machine's token; or the name of
+            `temp_dir` is too long for Ray's sockets.
     """
     if address is None:
         _check_socket_paths(temp_dir)
+    else:
+        _prepare_to_join(address)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     own: dict[str, Any] = {
         "num_cpus": num_cpus,
@@ -72,10 +80,12 @@ def ray_runtime(
             runtime_env=runtime_env,
             **({} if address else own),
         )
-    except ConnectionError as error:
+    except (ConnectionError, ValueError, AuthenticationError) as error:
         raise ConfigError(
             f"`cluster.address` is `{address}`, and no Ray cluster can be joined there: {error}. "
-            f"`ray status --address {address}` must answer on this machine; absent, the run starts a Ray of its own"
+            f"`ray status --address {address}` must answer on this machine. A cluster with a token needs the same "
+            "`~/.ray/auth_token` and `RAY_AUTH_MODE=token` on every machine, one without `RAY_AUTH_MODE=disabled`. Without "
+            "`cluster.address` the run starts a Ray of its own"
         ) from error
     for number, handler in handlers.items():
         signal.signal(number, handler)  # Ray puts its own crash reporter there
@@ -92,6 +102,26 @@ def ray_runtime(
         raise
     finally:
         ray.shutdown()
+
+
+def _prepare_to_join(address: str) -> None:
+    """Look whether anything listens at `address`, and have Ray use the token of this machine, if there is one.
+
+    Raises:
+        ConfigError: nothing listens there.
+    """
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S).close()
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"`cluster.address` is `{address}`, and nothing listens there: {error}. Start Ray on that machine with "
+                "`ray start --head --port=...`, or leave the key out, and the run starts a Ray of its own"
+            ) from error
+    # `ray start --head` uses a token by itself where it finds one; a driver with an explicit address would not.
+    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel(logging.ERROR)
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _check_socket_paths(temp_dir: Path) -> None:

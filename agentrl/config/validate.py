@@ -32,6 +32,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         ConfigError: names `source`, the keys, their values and the way out.
     """
     problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
+    problems += _address_problems(config.cluster.address)
     problems += [
         *_openai_contradictions(config.rollout),
         *_vllm_contradictions(config.rollout),
@@ -163,6 +164,17 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "validation.every_steps": config.validation.every_steps,
         "checkpoint.keep_best": config.checkpoint.keep_best,
     }
+
+
+def _address_problems(address: str | None) -> list[str]:
+    host, _, port = (address or "auto").rpartition(":")
+    good_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if address in (None, "auto") or (good_port and host and not set(host) & set("/:@ ")):
+        return []
+    return [
+        f"`cluster.address` is {address!r}, and must be `host:port`, such as `10.0.0.1:6379`, or `auto` on one of its nodes"
+        "; absent, the run starts a Ray of its own"
+    ]
 
 
 def _evaluation_problems(config: RunConfig) -> list[str]:

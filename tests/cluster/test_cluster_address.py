@@ -1,0 +1,49 @@
+"""An address of a Ray cluster that is wrong: refused with its key and the way out, before Ray tries for minutes."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from agentrl.cluster.runtime import ray_runtime
+from agentrl.config.schema import ClusterSection, DataSection, ModelSection, RunConfig
+from agentrl.config.validate import Purpose, validate
+from agentrl.errors import ConfigError
+
+
+def check(address: str | None) -> None:
+    config = RunConfig(
+        data=DataSection(validation_files=["held_out.jsonl"]),
+        model=ModelSection(path="policy"),
+        cluster=ClusterSection(address=address),
+    )
+    validate(config, source="c.yaml", purpose=Purpose.EVALUATION)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "foo", "local", "10.0.0.1", "127.0.0.1:abc", ":6379", "h:0", "h:65536", "ray://h:10001", "h:1:2"]
+)
+def test_what_is_no_address_of_a_cluster_is_refused_with_its_key(address: str):
+    with pytest.raises(ConfigError, match=r"c\.yaml: `cluster\.address` is .*must be `host:port`"):
+        check(address)
+
+
+@pytest.mark.parametrize("address", [None, "auto", "10.0.0.1:6379", "head.example.org:65535"])
+def test_an_address_of_a_cluster_is_taken(address: str | None):
+    check(address)
+
+
+@pytest.mark.ray
+def test_an_address_where_nothing_listens_is_refused_within_seconds(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    began = time.monotonic()
+    with (
+        pytest.raises(ConfigError, match=r"nothing listens there.*`ray start --head"),
+        ray_runtime(
+            address=f"127.0.0.1:{port}", num_cpus=1, temp_dir=tmp_path, user_folder=tmp_path, keep_logs_in=tmp_path
+        ),
+    ):
+        pass
+    assert time.monotonic() - began < 15
