@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.highlighter import NullHighlighter
 from rich.logging import RichHandler
 
+ONLY_IN_FILE = {"only_in_file": True}
+"""As `extra` of a record: what is too long for the terminal, such as a traceback of another process."""
 _OWN_LOGGERS = ("agentrl", "code_judge_server")
 _HANDLER_PREFIX = "agentrl."
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -52,6 +54,7 @@ def _console_handler(console: Console) -> logging.Handler:
         handler = logging.StreamHandler(console.file)
         handler.setFormatter(logging.Formatter(_PLAIN_FORMAT, datefmt="%H:%M:%S"))
     handler.set_name(f"{_HANDLER_PREFIX}console")
+    handler.addFilter(lambda record: not hasattr(record, "only_in_file"))
     return handler
 
 

@@ -2,12 +2,16 @@
 
 import argparse
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from agentrl.errors import AgentRLError, ConfigError, ToolError
+from agentrl.observability.logs import ONLY_IN_FILE
+
+logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -40,7 +44,7 @@ def run_command(
         causes = _leaves(error)
         if not all(isinstance(cause, AgentRLError) for cause in causes):
             raise  # a bug of ours: its traceback is the message
-        for line in dict.fromkeys(f"error: {cause}" for cause in causes):
+        for line in dict.fromkeys(_told(cause) for cause in causes):
             print(line, file=sys.stderr)
         return EXIT_USAGE if isinstance(causes[0], ConfigError | ToolError) else EXIT_FAILED
     return 0
@@ -71,6 +75,17 @@ async def _until_signalled(command: Coroutine[Any, Any, None]) -> None:
         if not received:
             raise
         raise _Signalled(received[0]) from None
+
+
+def _told(error: BaseException) -> str:
+    """Return an error in one line, with the place where it was raised; its traceback there goes to the log alone."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    for note in notes:
+        logger.error("%s: %s", error, note, extra=ONLY_IN_FILE)
+    # The first line of a note is `raised in actor 1: ` and what Ray calls that process.
+    places = [note.partition(": ")[0].partition("\n")[0] for note in notes]
+    told = f" ({', '.join(places)}; see run.log)" if places else ""
+    return f"error: {error}{told}"
 
 
 def _leaves(error: BaseException) -> Sequence[BaseException]:
