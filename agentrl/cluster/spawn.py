@@ -115,7 +115,7 @@ def check_worker_class(cls: object) -> None:
     name = f"worker class `{cls.__module__}.{cls.__qualname__}`"
     if inspect.isabstract(cls):
         raise ConfigError(
-            f"{name} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}. Implement these."
+            f"{name} is abstract: it lacks {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}. Implement these."
         )
     try:
         signature = inspect.signature(cls)
