@@ -3,6 +3,8 @@
 The same code runs on CPU (gloo) and on GPU (NCCL for CUDA tensors, gloo for the others), with one rank or many.
 """
 
+import os
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +30,12 @@ _LOST_PEER_TEXTS = (
     "ncclRemoteError",
 )
 """What gloo and NCCL write when a connection to another rank breaks."""
+
+_COLLECTIVE_FOLDERS = (
+    os.path.join(os.path.dirname(dist.__file__), ""),
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), "weight_sync", ""),
+)
+"""Whose code calls process groups: torch's own, and ours that does without torch's functions around them."""
 
 Store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 """What the ranks of a group meet at."""
@@ -158,15 +166,23 @@ class Parallel:
 def is_lost_peer(error: BaseException | None) -> bool:
     """Return whether a collective failed because another rank, or the way to it, is gone; causes of `error` included.
 
-    Gloo says so by nothing but the text of a `RuntimeError`.
+    Gloo says so by nothing but the text of a `RuntimeError`; one that was raised elsewhere, such as by a loss that asks a
+    service, may have the same text and is no lost rank.
     """
     while error is not None:
         if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
             return True
-        if isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_PEER_TEXTS):
+        of_collective = isinstance(error, dist.DistBackendError) or _raised_in_collective(error)
+        if isinstance(error, RuntimeError) and of_collective and any(text in str(error) for text in _LOST_PEER_TEXTS):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _raised_in_collective(error: BaseException) -> bool:
+    """Return whether a collective was being called; FSDP's hooks in a backward pass are a part of `torch.distributed`."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_filename.startswith(_COLLECTIVE_FOLDERS) for frame, _ in frames)
 
 
 def full_tensors(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

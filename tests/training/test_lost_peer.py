@@ -3,19 +3,21 @@
 import subprocess
 import sys
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from agentrl.training.parallel import Store, is_lost_peer, open_store
+from agentrl.weight_sync import broadcast
 
 OTHER_RANK = """
 import datetime, os, sys, torch
 import torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False)
-dist.ProcessGroupGloo(store, 1, 2, datetime.timedelta(minutes=4)).allreduce([torch.ones(1)]).wait()
+dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=datetime.timedelta(minutes=4))
+dist.all_reduce(torch.ones(1))
 os._exit(1)
 """
 
@@ -24,13 +26,16 @@ os._exit(1)
 def test_gloo_says_so_when_the_process_of_another_rank_ends():
     store = open_store("127.0.0.1")
     other = subprocess.Popen([sys.executable, "-c", OTHER_RANK, str(store.port)])
-    ranks: Any = dist.ProcessGroupGloo(store, 0, 2, timedelta(minutes=4))
-    total = torch.ones(1)
-    ranks.allreduce([total]).wait()
-    assert total.item() == 2.0
-    other.wait(timeout=250)
-    with pytest.raises(RuntimeError) as raised:
-        ranks.allreduce([total]).wait()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=2, timeout=timedelta(minutes=4))
+    try:
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 2.0
+        other.wait(timeout=250)
+        with pytest.raises(RuntimeError) as raised:
+            dist.all_reduce(total)
+    finally:
+        dist.destroy_process_group()
     assert is_lost_peer(raised.value)
 
 
@@ -43,8 +48,22 @@ def test_who_meets_nobody_has_lost_the_others():
     assert is_lost_peer(raised.value)
 
 
+def raised_in(file: str, text: str) -> RuntimeError:
+    """Return an error whose traceback ends in `file`."""
+    with pytest.raises(RuntimeError) as raised:
+        exec(compile(f"raise RuntimeError({text!r})", file, "exec"))
+    return raised.value
+
+
+def test_what_a_loss_raises_is_no_lost_rank_whatever_its_words(tmp_path: Path):
+    text = "scoring service: Connection reset by peer"
+    assert is_lost_peer(raised_in(dist.__file__, text))
+    assert is_lost_peer(raised_in(broadcast.__file__, text))
+    assert not is_lost_peer(raised_in(str(tmp_path / "my_loss.py"), text))
+
+
 def test_a_lost_rank_is_seen_behind_what_was_raised_because_of_it_and_a_bug_is_none():
-    lost = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:41213")
+    lost = raised_in(dist.__file__, "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:41213")
     outer = ValueError("cannot gather")
     outer.__cause__ = lost
     assert is_lost_peer(outer)
