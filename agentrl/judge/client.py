@@ -188,7 +188,8 @@ class JudgeClient:
         except (NotJudgedError, RefusedError) as error:
             raise JudgeUnavailableError(
                 f"judge: it does not answer: {error}. Start it with `python -m code_judge_server`, "
-                "or correct its address (`host_addr` and `host_port`, or `hosts`)"
+                "or correct its address (`host_addr` and `host_port`, or `hosts`). A judge that a run started beside itself is "
+                "out of reach of other machines; `judge.placement=per_node` starts one on each"
             ) from error
 
 

@@ -186,7 +186,9 @@ async def test_nobody_listening_is_unavailable() -> None:
     await client.start()
     with pytest.raises(JudgeUnavailableError, match=r"127\.0\.0\.1:9"):
         await client.run("p", deadline=Deadline.after(1))
-    with pytest.raises(JudgeUnavailableError, match=r"does not answer.*python -m code_judge_server"):
+    with pytest.raises(
+        JudgeUnavailableError, match=r"does not answer.*python -m code_judge_server.*judge.placement=per_node"
+    ):
         await client.check(timeout_s=1)
     await client.aclose()
 
