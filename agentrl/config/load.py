@@ -179,15 +179,18 @@ def _wrong_shapes(schema: type, tree: Mapping[str, Any], *, prefix: str) -> Iter
         decided_later = isinstance(value, str) and (value == MISSING or value.startswith("${"))
         if decided_later or (value is None and NoneType in kinds):
             continue
+        is_mapping = get_origin(hints[item.name]) is dict
         section = next((kind for kind in kinds if is_dataclass(kind)), None)
         list_type = next((kind for kind in (hints[item.name], *kinds) if get_origin(kind) is list), None)
         if list_type is not None and section is not None:
             yield from _wrong_sections(cast(type, section), value, key=key)
-        elif section is not None or get_origin(hints[item.name]) is dict:
+        elif section is not None or is_mapping:
             if not isinstance(value, Mapping):
                 example = "key" if section is None else fields(section)[0].name
                 yield f"`{key}` is {_shown(value)}; it must be a mapping, such as {{{example}: ...}}"
-            elif section is not None:
+            elif is_mapping:
+                yield from _wrong_entries(kinds[-1], value, key=key)
+            else:
                 yield from _wrong_shapes(cast(type, section), value, prefix=f"{key}.")
         elif list_type is not None:
             if not isinstance(value, list):
@@ -197,13 +200,35 @@ def _wrong_shapes(schema: type, tree: Mapping[str, Any], *, prefix: str) -> Iter
                 yield f"`{key}` holds {nested[0]!r}; it must be a list of plain values, such as [a, b]"
 
 
+def _wrong_entries(kind: Any, entries: Mapping[Any, Any], *, key: str) -> Iterator[str]:
+    """Yield what is wrong in a mapping whose keys are the user's own names, and whose values are sections or names."""
+    for name, value in entries.items():
+        if isinstance(value, Mapping) and is_dataclass(kind):
+            yield from _wrong_shapes(cast(type, kind), value, prefix=f"{key}.{name}.")
+        elif isinstance(value, list) and is_dataclass(kind):
+            yield f"`{key}.{name}` is {value!r}; it must be a mapping, such as {{{fields(kind)[0].name}: ...}}"
+        elif isinstance(value, list | Mapping) and kind is str:
+            yield f"`{key}.{name}` is {value!r}; it must be a name"
+
+
 def _wrong_sections(schema: type, value: Any, *, key: str) -> Iterator[str]:
     """Yield what is wrong in a list of sections."""
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         yield f"`{key}` is {_shown(value)}; it must be a list of mappings, such as [{{{fields(schema)[0].name}: ...}}]"
     else:
         for index, entry in enumerate(value):
-            yield from _wrong_shapes(schema, entry, prefix=f"{key}[{index}].")
+            where = f"{key}[{index}]"
+            problems = [*_wrong_shapes(schema, entry, prefix=f"{where}.")]
+            yield from problems or _wrong_values(schema, entry, where=where)
+
+
+def _wrong_values(schema: type, entry: Mapping[str, Any], *, where: str) -> Iterator[str]:
+    """Yield what OmegaConf refuses in a section of a list, whose key it does not know in full."""
+    try:
+        OmegaConf.merge(OmegaConf.structured(schema), entry)
+    except OmegaConfBaseException as error:
+        message = one_line(error)
+        yield f"`{where}.{message[1:]}" if message.startswith("`") else f"`{where}`: {message}"
 
 
 def _shown(value: Any) -> str:

@@ -11,9 +11,13 @@ from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema import ActorSection, JudgeSection, RolloutSection, RunConfig, SimulatedEngineSection
 from agentrl.config.validate_algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
+from agentrl.config.validate_idle import idle_judge_keys, idle_lora_keys, idle_training_keys
 from agentrl.config.validate_sequences import head_problems
 from agentrl.config.validate_stages import stage_problems
 from agentrl.errors import ConfigError
+
+_MAX_SEED = 2**63 - 1
+"""What torch and NumPy take as a signed number of 64 bits."""
 
 
 class Purpose(StrEnum):
@@ -72,6 +76,11 @@ def _out_of_range(config: RunConfig) -> list[str]:
         *(f"`{key}` is {value}, and must be at least 1" for key, value in _counts(config).items() if value < 1),
         *(f"`{key}` is {value}, and must be above 0" for key, value in _amounts(config).items() if value <= 0),
         *(f"`{key}` is {value}, and must not be negative" for key, value in _not_negative(config).items() if value < 0),
+        *(
+            []
+            if config.run.seed <= _MAX_SEED
+            else [f"`run.seed` is {config.run.seed}, and must be at most {_MAX_SEED}"]
+        ),
         *([] if 0 < rollout.top_p <= 1 else [f"`rollout.top_p` is {rollout.top_p}, and must be above 0 and at most 1"]),
         *(
             []
@@ -198,7 +207,9 @@ def _evaluation_problems(config: RunConfig) -> list[str]:
 
 def _training_problems(config: RunConfig) -> list[str]:
     rollout, selection = config.rollout, config.algorithm.selection
-    problems = algorithm_problems(config)
+    problems = [*algorithm_problems(config), *idle_training_keys(config)]
+    if not config.data.train_files and not (config.stages and all(stage.train_files for stage in config.stages)):
+        problems.append("`data.train_files` is empty, and there is nothing to train on; name a file of prompts")
     if rollout.engine == "openai":
         problems.append(
             "`rollout.engine` is `openai`: servers that others run take no new weights, so nothing can be trained on them; "
@@ -227,6 +238,11 @@ def _training_problems(config: RunConfig) -> list[str]:
         problems.append(
             f"`algorithm.selection.min_group_size` is {selection.min_group_size}: every group of "
             f"`rollout.samples_per_prompt` = {rollout.samples_per_prompt} would be dropped"
+        )
+    if rollout.samples_per_prompt == 1 and selection.min_group_size <= 1 and selection.drop_equal_reward:
+        problems.append(
+            "`rollout.samples_per_prompt` is 1, and `algorithm.selection.drop_equal_reward` drops groups whose rewards are all "
+            "equal, as those of a single trajectory are; take more samples, or set `drop_equal_reward: false`"
         )
     trained = {"actor": config.actor.mini_batches_per_step, "critic": config.critic.mini_batches_per_step}
     problems += [
@@ -310,11 +326,7 @@ def _lora_contradictions(actor: ActorSection) -> list[str]:
         if importlib.util.find_spec("peft") is not None:
             return []
         return ["`actor.lora.rank` is set, but PEFT is not installed: `pip install '.[train]'`; or leave it out"]
-    if lora.target_modules:
-        return [
-            f"`actor.lora.target_modules` is {list(lora.target_modules)}, but `actor.lora.rank` is 0; set a rank, such as 32"
-        ]
-    return []
+    return idle_lora_keys(lora)
 
 
 def _liger_contradictions(actor: ActorSection) -> list[str]:
@@ -336,4 +348,4 @@ def _judge_contradictions(judge: JudgeSection) -> list[str]:
             f"`judge.placement` is `per_node`, which starts judges, but {', '.join(urls)} is named already; "
             "keep the addresses, or the placement"
         )
-    return problems
+    return problems + idle_judge_keys(judge)
