@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from agentrl.config.layout import layout
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import language_settings, trained_or_asked
 from agentrl.training.memory_estimate import GIB, Memory, ModelSize, memory_of_process, offloaded_memory_of_process
+
+_SIZES = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
+"""What a `config.json` must say for an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +55,14 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
     machine = machine or this_machine()
     sizes: dict[str, ModelSize] = {}
     for key, path in trained_or_asked(config).items():
-        size = read_size(path)
+        try:
+            size = read_size(path)
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{key}: {path}: its weights cannot be read: {error}; fetch them again") from error
         if size is None:
-            return [f"memory: no estimate: `{key}` ({path}) is no folder with safetensors on this machine"]
+            return [
+                f"memory: no estimate: `{key}` ({path}) is no folder here with safetensors and sizes of a known name"
+            ]
         sizes[key] = size
     estimates = estimate_devices(config, sizes, machine)
     for one in estimates:
@@ -119,9 +127,14 @@ def _without_pools(
 
 
 def read_size(path: str) -> ModelSize | None:
-    """Return the size of the model in a folder, from the heads of its files; None if it has no safetensors."""
+    """Return the size of the model in a folder, from the heads of its files.
+
+    None if it has no safetensors, or if its `config.json` has other names for its sizes, as GPT-2's has.
+    """
     settings, files = language_settings(path), sorted(Path(path).glob("*.safetensors"))
     if settings is None or not files:
+        return None
+    if any(not isinstance(settings.get(name), int) for name in _SIZES):
         return None
     heads = settings["num_attention_heads"]
     head_width = settings.get("head_dim") or settings["hidden_size"] // heads

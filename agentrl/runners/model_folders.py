@@ -26,6 +26,7 @@ def check_models(config: RunConfig) -> None:
                 )
     for key, path in trained_or_asked(config).items():
         _check_attention(config, path, key=key)
+        _check_context(config, path, key=key)
 
 
 def trained_or_asked(config: RunConfig) -> dict[str, str]:
@@ -49,8 +50,33 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
         missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
         if missing:
             raise ConfigError(f"{key}: {path} has no {' and no '.join(missing)}. Name a Hugging Face model folder.")
+        for name in ("config.json", "tokenizer.json"):
+            _check_object(folder / name, key=key)
     elif folder.is_absolute() or path.startswith(".") or path.count("/") > 1:
         raise ConfigError(f"{key}: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
+
+
+def check_weights(config: RunConfig) -> None:
+    """Refuse model folders without any weights.
+
+    Raises:
+        ConfigError: which key, and which files are wanted.
+    """
+    for key, path in trained_or_asked(config).items():
+        folder = Path(path)
+        if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
+            raise ConfigError(
+                f"{key}: {path} has no weights, neither `*.safetensors` nor `*.bin`; fetch them, or name another folder"
+            )
+
+
+def _check_object(file: Path, *, key: str) -> None:
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key}: {file} cannot be read as JSON: {error}; fetch it again") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{key}: {file} holds a {type(found).__name__}, and must hold an object; fetch it again")
 
 
 def language_settings(path: str) -> dict[str, Any] | None:
@@ -68,8 +94,7 @@ def _check_attention(config: RunConfig, path: str, *, key: str) -> None:
     if settings is None:
         return
     missing, window = unsupported_attention(settings), attention_window(settings)
-    lengths = [rollout.max_response_tokens, *(stage.max_response_tokens or 0 for stage in config.stages)]
-    longest = rollout.max_prompt_tokens + max(lengths)
+    longest = _longest(config)
     if missing is not None:
         raise ConfigError(
             f"{key}: {path} needs {missing}, which packed training does not compute; use a model with plain attention, such as "
@@ -88,7 +113,28 @@ def _check_attention(config: RunConfig, path: str, *, key: str) -> None:
         )
 
 
+def _check_context(config: RunConfig, path: str, *, key: str) -> None:
+    """Refuse trajectories that do not fit the positions of a model, where its configuration says how many it has."""
+    settings, longest = language_settings(path) or {}, _longest(config)
+    positions = settings.get("max_position_embeddings")
+    scaling = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    factor = scaling.get("factor") or 1
+    if positions is not None and longest > positions * max(1, factor):
+        raise ConfigError(
+            f"{key}: {path} has {positions * max(1, factor):g} positions (`max_position_embeddings` in its `config.json`), and "
+            f"a trajectory may have {longest} tokens (`rollout.max_prompt_tokens` + the longest `max_response_tokens` of the "
+            "run and its `stages`); lower these, or use a model with a longer context"
+        )
+
+
+def _longest(config: RunConfig) -> int:
+    """Return the tokens that a trajectory may have, its prompt too, in any stage."""
+    own = config.rollout.max_response_tokens
+    lengths = [own if stage.max_response_tokens is None else stage.max_response_tokens for stage in config.stages]
+    return config.rollout.max_prompt_tokens + max(lengths or [own])
+
+
 def _vocabulary(path: str) -> object:
     """Return ids by token, of a folder; None of a model on a hub, which is not fetched for this."""
     file = Path(path, "tokenizer.json")
-    return json.loads(file.read_text())["model"].get("vocab") if file.is_file() else None
+    return json.loads(file.read_text()).get("model", {}).get("vocab") if file.is_file() else None

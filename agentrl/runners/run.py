@@ -1,12 +1,13 @@
 """A run before and while it runs: everything that is checked first, then everything that is alive."""
 
 import contextlib
+import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -25,6 +26,7 @@ from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import DataSection, RewardSection, RunConfig
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
+from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
@@ -33,7 +35,7 @@ from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
-from agentrl.runners.model_folders import check_model_path, check_models
+from agentrl.runners.model_folders import check_model_path, check_models, check_weights
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
@@ -117,6 +119,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config) for stage in stages]
     check_models(loaded.config)
+    check_weights(loaded.config)
     for stage in stages:
         check_memory(stage.config)
     plan = prepare_evaluation(loaded)
@@ -201,13 +204,31 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
     check_extra_roles(loaded.config.cluster, tools)
     import_by_path(reward.class_name, key="reward.class_name")
     algorithm = loaded.config.algorithm
-    for key, name, ours in (
-        ("algorithm.advantage", algorithm.advantage, (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES)),
-        ("algorithm.policy_loss", algorithm.policy_loss, POLICY_LOSS_NAMES),
-    ):
-        if name not in ours:
-            import_by_path(name, key=key)
+    if algorithm.advantage not in (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES):
+        key, found = "algorithm.advantage", import_by_path(algorithm.advantage, key="algorithm.advantage")
+        if hasattr(found, "estimate"):  # a `TokenAdvantage`
+            _check_call(found.estimate, 2, ("discount", "gae_lambda"), key=key, name=algorithm.advantage)
+        else:
+            _check_call(found, 1, ("normalise_by_std",), key=key, name=algorithm.advantage)
+    if algorithm.policy_loss not in POLICY_LOSS_NAMES:
+        found = import_by_path(algorithm.policy_loss, key="algorithm.policy_loss")
+        _check_call(found, 5, (), key="algorithm.policy_loss", name=algorithm.policy_loss)
     return tools, reward
+
+
+def _check_call(function: Any, num_values: int, keywords: tuple[str, ...], *, key: str, name: str) -> None:
+    """Refuse what could not be called in an update, with so many values and these keywords."""
+    wanted = f"{num_values} values" + "".join(f", `{keyword}=`" for keyword in keywords)
+    if not callable(function):
+        raise ConfigError(f"`{key}` is `{name}`, which is no function; it is called with {wanted}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # some built-in ones have none
+    try:
+        signature.bind(*[None] * num_values, **dict.fromkeys(keywords))
+    except TypeError as error:
+        raise ConfigError(f"`{key}` is `{name}`, which cannot be called with {wanted}: {error}") from error
 
 
 def training_prompts(config: RunConfig, *, leave_out: Set[str] = frozenset()) -> PromptDataset:

@@ -1,0 +1,84 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.errors import ConfigError
+from agentrl.runners.memory_check import check_memory, read_size
+from agentrl.runners.model_folders import check_models, check_weights
+from agentrl.runners.run import check_plugins
+
+DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
+
+
+def broken(folder: Path, name: str, text: str) -> str:
+    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+        shutil.copy2(POLICY / file, folder)
+    (folder / name).write_text(text)
+    return f"model.path={folder}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("config.json", "{oops", r"model\.path: .*config\.json cannot be read as JSON"),
+        ("config.json", "[]", r"model\.path: .*config\.json holds a list"),
+        ("tokenizer.json", "{oops", r"model\.path: .*tokenizer\.json cannot be read as JSON"),
+    ],
+)
+def test_a_broken_file_of_a_model_is_refused_with_its_name(name: str, text: str, message: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=message):
+        check_models(load_run_config(DEMO, [broken(tmp_path, name, text)]).config)
+
+
+def test_cut_weights_and_absent_ones_are_refused(tmp_path: Path):
+    config = load_run_config(DEMO, [broken(tmp_path, "model.safetensors", "cut")]).config
+    with pytest.raises(ConfigError, match=r"model\.path: .* its weights cannot be read"):
+        check_memory(config)
+    check_weights(config)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"model\.path: .* has no weights"):
+        check_weights(config)
+
+
+@pytest.mark.parametrize("name", ["num_attention_heads", "vocab_size"])
+def test_a_model_that_names_its_sizes_otherwise_has_no_estimate(name: str, tmp_path: Path):
+    settings = json.loads((POLICY / "config.json").read_text())
+    assert read_size(str(POLICY)) is not None
+    del settings[name]
+    broken(tmp_path, "config.json", json.dumps(settings))
+    assert read_size(str(tmp_path)) is None
+
+
+def test_trajectories_longer_than_the_context_are_refused_unless_it_is_scaled(tmp_path: Path):
+    settings = json.loads((POLICY / "config.json").read_text()) | {"max_position_embeddings": 256}
+    words = [broken(tmp_path, "config.json", json.dumps(settings))]
+    with pytest.raises(ConfigError, match=r"model\.path: .* has 256 positions .* may have 512 tokens"):
+        check_models(load_run_config(DEMO, words).config)
+    scaled = settings | {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}
+    (tmp_path / "config.json").write_text(json.dumps(scaled))
+    check_models(load_run_config(DEMO, words).config)
+    longer = "stages=[{num_steps: 60, max_response_tokens: 257}]"
+    with pytest.raises(ConfigError, match=r"has 512 positions .* may have 513 tokens"):
+        check_models(load_run_config(DEMO, [*words, longer]).config)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "message"),
+    [
+        ("policy_loss", "os.sep", r"`algorithm\.policy_loss` is `os\.sep`, which is no function"),
+        ("policy_loss", "os.fspath", r"`algorithm\.policy_loss` is `os\.fspath`, which cannot be called with 5 values"),
+        ("advantage", "os.getcwd", r"`algorithm\.advantage` is `os\.getcwd`, which cannot be called with 1 values"),
+    ],
+)
+def test_what_an_update_could_not_call_is_refused(key: str, name: str, message: str):
+    loaded = load_run_config(DEMO, [f"algorithm.{key}={name}"])
+    with pytest.raises(ConfigError, match=message):
+        check_plugins(loaded)
+
+
+def test_functions_of_the_right_signature_are_taken():
+    own = ["algorithm.policy_loss=agentrl.algorithms.policy_loss.ppo_loss"]
+    check_plugins(load_run_config(DEMO, [*own, "algorithm.advantage=agentrl.algorithms.advantage.grpo"]))
