@@ -6,7 +6,7 @@ and an error says what is missing and who holds it.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import ray
@@ -14,7 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 
 from agentrl.cluster.spawn import ResourcePool
 from agentrl.config.cluster_schema import PoolSection
-from agentrl.config.layout import pool_size
+from agentrl.config.layout import gpu_shares, pool_size
 from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -33,12 +33,12 @@ class ReservedPool:
     group: PlacementGroup
     bundle_of: tuple[int, ...]
     """Number of the bundle of each process."""
-    each: ResourcePool
-    """What a process of any of its roles declares; its text says what the pool is."""
+    each: Mapping[str, ResourcePool]
+    """What a process of each of its roles declares; its text says what the pool is."""
 
-    def places(self) -> list[ResourcePool]:
-        """Return the place of each process of a role."""
-        return [replace(self.each, num_processes=1, bundle=(self.group, index)) for index in self.bundle_of]
+    def places(self, role: str) -> list[ResourcePool]:
+        """Return the place of each process of a role, of those for which the pool was reserved."""
+        return [replace(self.each[role], num_processes=1, bundle=(self.group, index)) for index in self.bundle_of]
 
     def give_back(self) -> None:
         """End what still runs there, and free the places."""
@@ -46,9 +46,12 @@ class ReservedPool:
 
 
 async def reserve(
-    name: str, section: PoolSection, *, num_roles: int, timeout_s: float = _RESERVE_TIMEOUT_S
+    name: str, section: PoolSection, *, roles: Sequence[str], timeout_s: float = _RESERVE_TIMEOUT_S
 ) -> ReservedPool:
-    """Set aside the places of a pool, for as many roles as share it.
+    """Set aside the places of a pool, for the roles that share it.
+
+    Rank i of every role is on the same GPU where all processes of a role are started before those of the next, in the order
+    of `roles`.
 
     Raises:
         ConfigError: the cluster does not have them, or they are not free within `timeout_s`; says what is missing and who
@@ -72,12 +75,15 @@ async def reserve(
         ) from error
     logger.info("pool %s: %d processes, %s", name, pool_size(section), _shown(bundles))
     bundle_of = tuple(index for index, num_processes in enumerate(per_bundle) for _ in range(num_processes))
-    each = ResourcePool(
-        num_processes=1,
-        num_cpus=section.num_cpus / num_roles,
-        num_gpus=section.num_gpus / num_roles,
-        pool=f"`cluster.pools.{name}`, {_shown(bundles)}{_apart(spread)}",
-    )
+    each = {
+        role: ResourcePool(
+            num_processes=1,
+            num_cpus=section.num_cpus / len(roles),
+            num_gpus=num_gpus,
+            pool=f"`cluster.pools.{name}`, {_shown(bundles)}{_apart(spread)}",
+        )
+        for role, num_gpus in zip(roles, gpu_shares(section.num_gpus, len(roles)), strict=True)
+    }
     return ReservedPool(group=group, bundle_of=bundle_of, each=each)
 
 

@@ -16,7 +16,7 @@ from agentrl.cluster.resource_pool import ReservedPool, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
-from agentrl.config.layout import Placement, layout
+from agentrl.config.layout import Placement, layout, pool_users
 from agentrl.config.schema import RunConfig
 
 SPARE_CALLS = 64
@@ -44,18 +44,16 @@ class Places:
         Raises:
             ConfigError: see `reserve`.
         """
-        cluster = config.cluster
-        users = [*cluster.roles.values(), *(section.pool for section in cluster.extra_roles.values())]
         outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
         places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
-        for name, section in cluster.pools.items():
-            places.pools[name] = await reserve(name, section, num_roles=users.count(name))
+        for name, section in config.cluster.pools.items():
+            places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
         return places
 
     def of(self, placement: Placement) -> list[ResourcePool]:
         """Return the place of each process of a role."""
         if placement.pool is not None:
-            return self.pools[placement.pool].places()
+            return self.pools[placement.pool].places(f"cluster.roles.{placement.role}")
         num_gpus = self.outside.num_gpus * (self.gpus_per_engine if placement.role == "rollout" else 1)
         return [
             ResourcePool(num_processes=1, num_cpus=self.outside.num_cpus, num_gpus=num_gpus)
@@ -115,7 +113,7 @@ def spawn_extra_roles(config: RunConfig, places: Places) -> dict[str, list[Worke
         calls = config.rollout.max_concurrent_trajectories * config.rollout.num_engines
         workers[role] = [
             spawn(cls, place, section.config, role, max_concurrency=calls, first_rank=rank, restart=True)[0]
-            for rank, place in enumerate(places.pools[section.pool].places())
+            for rank, place in enumerate(places.pools[section.pool].places(f"cluster.extra_roles.{role}"))
         ]
     return workers
 

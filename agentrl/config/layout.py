@@ -13,6 +13,10 @@ _REASONS_FOR_NONE = {
     "critic": "`algorithm.advantage` uses no values",
     "reward": "`reward.model.path` is absent",
 }
+_RAY_STEP = 0.0001
+"""Ray refuses finer parts of a processor or a GPU."""
+_ROUNDING = 1e-6
+"""A third that is written with all its digits is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,34 @@ def needed_components(config: RunConfig) -> list[str]:
 def pool_size(section: PoolSection) -> int:
     """Return how many processes a pool has."""
     return sum(section.processes_per_node) or section.num_processes
+
+
+def pool_users(config: RunConfig, pool: str) -> list[str]:
+    """Return the keys of the roles that share a pool, in the order in which their processes are started: engines last."""
+    placed = [f"cluster.roles.{role}" for role in config.cluster.roles if "rollout" not in role.split("_")]
+    with_engines = [f"cluster.roles.{role}" for role in config.cluster.roles if "rollout" in role.split("_")]
+    extra = [f"cluster.extra_roles.{role}" for role in config.cluster.extra_roles]
+    pool_of = {f"cluster.roles.{role}": name for role, name in config.cluster.roles.items()}
+    pool_of |= {f"cluster.extra_roles.{role}": section.pool for role, section in config.cluster.extra_roles.items()}
+    return [key for key in (*placed, *extra, *with_engines) if pool_of[key] == pool]
+
+
+def gpu_shares(num_gpus: float, num_roles: int) -> list[float]:
+    """Return how many GPUs a process of each of the roles that share a pool takes, in the order in which they are started.
+
+    Args:
+        num_gpus: of each place of the pool.
+        num_roles: that share it.
+    """
+    if num_gpus != 1:
+        return [num_gpus / num_roles] * num_roles
+    # Ray fills a GPU before it takes the next, so that equal shares would put several ranks of a role on one, which NCCL
+    # refuses. Of what the roles before have left of each GPU, every share is more than half: no second one of the role fits.
+    thousandths, left = [], 1000
+    for _ in range(num_roles - 1):
+        thousandths.append(left // 2 + 1)
+        left -= thousandths[-1]
+    return [share / 1000 for share in (*thousandths, left)]
 
 
 def layout(config: RunConfig) -> list[Placement]:
@@ -102,9 +134,35 @@ def _pool_problems(config: RunConfig) -> list[str]:
         if pool not in cluster.pools
     ]
     idle = [name for name in cluster.pools if name not in users.values()]
+    problems += [] if problems else [problem for name in cluster.pools for problem in _amount_problems(name, config)]
     return problems + [
         f"`cluster.pools.{name}` is used by no role; name it in `cluster.roles`, or leave it out" for name in idle
     ]
+
+
+def _amount_problems(name: str, config: RunConfig) -> list[str]:
+    """Return which parts of processors and GPUs Ray would not give to the roles of a pool."""
+    section, key, users = config.cluster.pools[name], f"cluster.pools.{name}", pool_users(config, name)
+    num_roles, num_gpus, most = max(1, len(users)), section.num_gpus, max(section.processes_per_node, default=1)
+    of_each = f", which {num_roles} roles share ({', '.join(f'`{user}`' for user in users)})" if num_roles > 1 else ""
+    problems = [
+        f"`{key}.{kind}` is {amount:g}{of_each}, and Ray counts in steps of {_RAY_STEP:g}; set it to 0, or to "
+        f"{_RAY_STEP * num_roles:g} at least"
+        for kind, amount in (("num_cpus", section.num_cpus), ("num_gpus", num_gpus))
+        if 0 < amount < _RAY_STEP * num_roles
+    ]
+    if num_gpus > 1 and num_gpus % num_roles:
+        whole = int(num_gpus // num_roles) * num_roles or 1
+        problems.append(
+            f"`{key}.num_gpus` is {num_gpus:g}{of_each}, and a process takes a whole number of GPUs, or a part of one; set it "
+            f"to {whole} or {(int(num_gpus // num_roles) + 1) * num_roles}, or give the roles pools of their own"
+        )
+    if 0 < num_gpus < 1 and num_gpus * most > 1 and abs(round(1 / num_gpus) * num_gpus - 1) > _ROUNDING:
+        problems.append(
+            f"`{key}.num_gpus` is {num_gpus:g}, and {most} such parts on a node (`processes_per_node`) do not fill whole GPUs; "
+            "set it to 0.5, 0.25 or another part that does, or to 1"
+        )
+    return problems
 
 
 def _role_problems(config: RunConfig) -> list[str]:
@@ -161,13 +219,19 @@ def _gpu_problems(config: RunConfig) -> list[str]:
     rollout, pool = config.rollout, config.cluster.roles.get("rollout")
     if pool is None or rollout.engine != "vllm":
         return []
-    wanted, there = rollout.tensor_parallel_size * rollout.data_parallel_size, config.cluster.pools[pool].num_gpus
-    if there == 0 or there >= wanted:
+    section, users = config.cluster.pools[pool], pool_users(config, pool)
+    wanted = rollout.tensor_parallel_size * rollout.data_parallel_size
+    there = gpu_shares(section.num_gpus, len(users))[users.index("cluster.roles.rollout")]
+    if there == 0 or wanted == 1 or there >= wanted:  # one GPU may be shared
         return []
+    sharing = (
+        f" and {len(users)} roles share that ({', '.join(f'`{user}`' for user in users)})" if len(users) > 1 else ""
+    )
     return [
         f"`rollout.tensor_parallel_size` ({rollout.tensor_parallel_size}) times `rollout.data_parallel_size` "
         f"({rollout.data_parallel_size}) need {wanted} GPUs for each engine, and `cluster.pools.{pool}.num_gpus` gives each "
-        f"process {there:g}; set that to {wanted}, with fewer processes"
+        f"process {section.num_gpus:g}{sharing}; set it to {wanted * len(users)}, with fewer processes"
+        f"{', or give `rollout` a pool of its own' if sharing else ''}"
     ]
 
 

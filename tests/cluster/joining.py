@@ -19,11 +19,11 @@ from tests.cluster.workers import PlainWorker
 
 async def look() -> dict[str, Any]:
     """Reserve a pool over both nodes, and ask for one that would need a third."""
-    pool = await reserve("both", PoolSection(processes_per_node=[1, 1]), num_roles=1)
-    workers = [spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in pool.places()]
+    pool = await reserve("both", PoolSection(processes_per_node=[1, 1]), roles=["echo"])
+    workers = [spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in pool.places("echo")]
     nodes = [await worker.node() for worker in workers]
     try:
-        await reserve("three", PoolSection(processes_per_node=[1, 1, 1]), num_roles=1)
+        await reserve("three", PoolSection(processes_per_node=[1, 1, 1]), roles=["echo"])
     except ConfigError as error:
         return {"nodes": nodes, "refusal": str(error)}
     return {"nodes": nodes}

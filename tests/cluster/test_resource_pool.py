@@ -34,10 +34,12 @@ def test_a_large_bundle_is_not_kept_out_by_small_ones():
 
 @pytest.mark.ray
 async def test_a_pool_is_reserved_for_its_roles_and_given_back(local_ray: Path):
-    pool = await reserve("a", PoolSection(num_processes=2, num_cpus=0.5), num_roles=2)
-    places = pool.places()
+    pool = await reserve("a", PoolSection(num_processes=2, num_cpus=0.5), roles=["one", "other"])
+    places = pool.places("one")
     assert [(place.num_cpus, place.bundle) for place in places] == [(0.25, (pool.group, 0)), (0.25, (pool.group, 1))]
-    workers = [spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in [*places, *places]]
+    workers = [
+        spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in [*places, *pool.places("other")]
+    ]
     assert len({pid for _, _, pid in [await worker.describe() for worker in workers]}) == 4
     pool.give_back()
 
@@ -46,14 +48,14 @@ async def test_a_pool_is_reserved_for_its_roles_and_given_back(local_ray: Path):
 async def test_what_a_cluster_does_not_have_is_refused_at_once(local_ray: Path):
     num_cpus = int(ray.cluster_resources()["CPU"])
     with pytest.raises(ConfigError, match=rf"`cluster.pools.a` needs .*The nodes have: 1 x \(CPU {num_cpus}\)"):
-        await reserve("a", PoolSection(num_processes=num_cpus + 1), num_roles=1)
+        await reserve("a", PoolSection(num_processes=num_cpus + 1), roles=["echo"])
 
 
 @pytest.mark.ray
 async def test_what_others_hold_is_said_with_their_names(local_ray: Path):
     num_cpus = int(ray.cluster_resources()["CPU"])
     # Workers of earlier tests give their processors back when their handles are gone, so most of them are free.
-    held = await reserve("policy", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), num_roles=1)
+    held = await reserve("policy", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), roles=["echo"])
     with pytest.raises(ConfigError, match=r"not free within 1 s. Held by: .*agentrl pool policy \("):
-        await reserve("aside", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), num_roles=1, timeout_s=1.0)
+        await reserve("aside", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), roles=["echo"], timeout_s=1.0)
     held.give_back()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agentrl.config.algorithm_schema import AlgorithmSection, LoraSection, RewardModelSection
-from agentrl.config.cluster_schema import ClusterSection, PoolSection
-from agentrl.config.layout import layout, layout_problems
+from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, PoolSection
+from agentrl.config.layout import gpu_shares, layout, layout_problems, pool_users
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
@@ -187,6 +187,57 @@ def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(
     )
     with pytest.raises(ConfigError, match=words):
         load(tmp_path, cluster, "rollout.engine=vllm", "rollout.tensor_parallel_size=4")
+
+
+def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(tmp_path: Path):
+    engine = ["rollout.engine=vllm", "rollout.tensor_parallel_size=2"]
+    cluster = "pools: {a: {num_processes: 1, num_gpus: %d}}, roles: {actor: a, rollout: a}"
+    load(tmp_path, cluster % 4, *engine)
+    words = r"need 2 GPUs .* gives each process 2 and 2 roles share that .*; set it to 4, .* or give `rollout` a pool"
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path, cluster % 2, *engine)
+    load(tmp_path, cluster % 1, "rollout.engine=vllm")
+
+
+@pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        ("num_processes: 1, num_gpus: 3", r"`cluster.pools.a.num_gpus` is 3, which 2 roles share .*; set it to 2 or 4"),
+        ("num_processes: 1, num_gpus: 1.5", r"`cluster.pools.a.num_gpus` is 1.5, .* set it to 1 or 2"),
+        ("num_processes: 1, num_cpus: 0.0001", r"`cluster.pools.a.num_cpus` is 0.0001, .* to 0, or to 0.0002 at least"),
+        ("num_processes: 1, num_gpus: 0.00001", r"`cluster.pools.a.num_gpus` is 1e-05, .* to 0, or to 0.0002 at least"),
+        ("processes_per_node: [2], num_gpus: 0.7", "2 such parts on a node .* do not fill whole GPUs; set it to 0.5"),
+    ],
+)
+def test_parts_of_processors_and_gpus_that_ray_does_not_give_are_refused(tmp_path: Path, pool: str, words: str):
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path, f"pools: {{a: {{{pool}}}}}, roles: {{actor: a, rollout: a}}")
+
+
+@pytest.mark.parametrize(
+    "pool",
+    ["num_processes: 2, num_gpus: 4", "processes_per_node: [3], num_gpus: 0.5", "num_processes: 1, num_gpus: 0.7"],
+)
+def test_parts_of_processors_and_gpus_that_ray_gives_are_not_refused(tmp_path: Path, pool: str):
+    load(tmp_path, f"pools: {{a: {{{pool}}}}}, roles: {{actor: a, rollout: a}}")
+
+
+@pytest.mark.parametrize("num_roles", [1, 2, 3, 5])
+def test_a_share_of_a_gpu_is_more_than_half_of_what_the_roles_before_have_left(num_roles: int):
+    shares = gpu_shares(1, num_roles)
+    left = [1 - sum(shares[:number]) for number in range(num_roles)]
+    assert sum(shares) == pytest.approx(1)
+    assert all(2 * share > there for share, there in zip(shares, left, strict=True))
+
+
+def test_the_roles_of_a_pool_are_in_the_order_in_which_they_start_with_the_engines_last():
+    cluster = ClusterSection(
+        pools={"a": PoolSection(num_processes=1), "b": PoolSection(num_processes=1)},
+        roles={"rollout": "a", "actor": "a", "ref": "b"},
+        extra_roles={"painter": ExtraRoleSection(class_path="m.C", pool="a")},
+    )
+    users = pool_users(RunConfig(cluster=cluster), "a")
+    assert users == ["cluster.roles.actor", "cluster.extra_roles.painter", "cluster.roles.rollout"]
 
 
 def test_ranks_that_cannot_be_divided_into_sequence_groups_are_refused(tmp_path: Path):
