@@ -20,6 +20,7 @@ from agentrl.cluster.role_groups import (
     SPARE_CALLS,
     Places,
     num_cores,
+    processes_of,
     spawn_engine,
     spawn_extra_roles,
     spawn_models,
@@ -110,12 +111,14 @@ async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> Asy
 async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[Cluster]:
     """Run Ray, the engines and the extra roles, without models, for an evaluation; see `launch`."""
     needed = _without_models(config)
-    with _ray(config, _num_cpus_without_models(needed), temp_dir=temp_dir, user_folder=user_folder):
+    with _ray(config, num_cpus(needed, with_models=False), temp_dir=temp_dir, user_folder=user_folder):
         # An engine that asks servers computes nothing itself, and one in a pool has what that gives it.
         alone = config.rollout.engine == "openai" or bool(needed.cluster.roles)
         num_gpus = 0.0 if alone else _gpus_per_process(needed, num_ranks=0)
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s)
-        places = await Places.reserved(needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config))
+        places = await Places.reserved(
+            needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), with_models=False
+        )
         with places.given_back():
             extra_roles = spawn_extra_roles(config, places)
             of_engine = _places_of_engines(needed, places)
@@ -198,20 +201,10 @@ def _places_of_engines(config: RunConfig, places: Places) -> Sequence[ResourcePo
     return places.of(placement)
 
 
-def _num_cpus_without_models(config: RunConfig) -> float:
-    outside = 0 if config.cluster.roles else config.rollout.num_engines
-    return _num_cpus_of_pools(config) + outside + config.rollout.num_workers
-
-
-def _num_cpus_of_pools(config: RunConfig) -> float:
-    return sum(pool_size(section) * section.num_cpus for section in config.cluster.pools.values())
-
-
-def num_cpus(config: RunConfig) -> float:
+def num_cpus(config: RunConfig, *, with_models: bool = True) -> float:
     """Return how many logical processors a run takes from a Ray that it starts."""
-    placed = _num_cpus_of_pools(config)
-    outside = sum(placement.num_processes for placement in layout(config) if placement.pool is None)
-    return placed + outside + config.rollout.num_workers
+    needs = processes_of(config, num_gpus=0.0, gpus_per_engine=1, with_models=with_models)
+    return sum(bundle.get("CPU", 0.0) for bundles in needs.values() for bundle in bundles)
 
 
 def gpus_per_engine(config: RunConfig) -> int:

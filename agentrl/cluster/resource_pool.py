@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _RESERVE_TIMEOUT_S = 120.0
 """What is free is reserved within a second; what is just being given back takes longer."""
+_ROUNDING = 1e-4
+"""What sums of parts of a GPU may be off by: Ray's own steps."""
 
 Bundle = dict[str, float]
 """What Ray sets aside on one node. Example: `{"CPU": 8.0, "GPU": 8.0}`."""
@@ -57,8 +59,7 @@ async def reserve(
         ConfigError: the cluster does not have them, or they are not free within `timeout_s`; says what is missing and who
             holds it.
     """
-    per_bundle = tuple(section.processes_per_node) or (1,) * section.num_processes
-    bundles = [_bundle(section, num_processes) for num_processes in per_bundle]
+    per_bundle, bundles = _per_bundle(section), bundles_of(section)
     spread = bool(section.processes_per_node)
     problem = missing(name, bundles, total=_nodes(), spread=spread)
     if problem is not None:
@@ -87,6 +88,38 @@ async def reserve(
     return ReservedPool(group=group, bundle_of=bundle_of, each=each)
 
 
+def require_room(needs: Mapping[str, Sequence[Bundle]]) -> None:
+    """Refuse a run that the nodes which are there could never hold, whoever uses them now.
+
+    Args:
+        needs: see `too_large`.
+
+    Raises:
+        ConfigError: what is missing, and the keys that decide it.
+    """
+    problem = too_large(needs, total=_nodes())
+    if problem is not None:
+        raise ConfigError(problem)
+
+
+def too_large(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]) -> str | None:
+    """Return what a cluster lacks for all processes of a run together; None if it has as much.
+
+    Args:
+        needs: what the processes declare, by the key of the config that decides how many there are.
+        total: what each node has in all.
+    """
+    wanted, there = _sum([bundle for bundles in needs.values() for bundle in bundles]), _sum(total)
+    if all(amount <= there.get(kind, 0.0) + _ROUNDING for kind, amount in wanted.items()):
+        return None
+    parts = "; ".join(f"`{key}`: {_shown(bundles)}" for key, bundles in needs.items() if bundles)
+    nodes = "; ".join(_shown([node]) for node in total) or "none"
+    return (
+        f"the run takes {_shown([wanted])} together, and the cluster has {_shown([there])}. It takes {parts}. The nodes have: "
+        f"{nodes}. Make the numbers and pools smaller, or let more nodes join before the start"
+    )
+
+
 def missing(name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], spread: bool) -> str | None:
     """Return what a cluster lacks for a pool, whoever uses it now; None if it has all.
 
@@ -112,6 +145,21 @@ def missing(name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], sp
         else:
             home.update({kind: home[kind] - amount for kind, amount in bundle.items()})
     return None
+
+
+def bundles_of(section: PoolSection) -> list[Bundle]:
+    """Return what is set aside for a pool."""
+    return [_bundle(section, num_processes) for num_processes in _per_bundle(section)]
+
+
+def _per_bundle(section: PoolSection) -> tuple[int, ...]:
+    """Return the number of processes of each bundle."""
+    return tuple(section.processes_per_node) or (1,) * section.num_processes
+
+
+def _sum(bundles: Sequence[Bundle]) -> Bundle:
+    kinds = dict.fromkeys(kind for bundle in bundles for kind in bundle)
+    return {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in kinds}
 
 
 def _bundle(section: PoolSection, num_processes: int) -> Bundle:

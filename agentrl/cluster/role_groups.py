@@ -12,7 +12,7 @@ from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import ReservedPool, reserve
+from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, require_room, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
@@ -38,14 +38,17 @@ class Places:
     pools: dict[str, ReservedPool] = field(default_factory=dict)
 
     @classmethod
-    async def reserved(cls, config: RunConfig, nodes: Nodes, *, num_gpus: float, gpus_per_engine: int) -> "Places":
-        """Set aside every pool of a config.
+    async def reserved(
+        cls, config: RunConfig, nodes: Nodes, *, num_gpus: float, gpus_per_engine: int, with_models: bool = True
+    ) -> "Places":
+        """Set aside every pool of a config, for a run with or without models.
 
         Raises:
-            ConfigError: see `reserve`.
+            ConfigError: the cluster cannot hold the run, in pools and outside of them; see also `reserve`.
         """
         outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
         places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
+        require_room(processes_of(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine, with_models=with_models))
         for name, section in config.cluster.pools.items():
             places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
         return places
@@ -67,6 +70,26 @@ class Places:
         finally:
             for pool in self.pools.values():
                 pool.give_back()
+
+
+def processes_of(
+    config: RunConfig, *, num_gpus: float, gpus_per_engine: int, with_models: bool = True
+) -> dict[str, list[Bundle]]:
+    """Return what all processes of a run declare to Ray, by the key that decides how many there are; see `Places`."""
+    needs = {f"cluster.pools.{name}": bundles_of(section) for name, section in config.cluster.pools.items()}
+    for placement in layout(config):
+        with_engine = placement.role == "rollout"
+        if placement.pool is None and (with_engine or with_models):
+            key = "rollout.num_engines" if with_engine else "actor.num_workers"
+            needs[key] = outside_of_pools(
+                placement.num_processes, num_gpus=num_gpus * (gpus_per_engine if with_engine else 1)
+            )
+    return needs | {"rollout.num_workers": outside_of_pools(config.rollout.num_workers)}
+
+
+def outside_of_pools(num_processes: int, *, num_gpus: float = 0.0) -> list[Bundle]:
+    """Return what processes of no pool declare."""
+    return [{"CPU": 1.0, **({"GPU": num_gpus} if num_gpus else {})}] * num_processes
 
 
 def spawn_models(config: RunConfig, places: Places) -> list[WorkerGroup]:

@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 import ray
 
-from agentrl.cluster.resource_pool import missing, reserve
+from agentrl.cluster.nodes import Nodes
+from agentrl.cluster.resource_pool import missing, reserve, too_large
+from agentrl.cluster.role_groups import Places, processes_of
 from agentrl.cluster.spawn import spawn
-from agentrl.config.cluster_schema import PoolSection
+from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, PoolSection
+from agentrl.config.schema import ActorSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 from tests.cluster.workers import PlainWorker
 
@@ -30,6 +33,40 @@ def test_what_is_missing_is_said_with_what_the_nodes_have():
 def test_a_large_bundle_is_not_kept_out_by_small_ones():
     bundles = [{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 8.0}]
     assert missing("a", bundles, total=[NODE, {"CPU": 2.0}], spread=False) is None
+
+
+def test_pools_that_fit_alone_and_not_together_are_refused_with_their_keys():
+    needs = {name: [{"CPU": 5.0}] for name in ("cluster.pools.a", "cluster.pools.b")}
+    assert too_large(needs, total=[NODE, NODE]) is None
+    message = too_large(needs, total=[NODE]) or ""
+    assert "the run takes 1 x (CPU 10) together, and the cluster has 1 x (CPU 8, GPU 4)" in message
+    assert "`cluster.pools.a`: 1 x (CPU 5); `cluster.pools.b`: 1 x (CPU 5)" in message
+
+
+def test_parts_of_a_gpu_that_make_a_whole_one_have_room():
+    assert too_large({"a": [{"GPU": 1 / 3}] * 3}, total=[{"CPU": 1.0, "GPU": 1.0}]) is None
+
+
+def test_a_run_takes_its_pools_its_ranks_its_engines_and_its_agent_loops():
+    extra = {"painter": ExtraRoleSection(class_path="m.C", pool="a")}
+    config = RunConfig(
+        cluster=ClusterSection(pools={"a": PoolSection(processes_per_node=[2], num_cpus=0)}, extra_roles=extra),
+        actor=ActorSection(num_workers=2),
+        rollout=RolloutSection(num_engines=1, num_workers=3),
+    )
+    assert processes_of(config, num_gpus=1.0, gpus_per_engine=2) == {
+        "cluster.pools.a": [{"CPU": 0.001}],
+        "actor.num_workers": [{"CPU": 1.0, "GPU": 1.0}] * 2,
+        "rollout.num_engines": [{"CPU": 1.0, "GPU": 2.0}],
+        "rollout.num_workers": [{"CPU": 1.0}] * 3,
+    }
+
+
+@pytest.mark.ray
+async def test_a_run_without_pools_that_a_cluster_could_never_hold_is_refused_at_once(local_ray: Path):
+    config = RunConfig(rollout=RolloutSection(num_workers=int(ray.cluster_resources()["CPU"])))
+    with pytest.raises(ConfigError, match=r"the run takes .* `rollout.num_workers`: .*let more nodes join before"):
+        await Places.reserved(config, Nodes(max_wait_s=1.0), num_gpus=0.0, gpus_per_engine=1)
 
 
 @pytest.mark.ray
