@@ -16,7 +16,7 @@ from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, requ
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
-from agentrl.config.layout import Placement, layout, pool_users
+from agentrl.config.layout import Placement, actor_ranks_per_node, layout, pool_users
 from agentrl.config.schema import RunConfig
 
 SPARE_CALLS = 64
@@ -149,7 +149,7 @@ def spawn_engine(config: RunConfig, place: ResourcePool, index: int) -> WorkerHa
 
 def threads_per_rank(config: RunConfig) -> int:
     """Return the CPU threads of one actor rank."""
-    return config.actor.num_threads_per_worker or max(1, num_cores() // config.actor.num_workers)
+    return config.actor.num_threads_per_worker or max(1, num_cores() // actor_ranks_per_node(config))
 
 
 def num_cores() -> int:

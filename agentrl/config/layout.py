@@ -90,6 +90,13 @@ def layout(config: RunConfig) -> list[Placement]:
     return sorted(placed, key=lambda placement: "rollout" in placement.components)
 
 
+def actor_ranks_per_node(config: RunConfig) -> int:
+    """Return how many ranks of the actor share the cores of a machine, at most; all of them where no pool says how many."""
+    placement = next(one for one in layout(config) if "actor" in one.components)
+    per_node = [] if placement.pool is None else config.cluster.pools[placement.pool].processes_per_node
+    return max(per_node, default=placement.num_processes)
+
+
 def with_sizes_of_pools(config: RunConfig) -> RunConfig:
     """Return a checked config in which the numbers of ranks and engines are those of their pools."""
     for placement in layout(config):
