@@ -1,18 +1,23 @@
 """The checkpoints of a run: folders on disk, or in any store that fsspec knows.
 
     config.yaml             whose checkpoints these are
+    writer                  a word of the start that may write here; each start writes its own
     step_000010/
+    ├── writer              the word of the start that began it; removed first, and without it the folder is a leftover
     ├── actor/              a sharded checkpoint (`agentrl.training.checkpoint`)
     ├── rollouts/           what was rolled out and not yet trained on
     ├── pass_rates.json     how often each prompt was solved
-    └── state.json          written last, at one stroke: with it the folder counts, without it it is a leftover
+    └── state.json          written last, at one stroke, with the same word: with it the folder counts, else it is a leftover
 
-A store of objects has no folders that could be renamed, so the last file decides everywhere.
+A store of objects has no folders that could be renamed, so the last file decides everywhere. Nor has it locks, so a second run
+on the same folder takes it over: the older one is refused, and a last file of it that comes late names the wrong word.
 """
 
 import os
 import re
+import uuid
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -24,6 +29,7 @@ from agentrl.errors import CheckpointError, ConfigError
 
 _STATE = "state.json"
 _OWNER = "config.yaml"
+_WRITER = "writer"
 _FOLDER_NAME = re.compile(r"step_(\d{6,})")
 
 
@@ -68,18 +74,22 @@ class CheckpointStore:
         self.url = url.rstrip("/")
         """Where the folder is."""
         self._on_disk = isinstance(self._files, LocalFileSystem)
+        self._word = b""  # until this store takes the folder over, which one that only reads never does
 
     def owner(self) -> bytes | None:
         """Return what `claim` wrote: the config of the run whose checkpoints these are."""
-        try:
-            return self._files.cat_file(f"{self._root}/{_OWNER}")
-        except FileNotFoundError:
-            return None
+        return self._content(f"{self._root}/{_OWNER}")
 
     def claim(self, config: bytes) -> None:
         """Write down whose checkpoints these are."""
         self._files.makedirs(self._root, exist_ok=True)
         self._write(f"{self._root}/{_OWNER}", config)
+
+    def take_over(self) -> None:
+        """Let this store alone write here from now on: one that another run still has is refused at its next checkpoint."""
+        self._files.makedirs(self._root, exist_ok=True)
+        self._word = uuid.uuid4().hex.encode()
+        self._write(f"{self._root}/{_WRITER}", self._word)
 
     def url_of(self, step: int) -> str:
         """Return where the checkpoint of `step` is, or would be."""
@@ -95,14 +105,21 @@ class CheckpointStore:
         return [self._state(step) for step, counts in self._folders().items() if counts]
 
     def begin(self, step: int) -> str:
-        """Return the URL of an empty folder to write a checkpoint into; `commit` makes it count."""
+        """Return the URL of an empty folder to write a checkpoint into; `commit` makes it count.
+
+        Raises:
+            CheckpointError: another store has taken over.
+        """
+        self._refuse_if_taken_over()
         self._remove(step)
         if self._on_disk:
             self._files.makedirs(self._path(step))
+        self.put(step, _WRITER, self._word)
         return self.url_of(step)
 
     def put(self, step: int, name: str, content: bytes) -> None:
-        """Write a file into the folder of a checkpoint, whole or not at all."""
+        """Write a file into the folder of a checkpoint, whole or not at all; refused as `begin` is."""
+        self._refuse_if_taken_over()
         self._write(f"{self._path(step)}/{name}", content)
 
     def read(self, step: int, name: str) -> bytes:
@@ -120,7 +137,8 @@ class CheckpointStore:
             ) from error
 
     def put_folder(self, step: int, name: str, source: Path) -> None:
-        """Copy the files of a folder of this machine into the folder of a checkpoint."""
+        """Copy the files of a folder of this machine into the folder of a checkpoint; refused as `begin` is."""
+        self._refuse_if_taken_over()
         self._files.makedirs(f"{self._path(step)}/{name}", exist_ok=True)
         for file in source.iterdir():
             self._files.put_file(str(file), f"{self._path(step)}/{name}/{file.name}")
@@ -132,14 +150,24 @@ class CheckpointStore:
             self._files.get_file(path, str(target / path.rpartition("/")[2]))
 
     def commit(self, state: RunState) -> None:
-        """Make the checkpoint of `state.step` count, after everything else in its folder is on the disk."""
+        """Make the checkpoint of `state.step` count, after everything else in its folder is on the disk.
+
+        Raises:
+            CheckpointError: another store has taken over.
+        """
+        self._refuse_if_taken_over()
         if self._on_disk:
             for file in [*Path(self._path(state.step)).rglob("*"), Path(self._path(state.step)), Path(self._root)]:
                 sync(file)
-        self.put(state.step, _STATE, orjson.dumps(asdict(state)))
+        self.put(state.step, _STATE, orjson.dumps(asdict(state) | {_WRITER: self._word.decode()}))
 
     def prune(self, *, keep_last: int, keep_best: int, pinned: Set[int] = frozenset()) -> None:
-        """Delete all checkpoints but the newest, those with the highest accuracy (the newer of equals), and `pinned` steps."""
+        """Delete all checkpoints but the newest, those with the highest accuracy (the newer of equals), and `pinned` steps.
+
+        Raises:
+            CheckpointError: another store has taken over.
+        """
+        self._refuse_if_taken_over()
         states = self.states()
         best = by_accuracy(states)[-keep_best:] if keep_best else []
         kept = {state.step for state in [*states[-keep_last:], *best]} | pinned
@@ -162,7 +190,12 @@ class CheckpointStore:
             return {}
         matches = [_FOLDER_NAME.fullmatch(path.rstrip("/").rpartition("/")[2]) for path in paths]
         steps = sorted(int(match[1]) for match in matches if match)
-        return {step: self._files.exists(f"{self._path(step)}/{_STATE}") for step in steps}
+        return {step: self._counts(step) for step in steps}
+
+    def _counts(self, step: int) -> bool:
+        state = self._content(f"{self._path(step)}/{_STATE}")
+        begun_by = self._content(f"{self._path(step)}/{_WRITER}")
+        return state is not None and begun_by is not None and orjson.loads(state).get(_WRITER) == begun_by.decode()
 
     def _state(self, step: int) -> RunState:
         state = orjson.loads(self.read(step, _STATE))
@@ -172,9 +205,24 @@ class CheckpointStore:
         folder = self._path(step)
         self._files.invalidate_cache()
         if self._files.exists(folder):
-            if self._files.exists(f"{folder}/{_STATE}"):
-                self._files.rm_file(f"{folder}/{_STATE}")  # first, or a kill from here on would leave half that counts
-            self._files.rm(folder, recursive=True)
+            if self._files.exists(f"{folder}/{_WRITER}"):
+                # First: neither a kill from here on nor the last file of an older run may leave half that counts.
+                self._files.rm_file(f"{folder}/{_WRITER}")
+            with suppress(FileNotFoundError):  # a folder of an object store is gone with the last file in it
+                self._files.rm(folder, recursive=True)
+
+    def _refuse_if_taken_over(self) -> None:
+        if (self._content(f"{self._root}/{_WRITER}") or b"") != self._word:
+            raise CheckpointError(
+                f"checkpoint.dir: another run has taken over {self.url}; this one stops writing, as two cannot share it. "
+                "Let one of the two end, and start the other with a `checkpoint.dir` of its own if both shall go on"
+            )
+
+    def _content(self, path: str) -> bytes | None:
+        try:
+            return self._files.cat_file(path)
+        except FileNotFoundError:
+            return None
 
     def _write(self, path: str, content: bytes) -> None:
         if self._on_disk:

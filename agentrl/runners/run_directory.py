@@ -100,7 +100,9 @@ class RunDirectory:
         shutil.rmtree(self.in_hand, ignore_errors=True)
 
     def claim_checkpoints(self) -> None:
-        """Check that the folder of the checkpoints is this run's own, and remove what a killed one left half written.
+        """Take the folder of the checkpoints, if it is this run's own, and remove what a killed one left half written.
+
+        An older run that is still alive may write no more there.
 
         Raises:
             ConfigError: `checkpoint.dir` holds those of a run of another config; where its `run.dir` was does not matter.
@@ -111,6 +113,7 @@ class RunDirectory:
                 where = f"checkpoint.dir: {self._config.checkpoint.dir} holds the checkpoints of"
                 self._refuse_changes(owner, where=where, key="checkpoint.dir", may_differ={"run.dir"})
             self.checkpoints.claim(self._encoded_config())
+        self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
         self.checkpoints.clear_leftovers()
 
     def refuse_other_policy(self) -> None:

@@ -101,3 +101,49 @@ def test_whose_checkpoints_they_are_is_written_down(url: str):
 def test_a_url_that_nothing_can_reach_is_one_clear_line():
     with pytest.raises(ConfigError, match=r"checkpoint.dir: nowhere://bucket cannot be reached"):
         CheckpointStore("nowhere://bucket")
+
+
+def test_an_older_run_that_still_lives_writes_nothing_more_that_counts(url: str, tmp_path: Path):
+    older, newer = CheckpointStore(url), CheckpointStore(url)
+    older.take_over()
+    write(older, 1)
+    older.begin(2)
+    newer.take_over()
+    newer.clear_leftovers()
+    for attempt in (
+        lambda: older.commit(RunState(step=2)),
+        lambda: older.begin(3),
+        lambda: older.put(2, "pass_rates.json", b"{}"),
+        lambda: older.put_folder(2, "rollouts", tmp_path),
+        lambda: older.prune(keep_last=1, keep_best=0),
+    ):
+        with pytest.raises(CheckpointError, match=r"another run has taken over .*this one stops writing"):
+            attempt()
+    assert steps(newer) == [1]
+    write(newer, 2)
+    assert steps(newer) == [1, 2]
+
+
+def test_a_last_file_of_an_older_run_that_comes_late_does_not_count(url: str, monkeypatch: pytest.MonkeyPatch):
+    older, newer = CheckpointStore(url), CheckpointStore(url)
+    older.take_over()
+    older.begin(2)
+    write_now = older._write
+
+    def write_late(path: str, content: bytes) -> None:
+        newer.take_over()  # after `commit` has looked
+        newer.clear_leftovers()
+        newer.begin(2)
+        write_now(path, content)
+
+    monkeypatch.setattr(older, "_write", write_late)
+    older.commit(RunState(step=2))
+    assert steps(newer) == []
+    write(newer, 2)
+    assert steps(newer) == [2]
+
+
+def test_a_store_that_has_not_taken_over_writes_nothing_where_one_has(url: str):
+    CheckpointStore(url).take_over()
+    with pytest.raises(CheckpointError, match="another run has taken over"):
+        CheckpointStore(url).begin(1)

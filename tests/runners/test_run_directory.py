@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.errors import ConfigError
+from agentrl.errors import CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.run_directory import RunDirectory
 
@@ -53,6 +53,15 @@ def test_a_run_may_go_on_where_there_is_nothing_but_exports_of_its_checkpoints(t
     (tmp_path / "moved" / "exported" / "step_000004").mkdir(parents=True)
     elsewhere(tmp_path, "moved").claim_checkpoints()
     assert (tmp_path / "moved" / "exported" / "step_000004").exists()
+
+
+def test_a_run_that_still_lives_elsewhere_may_not_write_after_another_one_went_on(tmp_path: Path):
+    first = elsewhere(tmp_path, "first")
+    first.claim_checkpoints()
+    first.checkpoints.begin(4)
+    elsewhere(tmp_path, "moved").claim_checkpoints()
+    with pytest.raises(CheckpointError, match="another run has taken over"):
+        first.checkpoints.commit(RunState(step=4))
 
 
 def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path):
