@@ -1,6 +1,7 @@
 """The checkpoints of a run: folders on disk, or in any store that fsspec knows.
 
     config.yaml             whose checkpoints these are
+    inputs.json             digests of the data and tool files of that run
     writer                  a word of the start that may write here; each start writes its own
     step_000010/
     ├── writer              the word of the start that began it; removed first, and without it the folder is a leftover
@@ -29,6 +30,7 @@ from agentrl.errors import CheckpointError, ConfigError
 
 _STATE = "state.json"
 _OWNER = "config.yaml"
+_INPUTS = "inputs.json"
 _WRITER = "writer"
 _FOLDER_NAME = re.compile(r"step_(\d{6,})")
 
@@ -80,9 +82,14 @@ class CheckpointStore:
         """Return what `claim` wrote: the config of the run whose checkpoints these are."""
         return self._content(f"{self._root}/{_OWNER}")
 
-    def claim(self, config: bytes) -> None:
-        """Write down whose checkpoints these are."""
+    def inputs(self) -> bytes | None:
+        """Return what `claim` wrote: the digests of what that run reads."""
+        return self._content(f"{self._root}/{_INPUTS}")
+
+    def claim(self, config: bytes, inputs: bytes) -> None:
+        """Write down whose checkpoints these are, and what that run reads."""
         self._files.makedirs(self._root, exist_ok=True)
+        self._write(f"{self._root}/{_INPUTS}", inputs)
         self._write(f"{self._root}/{_OWNER}", config)
 
     def take_over(self) -> None:

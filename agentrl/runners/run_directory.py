@@ -66,6 +66,7 @@ class RunDirectory:
         self.in_hand = self.path / "in_hand"
         """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
         self._config = config
+        self._inputs: dict[str, tuple[Path, str]] = {}
 
     def open(self, inputs: Mapping[str, Path]) -> None:
         """Start a new run here, or check that the run that is here may go on.
@@ -89,11 +90,13 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
         self._lock()
+        self._inputs = {key: (file, _digest(file)) for key, file in inputs.items()}
+        digests = self.path / "inputs.json"
         if saved.is_file():
-            self._refuse_changes(saved.read_bytes(), where=f"run.dir: {self.path} holds", key="run.dir")
-            self._refuse_other_inputs(inputs)
-        digests = {key: _digest(file) for key, file in inputs.items()}
-        write_whole(self.path / "inputs.json", orjson.dumps(digests))
+            where = f"run.dir: {self.path} holds"
+            self._refuse_changes(saved.read_bytes(), where=where, key="run.dir")
+            self._refuse_other_inputs(digests.read_bytes() if digests.is_file() else None, where=where, key="run.dir")
+        write_whole(digests, self._encoded_inputs())
         write_whole(saved, self._encoded_config())
         if self.finished and self.result().get("num_steps", math.inf) < self._config.run.num_steps:
             self._result.unlink()  # it is to go on for longer
@@ -105,14 +108,16 @@ class RunDirectory:
         An older run that is still alive may write no more there.
 
         Raises:
-            ConfigError: `checkpoint.dir` holds those of a run of another config; where its `run.dir` was does not matter.
+            ConfigError: `checkpoint.dir` holds those of a run of another config or of other inputs; where its `run.dir` was
+                does not matter.
         """
         if self._config.checkpoint.dir is not None:
             owner = self.checkpoints.owner()
             if owner is not None:
                 where = f"checkpoint.dir: {self._config.checkpoint.dir} holds the checkpoints of"
                 self._refuse_changes(owner, where=where, key="checkpoint.dir", may_differ={"run.dir"})
-            self.checkpoints.claim(self._encoded_config())
+                self._refuse_other_inputs(self.checkpoints.inputs(), where=where, key="checkpoint.dir")
+            self.checkpoints.claim(self._encoded_config(), self._encoded_inputs())
         self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
         self.checkpoints.clear_leftovers()
 
@@ -196,17 +201,19 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
 
-    def _refuse_other_inputs(self, inputs: Mapping[str, Path]) -> None:
-        now = {key: _digest(file) for key, file in inputs.items()}
-        saved = self.path / "inputs.json"
-        before = orjson.loads(saved.read_bytes()) if saved.is_file() else now
-        changed = [key for key in now if before.get(key) != now[key]]
+    def _refuse_other_inputs(self, saved: bytes | None, *, where: str, key: str) -> None:
+        if saved is None:
+            return
+        before = orjson.loads(saved)
+        changed = [f"`{name}` ({file})" for name, (file, digest) in self._inputs.items() if before.get(name) != digest]
         if changed:
-            files = ", ".join(f"`{key}` ({inputs[key]})" for key in changed)
             raise ConfigError(
-                f"run.dir: {self.path} holds a run that read other content from {files}, so its place in the data means "
-                "nothing here. Put the old files back, or name another `run.dir`."
+                f"{where} a run that read other content from {', '.join(changed)}, so its place in the data means nothing "
+                f"here. Put the old files back, or name another `{key}`."
             )
+
+    def _encoded_inputs(self) -> bytes:
+        return orjson.dumps({name: digest for name, (_, digest) in self._inputs.items()})
 
     def _encoded_config(self) -> bytes:
         return yaml.safe_dump(asdict(self._config), sort_keys=False, allow_unicode=True).encode()

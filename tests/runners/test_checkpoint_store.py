@@ -93,8 +93,10 @@ def test_a_folder_of_files_goes_in_and_comes_out(url: str, tmp_path: Path):
 def test_whose_checkpoints_they_are_is_written_down(url: str):
     store = CheckpointStore(url)
     assert store.owner() is None
-    store.claim(b"run: {seed: 1}")
+    assert store.inputs() is None
+    store.claim(b"run: {seed: 1}", b"{}")
     assert CheckpointStore(url).owner() == b"run: {seed: 1}"
+    assert CheckpointStore(url).inputs() == b"{}"
     assert steps(store) == []
 
 

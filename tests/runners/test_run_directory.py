@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,11 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(run: RunDirectory, 
     assert not half.exists()
 
 
-def elsewhere(tmp_path: Path, name: str, *overrides: str) -> RunDirectory:
+def elsewhere(tmp_path: Path, name: str, *overrides: str, inputs: Mapping[str, Path] | None = None) -> RunDirectory:
     """A run of that name whose checkpoints are in a folder outside its own."""
     own = [f"run.dir={tmp_path / name}", f"checkpoint.dir={tmp_path / 'shared'}"]
     made = RunDirectory(load_run_config("configs/demo.yaml", [*own, *overrides]).config)
-    made.open({})
+    made.open(inputs or {})
     return made
 
 
@@ -132,6 +133,20 @@ def test_other_content_in_the_same_file_is_refused(tmp_path: Path):
     data.write_text("two")
     with pytest.raises(ConfigError, match=r"read other content from `data.train_files\[0\]`"):
         directory(tmp_path).open({"data.train_files[0]": data})
+
+
+def test_other_content_in_the_same_file_is_refused_from_another_folder_too(tmp_path: Path):
+    data = tmp_path / "train.jsonl"
+    data.write_text("one")
+    inputs = {"data.train_files[0]": data}
+    elsewhere(tmp_path, "first", inputs=inputs).claim_checkpoints()
+    elsewhere(tmp_path, "second", inputs=inputs).claim_checkpoints()
+    data.write_text("two")
+    with pytest.raises(
+        ConfigError,
+        match=r"checkpoint.dir: .*read other content from `data.train_files\[0\]`.* name another `checkpoint.dir`",
+    ):
+        elsewhere(tmp_path, "third", inputs=inputs).claim_checkpoints()
 
 
 def test_two_processes_cannot_share_a_run(run: RunDirectory, tmp_path: Path):
