@@ -1,7 +1,7 @@
 """What a run leaves on disk, and how the same command goes on from it.
 
 runs/demo/
-├── config.yaml             the resolved config; a run goes on only with the same one, but for its length and its processes
+├── config.yaml             the resolved config; a run goes on only with the same one, but for its length, processes and memory
 ├── inputs.json             digests of the data and tool files, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── tensorboard/  run.log  reward_curve.png
@@ -42,17 +42,39 @@ _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.pa
 _MAY_CHANGE = {
     "actor.num_workers",
     "actor.num_threads_per_worker",
+    "actor.shard_size",
+    "actor.sequence_parallel_size",
+    "actor.max_tokens_per_micro_batch",
+    "actor.share_prefixes",
+    "actor.activation_checkpointing",
+    "actor.cpu_offload",
+    "actor.compile",
+    "actor.liger",
+    "critic.max_tokens_per_micro_batch",
+    "reward.model.max_tokens_per_micro_batch",
+    "reward.timeout_s",
     "rollout.num_engines",
     "rollout.num_workers",
     "rollout.num_threads_per_engine",
+    "rollout.tensor_parallel_size",
+    "rollout.data_parallel_size",
+    "rollout.kv_memory_gb",
+    "rollout.max_concurrent_trajectories",
+    "rollout.tool_timeout_s",
+    "rollout.turn_timeout_s",
+    "rollout.trajectory_timeout_s",
+    "judge.num_slots",
+    "validation.every_steps",
+    "checkpoint.every_steps",
     "checkpoint.keep_last",
     "checkpoint.keep_best",
     "cluster.address",
+    "cluster.gpu_memory_gb",
     "cluster.max_wait_s",
 }
-"""Keys that say on how many processes a run is made and where, not what it makes."""
-_POOLS = ("cluster.pools.", "cluster.roles.")
-"""The same of these sections."""
+"""Keys that say where a run is made, how fast, in how much memory and how often it is looked at, not what it learns."""
+_MAY_CHANGE_IN = ("cluster.pools.", "cluster.roles.")
+"""The same of all keys of these sections."""
 
 
 class RunDirectory:
@@ -230,7 +252,7 @@ class RunDirectory:
             if before.get(name) != now.get(name)
             and name.startswith(only)
             and name not in _MAY_CHANGE | may_differ
-            and not name.startswith(_POOLS)
+            and not name.startswith(_MAY_CHANGE_IN)
             and not (name == "run.num_steps" and now[name] > before.get(name, math.inf))  # no other step depends on it
         ]
         if changed:

@@ -1,12 +1,14 @@
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from agentrl.config.flatten import flatten
 from agentrl.config.load import load_run_config
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.run_directory import RunDirectory
+from agentrl.runners.run_directory import _MAY_CHANGE, RunDirectory
 
 
 def directory(tmp_path: Path, *overrides: str) -> RunDirectory:
@@ -88,6 +90,38 @@ def test_a_run_may_go_on_with_another_number_of_processes(run: RunDirectory, tmp
     pools = "cluster.pools={all: {num_processes: 2}}"
     roles = "cluster.roles={actor: all, rollout: all}"
     directory(tmp_path, "cluster.address=10.0.0.9:6379", "cluster.max_wait_s=60", pools, roles).open({})
+
+
+def test_a_run_that_died_of_memory_may_go_on_with_what_takes_less_of_it(run: RunDirectory, tmp_path: Path):
+    run.close()
+    actor = ["max_tokens_per_micro_batch=2048", "activation_checkpointing=true", "cpu_offload=true", "shard_size=1"]
+    rollout = ["max_concurrent_trajectories=8", "trajectory_timeout_s=600", "tool_timeout_s=20"]
+    others = ["checkpoint.every_steps=5", "validation.every_steps=20", "judge.num_slots=2", "reward.timeout_s=60"]
+    smaller = directory(tmp_path, *(f"actor.{key}" for key in actor), *(f"rollout.{key}" for key in rollout), *others)
+    smaller.open({})
+
+
+def test_every_key_that_may_change_is_one_of_the_config():
+    known = flatten(asdict(load_run_config("configs/demo.yaml", []).config))
+    assert known.keys() >= _MAY_CHANGE
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "actor.mini_batches_per_step=2",
+        "rollout.max_staleness=1",
+        "rollout.prompts_per_step=6",
+        "rollout.max_turns=2",
+        "algorithm.clip_ratio_low=0.1",
+        "validation.samples_per_prompt=2",
+        "model.dtype=bfloat16",
+    ],
+)
+def test_what_changes_the_learning_is_refused(run: RunDirectory, tmp_path: Path, override: str):
+    run.close()
+    with pytest.raises(ConfigError, match=f"`{override.partition('=')[0]}` was"):
+        directory(tmp_path, override).open({})
 
 
 def test_a_section_that_is_gone_is_a_changed_config(tmp_path: Path):
