@@ -1,6 +1,7 @@
 """Writes the checkpoints of a run while it goes on: what the driver has, beside what the ranks of the actor write."""
 
 import asyncio
+import errno
 import logging
 import shutil
 import time
@@ -87,6 +88,11 @@ class CheckpointKeeper:
         if writing is not None:
             await writing
 
+    async def raise_failure(self) -> None:
+        """Raise what `settle` would, if what was begun has failed by now; waits for nothing."""
+        if self._writing is not None and self._writing.done():
+            await self.settle()
+
     def metrics(self) -> dict[str, float]:
         """Return how long the training stood still for a checkpoint since the last call, and how long the writing took."""
         taken, self._metrics = self._metrics, {}
@@ -106,11 +112,17 @@ class CheckpointKeeper:
             # Most often the update meets the same death first; after the last update of a stage nobody else does.
             logger.warning("checkpoint of step %d: given up: %s", state.step, error)
             raise
+        except Exception as error:
+            _log_failure(state.step, error)
+            raise
         commit = asyncio.create_task(asyncio.to_thread(self._commit, state, folder, pass_rates))
         try:
             await asyncio.shield(commit)
         except asyncio.CancelledError:
             await asyncio.wait([commit])  # a thread cannot be stopped, and what it writes must not be cleared under it
+            raise
+        except Exception as error:
+            _log_failure(state.step, error)
             raise
         self._metrics["time/checkpoint_s"] = time.monotonic() - started
         logger.info("checkpoint of step %d: written to %s", state.step, self._store.url_of(state.step))
@@ -127,3 +139,16 @@ class CheckpointKeeper:
         self._store.commit(state)
         shutil.rmtree(folder)
         self._store.prune(keep_last=self._config.keep_last, keep_best=self._config.keep_best, pinned=self._pinned)
+
+
+def _log_failure(step: int, error: Exception) -> None:
+    """Say at once what ends the run at its next step."""
+    full = "; there is no space left where it is written" if _is_full(error) else ""
+    logger.error("checkpoint of step %d: not written%s: %s: %s", step, full, type(error).__name__, error)
+
+
+def _is_full(error: BaseException) -> bool:
+    """Return whether no room was the reason; libraries wrap it, and ranks send only its words."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    words = any(text in str(error).lower() for text in ("no space left", "quota exceeded"))
+    return full or words or (error.__cause__ is not None and _is_full(error.__cause__))

@@ -48,6 +48,7 @@ async def train_from_checkpoint(run: Run, *, until: int) -> None:
 async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunState:
     """Make one update of the actor: roll out, select, update, sync, log, and keep a checkpoint when it is time."""
     started = time.monotonic()
+    await run.checkpoints.raise_failure()  # rather than to train on towards one that counts no more
     batch = await collect_batch(run, rollouts, state)
     state = replace(batch.state, step=state.step + 1)
     rolled_out = time.monotonic()

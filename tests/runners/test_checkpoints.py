@@ -1,6 +1,7 @@
 """The driver's part of a checkpoint, with models that are written as slowly as a test wants."""
 
 import asyncio
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,60 @@ async def test_a_failure_to_write_is_raised_at_the_next_checkpoint(
         await keeper.save(RunState(step=3), IN_HAND, PassRates())
     assert store.latest() == RunState(step=1)
     assert models.urls == [store.url_of(1), store.url_of(2)]
+
+
+async def test_a_failure_to_write_is_logged_at_once_and_raised_at_the_next_step(
+    keeper: CheckpointKeeper, models: ScriptedModels, caplog: pytest.LogCaptureFixture
+):
+    models.error = CheckpointError("checkpoint step_000002/actor: not written: [Errno 28] No space left on device")
+    await keeper.save(RunState(step=2), IN_HAND, PassRates())
+    await models.asked.wait()  # and the error comes in the same turn of the loop
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "checkpoint of step 2: not written; there is no space left where it is written" in caplog.text
+    with pytest.raises(CheckpointError, match="No space left"):
+        await keeper.raise_failure()
+    await keeper.raise_failure()  # once is enough
+
+
+async def test_a_full_disk_of_the_driver_is_named(
+    keeper: CheckpointKeeper,
+    models: ScriptedModels,
+    store: CheckpointStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def full(state: RunState) -> None:
+        raise CheckpointError(f"{store.url_of(state.step)}: cannot be used") from OSError(errno.ENOSPC, "Full")
+
+    monkeypatch.setattr(store, "commit", full)
+    models.is_done = True
+    await keeper.save(RunState(step=2), IN_HAND, PassRates())
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        await keeper.settle()
+    assert "checkpoint of step 2: not written; there is no space left" in caplog.text
+
+
+async def test_a_step_neither_waits_for_what_is_being_written_nor_fails_by_what_is_whole(
+    keeper: CheckpointKeeper, models: ScriptedModels, store: CheckpointStore
+):
+    await keeper.raise_failure()
+    await keeper.save(RunState(step=1), IN_HAND, PassRates())
+    await models.asked.wait()
+    await asyncio.wait_for(keeper.raise_failure(), timeout=5)
+    models.is_done = True
+    await keeper.settle()
+    await keeper.raise_failure()
+    assert store.latest() == RunState(step=1)
+
+
+async def test_ranks_that_died_are_raised_at_the_next_step_as_what_sends_the_run_back(
+    keeper: CheckpointKeeper, models: ScriptedModels
+):
+    models.error = ModelDiedError("actor 1: its process died")
+    await keeper.save(RunState(step=1), IN_HAND, PassRates())
+    await models.asked.wait()  # and the error comes in the same turn of the loop
+    with pytest.raises(ModelDiedError, match="actor 1"):
+        await keeper.raise_failure()
 
 
 async def test_ranks_that_died_while_they_wrote_send_the_run_back_even_after_its_last_update(
