@@ -14,13 +14,15 @@ A store of objects has no folders that could be renamed, so the last file decide
 on the same folder takes it over: the older one is refused, and a last file of it that comes late names the wrong word.
 """
 
+import functools
 import os
 import re
 import uuid
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
 from fsspec.core import url_to_fs
@@ -32,6 +34,8 @@ _STATE = "state.json"
 _OWNER = "config.yaml"
 _INPUTS = "inputs.json"
 _WRITER = "writer"
+ParamsT = ParamSpec("ParamsT")
+ResultT = TypeVar("ResultT")
 _FOLDER_NAME = re.compile(r"step_(\d{6,})")
 
 
@@ -54,8 +58,32 @@ def by_accuracy(states: Sequence[RunState]) -> list[RunState]:
     return sorted(measured, key=lambda state: (state.accuracy, state.step))
 
 
+def _telling(
+    method: Callable[Concatenate[Any, ParamsT], ResultT],
+) -> Callable[Concatenate[Any, ParamsT], ResultT]:
+    """Let what the store raises come out as a `CheckpointError` that names it."""
+
+    @functools.wraps(method)
+    def told(self: "CheckpointStore", *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            # The packages of stores raise classes of their own beside `OSError`; any other built-in one is a bug.
+            if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] in ("builtins", "agentrl"):
+                raise
+            raise CheckpointError(
+                f"checkpoint.dir: {self.url} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}. Look at "
+                "the address, the keys, the permissions and the room there; the same command goes on from its last checkpoint"
+            ) from error
+
+    return told
+
+
 class CheckpointStore:
-    """The folder of the checkpoints of one run."""
+    """The folder of the checkpoints of one run.
+
+    Every method that reaches it raises CheckpointError where it cannot be reached, read or written.
+    """
 
     def __init__(self, url: str) -> None:
         """Name the folder; nothing is looked at yet.
@@ -78,20 +106,24 @@ class CheckpointStore:
         self._on_disk = isinstance(self._files, LocalFileSystem)
         self._word = b""  # until this store takes the folder over, which one that only reads never does
 
+    @_telling
     def owner(self) -> bytes | None:
         """Return what `claim` wrote: the config of the run whose checkpoints these are."""
         return self._content(f"{self._root}/{_OWNER}")
 
+    @_telling
     def inputs(self) -> bytes | None:
         """Return what `claim` wrote: the digests of what that run reads."""
         return self._content(f"{self._root}/{_INPUTS}")
 
+    @_telling
     def claim(self, config: bytes, inputs: bytes) -> None:
         """Write down whose checkpoints these are, and what that run reads."""
         self._files.makedirs(self._root, exist_ok=True)
         self._write(f"{self._root}/{_INPUTS}", inputs)
         self._write(f"{self._root}/{_OWNER}", config)
 
+    @_telling
     def take_over(self) -> None:
         """Let this store alone write here from now on: one that another run still has is refused at its next checkpoint."""
         self._files.makedirs(self._root, exist_ok=True)
@@ -107,10 +139,12 @@ class CheckpointStore:
         states = self.states()
         return states[-1] if states else None
 
+    @_telling
     def states(self) -> list[RunState]:
         """Return the states of all checkpoints that count, oldest first."""
         return [self._state(step) for step, counts in self._folders().items() if counts]
 
+    @_telling
     def begin(self, step: int) -> str:
         """Return the URL of an empty folder to write a checkpoint into; `commit` makes it count.
 
@@ -124,11 +158,13 @@ class CheckpointStore:
         self.put(step, _WRITER, self._word)
         return self.url_of(step)
 
+    @_telling
     def put(self, step: int, name: str, content: bytes) -> None:
         """Write a file into the folder of a checkpoint, whole or not at all; refused as `begin` is."""
         self._refuse_if_taken_over()
         self._write(f"{self._path(step)}/{name}", content)
 
+    @_telling
     def read(self, step: int, name: str) -> bytes:
         """Return a file of a checkpoint that counts.
 
@@ -143,6 +179,7 @@ class CheckpointStore:
                 "one before it."
             ) from error
 
+    @_telling
     def put_folder(self, step: int, name: str, source: Path) -> None:
         """Copy the files of a folder of this machine into the folder of a checkpoint; refused as `begin` is."""
         self._refuse_if_taken_over()
@@ -150,12 +187,14 @@ class CheckpointStore:
         for file in source.iterdir():
             self._files.put_file(str(file), f"{self._path(step)}/{name}/{file.name}")
 
+    @_telling
     def fetch_folder(self, step: int, name: str, target: Path) -> None:
         """Copy what `put_folder` put into a folder of this machine."""
         target.mkdir(parents=True)
         for path in self._files.ls(f"{self._path(step)}/{name}", detail=False):
             self._files.get_file(path, str(target / path.rpartition("/")[2]))
 
+    @_telling
     def commit(self, state: RunState) -> None:
         """Make the checkpoint of `state.step` count, after everything else in its folder is on the disk.
 
@@ -168,6 +207,7 @@ class CheckpointStore:
                 sync(file)
         self.put(state.step, _STATE, orjson.dumps(asdict(state) | {_WRITER: self._word.decode()}))
 
+    @_telling
     def prune(self, *, keep_last: int, keep_best: int, pinned: Set[int] = frozenset()) -> None:
         """Delete all checkpoints but the newest, those with the highest accuracy (the newer of equals), and `pinned` steps.
 
@@ -182,6 +222,7 @@ class CheckpointStore:
             if state.step not in kept:
                 self._remove(state.step)
 
+    @_telling
     def clear_leftovers(self) -> None:
         """Delete the folders that do not count: what a killed run was writing or deleting."""
         for step, counts in self._folders().items():

@@ -69,7 +69,7 @@ class CheckpointKeeper:
         """Begin a checkpoint of `state`; returns when training may go on.
 
         Raises:
-            CheckpointError, OSError: the one before it could not be written.
+            CheckpointError: the one before it could not be written.
         """
         started = time.monotonic()
         await self.settle()

@@ -29,7 +29,7 @@ import yaml
 
 from agentrl.config.flatten import flatten
 from agentrl.config.schema import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import CheckpointError, ConfigError
 from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.trajectories.store import TrajectoryStore
@@ -131,8 +131,14 @@ class RunDirectory:
 
         Raises:
             ConfigError: `checkpoint.dir` holds those of a run of another config or of other inputs; where its `run.dir` was
-                does not matter.
+                does not matter. Or it cannot be used.
         """
+        try:
+            self._claim_checkpoints()
+        except CheckpointError as error:
+            raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error
+
+    def _claim_checkpoints(self) -> None:
         if self._config.checkpoint.dir is not None:
             owner = self.checkpoints.owner()
             if owner is not None:

@@ -1,7 +1,9 @@
 """The folders of checkpoints, on disk and in a real object store."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -149,3 +151,32 @@ def test_a_store_that_has_not_taken_over_writes_nothing_where_one_has(url: str):
     CheckpointStore(url).take_over()
     with pytest.raises(CheckpointError, match="another run has taken over"):
         CheckpointStore(url).begin(1)
+
+
+def test_a_disk_that_fails_in_mid_run_is_a_checkpoint_error_with_the_folder(tmp_path: Path):
+    store = CheckpointStore(str(tmp_path / "checkpoints"))
+    store.take_over()
+    write(store, 1)
+    store.begin(2)
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints").touch()
+    for attempt in (lambda: store.put(2, "pass_rates.json", b"{}"), lambda: store.begin(3), store.owner):
+        with pytest.raises(CheckpointError, match=r"/checkpoints cannot be used: .*the same command goes on"):
+            attempt()
+
+
+def test_a_server_that_has_stopped_is_a_checkpoint_error_with_its_url(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with object_store() as url:
+        store = CheckpointStore(f"{url}/gone")
+        store.take_over()
+        store.begin(1)
+    for attempt in (lambda: store.commit(RunState(step=1)), store.latest, store.owner):
+        with pytest.raises(CheckpointError, match=r"s3://checkpoints/gone cannot be used: \w+: "):
+            attempt()
+
+
+def test_a_bug_of_ours_stays_what_it_is(tmp_path: Path):
+    wrong: Any = object()
+    with pytest.raises(AttributeError):
+        CheckpointStore(str(tmp_path)).commit(wrong)
