@@ -6,7 +6,13 @@ from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
 
 DEMO = str(Path(__file__).resolve().parents[2] / "configs" / "demo.yaml")
-SINGLE = ["rollout.samples_per_prompt=1", "algorithm.selection.method=all", "algorithm.selection.min_group_size=1"]
+SINGLE = [
+    "rollout.samples_per_prompt=1",
+    "algorithm.selection.method=all",
+    "algorithm.selection.min_group_size=1",
+    "algorithm.advantage=reinforce_plus_plus",
+    "algorithm.selection.keep=16",
+]
 
 
 @pytest.mark.parametrize(
