@@ -1,4 +1,4 @@
-"""A real S3 server on this machine's loopback, for tests of what is written to object stores."""
+"""An S3 server (moto's, in memory) on this machine's loopback, for tests of what is written to object stores."""
 
 import os
 from collections.abc import Iterator

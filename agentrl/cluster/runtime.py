@@ -51,7 +51,7 @@ def ray_runtime(
     """Start Ray on this machine, and stop it; or join a running cluster, and leave it.
 
     Args:
-        address: of a running cluster; absent: one is started, which nobody else can join.
+        address: of a running cluster; absent: one is started, which only those who know its token can join.
         num_cpus: logical processors to declare; may exceed the real ones, since our workers mostly take turns.
         temp_dir: Ray's own files.
         user_folder: Python files in it (the user's tools and rewards) can be imported in every worker.

@@ -63,6 +63,12 @@ _MAY_CHANGE = {
     "rollout.tool_timeout_s",
     "rollout.turn_timeout_s",
     "rollout.trajectory_timeout_s",
+    "rollout.max_infra_error_share",
+    "judge.host_addr",
+    "judge.host_port",
+    "judge.hosts",
+    "judge.token_env",
+    "judge.placement",
     "judge.num_slots",
     "validation.every_steps",
     "checkpoint.every_steps",
@@ -71,6 +77,8 @@ _MAY_CHANGE = {
     "cluster.address",
     "cluster.gpu_memory_gb",
     "cluster.max_wait_s",
+    "cluster.weight_transport",
+    "cluster.check_weights",
 }
 """Keys that say where a run is made, how fast, in how much memory and how often it is looked at, not what it learns."""
 _MAY_CHANGE_IN = ("cluster.pools.", "cluster.roles.")
