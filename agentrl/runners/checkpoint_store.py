@@ -242,11 +242,8 @@ class CheckpointStore:
 
     def _counts(self, step: int) -> bool:
         state = self._content(f"{self._path(step)}/{_STATE}")
-        if state is None:
-            return False
-        word = orjson.loads(state).get(_WRITER)
-        # Without a word it was written before there were such.
-        return word is None or word.encode() == self._content(f"{self._path(step)}/{_WRITER}")
+        begun_by = self._content(f"{self._path(step)}/{_WRITER}")
+        return state is not None and begun_by is not None and orjson.loads(state).get(_WRITER) == begun_by.decode()
 
     def _state(self, step: int) -> RunState:
         state = orjson.loads(self.read(step, _STATE))
@@ -256,10 +253,9 @@ class CheckpointStore:
         folder = self._path(step)
         self._files.invalidate_cache()
         if self._files.exists(folder):
-            # First: neither a kill from here on nor the last file of an older run may leave half that counts.
-            for name in (_WRITER, _STATE):
-                if self._files.exists(f"{folder}/{name}"):
-                    self._files.rm_file(f"{folder}/{name}")
+            if self._files.exists(f"{folder}/{_WRITER}"):
+                # First: neither a kill from here on nor the last file of an older run may leave half that counts.
+                self._files.rm_file(f"{folder}/{_WRITER}")
             with suppress(FileNotFoundError):  # a folder of an object store is gone with the last file in it
                 self._files.rm(folder, recursive=True)
 

@@ -147,20 +147,6 @@ def test_a_last_file_of_an_older_run_that_comes_late_does_not_count(url: str, mo
     assert steps(newer) == [2]
 
 
-def test_a_checkpoint_of_before_there_were_such_words_counts_and_is_deleted_as_others(url: str):
-    first = CheckpointStore(url)
-    write(first, 10)
-    first.put(10, "state.json", b'{"step": 10, "prompts_taken": 120, "empty_batches": 0, "accuracy": null}')
-    first._files.rm_file(f"{first._path(10)}/writer")
-    later = CheckpointStore(url)
-    later.take_over()
-    later.clear_leftovers()
-    assert steps(later) == [10]
-    write(later, 20)
-    later.prune(keep_last=1, keep_best=0)
-    assert steps(later) == [20]
-
-
 def test_a_store_that_has_not_taken_over_writes_nothing_where_one_has(url: str):
     CheckpointStore(url).take_over()
     with pytest.raises(CheckpointError, match="another run has taken over"):
