@@ -87,6 +87,10 @@ class WorkerError(AgentRLError):
     """A worker raised something that is nobody's expected failure; the message names it and ends with its traceback."""
 
 
+class NotBuiltError(WorkerError):
+    """A worker's constructor raised, at its start or when it was started again; the message names the worker."""
+
+
 class NoRoomError(WorkerError):
     """The cluster has had no room for a process for too long; the message says what is missing."""
 

@@ -140,7 +140,7 @@ class LoopWorkers:
             logger.error("%r: says nothing for %g s; it is ended, and Ray starts it again", worker, _SILENT_S)
             worker.end_for_restart()
             self.note_death(worker)
-        except WorkerDiedError:
+        except AgentRLError:
             self.note_death(worker)
 
     async def _await_return(self, worker: WorkerHandle) -> None:

@@ -9,7 +9,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError, RayError, RayTaskError
 
-from agentrl.errors import AgentRLError, ResultLostError, WorkerDiedError, WorkerError
+from agentrl.errors import AgentRLError, NotBuiltError, ResultLostError, WorkerDiedError, WorkerError
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class WorkerHandle:
             ActorUnschedulableError,
         ) as error:  # the second where the node that it must be on is gone
             if isinstance(error, RayActorError) and error.actor_init_failed:
-                raise WorkerError(f"{self._name}: it could not be built: {error}") from error
+                raise NotBuiltError(f"{self._name}: it could not be built: {error}") from error
             raise WorkerDiedError(f"{self._name}: its process died") from error
         except RayTaskError as error:
             if isinstance(error.cause, AgentRLError):

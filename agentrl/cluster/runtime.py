@@ -81,6 +81,10 @@ def ray_runtime(
             **({} if address else own),
         )
     except (ConnectionError, ValueError, AuthenticationError) as error:
+        if address is None:
+            raise ConfigError(
+                f"Ray cannot be started on this machine: {error}. Look at `RAY_AUTH_MODE` and `TMPDIR`"
+            ) from error
         raise ConfigError(
             f"`cluster.address` is `{address}`, and no Ray cluster can be joined there: {error}. "
             f"`ray status --address {address}` must answer on this machine. A cluster with a token needs the same "

@@ -112,30 +112,23 @@ def check_worker_class(cls: object) -> None:
     """
     if not inspect.isclass(cls):
         raise ConfigError(f"worker class: {cls!r} is not a class. Give the class itself; agentrl wraps it for Ray.")
-    name = f"worker class `{cls.__module__}.{cls.__qualname__}`"
+    name, form = f"worker class `{cls.__module__}.{cls.__qualname__}`", "`def __init__(self, config, role)`"
     if inspect.isabstract(cls):
-        raise ConfigError(
-            f"{name} is abstract: it lacks {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}. Implement these."
-        )
+        lacking = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise ConfigError(f"{name} is abstract: it lacks {lacking}. Implement these.")
     try:
         signature = inspect.signature(cls)
     except ValueError as error:
-        raise ConfigError(f"{name}: {error}. Declare its constructor as `def __init__(self, config, role)`.") from error
-    missing = [name for name in ("config", "role") if name not in signature.parameters]
-    if not missing:
-        try:
-            given = signature.bind("config", "role").arguments
-        except TypeError as error:
-            raise ConfigError(
-                f"{name}: called with a config and a role, its constructor fails: {error}. Declare it as "
-                "`def __init__(self, config, role)`."
-            ) from error
-        if (given.get("config"), given.get("role")) != ("config", "role"):
-            raise ConfigError(
-                f"{name}: its constructor must take `config`, then `role`: `def __init__(self, config, role)`."
-            )
+        raise ConfigError(f"{name}: {error}. Declare its constructor as {form}.") from error
+    missing = [parameter for parameter in ("config", "role") if parameter not in signature.parameters]
     if missing:
+        lacking = " and no ".join(f"`{parameter}`" for parameter in missing)
+        raise ConfigError(f"{name}: its constructor takes no {lacking}. Declare it as {form}.")
+    try:
+        given = signature.bind("config", "role").arguments
+    except TypeError as error:
         raise ConfigError(
-            f"worker class `{cls.__module__}.{cls.__qualname__}`: its constructor takes no "
-            f"{' and no '.join(f'`{name}`' for name in missing)}. Declare it as `def __init__(self, config, role)`."
-        )
+            f"{name}: called with a config and a role, its constructor fails: {error}. Declare it as {form}."
+        ) from error
+    if (given.get("config"), given.get("role")) != ("config", "role"):
+        raise ConfigError(f"{name}: its constructor must take `config`, then `role`: {form}.")

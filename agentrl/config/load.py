@@ -55,7 +55,7 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
         config = replace(config, run=replace(config.run, dir=str(Path("runs", folder).resolve())))
     config = _add_up_stages(config, source=file.name)
     validate(config, source=file.name, purpose=purpose)
-    if purpose is not Purpose.SIMULATION:
+    if purpose in (Purpose.TRAINING, Purpose.EVALUATION):
         config = with_sizes_of_pools(config)
     return LoadedConfig(config=config, path=file)
 

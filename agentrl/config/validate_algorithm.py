@@ -1,7 +1,6 @@
 """What the types cannot say of `algorithm`, `critic` and `reward.model`: ranges, names, and switches without effect."""
 
 from dataclasses import fields
-from typing import Any
 
 from agentrl.config.algorithm_schema import (
     ADVANTAGE_NAMES,
@@ -11,6 +10,7 @@ from agentrl.config.algorithm_schema import (
     RolloutCorrectionSection,
 )
 from agentrl.config.schema import RunConfig
+from agentrl.config.validate_idle import changed
 
 
 def algorithm_counts(config: RunConfig) -> dict[str, int]:
@@ -97,7 +97,7 @@ def _idle_switches(config: RunConfig) -> list[str]:
         problems += [
             f"`algorithm.selection.{key}` is set, but `algorithm.selection.method: all` keeps every trajectory; use "
             "`resample_on_correct`, or leave it out"
-            for key in _changed(algorithm.selection, "keep", "positives", "min_positives", "min_negatives")
+            for key, _ in changed(algorithm.selection, "keep", "positives", "min_positives", "min_negatives")
         ]
     if algorithm.policy_loss == "cispo" and algorithm.clip_ratio_dual:
         problems.append(
@@ -112,20 +112,14 @@ def _idle_switches(config: RunConfig) -> list[str]:
     return problems
 
 
-def _changed(section: Any, *keys: str) -> list[str]:
-    """Return which of these keys of a section are not at their defaults."""
-    defaults = type(section)()
-    return [key for key in keys if getattr(section, key) != getattr(defaults, key)]
-
-
 def _idle_divergence(algorithm: AlgorithmSection) -> list[str]:
     if algorithm.kl_coefficient == 0:
         return [
             f"`algorithm.{key}` is set, but `algorithm.kl_coefficient` is 0, so there is no such term; set it above 0"
-            for key in _changed(algorithm, "kl_in", "kl_target", "kl_horizon", "kl_estimator")
+            for key, _ in changed(algorithm, "kl_in", "kl_target", "kl_horizon", "kl_estimator")
         ]
     problems = []
-    if algorithm.kl_target == 0 and _changed(algorithm, "kl_horizon"):
+    if algorithm.kl_target == 0 and changed(algorithm, "kl_horizon"):
         problems.append(
             "`algorithm.kl_horizon` is set, but `algorithm.kl_target` is 0, so the coefficient stays; set one, or leave it out"
         )
@@ -143,14 +137,14 @@ def _idle_credit(config: RunConfig) -> list[str]:
         problems += [
             f"`algorithm.{key}` is set, but `algorithm.advantage: {algorithm.advantage}` gives all tokens of a trajectory the "
             f"same; use one of {', '.join(TOKEN_ADVANTAGE_NAMES)}"
-            for key in _changed(algorithm, "discount", "gae_lambda")
+            for key, _ in changed(algorithm, "discount", "gae_lambda")
         ]
         if config.rollout.samples_per_prompt == 1:
             problems.append(
                 f"`rollout.samples_per_prompt` is 1, but `algorithm.advantage: {algorithm.advantage}` compares the samples of "
                 f"a prompt, so that all advantages would be 0; take 2 or more, or one of {', '.join(TOKEN_ADVANTAGE_NAMES)}"
             )
-    elif algorithm.advantage == "reinforce_plus_plus" and _changed(algorithm, "gae_lambda"):
+    elif algorithm.advantage == "reinforce_plus_plus" and changed(algorithm, "gae_lambda"):
         problems.append(
             "`algorithm.gae_lambda` is set, but `algorithm.advantage: reinforce_plus_plus` has no values to weigh rewards "
             "against; use `gae`, or leave it out"
@@ -163,9 +157,9 @@ def _idle_correction(correction: RolloutCorrectionSection) -> list[str]:
         return [
             f"`algorithm.rollout_correction.{key}` is set, but `algorithm.rollout_correction.method` is `none`; use `truncate` "
             "or `mask`, or leave it out"
-            for key in _changed(correction, "level", "min_ratio", "max_ratio")
+            for key, _ in changed(correction, "level", "min_ratio", "max_ratio")
         ]
-    if correction.method == "truncate" and _changed(correction, "min_ratio"):
+    if correction.method == "truncate" and changed(correction, "min_ratio"):
         return [
             "`algorithm.rollout_correction.min_ratio` is set, but `algorithm.rollout_correction.method: truncate` has no lower "
             "bound; use `mask`, or leave it out"
@@ -181,5 +175,5 @@ def _idle_critic(config: RunConfig) -> list[str]:
         return []
     else:
         without = "there is no critic; name one in `critic.path`, or leave it out"
-    keys = _changed(config.critic, *(field.name for field in fields(config.critic)))
-    return [f"`critic.{key}` is set, but {without}" for key in keys]
+    keys = changed(config.critic, *(field.name for field in fields(config.critic)))
+    return [f"`critic.{key}` is set, but {without}" for key, _ in keys]

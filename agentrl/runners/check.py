@@ -14,8 +14,9 @@ from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
 from agentrl.runners.judges import judge_for
 from agentrl.runners.memory_check import check_memory
-from agentrl.runners.model_folders import check_models
+from agentrl.runners.model_folders import check_models, check_weights
 from agentrl.runners.run import check_plugins, held_out_prompts, training_prompts
+from agentrl.runners.stages import stages_of
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
@@ -42,10 +43,12 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     console = Console()
     if level is CheckLevel.FULL:
         check_models(config)
-        for line in check_memory(config):
+        check_weights(config)
+        stages = stages_of(config)
+        for line in dict.fromkeys(line for stage in stages for line in check_memory(stage.config)):
             console.print(line, soft_wrap=True)
-        prompts, validation_prompts = training_prompts(config), held_out_prompts(config)
-        console.print(f"data: {len(prompts)} training prompts, {len(validation_prompts)} for validation")
+        num_prompts = " + ".join(str(len(training_prompts(stage.config))) for stage in stages)
+        console.print(f"data: {num_prompts} training prompts, {len(held_out_prompts(config))} for validation")
         names = await _build_everything(tools, reward, config)
         console.print(f"tools: {', '.join(names) or 'none'}; all of them built and answered")
     console.print(_processes(config))

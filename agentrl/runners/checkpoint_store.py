@@ -260,7 +260,10 @@ class CheckpointStore:
                 self._files.rm(folder, recursive=True)
 
     def _refuse_if_taken_over(self) -> None:
-        if (self._content(f"{self._root}/{_WRITER}") or b"") != self._word:
+        word = self._content(f"{self._root}/{_WRITER}")
+        if word is None and self._word:
+            raise CheckpointError(f"checkpoint.dir: {self.url} has been removed or emptied while this run was going on")
+        if (word or b"") != self._word:
             raise CheckpointError(
                 f"checkpoint.dir: another run has taken over {self.url}; this one stops writing, as two cannot share it. "
                 "Let one of the two end, and start the other with a `checkpoint.dir` of its own if both shall go on"

@@ -118,10 +118,14 @@ def _check_context(config: RunConfig, path: str, *, key: str) -> None:
     settings, longest = language_settings(path) or {}, _longest(config)
     positions = settings.get("max_position_embeddings")
     scaling = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    factor = scaling.get("factor") or 1
-    if positions is not None and longest > positions * max(1, factor):
+    if positions is None:
+        return
+    # Where the length before the scaling is named, `max_position_embeddings` may be that after it.
+    scaled = scaling.get("original_max_position_embeddings") or positions
+    most = max(positions, scaled * (scaling.get("factor") or 1))
+    if longest > most:
         raise ConfigError(
-            f"{key}: {path} has {positions * max(1, factor):g} positions (`max_position_embeddings` in its `config.json`), and "
+            f"{key}: {path} has {most:g} positions (`max_position_embeddings` in its `config.json`), and "
             f"a trajectory may have {longest} tokens (`rollout.max_prompt_tokens` + the longest `max_response_tokens` of the "
             "run and its `stages`); lower these, or use a model with a longer context"
         )

@@ -77,6 +77,7 @@ _MAY_CHANGE = {
     "cluster.address",
     "cluster.gpu_memory_gb",
     "cluster.max_wait_s",
+    "cluster.colocated",
     "cluster.weight_transport",
     "cluster.check_weights",
 }

@@ -11,7 +11,7 @@ from zlib import crc32
 from pydantic_core import to_json
 
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import RolloutError, ToolError, WorkerDiedError, WorkerError
+from agentrl.errors import NotBuiltError, RolloutError, ToolError, WorkerDiedError, WorkerError
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -59,7 +59,7 @@ class WorkerTool:
         method = getattr(self._worker_of(episode), self._config.method)
         try:
             outcome = await method(episode_id=episode.episode_id, **arguments)
-        except WorkerDiedError as error:
+        except (WorkerDiedError, NotBuiltError) as error:
             # Not an engine's death, for which the next try would get another seed (`agentrl.agent_loop.tries`).
             raise RolloutError(f"tool `{WORKER_TOOL}`: {error}") from error
         except WorkerError as error:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.algorithms.kl_control import next_kl_coefficient
-from agentrl.config.layout import actor_ranks_per_node
 from agentrl.errors import EngineError
 from agentrl.training.balance import Packing
 from agentrl.training.batch import (
@@ -77,7 +76,6 @@ class Actor:
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._kl_coefficient = config.algorithm.kl_coefficient
         self._checks_weights = config.cluster.check_weights
-        self._ranks_per_node = actor_ranks_per_node(config)
         self._adapters: Adapters | None = None
         self._warmed_up_from = 0
         """The update after which the optimiser began; the warm-up counts from there."""
@@ -86,8 +84,9 @@ class Actor:
         """Load the model and shard it over the ranks."""
         self._parallel = parallel = context.parallel
         if parallel.device.type == "cpu":
-            cores, ranks_here = len(os.sched_getaffinity(0)), min(parallel.world_size, self._ranks_per_node)
-            torch.set_num_threads(self._config.num_threads_per_worker or max(1, cores // ranks_here))
+            # The variable is set by whoever knows how many ranks share the machine.
+            share = int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0)) // parallel.world_size
+            torch.set_num_threads(self._config.num_threads_per_worker or max(1, share))
         torch.manual_seed(self._seed)
         self._checkpoints = CheckpointWriter()
         opened = open_model(self._source)

@@ -18,14 +18,10 @@ UNVALIDATED = ["validation.every_steps=0"]
         (["reward.model.weight=0.3"], r"`reward\.model\.weight` is 0\.3, but there is no reward model; name one"),
         (["reward.model.activation=sigmoid"], r"`reward\.model\.activation` is sigmoid, but there is no reward model"),
         ([*REMOTE, "judge.num_slots=3"], r"`judge\.num_slots` is 3, and it is for judges that the run starts"),
-        ([*REMOTE, "judge.max_memory_mb=99"], r"`judge\.max_memory_mb` is 99, .* leave it out here"),
-        (["judge.hosts=[a:1]"], r"`judge\.max_wall_time_s` is 5\.0, .* `judge\.hosts` names running ones"),
+        ([*REMOTE, "judge.num_slots=9"], r"`judge\.num_slots` is 9, .* leave it out here"),
+        (["judge.hosts=[a:1]", "judge.num_slots=9"], r"`judge\.num_slots` is 9, .* `judge\.hosts` names running ones"),
         (["actor.lora.alpha=64"], r"`actor\.lora\.alpha` is 64, but `actor\.lora\.rank` is 0; set a rank"),
         ([*UNVALIDATED, "checkpoint.keep_best=4"], r"`checkpoint\.keep_best` is 4, but `validation\.every_steps` is 0"),
-        (
-            [*UNVALIDATED, "validation.samples_per_prompt=4"],
-            r"`validation\.samples_per_prompt` is 4, but `validation\.every_steps` is 0",
-        ),
     ],
 )
 def test_a_key_that_nothing_would_read_is_refused(words: list[str], message: str):
