@@ -142,7 +142,8 @@ class CheckpointStore:
     @_telling
     def states(self) -> list[RunState]:
         """Return the states of all checkpoints that count, oldest first."""
-        return [self._state(step) for step, counts in self._folders().items() if counts]
+        found = (self._state(step) for step in self._steps())
+        return [state for state in found if state is not None]
 
     @_telling
     def begin(self, step: int) -> str:
@@ -225,28 +226,29 @@ class CheckpointStore:
     @_telling
     def clear_leftovers(self) -> None:
         """Delete the folders that do not count: what a killed run was writing or deleting."""
-        for step, counts in self._folders().items():
-            if not counts:
+        for step in self._steps():
+            if self._state(step) is None:
                 self._remove(step)
 
-    def _folders(self) -> dict[int, bool]:
-        """Return the steps of all folders in order, with whether they count."""
+    def _steps(self) -> list[int]:
+        """Return the steps of all folders in order, whether they count or not."""
         self._files.invalidate_cache()
         try:
             paths = self._files.ls(self._root, detail=False)
         except FileNotFoundError:
-            return {}
+            return []
         matches = [_FOLDER_NAME.fullmatch(path.rstrip("/").rpartition("/")[2]) for path in paths]
-        steps = sorted(int(match[1]) for match in matches if match)
-        return {step: self._counts(step) for step in steps}
+        return sorted(int(match[1]) for match in matches if match)
 
-    def _counts(self, step: int) -> bool:
-        state = self._content(f"{self._path(step)}/{_STATE}")
+    def _state(self, step: int) -> RunState | None:
+        """Return what the last file of a folder says; None where it does not count, or is gone by now."""
+        content = self._content(f"{self._path(step)}/{_STATE}")
         begun_by = self._content(f"{self._path(step)}/{_WRITER}")
-        return state is not None and begun_by is not None and orjson.loads(state).get(_WRITER) == begun_by.decode()
-
-    def _state(self, step: int) -> RunState:
-        state = orjson.loads(self.read(step, _STATE))
+        if content is None or begun_by is None:
+            return None
+        state = orjson.loads(content)
+        if state.get(_WRITER) != begun_by.decode():
+            return None
         return RunState(**{item.name: state[item.name] for item in fields(RunState)})
 
     def _remove(self, step: int) -> None:

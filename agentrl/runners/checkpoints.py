@@ -108,20 +108,12 @@ class CheckpointKeeper:
     async def _complete(self, state: RunState, folder: Path, pass_rates: bytes, started: float) -> None:
         try:
             await self._until_saved()
+            await self._commit_in_thread(state, folder, pass_rates)
         except GoBackError as error:
             # Most often the update meets the same death first; after the last update of a stage nobody else does.
             logger.warning("checkpoint of step %d: given up: %s", state.step, error)
             raise
-        except Exception as error:
-            _log_failure(state.step, error)
-            raise
-        commit = asyncio.create_task(asyncio.to_thread(self._commit, state, folder, pass_rates))
-        try:
-            await asyncio.shield(commit)
-        except asyncio.CancelledError:
-            await asyncio.wait([commit])  # a thread cannot be stopped, and what it writes must not be cleared under it
-            raise
-        except Exception as error:
+        except Exception as error:  # of any kind: it is told at once, and raised at the next step
             _log_failure(state.step, error)
             raise
         self._metrics["time/checkpoint_s"] = time.monotonic() - started
@@ -132,6 +124,14 @@ class CheckpointKeeper:
             if await self._models.saved():
                 return
             await asyncio.sleep(_POLL_S)
+
+    async def _commit_in_thread(self, state: RunState, folder: Path, pass_rates: bytes) -> None:
+        commit = asyncio.create_task(asyncio.to_thread(self._commit, state, folder, pass_rates))
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            await asyncio.wait([commit])  # a thread cannot be stopped, and what it writes must not be cleared under it
+            raise
 
     def _commit(self, state: RunState, folder: Path, pass_rates: bytes) -> None:
         self._store.put_folder(state.step, ROLLOUTS, folder)

@@ -38,7 +38,6 @@ _EXPORTED = "exported"
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", _EXPORTED}
 """What a start that died early may have left, for the config is written after them; or an export of checkpoints elsewhere."""
 
-
 _MAY_CHANGE = {
     "actor.num_workers",
     "actor.num_threads_per_worker",
