@@ -26,6 +26,9 @@ _MAX_SOCKET_PATH_BYTES = 107
 _PROBE_TIMEOUT_S = 10.0
 """For a connection to the head; Ray itself would try for a quarter of an hour, deaf to signals."""
 
+_REFUSALS = (ConnectionError, ValueError, AuthenticationError)
+"""What `ray.init` raises where it cannot start or join."""
+
 
 @contextlib.contextmanager
 def guarded_run() -> Iterator[Path]:
@@ -61,36 +64,13 @@ def ray_runtime(
         ConfigError: there is no cluster at `address`, or none that takes this machine's token; or the name of
             `temp_dir` is too long for Ray's sockets.
     """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if address is None:
         _check_socket_paths(temp_dir)
+        _start(num_cpus, temp_dir, _runtime_env(user_folder, temp_dir / "user_code"))
     else:
         _prepare_to_join(address)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    own: dict[str, Any] = {
-        "num_cpus": num_cpus,
-        "include_dashboard": False,
-        "_node_ip_address": "127.0.0.1",
-        "_temp_dir": str(temp_dir / "ray"),
-    }
-    runtime_env = _runtime_env(user_folder, temp_dir / "user_code")
-    try:
-        ray.init(
-            address=address or "local",
-            logging_level=logging.ERROR,
-            runtime_env=runtime_env,
-            **({} if address else own),
-        )
-    except (ConnectionError, ValueError, AuthenticationError) as error:
-        if address is None:
-            raise ConfigError(
-                f"Ray cannot be started on this machine: {error}. Look at `RAY_AUTH_MODE` and `TMPDIR`"
-            ) from error
-        raise ConfigError(
-            f"`cluster.address` is `{address}`, and no Ray cluster can be joined there: {error}. "
-            f"`ray status --address {address}` must answer on this machine. A cluster with a token needs the same "
-            "`~/.ray/auth_token` and `RAY_AUTH_MODE=token` on every machine, one without `RAY_AUTH_MODE=disabled`. Without "
-            "`cluster.address` the run starts a Ray of its own"
-        ) from error
+        _join(address, _runtime_env(user_folder, temp_dir / "user_code"))
     for number, handler in handlers.items():
         signal.signal(number, handler)  # Ray puts its own crash reporter there
     try:
@@ -106,6 +86,35 @@ def ray_runtime(
         raise
     finally:
         ray.shutdown()
+
+
+def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
+    try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            runtime_env=runtime_env,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(temp_dir / "ray"),
+        )
+    except _REFUSALS as error:
+        raise ConfigError(
+            f"Ray cannot be started on this machine: {error}. Look at `RAY_AUTH_MODE` and `TMPDIR`"
+        ) from error
+
+
+def _join(address: str, runtime_env: dict[str, Any]) -> None:
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, runtime_env=runtime_env)
+    except _REFUSALS as error:
+        raise ConfigError(
+            f"`cluster.address` is `{address}`, and no Ray cluster can be joined there: {error}. "
+            f"`ray status --address {address}` must answer on this machine. A cluster with a token needs the same "
+            "`~/.ray/auth_token` and `RAY_AUTH_MODE=token` on every machine, one without `RAY_AUTH_MODE=disabled`. Without "
+            "`cluster.address` the run starts a Ray of its own"
+        ) from error
 
 
 def _prepare_to_join(address: str) -> None:
