@@ -70,20 +70,23 @@ class TrainingCluster(Cluster):
 
 
 @contextlib.asynccontextmanager
-async def launch(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[TrainingCluster]:
+async def launch(
+    config: RunConfig, *, temp_dir: Path, user_folder: Path, again: bool = False
+) -> AsyncIterator[TrainingCluster]:
     """Run Ray, the engines and the models for as long as the context lasts.
 
     Args:
         config: the whole, checked tree.
         temp_dir: the run's temporary folder (`guarded_run`).
         user_folder: where the user's own modules are.
+        again: the run has been started before, in this process: nodes that it lacks now have left, and are waited for.
     """
     with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
-        num_gpus = 0.0 if config.cluster.roles else _gpus_per_process(config, num_ranks=config.actor.num_workers)
-        if not config.cluster.roles:
-            require_transport(config, num_gpus=num_gpus)
         nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s), WeightRelays()
-        places = await Places.reserved(config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config))
+        num_gpus = 0.0 if config.cluster.roles else await _gpus_of_ranks(config, nodes, again=again)
+        places = await Places.reserved(
+            config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), again=again
+        )
         with places.given_back():
             learner = Learner(config, lambda: spawn_models(config, places))
             extra_roles = spawn_extra_roles(config, places)
@@ -223,6 +226,23 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
     )
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+async def _gpus_of_ranks(config: RunConfig, nodes: Nodes, *, again: bool) -> float:
+    """Return the GPUs of one rank outside of pools; GPUs that have left are waited for where the run starts `again`."""
+
+    def refusal() -> str | None:
+        try:
+            _gpus_per_process(config, num_ranks=config.actor.num_workers)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    if again:
+        await nodes.until_room(refusal)
+    num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers)
+    require_transport(config, num_gpus=num_gpus)
+    return num_gpus
 
 
 def _gpus_per_process(config: RunConfig, *, num_ranks: int) -> float:

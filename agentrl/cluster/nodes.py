@@ -114,19 +114,43 @@ class Nodes:
             if word_at_s > _FIRST_WORD_S:
                 self._waited_s += clock.now() - started_at
 
-    async def _say(self, missing: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
-        """Log who waits for what.
+    async def until_room(self, lacking: Callable[[], str | None]) -> None:
+        """Wait until the nodes lack nothing; say now and then what is missing.
+
+        Args:
+            lacking: gives what they lack, in words, or None.
 
         Raises:
-            NoRoomError: that was the last time.
+            NoRoomError: they have lacked it for as long as a process may wait.
         """
+        started_at, word_at_s = clock.now(), 0.0
+        while (problem := await asked(lacking)) is not None:
+            waited_s = clock.now() - started_at
+            if waited_s >= word_at_s:
+                self._tell(problem, waited_s=waited_s)
+                word_at_s = min(word_at_s + _WORD_EVERY_S, self._max_wait_s)
+            await asyncio.sleep(min(_LOOK_EVERY_S, word_at_s - waited_s))
+        self._waited_s += clock.now() - started_at
+
+    async def _say(self, missing: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
+        """Log who waits for what; the errors are those of `_tell`."""
         try:
             nodes = "; ".join(str(node) for node in (await asked(self._look)).values())
         except RayError as error:
             nodes = f"unknown, since Ray does not say: {error}"
         who = ", ".join(f"`{worker}`" for worker in missing)
         lost = f"; {self._num_lost} left since the run began" if self._num_lost else ""
-        what = f"{who} could not start in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}"
+        self._tell(
+            f"{who} could not start in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}",
+            waited_s=waited_s,
+        )
+
+    def _tell(self, what: str, *, waited_s: float) -> None:
+        """Log what is waited for.
+
+        Raises:
+            NoRoomError: that was the last time.
+        """
         if waited_s >= self._max_wait_s:
             raise NoRoomError(
                 f"{what}. The run ends, since that was `cluster.max_wait_s`. Let more nodes join, or make pools and numbers "

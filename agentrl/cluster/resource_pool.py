@@ -61,8 +61,7 @@ async def reserve(
     """
     per_bundle, bundles = _per_bundle(section), bundles_of(section)
     spread = bool(section.processes_per_node)
-    problem = missing(name, bundles, total=_nodes(), spread=spread)
-    if problem is not None:
+    if problem := missing(name, bundles, total=_nodes(), spread=spread):
         raise ConfigError(problem)
     group = placement_group(bundles, strategy="STRICT_SPREAD" if spread else "PACK", name=f"agentrl pool {name}")
     try:
@@ -88,18 +87,20 @@ async def reserve(
     return ReservedPool(group=group, bundle_of=bundle_of, each=each)
 
 
-def require_room(needs: Mapping[str, Sequence[Bundle]]) -> None:
-    """Refuse a run that the nodes which are there could never hold, whoever uses them now.
+def lacks(pools: Mapping[str, PoolSection], needs: Mapping[str, Sequence[Bundle]]) -> str | None:
+    """Return what the nodes which are there lack for a run, whoever uses them now; None if they have all.
 
     Args:
-        needs: see `too_large`.
-
-    Raises:
-        ConfigError: what is missing, and the keys that decide it.
+        pools: by name.
+        needs: see `too_large`; with those of the pools.
     """
-    problem = too_large(needs, total=_nodes())
-    if problem is not None:
-        raise ConfigError(problem)
+    total = _nodes()
+    problems = [too_large(needs, total=total)]
+    problems += [
+        missing(name, bundles_of(section), total=total, spread=bool(section.processes_per_node))
+        for name, section in pools.items()
+    ]
+    return next(filter(None, problems), None)
 
 
 def too_large(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]) -> str | None:

@@ -12,12 +12,13 @@ from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, require_room, reserve
+from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, lacks, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
 from agentrl.config.layout import Placement, actor_ranks_per_node, layout, pool_users
 from agentrl.config.schema import RunConfig
+from agentrl.errors import ConfigError
 
 SPARE_CALLS = 64
 """Calls beyond the trajectories (stats, abort, weights) that must not queue behind them."""
@@ -39,19 +40,40 @@ class Places:
 
     @classmethod
     async def reserved(
-        cls, config: RunConfig, nodes: Nodes, *, num_gpus: float, gpus_per_engine: int, with_models: bool = True
+        cls,
+        config: RunConfig,
+        nodes: Nodes,
+        *,
+        num_gpus: float,
+        gpus_per_engine: int,
+        with_models: bool = True,
+        again: bool = False,
     ) -> "Places":
         """Set aside every pool of a config, for a run with or without models.
 
+        Where the run starts `again`, the cluster has held it before: what it lacks now has left, and is waited for.
+
         Raises:
             ConfigError: the cluster cannot hold the run, in pools and outside of them; see also `reserve`.
+            NoRoomError: it could before, and has not come to for too long.
         """
         outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
         places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
-        require_room(processes_of(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine, with_models=with_models))
-        for name, section in config.cluster.pools.items():
-            places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
-        return places
+        needs = processes_of(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine, with_models=with_models)
+        lacking = functools.partial(lacks, config.cluster.pools, needs)
+        while True:
+            if again:
+                await nodes.until_room(lacking)
+            try:
+                if problem := lacking():
+                    raise ConfigError(problem)
+                for name, section in config.cluster.pools.items():
+                    places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
+                return places
+            except ConfigError:
+                places.give_back()
+                if not again or lacking() is None:
+                    raise  # a node that Ray took for alive may have turned out to be gone meanwhile
 
     def of(self, placement: Placement) -> list[ResourcePool]:
         """Return the place of each process of a role."""
@@ -68,8 +90,13 @@ class Places:
         try:
             yield
         finally:
-            for pool in self.pools.values():
-                pool.give_back()
+            self.give_back()
+
+    def give_back(self) -> None:
+        """End what still runs in the pools, and free them."""
+        for pool in self.pools.values():
+            pool.give_back()
+        self.pools.clear()
 
 
 def processes_of(

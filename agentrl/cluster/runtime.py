@@ -6,16 +6,15 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import AuthenticationError
 
+from agentrl.cluster.joining import join
 from agentrl.errors import ConfigError
 from agentrl.guardian import MARK, Guardian
 
@@ -23,11 +22,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107
 """Of Linux."""
-_PROBE_TIMEOUT_S = 10.0
-"""For a connection to the head; Ray itself would try for a quarter of an hour, deaf to signals."""
-
-_REFUSALS = (ConnectionError, ValueError, AuthenticationError)
-"""What `ray.init` raises where it cannot start or join."""
 
 
 @contextlib.contextmanager
@@ -69,8 +63,7 @@ def ray_runtime(
         _check_socket_paths(temp_dir)
         _start(num_cpus, temp_dir, _runtime_env(user_folder, temp_dir / "user_code"))
     else:
-        _prepare_to_join(address)
-        _join(address, _runtime_env(user_folder, temp_dir / "user_code"))
+        join(address, _runtime_env(user_folder, temp_dir / "user_code"))
     for number, handler in handlers.items():
         signal.signal(number, handler)  # Ray puts its own crash reporter there
     try:
@@ -99,42 +92,10 @@ def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
             _node_ip_address="127.0.0.1",
             _temp_dir=str(temp_dir / "ray"),
         )
-    except _REFUSALS as error:
+    except (ConnectionError, ValueError, AuthenticationError) as error:
         raise ConfigError(
             f"Ray cannot be started on this machine: {error}. Look at `RAY_AUTH_MODE` and `TMPDIR`"
         ) from error
-
-
-def _join(address: str, runtime_env: dict[str, Any]) -> None:
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, runtime_env=runtime_env)
-    except _REFUSALS as error:
-        raise ConfigError(
-            f"`cluster.address` is `{address}`, and no Ray cluster can be joined there: {error}. "
-            f"`ray status --address {address}` must answer on this machine. A cluster with a token needs the same "
-            "`~/.ray/auth_token` and `RAY_AUTH_MODE=token` on every machine, one without `RAY_AUTH_MODE=disabled`. Without "
-            "`cluster.address` the run starts a Ray of its own"
-        ) from error
-
-
-def _prepare_to_join(address: str) -> None:
-    """Look whether anything listens at `address`, and have Ray use the token of this machine, if there is one.
-
-    Raises:
-        ConfigError: nothing listens there.
-    """
-    if address != "auto":
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S).close()
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"`cluster.address` is `{address}`, and nothing listens there: {error}. Start Ray on that machine with "
-                "`ray start --head --port=...`, or leave the key out, and the run starts a Ray of its own"
-            ) from error
-    # `ray start --head` uses a token by itself where it finds one; a driver with an explicit address would not.
-    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel(logging.ERROR)
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _check_socket_paths(temp_dir: Path) -> None:

@@ -1,6 +1,7 @@
 """A run before and while it runs: everything that is checked first, then everything that is alive."""
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Set
@@ -249,9 +250,10 @@ def held_out_prompts(config: RunConfig) -> list[Prompt]:
 
 
 @contextlib.asynccontextmanager
-async def running(plan: Plan) -> AsyncIterator[Run]:
-    """Start every process of a training run, and end them all, whatever happens."""
-    async with _alive(plan, launch, num_steps=plan.config.run.num_steps) as (cluster, run):
+async def running(plan: Plan, *, again: bool) -> AsyncIterator[Run]:
+    """Start every process of a training run, and end them all, whatever happens; `again` as in `launch`."""
+    launcher = functools.partial(launch, again=again)
+    async with _alive(plan, launcher, num_steps=plan.config.run.num_steps) as (cluster, run):
         keeper = CheckpointKeeper(
             plan.directory.checkpoints,
             plan.config.checkpoint,

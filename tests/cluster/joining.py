@@ -3,30 +3,69 @@
 import asyncio
 import json
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster
 
+from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.resource_pool import reserve
+from agentrl.cluster.role_groups import Places
 from agentrl.cluster.runtime import guarded_run, ray_runtime
 from agentrl.cluster.spawn import spawn
-from agentrl.config.cluster_schema import PoolSection
+from agentrl.config.cluster_schema import ClusterSection, PoolSection
+from agentrl.config.schema import RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 from tests.cluster.workers import PlainWorker
 
 
-async def look() -> dict[str, Any]:
-    """Reserve a pool over both nodes, and ask for one that would need a third."""
+async def look(leave: Callable[[], None], come_back: Callable[[], None]) -> dict[str, Any]:
+    """Reserve a pool over both nodes, and ask for one that would need a third; then start again without one of them."""
     pool = await reserve("both", PoolSection(processes_per_node=[1, 1]), roles=["echo"])
     workers = [spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in pool.places("echo")]
     nodes = [await worker.node() for worker in workers]
+    pool.give_back()
     try:
         await reserve("three", PoolSection(processes_per_node=[1, 1, 1]), roles=["echo"])
     except ConfigError as error:
-        return {"nodes": nodes, "refusal": str(error)}
+        return {"nodes": nodes, "refusal": str(error), "after_a_loss": await start_again(leave, come_back)}
     return {"nodes": nodes}
+
+
+async def start_again(leave: Callable[[], None], come_back: Callable[[], None]) -> dict[str, Any]:
+    """Lose a node that a run needs before that run starts again."""
+    cluster = ClusterSection(
+        pools={"policy": PoolSection(processes_per_node=[1, 1], num_cpus=0.4)},
+        roles={"actor_rollout_ref": "policy"},
+    )
+    config = RunConfig(cluster=cluster, rollout=RolloutSection(num_workers=1))
+    nodes = Nodes(max_wait_s=600)
+    leave()
+    first = await refusal_of(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1))
+    waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True))
+    await asyncio.sleep(1.0)
+    waited = not waiting.done()
+    come_back()
+    places = await waiting
+    pools = list(places.pools)
+    places.give_back()
+    return {
+        "first": first,
+        "waited": waited,
+        "pools": pools,
+        "wait_s": nodes.metrics()["cluster/room_wait_s"],
+    }
+
+
+async def refusal_of(starting: Awaitable[Places]) -> str:
+    """Return why a run may not start."""
+    try:
+        await starting
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def main(temp_dir: Path) -> None:
@@ -36,13 +75,20 @@ def main(temp_dir: Path) -> None:
     os.environ["RAY_TMPDIR"] = str(temp_dir)  # where `Cluster` notes its address; it does not make the usual folder
     head = {**node, "node_ip_address": "127.0.0.2", "temp_dir": str(temp_dir / "ray")}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(**node, node_ip_address="127.0.0.3")
+    others = [cluster.add_node(**node, node_ip_address="127.0.0.3")]
+
+    def leave() -> None:
+        cluster.remove_node(others.pop())
+
+    def come_back() -> None:
+        others.append(cluster.add_node(**node, node_ip_address="127.0.0.3"))
+
     user_folder = temp_dir / "user"
     user_folder.mkdir()
     with ray_runtime(
         address=cluster.address, num_cpus=99, temp_dir=temp_dir, user_folder=user_folder, keep_logs_in=temp_dir
     ):
-        facts = asyncio.run(look()) | {"num_cpus": ray.cluster_resources()["CPU"]}
+        facts = asyncio.run(look(leave, come_back)) | {"num_cpus": ray.cluster_resources()["CPU"]}
     print(json.dumps(facts), flush=True)
     cluster.shutdown()
 

@@ -1,11 +1,16 @@
 """An address of a Ray cluster that is wrong: refused with its key and the way out, before Ray tries for minutes."""
 
+import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import ray
 
+from agentrl.cluster.joining import join
 from agentrl.cluster.runtime import ray_runtime
 from agentrl.config.schema import ClusterSection, DataSection, ModelSection, RunConfig
 from agentrl.config.validate import Purpose, validate
@@ -47,3 +52,26 @@ def test_an_address_where_nothing_listens_is_refused_within_seconds(tmp_path: Pa
     ):
         pass
     assert time.monotonic() - began < 15
+
+
+@pytest.mark.slow  # Ray waits for 40 s
+def test_what_listens_and_is_no_ray_is_refused_with_the_key():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(ConfigError, match=r"`cluster.address` is .*, and no Ray cluster can be joined there: Timed out"),
+    ):
+        join(f"127.0.0.1:{server.getsockname()[1]}", {})
+
+
+JOIN = "import sys; from agentrl.cluster.joining import join; join(sys.argv[1], {})"
+
+
+@pytest.mark.ray
+def test_a_cluster_that_asks_for_a_token_is_told_from_a_machine_that_has_none(local_ray: Path, tmp_path: Path):
+    address = ray.get_runtime_context().gcs_address
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    command = [sys.executable, "-c", JOIN, address]
+    refused = subprocess.run(command, env=environment | {"HOME": str(tmp_path)}, capture_output=True, text=True)
+    assert f"ConfigError: `cluster.address` is `{address}`, and the cluster there asks for a token" in refused.stderr
+    joined = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert joined.returncode == 0, "with this machine's token, by itself: " + joined.stderr

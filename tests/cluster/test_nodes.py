@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayError
 
+from agentrl import clock
 from agentrl.cluster.nodes import Node, Nodes
 from agentrl.errors import NoRoomError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
@@ -113,3 +114,26 @@ def test_who_dies_at_its_place_is_not_waited_for():
             await place(nodes, Waiting("actor 0", 20, dies=True), Waiting("actor 1", 2000))
 
     assert played(story)["cluster/room_wait_s"] == pytest.approx(20)
+
+
+def test_room_that_the_nodes_lack_is_waited_for_and_told_again_and_again(caplog: pytest.LogCaptureFixture):
+    async def story(world: World, nodes: Nodes) -> None:
+        since = clock.now()
+        await nodes.until_room(lambda: "a pool lacks a node" if clock.now() < since + 100 else None)
+        assert clock.now() == pytest.approx(since + 100)
+
+    assert played(story)["cluster/room_wait_s"] == pytest.approx(100)
+    assert [record.message for record in caplog.records] == [
+        "a pool lacks a node. Waiting for another 1000 s; a node joins by `ray start --address=...`",
+        "a pool lacks a node. Waiting for another 940 s; a node joins by `ray start --address=...`",
+    ]
+
+
+def test_room_that_does_not_come_ends_the_wait_with_what_is_missing():
+    async def story(world: World, nodes: Nodes) -> None:
+        since = clock.now()
+        with pytest.raises(NoRoomError, match=r"a pool lacks a node.*`cluster.max_wait_s`"):
+            await nodes.until_room(lambda: "a pool lacks a node")
+        assert clock.now() == pytest.approx(since + 1000)
+
+    played(story)
