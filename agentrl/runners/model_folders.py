@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.training.attention_support import attention_window, unsupported_attention
@@ -68,6 +70,33 @@ def check_weights(config: RunConfig) -> None:
             raise ConfigError(
                 f"{key}: {path} has no weights, neither `*.safetensors` nor `*.bin`; fetch them, or name another folder"
             )
+    _check_lora_targets(config)
+
+
+def _check_lora_targets(config: RunConfig) -> None:
+    """Refuse layers for LoRA that the files of the policy do not have."""
+    lora, files = config.actor.lora, sorted(Path(config.model.path).glob("*.safetensors"))
+    if not (lora.rank and lora.target_modules and files):
+        return
+    try:
+        modules = {name.removesuffix(".weight") for file in files for name in _tensor_names(file)}
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(
+            f"model.path: {files[0].parent}: its weights cannot be read: {error}; fetch them again"
+        ) from error
+    # PEFT takes a name for that of a module, or for the end of one.
+    for target in lora.target_modules:
+        if not any(f".{module}".endswith(f".{target}") for module in modules):
+            ends = sorted({module.rpartition(".")[2] for module in modules if ".layers." in f".{module}"})
+            raise ConfigError(
+                f"actor.lora.target_modules: {config.model.path} has no `{target}`; its layers have {', '.join(ends)}. Leave "
+                "the key out to adapt all of their linear ones"
+            )
+
+
+def _tensor_names(file: Path) -> list[str]:
+    with safe_open(file, framework="np") as tensors:
+        return list(tensors.keys())
 
 
 def _check_object(file: Path, *, key: str) -> None:

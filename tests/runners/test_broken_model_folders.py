@@ -43,6 +43,15 @@ def test_cut_weights_and_absent_ones_are_refused(tmp_path: Path):
         check_weights(config)
 
 
+def test_layers_for_lora_that_the_policy_does_not_have_are_refused_with_those_that_it_has():
+    lora = ["actor.lora.rank=4", "actor.lora.target_modules=[q_proj,query]"]
+    with pytest.raises(
+        ConfigError, match=r"actor\.lora\.target_modules: .* has no `query`; its layers have .*down_proj.*q_proj"
+    ):
+        check_weights(load_run_config(DEMO, lora).config)
+    check_weights(load_run_config(DEMO, [*lora[:1], "actor.lora.target_modules=[q_proj,self_attn.k_proj]"]).config)
+
+
 @pytest.mark.parametrize("name", ["num_attention_heads", "vocab_size"])
 def test_a_model_that_names_its_sizes_otherwise_has_no_estimate(name: str, tmp_path: Path):
     settings = json.loads((POLICY / "config.json").read_text())
