@@ -110,7 +110,7 @@ class LoopWorkers:
     def note_death(self, worker: WorkerHandle) -> None:
         """Have cleaned up after `worker`, and give it nothing until it answers again."""
         if worker not in self._dead:
-            logger.warning("%r: dead; waiting until Ray has started it again", worker)
+            logger.warning("%s: dead; waiting until Ray has started it again", worker)
             self._dead[worker] = asyncio.create_task(self._await_return(worker))
             self._dead[worker].add_done_callback(self._end_wait)
 
@@ -137,7 +137,7 @@ class LoopWorkers:
             async with asyncio.timeout(_SILENT_S):
                 await worker.ping()
         except TimeoutError:
-            logger.error("%r: says nothing for %g s; it is ended, and Ray starts it again", worker, _SILENT_S)
+            logger.error("%s: says nothing for %g s; it is ended, and Ray starts it again", worker, _SILENT_S)
             worker.end_for_restart()
             self.note_death(worker)
         except AgentRLError:
@@ -154,11 +154,11 @@ class LoopWorkers:
             except (TimeoutError, AgentRLError) as error:
                 away_s = clock.now() - died_at
                 if away_s >= (self._max_wait_s if isinstance(error, WorkerDiedError) else _BUILD_WITHIN_S):
-                    logger.error("%r: did not come back in %.0f s: %r", worker, away_s, error)
+                    logger.error("%s: did not come back in %.0f s: %r", worker, away_s, error)
                     break
                 if pause_s == _PAUSES_S[-1]:
-                    logger.warning("%r: not back after %.0f s: %r", worker, away_s, error)
+                    logger.warning("%s: not back after %.0f s: %r", worker, away_s, error)
             else:
                 del self._dead[worker]
-                logger.info("%r: back", worker)
+                logger.info("%s: back", worker)
                 break

@@ -18,7 +18,7 @@ from typing import overload
 
 from agentrl import clock
 from agentrl.cluster.engine_seat import Ledger, Seat
-from agentrl.cluster.handles import WorkerHandle, all_of
+from agentrl.cluster.handles import WorkerHandle, all_of, started
 from agentrl.errors import AgentRLError, EngineDeadError, EngineError, ModelDiedError, NoRoomError, WorkerDiedError
 from agentrl.weight_sync.base import WeightSource
 
@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 30.0
 """An engine answers between two steps; one that has said nothing for so long hangs."""
-_START_TIMEOUT_S = 900.0
 _LOAD_TIMEOUT_S = 300.0
 _DROP_WEIGHTS = 2
 """The level of sleep after which an engine needs new weights."""
@@ -318,15 +317,14 @@ class EngineFleet(Sequence[WorkerHandle]):
         await self._awake.wait()
         seat.start_over.clear()
         try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                await seat.handle.start()
+            await started(seat.handle)
         finally:
             seat.start_over.set()
 
     async def _start_first(self, seat: Seat) -> None:
         if self._until_placed:
             await self._until_placed(seat.handle)
-        await seat.handle.start()
+        await started(seat.handle)
 
     async def _place(self, seat: Seat) -> None:
         """Wait for room; for as long as it takes where other engines work.

@@ -13,6 +13,9 @@ from agentrl.errors import AgentRLError, NotBuiltError, ResultLostError, WorkerD
 
 T = TypeVar("T")
 
+START_TIMEOUT_S = 900.0
+"""Of any worker; vLLM itself gives up after 600 s."""
+
 
 class WorkerHandle:
     """Awaitable methods of a Ray actor: `await handle.generate(...)`.
@@ -88,7 +91,8 @@ class WorkerHandle:
         try:
             return await fetched(ref)
         except asyncio.CancelledError:
-            ray.cancel(ref)
+            if ray.is_initialized():  # after the end of a run it would start a Ray of its own
+                ray.cancel(ref)
             raise
         except (
             RayActorError,
@@ -102,6 +106,19 @@ class WorkerHandle:
                 error.cause.add_note(f"raised in {self._name}: {error}")
                 raise error.cause from None
             raise WorkerError(f"{self._name}: {error}") from None
+
+
+async def started(worker: WorkerHandle) -> None:
+    """Have a worker load what it needs (`start`).
+
+    Raises:
+        WorkerDiedError: it has not in `START_TIMEOUT_S`, and is taken for dead.
+    """
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await worker.start()
+    except TimeoutError as error:
+        raise WorkerDiedError(f"{worker}: has not started in {START_TIMEOUT_S:g} s, and is taken for dead") from error
 
 
 async def fetched(ref: Any) -> Any:

@@ -12,7 +12,8 @@ import ray
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.engine_handle import EngineHandle
-from agentrl.cluster.handles import WorkerHandle, all_of
+from agentrl.cluster.handles import WorkerHandle, all_of, started
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.node_drain import leaving_draining_nodes
 from agentrl.cluster.nodes import Nodes
@@ -57,7 +58,7 @@ class Cluster:
             cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True, secret_env=secret_env
         )
         await self.nodes.until_placed(workers, needs=str(pool))
-        await all_of(worker.start() for worker in workers)
+        await all_of(started(worker) for worker in workers)
         return workers
 
 
@@ -71,7 +72,7 @@ class TrainingCluster(Cluster):
 
 @contextlib.asynccontextmanager
 async def launch(
-    config: RunConfig, *, temp_dir: Path, user_folder: Path, again: bool = False
+    config: RunConfig, *, temp_dir: Path, user_folder: Path, history: RunHistory
 ) -> AsyncIterator[TrainingCluster]:
     """Run Ray, the engines and the models for as long as the context lasts.
 
@@ -79,16 +80,17 @@ async def launch(
         config: the whole, checked tree.
         temp_dir: the run's temporary folder (`guarded_run`).
         user_folder: where the user's own modules are.
-        again: the run has been started before, in this process: nodes that it lacks now have left, and are waited for.
+        history: of this run so far; what befalls it here is added.
     """
     with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
-        nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s), WeightRelays()
-        num_gpus = 0.0 if config.cluster.roles else await _gpus_of_ranks(config, nodes, again=again)
+        nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s, history=history), WeightRelays()
+        num_gpus = 0.0 if config.cluster.roles else await _gpus_of_ranks(config, nodes, again=history.was_placed)
         places = await Places.reserved(
-            config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), again=again
+            config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), again=history.was_placed
         )
+        history.was_placed = True
         with places.given_back():
-            learner = Learner(config, lambda: spawn_models(config, places))
+            learner = Learner(config, lambda: spawn_models(config, places), history)
             extra_roles = spawn_extra_roles(config, places)
             engines = _engines(config, places, learner, relays)
             await _until_there(extra_roles, nodes)
@@ -118,7 +120,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
         # An engine that asks servers computes nothing itself, and one in a pool has what that gives it.
         alone = config.rollout.engine == "openai" or bool(needed.cluster.roles)
         num_gpus = 0.0 if alone else _gpus_per_process(needed, num_ranks=0)
-        nodes = Nodes(max_wait_s=config.cluster.max_wait_s)
+        nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=RunHistory())
         places = await Places.reserved(
             needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), with_models=False
         )

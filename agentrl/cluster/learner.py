@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.cluster.handles import all_of, fetched
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.layout import layout
 from agentrl.config.schema import RunConfig
@@ -27,17 +28,20 @@ References = dict[str, Any]
 class Learner:
     """Splits an update over roles and ranks, and calls them in order."""
 
-    def __init__(self, config: RunConfig, launch: Callable[[], Sequence[WorkerGroup]]) -> None:
+    def __init__(
+        self, config: RunConfig, launch: Callable[[], Sequence[WorkerGroup]], history: RunHistory | None = None
+    ) -> None:
         """Start the processes.
 
         Args:
             config: the whole, checked tree.
             launch: gives the groups, each with all the components of its role; called again after one of them was lost.
+            history: of the run so far; absent: it begins here.
         """
         self._config = config
         self._launch = launch
         self._groups: dict[str, WorkerGroup] = {}
-        self._num_restarts = 0
+        self._history = history or RunHistory()
         self._pools = {name: placement.pool for placement in layout(config) for name in placement.components}
         self._turns: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Of each pool: held while one of its roles computes."""
@@ -56,7 +60,7 @@ class Learner:
         """End all processes, and start new ones, which have the weights of the beginning until `load`."""
         for group in set(self._groups.values()):
             group.kill()
-        self._num_restarts += 1
+        self._history.num_restarts += 1
         self._spawn()
         await self.start()
 
@@ -87,7 +91,7 @@ class Learner:
         )
         for reported in updates:
             metrics |= reported
-        return metrics | {"actor/restarts": float(self._num_restarts)}
+        return metrics | {"actor/restarts": float(self._history.num_restarts)}
 
     async def publish_weights(self, transport: Transport, receivers: Sequence[str]) -> WeightSource:
         """Have the current weights where engines can read them; of a stream, say what `send_weights` will send them.
@@ -106,10 +110,9 @@ class Learner:
         problems = await self._groups["actor"].all("call", "actor", "send_weights", source)
         return next((problem for problem in problems if problem), None)
 
-    async def silent_ranks(self) -> str:
-        """Return which ranks of the actor do not even answer, for a message."""
-        silent = await self._groups["actor"].silent()
-        return f"silent: {', '.join(silent)}" if silent else "all of its ranks answer, so one of them waits"
+    async def silent_ranks(self) -> list[str]:
+        """Return which ranks of the actor do not even answer, by name."""
+        return await self._groups["actor"].silent()
 
     async def weights_node(self) -> str:
         """Return on which Ray node `publish_weights` puts them."""

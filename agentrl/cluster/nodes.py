@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 
 from agentrl import clock
 from agentrl.cluster.handles import WorkerHandle, all_of
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.node_drain import asked, note_bug
 from agentrl.errors import NoRoomError
 
@@ -58,18 +59,20 @@ def living_nodes() -> dict[str, Node]:
 class Nodes:
     """Looks at the nodes for as long as a run lasts, and waits for room on them."""
 
-    def __init__(self, *, max_wait_s: float, look: Callable[[], Mapping[str, Node]] = living_nodes) -> None:
+    def __init__(
+        self, *, max_wait_s: float, history: RunHistory, look: Callable[[], Mapping[str, Node]] = living_nodes
+    ) -> None:
         """Take how long a process may wait for room; `look` gives the nodes that are there."""
         self._max_wait_s = max_wait_s
         self._look = look
         self._known: Mapping[str, Node] = {}
-        self._num_lost = 0
+        self._history = history
         self._waited_s = 0.0
 
     def metrics(self) -> dict[str, float]:
         """Return how many nodes have left since the run began, and for how long processes waited since the last call."""
         waited_s, self._waited_s = self._waited_s, 0.0
-        return {"cluster/nodes_lost": float(self._num_lost), "cluster/room_wait_s": waited_s}
+        return {"cluster/nodes_lost": float(self._history.num_nodes_lost), "cluster/room_wait_s": waited_s}
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -111,6 +114,7 @@ class Nodes:
                 word_at_s = min(word_at_s + _WORD_EVERY_S, self._max_wait_s)
         finally:
             placing.cancel()
+            await asyncio.gather(placing, return_exceptions=True)  # while Ray is still there to be told
             if word_at_s > _FIRST_WORD_S:
                 self._waited_s += clock.now() - started_at
 
@@ -135,13 +139,21 @@ class Nodes:
     async def _say(self, missing: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
         """Log who waits for what; the errors are those of `_tell`."""
         try:
-            nodes = "; ".join(str(node) for node in (await asked(self._look)).values())
+            there = await asked(self._look)
+            if not there:
+                raise NoRoomError(
+                    "Ray has no node left, not even that of this process, so that nothing can start any more; the same command "
+                    "goes on from the last checkpoint"
+                )
+            nodes = "; ".join(map(str, there.values()))
         except RayError as error:
             nodes = f"unknown, since Ray does not say: {error}"
         who = ", ".join(f"`{worker}`" for worker in missing)
-        lost = f"; {self._num_lost} left since the run began" if self._num_lost else ""
+        num_lost = self._history.num_nodes_lost
+        lost = f"; {num_lost} left since the run began" if num_lost else ""
         self._tell(
-            f"{who} could not start in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}",
+            f"{who}: not started in {waited_s:.0f} s, for want of room or because it takes long. Each takes {needs}, and the "
+            f"nodes are: {nodes}{lost}",
             waited_s=waited_s,
         )
 
@@ -169,7 +181,7 @@ class Nodes:
 
     def _compare(self, now: Mapping[str, Node]) -> None:
         for name in self._known.keys() - now.keys():
-            self._num_lost += 1
+            self._history.num_nodes_lost += 1
             node = self._known[name]
             logger.warning("node %s left, with %s; %d are there", node.address, _shown(node.has), len(now))
         for name in now.keys() - self._known.keys():

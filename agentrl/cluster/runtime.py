@@ -58,6 +58,8 @@ def ray_runtime(
         ConfigError: there is no cluster at `address`, or none that takes this machine's token; or the name of
             `temp_dir` is too long for Ray's sockets.
     """
+    # What a process that died owed, and nobody waits for any more, is no error of the run; the others are all awaited.
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if address is None:
         _check_socket_paths(temp_dir)

@@ -10,7 +10,7 @@ from agentrl.cluster.phase_memory import PhaseMemory
 from agentrl.cluster.weight_relay import WeightRelays
 from agentrl.config.layout import layout
 from agentrl.config.schema import RunConfig
-from agentrl.errors import AgentRLError, WorkerError
+from agentrl.errors import AgentRLError, ModelDiedError, WorkerError
 from agentrl.weight_sync.base import Transport, WeightSource
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ class WeightSync:
 
         Raises:
             EngineError: an engine refuses them, or none is left.
-            WorkerError: the actor did not gather them in time.
+            ModelDiedError: the actor did not gather them in time, and one of its ranks says nothing.
+            WorkerError: it did not although all answer.
         """
         await self._memory.end("update")
 
@@ -74,10 +75,10 @@ class WeightSync:
                 source = await self._learner.publish_weights(self._transport, receivers)
                 self._relays.begin(at=await self._learner.weights_node())
         except TimeoutError as error:
-            raise WorkerError(
-                f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s; "
-                f"{await self._learner.silent_ranks()}"
-            ) from error
+            what = f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s"
+            if silent := await self._learner.silent_ranks():
+                raise ModelDiedError(f"{', '.join(silent)}: silent, and taken for dead, as {what}") from error
+            raise WorkerError(f"{what}; all of its ranks answer, so one of them waits") from error
         if source.transport.is_stream:
             self._sending = asyncio.create_task(self._send(source, version))
         return source

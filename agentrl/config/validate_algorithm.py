@@ -104,6 +104,11 @@ def _idle_switches(config: RunConfig) -> list[str]:
             f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual}, but `algorithm.policy_loss: cispo` bounds weights "
             "already; use `ppo` or `gspo`, or leave it out"
         )
+    if config.has_reward_model and config.algorithm.selection.drop_equal_reward:
+        problems.append(
+            "`algorithm.selection.drop_equal_reward` drops groups whose rewards are all equal before `reward.model` scores "
+            "them, which may tell them apart; set `drop_equal_reward: false`"
+        )
     if config.reward.weight != 1 and not config.has_reward_model:
         problems.append(
             f"`reward.weight` is {config.reward.weight}, but there is no reward model to weigh it against; name one in "

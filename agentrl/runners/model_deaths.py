@@ -12,20 +12,11 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Protocol
 
 from agentrl.errors import GoBackError, ModelDiedError, WorkerDiedError
 from agentrl.runners.run import Run
 
 logger = logging.getLogger(__name__)
-
-
-class StartsRun(Protocol):
-    """What starts a run, for as long as its context lasts."""
-
-    def __call__(self, *, again: bool) -> AbstractAsyncContextManager[Run]:
-        """Start it, for the first time or again."""
-        ...
 
 
 _MAX_DEATHS = 3
@@ -36,25 +27,21 @@ _MAX_STARTS = 3
 
 
 @contextlib.asynccontextmanager
-async def surviving_early_deaths(start: StartsRun, *, again: bool) -> AsyncIterator[Run]:
+async def surviving_early_deaths(start: Callable[[], AbstractAsyncContextManager[Run]]) -> AsyncIterator[Run]:
     """Give what `start` gives; where a process dies while it starts, end what there is of it, and start again.
-
-    Args:
-        start: takes `again`: whether the run has been started before.
-        again: whether it was by an earlier stage.
 
     Raises:
         WorkerDiedError, GoBackError: that happened three times.
     """
     async with AsyncExitStack() as stack:
-        yield await _started(stack, start, again=again)
+        yield await _started(stack, start)
 
 
-async def _started(stack: AsyncExitStack, start: StartsRun, *, again: bool) -> Run:
+async def _started(stack: AsyncExitStack, start: Callable[[], AbstractAsyncContextManager[Run]]) -> Run:
     num_deaths = 0
     while True:
         try:
-            return await stack.enter_async_context(start(again=again or num_deaths > 0))
+            return await stack.enter_async_context(start())
         except (WorkerDiedError, GoBackError) as error:
             num_deaths += 1
             if num_deaths == _MAX_STARTS:

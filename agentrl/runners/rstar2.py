@@ -25,9 +25,9 @@ async def train(loaded: LoadedConfig) -> None:
     """Train from the last checkpoint, or from the start, until the actor has been updated `run.num_steps` times."""
     plan = prepare(loaded)  # whatever can be wrong is found here, before any process starts
     # Most runs have one stage; each begins with the checkpoint that the one before it ended with.
-    for number, stage in enumerate(stages_left(plan)):
+    for stage in stages_left(plan):
         # judge, Ray, engines, actor, agent-loop workers
-        async with surviving_early_deaths(partial(running, plan_stage(plan, stage)), again=number > 0) as run:
+        async with surviving_early_deaths(partial(running, plan_stage(plan, stage))) as run:
             await surviving_model_deaths(run, partial(train_from_checkpoint, run, until=stage.end))
     print(plan.directory.describe_result())
 

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Set
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import all_of
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.launch import Cluster, launch, launch_engines
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.nodes import Nodes
@@ -77,6 +78,8 @@ class Plan(EvaluationPlan):
     stages: list[Stage]
     stage: Stage
     pass_rates: PassRates
+    history: RunHistory = field(default_factory=RunHistory)
+    """The same in all stages."""
 
     def prompts_to_check(self) -> list[list[Prompt]]:
         """Return every prompt that may be rolled out, in later stages too; those of what is about to begin come last."""
@@ -250,9 +253,9 @@ def held_out_prompts(config: RunConfig) -> list[Prompt]:
 
 
 @contextlib.asynccontextmanager
-async def running(plan: Plan, *, again: bool) -> AsyncIterator[Run]:
-    """Start every process of a training run, and end them all, whatever happens; `again` as in `launch`."""
-    launcher = functools.partial(launch, again=again)
+async def running(plan: Plan) -> AsyncIterator[Run]:
+    """Start every process of a training run, and end them all, whatever happens."""
+    launcher = functools.partial(launch, history=plan.history)
     async with _alive(plan, launcher, num_steps=plan.config.run.num_steps) as (cluster, run):
         keeper = CheckpointKeeper(
             plan.directory.checkpoints,

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.resource_pool import reserve
 from agentrl.cluster.role_groups import Places
@@ -41,7 +42,7 @@ async def start_again(leave: Callable[[], None], come_back: Callable[[], None]) 
         roles={"actor_rollout_ref": "policy"},
     )
     config = RunConfig(cluster=cluster, rollout=RolloutSection(num_workers=1))
-    nodes = Nodes(max_wait_s=600)
+    nodes = Nodes(max_wait_s=600, history=RunHistory())
     leave()
     first = await refusal_of(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1))
     waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True))

@@ -2,10 +2,13 @@
 
 import asyncio
 import itertools
+import math
+from typing import Any, cast
 
 import pytest
 
-from agentrl.errors import EngineError, NoRoomError
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.errors import EngineError, NoRoomError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from tests.cluster.fake_fleet import GONE, FakeEngine, World, played
 
@@ -226,3 +229,12 @@ def test_where_no_engine_has_room_the_run_ends_with_the_reason():
     failure = played(story).ledger.failure
     assert isinstance(failure, NoRoomError)
     assert "no place for it" in str(failure)
+
+
+def test_an_engine_that_hangs_in_its_first_start_is_taken_for_dead():
+    async def story() -> None:
+        fleet = EngineFleet(lambda index: cast(Any, FakeEngine(index, start_s=math.inf)), num_engines=2)
+        with pytest.raises(WorkerDiedError, match="has not started in 900 s, and is taken for dead"):
+            await fleet.start()
+
+    run_in_virtual_time(story())

@@ -10,6 +10,7 @@ import pytest
 from ray.exceptions import RayError
 
 from agentrl import clock
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.nodes import Node, Nodes
 from agentrl.errors import NoRoomError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
@@ -34,13 +35,17 @@ class Waiting:
     """A process that gets a place after `after_s`, and dies there if it `dies`."""
 
     def __init__(self, name: str, after_s: float, *, dies: bool = False) -> None:
-        self.name, self.after_s, self.dies = name, after_s, dies
+        self.name, self.after_s, self.dies, self.was_cancelled = name, after_s, dies, False
 
     def __str__(self) -> str:
         return self.name
 
     async def until_placed(self) -> None:
-        await asyncio.sleep(self.after_s)
+        try:
+            await asyncio.sleep(self.after_s)
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
         if self.dies:
             raise WorkerDiedError(f"{self.name}: its process died")
 
@@ -50,7 +55,7 @@ def played(story: Callable[[World, Nodes], Coroutine[Any, Any, None]]) -> dict[s
 
     async def main() -> dict[str, float]:
         world = World()
-        nodes = Nodes(max_wait_s=1000.0, look=world.look)
+        nodes = Nodes(max_wait_s=1000.0, history=RunHistory(), look=world.look)
         async with nodes.watched():
             await story(world, nodes)
         return nodes.metrics()
@@ -86,8 +91,9 @@ def test_who_waits_for_room_is_told_again_and_again_with_what_there_is(caplog: p
     told = [record.message for record in caplog.records]
     assert len(told) == 4, "after 15, 75, 135 and 195 s"
     assert told[1] == (
-        "`actor 1` could not start in 75 s. Each takes CPU 2, and the nodes are: 10.0.0.1 (has CPU 4, GPU 8; free CPU 1); "
-        "10.0.0.2 (has CPU 4; free CPU 4). Waiting for another 925 s; a node joins by `ray start --address=...`"
+        "`actor 1`: not started in 75 s, for want of room or because it takes long. Each takes CPU 2, and the nodes are: "
+        "10.0.0.1 (has CPU 4, GPU 8; free CPU 1); 10.0.0.2 (has CPU 4; free CPU 4). Waiting for another 925 s; a node joins by "
+        "`ray start --address=...`"
     )
 
 
@@ -102,10 +108,47 @@ def test_a_process_that_has_a_place_at_once_is_not_told(caplog: pytest.LogCaptur
 def test_who_finds_no_room_for_too_long_ends_the_wait_with_the_reason():
     async def story(world: World, nodes: Nodes) -> None:
         world.there = RayError("no answer")
-        with pytest.raises(NoRoomError, match=r"`actor 1` could not start in 1000 s.*no answer.*`cluster.max_wait_s`"):
+        with pytest.raises(NoRoomError, match=r"`actor 1`: not started in 1000 s.*no answer.*`cluster.max_wait_s`"):
             await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 2000))
 
     played(story)
+
+
+def test_who_is_waited_for_no_longer_has_been_told_so_when_the_wait_ends():
+    async def story(world: World, nodes: Nodes) -> None:
+        worker = Waiting("actor 0", 2000)
+        with pytest.raises(NoRoomError):
+            await place(nodes, worker)
+        assert worker.was_cancelled, "later, Ray may be gone"
+
+    played(story)
+
+
+def test_where_no_node_is_left_nothing_is_waited_for():
+    async def story(world: World, nodes: Nodes) -> None:
+        world.there, since = {}, clock.now()
+        with pytest.raises(NoRoomError, match=r"Ray has no node left.*the same command goes on"):
+            await place(nodes, Waiting("actor 0", 2000))
+        assert clock.now() < since + 60
+
+    played(story)
+
+
+def test_nodes_lost_are_counted_through_all_stages_of_a_run():
+    history, world = RunHistory(), World()
+
+    async def stage(left: Mapping[str, Node]) -> float:
+        nodes = Nodes(max_wait_s=1000.0, history=history, look=world.look)
+        world.there = {"a": HEAD, "b": OTHER}
+        async with nodes.watched():
+            world.there = left
+            await asyncio.sleep(10)
+        return nodes.metrics()["cluster/nodes_lost"]
+
+    async def main() -> list[float]:
+        return [await stage({"a": HEAD}), await stage({"b": OTHER})]
+
+    assert run_in_virtual_time(main()) == [1, 2]
 
 
 def test_who_dies_at_its_place_is_not_waited_for():

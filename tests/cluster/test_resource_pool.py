@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.resource_pool import missing, reserve, too_large
 from agentrl.cluster.role_groups import Places, processes_of
@@ -66,7 +67,7 @@ def test_a_run_takes_its_pools_its_ranks_its_engines_and_its_agent_loops():
 async def test_a_run_without_pools_that_a_cluster_could_never_hold_is_refused_at_once(local_ray: Path):
     config = RunConfig(rollout=RolloutSection(num_workers=int(ray.cluster_resources()["CPU"])))
     with pytest.raises(ConfigError, match=r"the run takes .* `rollout.num_workers`: .*let more nodes join before"):
-        await Places.reserved(config, Nodes(max_wait_s=1.0), num_gpus=0.0, gpus_per_engine=1)
+        await Places.reserved(config, Nodes(max_wait_s=1.0, history=RunHistory()), num_gpus=0.0, gpus_per_engine=1)
 
 
 @pytest.mark.ray

@@ -16,7 +16,7 @@ from agentrl.config.cluster_schema import ClusterSection, PoolSection
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.engine.base import EngineStats
-from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError
+from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError, WorkerError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
@@ -194,6 +194,35 @@ def test_an_actor_that_dies_while_it_sends_is_no_death_of_the_one_that_comes_aft
         world.actor.send_weights = send  # type: ignore[method-assign]
         await world.sync.push(version=1)
         await world.fleet.aclose()
+
+    run_in_virtual_time(story())
+
+
+@pytest.mark.parametrize(
+    ("silent", "error", "message"),
+    [
+        (["actor 1"], ModelDiedError, "actor 1: silent, and taken for dead"),
+        ([], WorkerError, "all of its ranks answer, so one of them waits"),
+    ],
+)
+def test_an_actor_that_does_not_gather_its_weights_is_dead_where_a_rank_is_silent(
+    silent: list[str], error: type[Exception], message: str
+):
+    async def story() -> None:
+        world = World()
+
+        async def never(transport: Transport, receivers: list[str]) -> WeightSource:
+            await asyncio.sleep(1e6)
+            raise AssertionError
+
+        async def silent_ranks() -> list[str]:
+            return silent
+
+        world.actor.publish_weights = never  # type: ignore[method-assign]
+        world.actor.silent_ranks = silent_ranks  # type: ignore[attr-defined]
+        with pytest.raises(WorkerError, match=message) as raised:
+            await world.sync.push(version=1)
+        assert type(raised.value) is error
 
     run_in_virtual_time(story())
 

@@ -47,7 +47,7 @@ def test_without_pools_a_critic_and_a_reward_model_live_with_the_actor():
 
 
 def test_a_critic_and_a_reward_model_go_with_the_actor_or_to_pools_of_their_own(tmp_path: Path):
-    models = ["algorithm.advantage=gae", "reward.model.path=y"]
+    models = ["algorithm.advantage=gae", "reward.model.path=y", "algorithm.selection.drop_equal_reward=false"]
     together = load(tmp_path, "pools: {a: {num_processes: 2}}, roles: {actor_rollout_critic_reward: a}", *models)
     assert [one.role for one in layout(together)] == ["actor_rollout_critic_reward"]
     apart = load(tmp_path, f"{POOLS}, roles: {{actor_rollout: main, critic: aside, reward: aside}}", *models)

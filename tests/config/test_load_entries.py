@@ -54,6 +54,13 @@ def test_groups_of_one_trajectory_are_refused_where_those_of_equal_rewards_are_d
         load_run_config(DEMO, SINGLE)
 
 
+def test_groups_of_equal_rewards_must_not_be_dropped_before_a_reward_model_has_scored_them():
+    model = "reward.model.path=examples/arithmetic/policy"
+    load_run_config(DEMO, [model, "algorithm.selection.drop_equal_reward=false"])
+    with pytest.raises(ConfigError, match=r"drop_equal_reward` drops groups .* before `reward\.model` scores them"):
+        load_run_config(DEMO, [model])
+
+
 def test_no_file_of_training_prompts_is_refused_with_the_key():
     load_run_config(DEMO, ["data.train_files=[]", f"stages=[{{num_steps: 60, train_files: [{DEMO}]}}]"])
     with pytest.raises(ConfigError, match=r"`data\.train_files` is empty, and there is nothing to train on"):

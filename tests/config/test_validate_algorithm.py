@@ -115,6 +115,7 @@ def test_what_the_algorithm_asks_for_decides_which_models_there_are():
 
     assert models() == (False, False, False)
     assert models("algorithm.kl_coefficient=0.1", "algorithm.advantage=gae") == (True, True, False)
-    assert models("reward.model.path=examples/arithmetic/policy", "reward.weight=0") == (False, False, True)
+    scored = ("reward.model.path=examples/arithmetic/policy", "algorithm.selection.drop_equal_reward=false")
+    assert models(*scored, "reward.weight=0") == (False, False, True)
     mine = ("algorithm.advantage=my_module.mine", "critic.path=examples/arithmetic/policy")
     assert models(*mine) == (False, True, False)

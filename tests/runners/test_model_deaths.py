@@ -1,7 +1,8 @@
 """Models that die while a run trains: it goes on from its last checkpoint, a few times."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from agentrl.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from agentrl.runners.model_deaths import StartsRun, surviving_early_deaths, surviving_model_deaths
+from agentrl.runners.model_deaths import surviving_early_deaths, surviving_model_deaths
 
 
 class FakeRun:
@@ -104,13 +105,13 @@ async def test_an_error_that_would_come_again_ends_the_run_at_once():
         await play((1, WorkerError("actor 0: a bug")))
 
 
-def starts(*errors: Exception | None) -> tuple[list[str], StartsRun]:
+def starts(*errors: Exception | None) -> tuple[list[str], Callable[[], AbstractAsyncContextManager[Any]]]:
     """Return what happens, and starts that fail in turn as `errors` say."""
     events, left = [], list(errors)
 
     @contextlib.asynccontextmanager
-    async def start(*, again: bool) -> AsyncIterator[Any]:
-        events.append("start again" if again else "start")
+    async def start() -> AsyncIterator[Any]:
+        events.append("start")
         try:
             if error := left.pop(0):
                 raise error
@@ -123,31 +124,25 @@ def starts(*errors: Exception | None) -> tuple[list[str], StartsRun]:
 
 async def test_where_processes_die_at_the_start_all_of_it_ends_and_starts_again():
     events, start = starts(WorkerDiedError("engine 0: its process died"), ModelDiedError("actor 0"), None)
-    async with surviving_early_deaths(start, again=False) as run:
+    async with surviving_early_deaths(start) as run:
         assert run == "run"
-        assert events == ["start", "end", "start again", "end", "start again"]
+        assert events == ["start", "end", "start", "end", "start"]
     assert events[5:] == ["end"]
-
-
-async def test_a_later_stage_starts_the_run_again_from_its_first_try_on():
-    events, start = starts(None)
-    async with surviving_early_deaths(start, again=True):
-        assert events == ["start again"]
 
 
 async def test_the_third_death_at_the_start_ends_the_run():
     events, start = starts(*[WorkerDiedError(f"engine {number}: its process died") for number in range(3)])
     with pytest.raises(WorkerDiedError, match="engine 2"):
-        async with surviving_early_deaths(start, again=False):
+        async with surviving_early_deaths(start):
             pass
-    assert events == ["start", "end", *["start again", "end"] * 2]
+    assert events == ["start", "end"] * 3
 
 
 @pytest.mark.parametrize("error", [ConfigError("no such model"), WorkerError("a bug"), NoRoomError("full")])
 async def test_what_would_come_again_at_the_next_start_ends_the_run_at_once(error: Exception):
     events, start = starts(error)
     with pytest.raises(type(error)):
-        async with surviving_early_deaths(start, again=False):
+        async with surviving_early_deaths(start):
             pass
     assert events == ["start", "end"]
 
@@ -155,6 +150,6 @@ async def test_what_would_come_again_at_the_next_start_ends_the_run_at_once(erro
 async def test_a_death_after_the_start_is_for_others_to_survive():
     events, start = starts(None, None)
     with pytest.raises(ModelDiedError):
-        async with surviving_early_deaths(start, again=False):
+        async with surviving_early_deaths(start):
             raise ModelDiedError("actor 0: its process died")
     assert events == ["start", "end"]
