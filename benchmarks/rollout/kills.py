@@ -3,9 +3,9 @@
     python -m benchmarks.rollout.kills [--runs 20] [--seed 0] [--victims engine worker judge] [--json FILE]
 
 Each is a short run of the PPO demo: real judge, Ray, engines, and actor, critic and reward model in processes of their own.
-One process is killed with `kill -9` at a random moment of the start or of a step. The run must finish by itself, as accurate as
-one in which nobody died, up to chance; its directory must show that every step ended, that every prompt is accounted for once,
-and that no trajectory carries tokens of two episodes (`accounting.py`); and nothing of it may be left.
+One process is killed with `kill -9` at a random moment of the start, of a step or of the end. The run must finish by itself, as
+accurate as one in which nobody died, up to chance; its directory must show that every step ended, that every prompt is
+accounted for once, and that no trajectory carries tokens of two episodes (`accounting.py`); and nothing of it may be left.
 """
 
 import argparse
@@ -34,6 +34,8 @@ _CONFIG = "configs/demo_ppo.yaml"
 _NUM_STEPS = 10
 _START_S = 15.0
 """What a start takes, about."""
+_END_S = 2.0
+"""What the end takes, about; some runs are over before."""
 _STEP_S = 3.0
 """What a step takes before one has been seen."""
 _RUN_TIMEOUT_S = 1500.0
@@ -72,7 +74,10 @@ class Victim(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """One kill: of what, in which step, and after which share of the time that a step takes; step 0 is the start."""
+    """One kill: of what, in which step, and after which share of the time that a step takes.
+
+    Step 0 is the start; the one after the last is the end, in which the last checkpoint and the policy are written.
+    """
 
     victim: Victim
     step: int
@@ -115,13 +120,16 @@ def play(folder: Path, kills: Sequence[Kill], *, config: str, overrides: Sequenc
         with _ended(runner):
             family = _Family(runner.pid)
             for kill in kills:
-                if _kill(kill, runner, family, outcome.run_dir):
+                phase_s = {0: _START_S, num_steps + 1: _END_S}.get(kill.step)
+                if _kill(kill, phase_s, runner, family, outcome.run_dir):
                     outcome.killed.append(kill)
             code = _wait(runner, family, give_up_at=started_at + _RUN_TIMEOUT_S)
         output.seek(0)
         outcome.output = output.read()
     outcome.seconds = time.monotonic() - started_at
-    outcome.faults += [f"{kill} found nothing to kill" for kill in kills if kill not in outcome.killed]
+    outcome.faults += [
+        f"{kill} found nothing to kill" for kill in kills if kill not in outcome.killed and kill.step <= num_steps
+    ]
     if code != 0:
         outcome.faults.append(f"exit status {code}: {outcome.output[-500:]}")
     else:
@@ -170,13 +178,13 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def _kill(kill: Kill, runner: subprocess.Popen[bytes], family: _Family, run_dir: Path) -> bool:
-    """Wait for the moment and kill a process; return whether there was one, and the step was not over."""
+def _kill(kill: Kill, phase_s: float | None, runner: subprocess.Popen[bytes], family: _Family, run_dir: Path) -> bool:
+    """Wait for the moment in a phase of so long, else in a step, and kill; return whether there was one in time."""
     while kill.step > 0 and _last_step(run_dir) < kill.step - 1:
         if runner.poll() is not None:
             return False
         time.sleep(_POLL_S)
-    time.sleep(kill.moment * (_START_S if kill.step == 0 else _step_time_s(run_dir)))
+    time.sleep(kill.moment * (_step_time_s(run_dir) if phase_s is None else phase_s))
     while not (victims := family.find(kill.victim)):  # it was killed before, and is being started
         if runner.poll() is not None:
             return False
@@ -232,7 +240,7 @@ def soak(num_runs: int, *, seed: int, victims: Sequence[Victim] = tuple(Victim))
     rng, rows = random.Random(seed), []
     for number in range(num_runs):
         victim = victims[number % len(victims)]
-        kill = Kill(victim=victim, step=rng.randint(0, _NUM_STEPS), moment=rng.random())
+        kill = Kill(victim=victim, step=rng.randint(0, _NUM_STEPS + 1), moment=rng.random())
         num_engines, num_workers = rng.randint(1, 2), rng.randint(1, 2)
         folder = Path(tempfile.mkdtemp(prefix="k-"))
         outcome = _play_apart(folder, [kill], num_engines=num_engines, num_workers=num_workers)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from agentrl import clock
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.algorithm_schema import AlgorithmSection, RewardModelSection
@@ -18,6 +19,7 @@ from agentrl.runners.virtual_time import run_in_virtual_time
 from tests.training.training_cases import make_group
 
 ROLES = ("actor", "ref", "critic", "reward")
+NEEDS = frozenset({"ref_logprobs", "old_logprobs", "values"})
 Span = tuple[float, float]
 
 
@@ -26,10 +28,17 @@ class SlowGroup:
 
     num_shares = 1
 
-    def __init__(self, name: str, spans: dict[str, list[Span]], dies_at: str = "") -> None:
+    def __init__(
+        self, name: str, spans: dict[str, list[Span]], dies_at: str = "", needs: frozenset[str] = NEEDS
+    ) -> None:
         self.name = name
+        self.needs = needs
         self.spans = spans
         self.dies_at = dies_at
+
+    async def setup(self) -> None: ...
+
+    def kill(self) -> None: ...
 
     async def first(self, *call: Any) -> float:
         return 0.1
@@ -40,7 +49,7 @@ class SlowGroup:
 
     async def each_share(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[dict[str, float]]:
         [(component, _, names, *_)] = arguments
-        assert set(names) == {"ref_logprobs", "old_logprobs", "values"}
+        assert set(names) == self.needs
         await self._compute(component, 10.0)
         return [{f"{component}/loss": 1.0}]
 
@@ -105,3 +114,18 @@ def test_the_actor_trains_on_scores_that_it_need_not_wait_for_in_its_own_pool():
 def test_a_death_in_one_pool_ends_the_update_in_all_of_them():
     with pytest.raises(ModelDiedError, match="critic 0"):
         play({role: role for role in ROLES}, dies_at="critic")
+
+
+def test_restarts_are_counted_through_all_stages_of_a_run():
+    config, history = RunConfig(), RunHistory()
+
+    async def stage(*, restarts: bool) -> float:
+        learner = Learner(config, lambda: [cast(WorkerGroup, SlowGroup("actor", {}, needs=frozenset()))], history)
+        if restarts:
+            await learner.restart()
+        return (await learner.update([make_group(random.Random(0), "p", 4)], step=1))["actor/restarts"]
+
+    async def main() -> list[float]:
+        return [await stage(restarts=True), await stage(restarts=False), await stage(restarts=True)]
+
+    assert run_in_virtual_time(main()) == [1, 1, 2]
