@@ -36,13 +36,16 @@ def rloo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
 
     Args:
         groups: as of `grpo`.
-        normalise_by_std: bring the advantages of the whole step to mean 0 and deviation 1.
+        normalise_by_std: divide by the deviation of the advantages of the whole step; their mean is 0 already.
+
+    Returns:
+        `[G]` each; exact zeros as of `grpo`.
     """
     left_out = [
         _centred(rewards_G, normalise_by_std=False) * (len(rewards_G) / max(1, len(rewards_G) - 1))
         for rewards_G in groups
     ]
-    return _normalised(left_out) if normalise_by_std else left_out
+    return _scaled(left_out) if normalise_by_std else left_out
 
 
 def reinforce_plus_plus_baseline(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
@@ -73,10 +76,11 @@ def _centred(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
     return centred_G / (rewards_G.std() + STD_FLOOR) if normalise_by_std else centred_G
 
 
-def _normalised(groups: list[Tensor]) -> list[Tensor]:
-    """Bring all advantages of a step to mean 0 and deviation 1."""
+def _scaled(groups: list[Tensor]) -> list[Tensor]:
+    """Bring all advantages of a step, which add up to 0 in each group, to deviation 1."""
     every = torch.cat([*groups, torch.zeros(0)])
     if len(every) < 2:
         return groups
-    mean, deviation = every.mean(), every.std() + STD_FLOOR
-    return [(advantages_G - mean) / deviation for advantages_G in groups]
+    # Their computed mean is rounding noise. Taken off, it would give a sign to advantages that are exactly 0.
+    deviation = every.std() + STD_FLOOR
+    return [advantages_G / deviation for advantages_G in groups]

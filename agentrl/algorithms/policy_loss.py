@@ -98,11 +98,12 @@ def cispo_loss(
     """Clip the weight of a token, not its gradient (CISPO, MiniMax-M1, arXiv:2506.13585 eq. 4 and 5)."""
     ratio_N = bounded(logprobs_N - old_logprobs_N).exp().detach()
     weight_N = ratio_N.clamp(1.0 - clip.low, 1.0 + clip.high)
+    has_gradient_N = advantages_N != 0
     return PolicyLoss(
         loss_N=-weight_N * advantages_N * logprobs_N,
         ratio_N=ratio_N,
-        clipped_low_N=weight_N > ratio_N,
-        clipped_high_N=weight_N < ratio_N,
+        clipped_low_N=has_gradient_N & (weight_N > ratio_N),
+        clipped_high_N=has_gradient_N & (weight_N < ratio_N),
     )
 
 

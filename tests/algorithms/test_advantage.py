@@ -32,6 +32,16 @@ def test_over_the_step_advantages_have_mean_0_and_deviation_1():
     assert advantages.std().item() == pytest.approx(1.0, abs=1e-5)
 
 
+def test_rloo_over_the_step_leaves_groups_that_teach_nothing_at_exactly_zero():
+    singleton, equal = torch.tensor([1.0]), torch.full((3,), 0.3)
+    for mixed in ([1.0, 0.0, 0.0], [0.1, 0.7, 0.2], [0.9, 0.9, 0.9, 0.2, 0.4, 0.3, 0.1]):
+        alone, together, expected = rloo([singleton, equal, torch.tensor(mixed)], normalise_by_std=True)
+        assert (alone.tolist(), together.tolist()) == ([0.0], [0.0, 0.0, 0.0])
+        centred = np.concatenate([np.zeros(4), (np.array(mixed) - np.mean(mixed)) * len(mixed) / (len(mixed) - 1)])
+        standard = (centred - centred.mean()) / (centred.std(ddof=1) + 1e-6)
+        np.testing.assert_allclose(expected.numpy(), standard[4:], atol=1e-6)
+
+
 def test_reinforce_plus_plus_keeps_the_proportions_between_groups_that_grpo_does_not():
     wide, narrow = torch.tensor([1.0, 0.0]), torch.tensor([0.6, 0.4])
     ours, theirs = (

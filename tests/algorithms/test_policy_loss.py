@@ -87,6 +87,16 @@ def test_cispo_clips_the_weight_and_leaves_every_token_a_gradient():
 
 
 @pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_a_token_with_advantage_zero_is_not_clipped(name: str):
+    """It has no gradient to lose, and TRL counts low clips of advantages below 0 and high ones of those above 0 alone."""
+    logprobs = torch.tensor([-2.0, 2.0])
+    clip = ClipRange(low=0.2, high=0.28, dual=3.0)
+    for zero in (0.0, -0.0):
+        result = POLICY_LOSSES[name](logprobs, torch.zeros(2), torch.full([2], zero), torch.arange(2), clip)
+        assert not result.clipped_N.any()
+
+
+@pytest.mark.parametrize("name", POLICY_LOSSES)
 def test_no_tokens_have_no_loss(name: str):
     nothing = torch.empty(0)
     result = POLICY_LOSSES[name](nothing, nothing, nothing, nothing.long(), CLIP)
