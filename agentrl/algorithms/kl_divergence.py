@@ -1,33 +1,35 @@
-"""Estimates of the divergence of two policies on the tokens that one of them sampled.
+"""Estimates of KL(policy || other) at the tokens that the policy sampled (Schulman, "Approximating KL divergence", 2020).
 
-Letters in shapes: N scored tokens.
+Here `r` is `other / policy`. Letters in shapes: N scored tokens.
 """
 
-from typing import Literal
+from collections.abc import Callable
 
 from torch import Tensor
 
 from agentrl.algorithms.log_ratio import bounded
 
-KlEstimator = Literal["k1", "k2", "k3"]
+KlEstimator = Callable[[Tensor, Tensor], Tensor]
+"""`(logprobs_N of the policy, other_logprobs_N) -> [N]`, in nats, differentiable in the first; N may be 0. One of your own is
+named in the config by its import path.
+"""
 
 
-def kl_estimate(logprobs_N: Tensor, other_logprobs_N: Tensor, estimator: KlEstimator) -> Tensor:
-    """Estimate KL(policy || other) at each token that the policy sampled (Schulman, "Approximating KL divergence", 2020).
+def k1(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    """Return `-log r`: unbiased and noisy; the mean of its gradient is 0."""
+    return -(other_logprobs_N - logprobs_N)
 
-    With `r = other / policy`: `k1 = -log r` is unbiased and noisy; `k2 = (log r)^2 / 2` is biased, and its gradient is that of
-    the divergence; `k3 = r - 1 - log r` is unbiased and never negative (GRPO, arXiv:2402.03300 eq. 4), with `log r` between
-    -20 and 20.
 
-    Returns:
-        `[N]`, differentiable in `logprobs_N`.
-    """
-    log_ratio_N = other_logprobs_N - logprobs_N
-    match estimator:
-        case "k1":
-            return -log_ratio_N
-        case "k2":
-            return log_ratio_N.square() / 2
-        case "k3":
-            bounded_N = bounded(log_ratio_N)
-            return bounded_N.exp() - 1.0 - bounded_N
+def k2(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    """Return `(log r)^2 / 2`: biased, and the mean of its gradient is that of the divergence."""
+    return (other_logprobs_N - logprobs_N).square() / 2
+
+
+def k3(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    """Return `r - 1 - log r`: unbiased and never negative (GRPO, arXiv:2402.03300 eq. 4), with `log r` between -20 and 20."""
+    log_ratio_N = bounded(other_logprobs_N - logprobs_N)
+    return log_ratio_N.exp() - 1.0 - log_ratio_N
+
+
+KL_ESTIMATORS: dict[str, KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
+"""By their names in the config."""

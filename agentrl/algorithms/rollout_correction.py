@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregation import trajectory_means, trajectory_sums
-from agentrl.algorithms.kl_divergence import kl_estimate
+from agentrl.algorithms.kl_divergence import k3
 from agentrl.algorithms.log_ratio import bounded
 
 
@@ -33,7 +33,7 @@ def rollout_mismatch(old_logprobs_N: Tensor, rollout_logprobs_N: Tensor) -> Roll
     difference_N = old_logprobs_N - rollout_logprobs_N
     reported_N = bounded(difference_N)
     return RolloutMismatch(
-        kl_sum=kl_estimate(torch.zeros_like(reported_N), reported_N, "k3").sum(),
+        kl_sum=k3(torch.zeros_like(reported_N), reported_N).sum(),
         abs_difference_sum=difference_N.abs().sum(),
         ratio_max=reported_N.exp().max() if len(reported_N) else reported_N.new_zeros(()),
     )

@@ -9,6 +9,8 @@ ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus_baseline")
 """Those of a whole trajectory."""
 TOKEN_ADVANTAGE_NAMES = ("reinforce_plus_plus", "gae")
 POLICY_LOSS_NAMES = ("ppo", "gspo", "cispo")
+AGGREGATION_NAMES = ("token_mean", "trajectory_mean", "fixed_length")
+KL_ESTIMATOR_NAMES = ("k1", "k2", "k3")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,10 @@ class SelectionSection:
     min_negatives: int = 1
     """Wrong trajectories kept at least, where there are that many."""
     drop_equal_reward: bool = True
-    """Drop groups whose rewards are all equal before the resampling; they carry no gradient."""
+    """Drop groups whose rewards are all equal before the resampling: their advantages are 0 where the group's mean is the
+    baseline, unless a reward model tells them apart. A KL term, an entropy bonus and advantages per token still have a
+    gradient there.
+    """
     min_group_size: int = 2
     """Groups with fewer scored trajectories are dropped."""
     max_refill_rounds: int = 1
@@ -75,9 +80,10 @@ class AlgorithmSection:
     """`ppo`, `gspo` (one ratio per trajectory), `cispo` (clipped weights), or the import path of a function of your own
     (`agentrl.algorithms.policy_loss`).
     """
-    aggregation: Literal["token_mean", "trajectory_mean", "fixed_length"] = "token_mean"
-    """What tokens count in the loss of a mini-batch: all the same; each trajectory the same; or all divided by
-    `rollout.max_response_tokens` per trajectory (Dr. GRPO).
+    aggregation: str = "token_mean"
+    """What tokens count in the loss of a mini-batch: all the same (`token_mean`); each trajectory the same (`trajectory_mean`);
+    all divided by `rollout.max_response_tokens` per trajectory (`fixed_length`, Dr. GRPO); or what a function of your own says,
+    by import path (`agentrl.algorithms.aggregation`).
     """
     clip_ratio_low: float = 0.2
     """Lower PPO clip: ratios below 1 - this are clipped."""
@@ -93,8 +99,11 @@ class AlgorithmSection:
     """Nats per trajectory that the coefficient is adapted to after each step, from `kl_coefficient` on; 0 keeps it."""
     kl_horizon: int = 10_000
     """Trajectories over which it adapts: at the greatest error, by a factor of e^0.2."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How that divergence is estimated from the sampled tokens; `k2` and `k3` have useful gradients."""
+    kl_estimator: str = "k3"
+    """How that divergence is estimated from the sampled tokens: `k1`, `k2`, `k3`, or a function of your own by import path
+    (`agentrl.algorithms.kl_divergence`). In the loss, the gradient of `k1` is 0 on average on fresh samples, whatever the
+    divergence; `k2` and `k3` have useful ones.
+    """
     entropy_coefficient: float = 0.0
     """Weight of the mean entropy, which is added to what is maximised."""
     rollout_correction: RolloutCorrectionSection = field(default_factory=RolloutCorrectionSection)

@@ -4,6 +4,8 @@ from dataclasses import fields
 
 from agentrl.config.algorithm_schema import (
     ADVANTAGE_NAMES,
+    AGGREGATION_NAMES,
+    KL_ESTIMATOR_NAMES,
     POLICY_LOSS_NAMES,
     TOKEN_ADVANTAGE_NAMES,
     AlgorithmSection,
@@ -53,10 +55,22 @@ def algorithm_problems(config: RunConfig) -> list[str]:
     return [*_unknown_names(config.algorithm), *_number_problems(config.algorithm), *_idle_switches(config)]
 
 
+def algorithm_warnings(algorithm: AlgorithmSection) -> list[str]:
+    """Return what is allowed, and may not do what was meant, one line each."""
+    if algorithm.kl_coefficient > 0 and algorithm.kl_in == "loss" and algorithm.kl_estimator == "k1":
+        return [
+            "`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average on fresh samples, whatever the "
+            "divergence; unless that is meant, use `k2` or `k3`, or `algorithm.kl_in: reward`"
+        ]
+    return []
+
+
 def _unknown_names(algorithm: AlgorithmSection) -> list[str]:
     choices = {
         "algorithm.advantage": (algorithm.advantage, (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES)),
         "algorithm.policy_loss": (algorithm.policy_loss, POLICY_LOSS_NAMES),
+        "algorithm.aggregation": (algorithm.aggregation, AGGREGATION_NAMES),
+        "algorithm.kl_estimator": (algorithm.kl_estimator, KL_ESTIMATOR_NAMES),
     }
     return [
         f"`{key}` is `{name}`, and must be one of {', '.join(names)}, or an import path such as `my_module.my_function`"
@@ -123,17 +137,11 @@ def _idle_divergence(algorithm: AlgorithmSection) -> list[str]:
             f"`algorithm.{key}` is set, but `algorithm.kl_coefficient` is 0, so there is no such term; set it above 0"
             for key, _ in changed(algorithm, "kl_in", "kl_target", "kl_horizon", "kl_estimator")
         ]
-    problems = []
     if algorithm.kl_target == 0 and changed(algorithm, "kl_horizon"):
-        problems.append(
+        return [
             "`algorithm.kl_horizon` is set, but `algorithm.kl_target` is 0, so the coefficient stays; set one, or leave it out"
-        )
-    if algorithm.kl_in == "loss" and algorithm.kl_estimator == "k1":
-        problems.append(
-            "`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average, whatever the divergence; use `k2` "
-            "or `k3`, or `algorithm.kl_in: reward`"
-        )
-    return problems
+        ]
+    return []
 
 
 def _idle_credit(config: RunConfig) -> list[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Set
 from contextlib import AbstractAsyncContextManager
@@ -22,10 +23,18 @@ from agentrl.cluster.learner import Learner
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.runtime import guarded_run
 from agentrl.cluster.weight_route import WeightSync
-from agentrl.config.algorithm_schema import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, TOKEN_ADVANTAGE_NAMES
+from agentrl.config.algorithm_schema import (
+    ADVANTAGE_NAMES,
+    AGGREGATION_NAMES,
+    KL_ESTIMATOR_NAMES,
+    POLICY_LOSS_NAMES,
+    TOKEN_ADVANTAGE_NAMES,
+    AlgorithmSection,
+)
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import DataSection, RewardSection, RunConfig
+from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
@@ -45,6 +54,8 @@ from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import load_tool_configs
 from agentrl.tools.worker_tool import with_workers
 from agentrl.types import Prompt
+
+logger = logging.getLogger(__name__)
 
 ClusterT = TypeVar("ClusterT", bound=Cluster)
 
@@ -128,6 +139,8 @@ def prepare(loaded: LoadedConfig) -> Plan:
         check_memory(stage.config)
     plan = prepare_evaluation(loaded)
     plan.directory.claim_checkpoints()
+    for warning in algorithm_warnings(loaded.config.algorithm):
+        logger.warning("%s: %s", loaded.path.name, warning)
     return Plan(
         loaded=loaded,
         directory=plan.directory,
@@ -207,7 +220,12 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
             import_by_path(tool.config["function"], key="function")
     check_extra_roles(loaded.config.cluster, tools)
     import_by_path(reward.class_name, key="reward.class_name")
-    algorithm = loaded.config.algorithm
+    _check_algorithm(loaded.config.algorithm)
+    return tools, reward
+
+
+def _check_algorithm(algorithm: AlgorithmSection) -> None:
+    """Refuse functions of the user's own that cannot be imported, or not be called as an update calls them."""
     if algorithm.advantage not in (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES):
         key, found = "algorithm.advantage", import_by_path(algorithm.advantage, key="algorithm.advantage")
         if hasattr(found, "estimate"):  # a `TokenAdvantage`
@@ -217,7 +235,12 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
     if algorithm.policy_loss not in POLICY_LOSS_NAMES:
         found = import_by_path(algorithm.policy_loss, key="algorithm.policy_loss")
         _check_call(found, 5, (), key="algorithm.policy_loss", name=algorithm.policy_loss)
-    return tools, reward
+    if algorithm.aggregation not in AGGREGATION_NAMES:
+        key, found = "algorithm.aggregation", import_by_path(algorithm.aggregation, key="algorithm.aggregation")
+        _check_call(found, 1, ("mean_length", "max_length"), key=key, name=algorithm.aggregation)
+    if algorithm.kl_estimator not in KL_ESTIMATOR_NAMES:
+        found = import_by_path(algorithm.kl_estimator, key="algorithm.kl_estimator")
+        _check_call(found, 2, (), key="algorithm.kl_estimator", name=algorithm.kl_estimator)
 
 
 def _check_call(function: Any, num_values: int, keywords: tuple[str, ...], *, key: str, name: str) -> None:

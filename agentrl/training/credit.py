@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.advantage import ADVANTAGES, NORMALISED_OVER_TOKENS
-from agentrl.algorithms.kl_divergence import kl_estimate
+from agentrl.algorithms.kl_divergence import KL_ESTIMATORS
 from agentrl.algorithms.token_advantage import (
     TOKEN_ADVANTAGES,
     TokenAdvantage,
@@ -35,13 +35,14 @@ class CreditAssignment:
     """Advantages and returns, by the config's `algorithm`."""
 
     def __init__(self, algorithm: "AlgorithmSection") -> None:
-        """Find the estimator that the config names.
+        """Find the estimators that the config names.
 
         Raises:
             ConfigError: one of the user's own cannot be imported.
         """
         self._config = algorithm
         estimator = named(algorithm.advantage, {**ADVANTAGES, **TOKEN_ADVANTAGES}, key="algorithm.advantage")
+        self._kl_estimator = named(algorithm.kl_estimator, KL_ESTIMATORS, key="algorithm.kl_estimator")
         self._by_token = estimator if isinstance(estimator, TokenAdvantage) else None
         self._by_group = None if isinstance(estimator, TokenAdvantage) else estimator
 
@@ -139,9 +140,7 @@ class CreditAssignment:
                 f"trajectory `{trajectory.trajectory_id}`: `algorithm.kl_in: reward` needs the log-probabilities of actor and "
                 "reference before the update"
             )
-        return kl_estimate(
-            torch.tensor(given.old_logprobs), torch.tensor(given.ref_logprobs), self._config.kl_estimator
-        )
+        return self._kl_estimator(torch.tensor(given.old_logprobs), torch.tensor(given.ref_logprobs))
 
     def _rewards_with_divergence(
         self, shard: UpdateShard, divergences: Sequence[Tensor], parallel: Parallel, kl_coefficient: float

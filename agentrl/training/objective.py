@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from agentrl.algorithms.aggregation import aggregation_weights
-from agentrl.algorithms.kl_divergence import kl_estimate
+from agentrl.algorithms.aggregation import AGGREGATIONS, token_mean
+from agentrl.algorithms.kl_divergence import KL_ESTIMATORS
 from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange, PolicyLoss
 from agentrl.algorithms.rollout_correction import rollout_mismatch, rollout_weights
 from agentrl.config.class_path import named
@@ -37,6 +37,8 @@ class Objective:
         self._config = algorithm
         self._max_length = max_response_tokens
         self._policy_loss = named(algorithm.policy_loss, POLICY_LOSSES, key="algorithm.policy_loss")
+        self._aggregation = named(algorithm.aggregation, AGGREGATIONS, key="algorithm.aggregation")
+        self._kl_estimator = named(algorithm.kl_estimator, KL_ESTIMATORS, key="algorithm.kl_estimator")
         self._clip = ClipRange(
             low=algorithm.clip_ratio_low, high=algorithm.clip_ratio_high, dual=algorithm.clip_ratio_dual
         )
@@ -78,12 +80,9 @@ class Objective:
                 loss_N = loss_N + kl_coefficient * kl_N
         if self._config.entropy_coefficient:
             loss_N = loss_N - self._config.entropy_coefficient * scores.entropy_N
-        if self._config.aggregation != "token_mean":
-            loss_N = loss_N * aggregation_weights(
-                batch.trajectory_N,
-                method=self._config.aggregation,
-                mean_length=mean_length,
-                max_length=self._max_length,
+        if self._aggregation is not token_mean:  # its weights are all 1
+            loss_N = loss_N * self._aggregation(
+                batch.trajectory_N, mean_length=mean_length, max_length=self._max_length
             )
         self._count(batch, policy, scores, old_logprobs_N, tally)
         tally.add(loss=loss_N.sum())
@@ -117,7 +116,7 @@ class Objective:
                 "log-probabilities; give them as `TokenInputs.ref_logprobs`"
             )
         measured_N = old_logprobs_N if self._config.kl_in_reward else scores.logprobs_N
-        return kl_estimate(measured_N, batch.reference_logprobs_N, self._config.kl_estimator)
+        return self._kl_estimator(measured_N, batch.reference_logprobs_N)
 
     def _rollout_weights(self, batch: MicroBatch, old_logprobs_N: Tensor, tally: TokenTally) -> Tensor | None:
         """Return the importance weights of a micro-batch; None where the loss has none."""

@@ -3,19 +3,30 @@ from pathlib import Path
 import pytest
 
 from agentrl.algorithms.advantage import ADVANTAGES
+from agentrl.algorithms.aggregation import AGGREGATIONS
+from agentrl.algorithms.kl_divergence import KL_ESTIMATORS
 from agentrl.algorithms.policy_loss import POLICY_LOSSES
 from agentrl.algorithms.token_advantage import TOKEN_ADVANTAGES
-from agentrl.config.algorithm_schema import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, TOKEN_ADVANTAGE_NAMES
+from agentrl.config.algorithm_schema import (
+    ADVANTAGE_NAMES,
+    AGGREGATION_NAMES,
+    KL_ESTIMATOR_NAMES,
+    POLICY_LOSS_NAMES,
+    TOKEN_ADVANTAGE_NAMES,
+)
 from agentrl.config.load import load_run_config
+from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.errors import ConfigError
 
 DEMO = str(Path(__file__).resolve().parents[2] / "configs" / "demo.yaml")
 
 
-def test_the_config_knows_the_names_of_all_advantages_and_losses():
+def test_the_config_knows_the_names_of_all_functions():
     assert (*ADVANTAGES,) == ADVANTAGE_NAMES
     assert (*TOKEN_ADVANTAGES,) == TOKEN_ADVANTAGE_NAMES
     assert (*POLICY_LOSSES,) == POLICY_LOSS_NAMES
+    assert (*AGGREGATIONS,) == AGGREGATION_NAMES
+    assert (*KL_ESTIMATORS,) == KL_ESTIMATOR_NAMES
 
 
 @pytest.mark.parametrize(
@@ -51,10 +62,6 @@ def test_the_config_knows_the_names_of_all_advantages_and_losses():
             r"`algorithm\.kl_horizon` is set, but `algorithm\.kl_target` is 0",
         ),
         (
-            ["algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k1"],
-            r"`algorithm\.kl_estimator` is `k1`, .* use `k2` or `k3`, or `algorithm\.kl_in: reward`",
-        ),
-        (
             ["algorithm.advantage=reinforce_plus_plus", "algorithm.gae_lambda=0.9"],
             r"`algorithm\.gae_lambda` is set, .* use `gae`",
         ),
@@ -83,6 +90,14 @@ def test_the_config_knows_the_names_of_all_advantages_and_losses():
             ["algorithm.advantage=gea"],
             r"must be one of grpo, rloo, reinforce_plus_plus_baseline, reinforce_plus_plus, gae",
         ),
+        (
+            ["algorithm.aggregation=token_meen"],
+            r"`algorithm\.aggregation` is `token_meen`, and must be one of token_mean, trajectory_mean, fixed_length",
+        ),
+        (
+            ["algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k4"],
+            r"`algorithm\.kl_estimator` is `k4`, and must be one of k1, k2, k3, or an import path",
+        ),
     ],
 )
 def test_a_switch_without_effect_is_refused(words: list[str], message: str):
@@ -101,11 +116,28 @@ def test_a_switch_without_effect_is_refused(words: list[str], message: str):
         ["algorithm.rollout_correction.method=mask", "algorithm.rollout_correction.min_ratio=0.1"],
         ["algorithm.selection.method=all", "algorithm.selection.keep=16"],
         ["algorithm.kl_coefficient=0.1", "algorithm.kl_in=reward", "algorithm.kl_estimator=k1"],
+        [
+            "algorithm.kl_coefficient=0.1",
+            "algorithm.kl_estimator=my_module.mine",
+            "algorithm.aggregation=my_module.mine",
+        ],
         ["algorithm.kl_coefficient=0.1", "algorithm.kl_target=6", "algorithm.kl_horizon=9"],
     ],
 )
 def test_a_switch_with_an_effect_is_accepted(words: list[str]):
     assert load_run_config(DEMO, words)
+
+
+def test_k1_in_the_loss_is_warned_of():
+    def warnings(*words: str) -> list[str]:
+        return algorithm_warnings(load_run_config(DEMO, words).config.algorithm)
+
+    [warning] = warnings("algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k1")
+    assert "`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average on fresh samples" in warning
+    assert "use `k2` or `k3`, or `algorithm.kl_in: reward`" in warning
+    assert warnings("algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k2") == []
+    assert warnings("algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k1", "algorithm.kl_in=reward") == []
+    assert warnings() == []
 
 
 def test_what_the_algorithm_asks_for_decides_which_models_there_are():

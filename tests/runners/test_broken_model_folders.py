@@ -8,7 +8,7 @@ from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.errors import ConfigError
 from agentrl.runners.memory_check import check_memory, read_size
 from agentrl.runners.model_folders import check_models, check_weights
-from agentrl.runners.run import check_plugins
+from agentrl.runners.run import check_plugins, prepare
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 
@@ -80,14 +80,36 @@ def test_trajectories_longer_than_the_context_are_refused_unless_it_is_scaled(tm
         ("policy_loss", "os.sep", r"`algorithm\.policy_loss` is `os\.sep`, which is no function"),
         ("policy_loss", "os.fspath", r"`algorithm\.policy_loss` is `os\.fspath`, which cannot be called with 5 values"),
         ("advantage", "os.getcwd", r"`algorithm\.advantage` is `os\.getcwd`, which cannot be called with 1 values"),
+        ("aggregation", "os.sep", r"`algorithm\.aggregation` is `os\.sep`, which is no function"),
+        (
+            "aggregation",
+            "os.fspath",
+            r"`algorithm\.aggregation` is `os\.fspath`, .* called with 1 values, `mean_length=`, `max_length=`",
+        ),
+        ("aggregation", "os.nowhere", r"`algorithm\.aggregation` is `os\.nowhere`: .* has no `nowhere`"),
+        ("kl_estimator", "os.sep", r"`algorithm\.kl_estimator` is `os\.sep`, which is no function"),
+        ("kl_estimator", "os.fspath", r"`algorithm\.kl_estimator` is `os\.fspath`, .* called with 2 values"),
     ],
 )
 def test_what_an_update_could_not_call_is_refused(key: str, name: str, message: str):
-    loaded = load_run_config(DEMO, [f"algorithm.{key}={name}"])
+    loaded = load_run_config(DEMO, ["algorithm.kl_coefficient=0.1", f"algorithm.{key}={name}"])
     with pytest.raises(ConfigError, match=message):
         check_plugins(loaded)
 
 
 def test_functions_of_the_right_signature_are_taken():
-    own = ["algorithm.policy_loss=agentrl.algorithms.policy_loss.ppo_loss"]
-    check_plugins(load_run_config(DEMO, [*own, "algorithm.advantage=agentrl.algorithms.advantage.grpo"]))
+    own = {
+        "policy_loss": "policy_loss.ppo_loss",
+        "advantage": "advantage.grpo",
+        "aggregation": "aggregation.trajectory_mean",
+        "kl_estimator": "kl_divergence.k2",
+    }
+    words = [f"algorithm.{key}=agentrl.algorithms.{path}" for key, path in own.items()]
+    check_plugins(load_run_config(DEMO, ["algorithm.kl_coefficient=0.1", *words]))
+
+
+def test_a_run_with_k1_in_the_loss_begins_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    words = ["algorithm.kl_coefficient=0.1", f"run.dir={tmp_path}"]
+    prepare(load_run_config(DEMO, [*words, "algorithm.kl_estimator=k1"]))
+    [message] = caplog.messages
+    assert message.startswith("demo.yaml: `algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average")

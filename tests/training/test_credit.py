@@ -26,6 +26,10 @@ def half_of_the_values(rewards_N, values_N, *, discount, gae_lambda) -> TokenCre
     return TokenCredit(advantages_N=values_N / 2, returns_N=rewards_N)
 
 
+def a_nat_for_every_token(logprobs_N: torch.Tensor, other_logprobs_N: torch.Tensor) -> torch.Tensor:
+    return torch.ones_like(logprobs_N - other_logprobs_N)
+
+
 mine = TokenAdvantage(estimate=half_of_the_values, uses_values=True)
 
 
@@ -142,6 +146,14 @@ def test_an_estimator_of_the_users_own_gets_the_values():
         values = INPUTS[name].values
         assert values is not None
         assert row == pytest.approx((values / 2).tolist())
+
+
+def test_an_estimator_of_the_divergence_of_the_users_own_is_what_the_reward_is_charged():
+    algorithm = replace(KL_IN_REWARD, kl_estimator=f"{__name__}.a_nat_for_every_token", normalise_by_std=False)
+    ours = advantages(replace(algorithm, advantage="reinforce_plus_plus"))
+    for made in (one.ref for group in GROUPS for one in group.trajectories):
+        num_left = np.arange(made.num_response_tokens, 0, -1)
+        assert ours[made.trajectory_id] == pytest.approx(made.reward - 0.2 * num_left, abs=1e-5)
 
 
 @pytest.mark.parametrize(

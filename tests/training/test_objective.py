@@ -1,0 +1,94 @@
+"""What the update minimises, on a handful of tokens, beside sums written out by hand."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.aggregation import AGGREGATIONS
+from agentrl.config.algorithm_schema import AlgorithmSection
+from agentrl.training.batch import MicroBatch
+from agentrl.training.objective import Objective
+from agentrl.training.scoring import TokenScores
+from agentrl.training.tally import TokenTally
+
+TRAJECTORY = torch.tensor([0, 0, 0, 1])
+ADVANTAGES = torch.tensor([1.0, 1.0, 1.0, -2.0])
+LOGPROBS = torch.tensor([-1.0, -2.0, -0.5, -3.0])
+REFERENCE = torch.tensor([-1.5, -1.0, -0.5, -2.0])
+
+
+class Sums(TokenTally):
+    """Keeps what is reported where a test can read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, float] = {}
+
+    def add(self, **sums: Tensor) -> None:
+        self.found |= {name: value.item() for name, value in sums.items()}
+
+
+def loss_of(logprobs_N: Tensor, *, advantages_N: Tensor = ADVANTAGES, **algorithm: Any) -> tuple[Tensor, Sums]:
+    """The loss summed over four tokens, on-policy, so that the loss of a token is its advantage with the sign turned."""
+    section, sums = AlgorithmSection(**algorithm), Sums()
+    batch = SimpleNamespace(
+        trajectory_N=TRAJECTORY,
+        advantages_N=advantages_N,
+        rollout_logprobs_N=logprobs_N.detach(),
+        reference_logprobs_N=REFERENCE,
+    )
+    loss = Objective(section, max_response_tokens=8).loss(
+        cast(MicroBatch, batch),
+        TokenScores(logprobs_N=logprobs_N, entropy_N=torch.zeros(4)),
+        old_logprobs_N=logprobs_N.detach(),
+        mean_length=2.0,
+        kl_coefficient=section.kl_coefficient,
+        tally=sums,
+    )
+    return loss, sums
+
+
+def doubled_in_the_first(trajectory_N: Tensor, *, mean_length: float, max_length: int) -> Tensor:
+    return torch.where(trajectory_N == 0, 2.0 * max_length, mean_length)
+
+
+def absolute(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    return (logprobs_N - other_logprobs_N).abs()
+
+
+def test_an_aggregation_of_the_users_own_weighs_tokens():
+    loss, sums = loss_of(LOGPROBS, aggregation=f"{__name__}.doubled_in_the_first")
+    assert loss.item() == sums.found["loss"] == pytest.approx(16.0 * -3.0 + 2.0 * 2.0)
+    assert loss_of(LOGPROBS)[0].item() == pytest.approx(-3.0 + 2.0)
+
+
+@pytest.mark.parametrize("name", AGGREGATIONS)
+def test_an_aggregation_by_its_path_is_the_one_by_its_name(name: str):
+    by_path = loss_of(LOGPROBS, aggregation=f"agentrl.algorithms.aggregation.{name}")[0]
+    assert by_path.item() == loss_of(LOGPROBS, aggregation=name)[0].item()
+
+
+def test_an_estimator_of_the_users_own_is_what_the_loss_has_of_the_divergence():
+    logprobs = LOGPROBS.clone().requires_grad_(True)
+    loss, sums = loss_of(logprobs, kl_coefficient=0.5, kl_estimator=f"{__name__}.absolute")
+    assert sums.found["kl_reference"] == pytest.approx(0.5 + 1.0 + 0.0 + 1.0)
+    assert loss.item() == pytest.approx(-1.0 + 0.5 * 2.5)
+    (gradient,) = torch.autograd.grad(loss, logprobs)
+    torch.testing.assert_close(gradient, -ADVANTAGES + 0.5 * torch.tensor([1.0, -1.0, 0.0, -1.0]))
+
+
+def test_the_gradient_of_k1_in_the_loss_is_that_of_the_log_probabilities_times_the_coefficient():
+    draws = torch.Generator().manual_seed(1)
+    logits = torch.randn(4, 6, generator=draws).requires_grad_(True)
+    tokens = torch.tensor([0, 3, 5, 3])
+    logprobs = logits.log_softmax(1)[torch.arange(4), tokens]
+    loss, sums = loss_of(logprobs, advantages_N=torch.zeros(4), kl_coefficient=0.3, kl_estimator="k1")
+    (gradient,) = torch.autograd.grad(loss, logits)
+    one_hot = torch.nn.functional.one_hot(tokens, 6)
+    torch.testing.assert_close(gradient, 0.3 * (one_hot - logits.softmax(1)).detach())
+    divergence = (logprobs - REFERENCE).sum().item()
+    assert sums.found["kl_reference"] == pytest.approx(divergence)
+    assert sums.found["loss"] == pytest.approx(0.3 * divergence)
