@@ -11,6 +11,7 @@
     │   │   └── EngineDeadError
     │   └── WorkerDiedError
     ├── CheckpointError        a checkpoint could not be written or read; the ones before it still count
+    │   └── DamagedCheckpointError  one that counts lacks a file, or a file is not what was written
     └── WorkerError            a worker raised something unexpected; ends with its traceback
         ├── NoRoomError        the cluster has had no room for a process for too long
         └── GoBackError        what a process held is gone: the run goes on from its last checkpoint
@@ -81,6 +82,28 @@ class WorkerDiedError(RolloutError):
 
 class CheckpointError(AgentRLError):
     """A checkpoint could not be written, or is not whole; the message names it."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint that counts lacks a file, or a file is not what was written there; only its removal helps."""
+
+    @classmethod
+    def of(cls, url: str, file: str, error: BaseException) -> "DamagedCheckpointError":
+        """Return the error for what a file raised.
+
+        Args:
+            url: the folder of the checkpoint, or of a part of it.
+            file: its name in there.
+            error: what came of reading it.
+        """
+        # The first line will do: torch adds paragraphs of advice that do not help here.
+        words, _, _ = str(error).partition("\n")
+        reason = f"{type(error).__name__}: {words}" if words else type(error).__name__
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason})"
+        return cls(
+            f"checkpoint {url} is damaged: `{file}` {problem}. Remove the whole folder of that step, and the run goes on from "
+            "the one before it"
+        )
 
 
 class WorkerError(AgentRLError):

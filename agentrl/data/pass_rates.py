@@ -48,5 +48,10 @@ class PassRates:
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Return what `encode` wrote."""
-        return cls(**orjson.loads(content))
+        """Return what `encode` wrote.
+
+        Raises:
+            ValueError, LookupError, TypeError: it is something else, such as a part of that.
+        """
+        saved = orjson.loads(content)
+        return cls(saved["rates"], saved["left_out"])

@@ -18,8 +18,8 @@ import functools
 import os
 import re
 import uuid
-from collections.abc import Callable, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -28,12 +28,14 @@ import orjson
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from agentrl.errors import CheckpointError, ConfigError
+from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 
 _STATE = "state.json"
 _OWNER = "config.yaml"
 _INPUTS = "inputs.json"
 _WRITER = "writer"
+_UNDECODABLE = (ValueError, LookupError, TypeError)
+"""What content that is cut off or overwritten raises when it is decoded, and its keys are looked up."""
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
 _FOLDER_NAME = re.compile(r"step_(\d{6,})")
@@ -82,7 +84,8 @@ def _telling(
 class CheckpointStore:
     """The folder of the checkpoints of one run.
 
-    Every method that reaches it raises CheckpointError where it cannot be reached, read or written.
+    Every method that reaches it raises CheckpointError where it cannot be reached, read or written, and
+    DamagedCheckpointError where a folder that counts is not whole: to pass it over would lose its steps unnoticed.
     """
 
     def __init__(self, url: str) -> None:
@@ -166,19 +169,16 @@ class CheckpointStore:
         self._write(f"{self._path(step)}/{name}", content)
 
     @_telling
-    def read(self, step: int, name: str) -> bytes:
-        """Return a file of a checkpoint that counts.
+    def read(self, step: int, name: str, decode: Callable[[bytes], ResultT]) -> ResultT:
+        """Return what `decode` makes of a file of a checkpoint that counts.
 
         Raises:
-            CheckpointError: it is not there.
+            DamagedCheckpointError: it is not there, or `decode` cannot read it.
         """
-        try:
-            return self._files.cat_file(f"{self._path(step)}/{name}")
-        except FileNotFoundError as error:
-            raise CheckpointError(
-                f"checkpoint {self.url_of(step)}: has no `{name}`. It is damaged: remove it, and the run goes on from the "
-                "one before it."
-            ) from error
+        with self._whole(step, name, FileNotFoundError):
+            content = self._files.cat_file(f"{self._path(step)}/{name}")
+        with self._whole(step, name, *_UNDECODABLE):
+            return decode(content)
 
     @_telling
     def put_folder(self, step: int, name: str, source: Path) -> None:
@@ -192,8 +192,9 @@ class CheckpointStore:
     def fetch_folder(self, step: int, name: str, target: Path) -> None:
         """Copy what `put_folder` put into a folder of this machine."""
         target.mkdir(parents=True)
-        for path in self._files.ls(f"{self._path(step)}/{name}", detail=False):
-            self._files.get_file(path, str(target / path.rpartition("/")[2]))
+        with self._whole(step, name, FileNotFoundError):
+            for path in self._files.ls(f"{self._path(step)}/{name}", detail=False):
+                self._files.get_file(path, str(target / path.rpartition("/")[2]))
 
     @_telling
     def commit(self, state: RunState) -> None:
@@ -246,10 +247,23 @@ class CheckpointStore:
         begun_by = self._content(f"{self._path(step)}/{_WRITER}")
         if content is None or begun_by is None:
             return None
-        state = orjson.loads(content)
-        if state.get(_WRITER) != begun_by.decode():
-            return None
-        return RunState(**{item.name: state[item.name] for item in fields(RunState)})
+        with self._whole(step, _STATE, *_UNDECODABLE):
+            saved = orjson.loads(content)
+            word = str(saved[_WRITER]).encode()
+            state = RunState(**{item.name: saved[item.name] for item in fields(RunState)})
+        if word == begun_by:
+            return state
+        with self._whole(step, _WRITER, *_UNDECODABLE):
+            uuid.UUID(begun_by.decode())  # else it is not even the word of another start, whose last file came late
+        return None
+
+    @contextmanager
+    def _whole(self, step: int, name: str, *errors: type[Exception]) -> Iterator[None]:
+        """Take `errors` for what a file of a checkpoint that counts raises when it is not what was written."""
+        try:
+            yield
+        except errors as error:
+            raise DamagedCheckpointError.of(self.url_of(step), name, error) from error
 
     def _remove(self, step: int) -> None:
         folder = self._path(step)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import RunConfig
 from agentrl.config.validate import Purpose
@@ -101,9 +103,12 @@ def _written_whole(folder: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    except (OSError, SafetensorError) as error:  # what reads the checkpoint raises none of them
+        raise ConfigError(
+            f"{folder} cannot be written: {' '.join(str(error).split())}; make room there, or name another folder with `--to`"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # which is not there any more once it has become `folder`
 
 
 def _arguments() -> argparse.Namespace:

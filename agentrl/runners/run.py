@@ -172,7 +172,7 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
     """
     store, latest, pass_rates = plan.directory.checkpoints, plan.directory.checkpoints.latest(), PassRates()
     if latest is not None:
-        pass_rates = PassRates.decode(store.read(latest.step, PASS_RATES))
+        pass_rates = store.read(latest.step, PASS_RATES, PassRates.decode)
         if stage.begins_with(latest.step):
             pass_rates.leave_out_above(stage.max_pass_rate)
     return replace(

@@ -29,7 +29,7 @@ import yaml
 
 from agentrl.config.flatten import flatten
 from agentrl.config.schema import RunConfig
-from agentrl.errors import CheckpointError, ConfigError
+from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.trajectories.store import TrajectoryStore
@@ -140,9 +140,12 @@ class RunDirectory:
         Raises:
             ConfigError: `checkpoint.dir` holds those of a run of another config or of other inputs; where its `run.dir` was
                 does not matter. Or it cannot be used.
+            DamagedCheckpointError: one in there counts and is not whole.
         """
         try:
             self._claim_checkpoints()
+        except DamagedCheckpointError:
+            raise  # the folder can be used, and another one would hold nothing to go on from
         except CheckpointError as error:
             raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error
 

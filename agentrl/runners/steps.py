@@ -153,7 +153,7 @@ async def restore(run: Run) -> RunState:
     directory.trajectories.take_back(after_step=last_step)
     run.plan.prompts.seek(state.prompts_taken)
     store = directory.checkpoints
-    counted = PassRates() if latest is None else PassRates.decode(store.read(latest.step, PASS_RATES))
+    counted = PassRates() if latest is None else store.read(latest.step, PASS_RATES, PassRates.decode)
     run.plan.pass_rates.go_back_to(counted)
     if latest is not None:
         await run.learner.load(directory.checkpoints.url_of(state.step))

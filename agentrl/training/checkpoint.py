@@ -6,10 +6,14 @@ when the writers of all ranks are done; making it count is the caller's part, an
 step.
 """
 
+import io
+import os
+import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, cast
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +21,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -27,7 +31,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from agentrl.errors import CheckpointError
+from agentrl.errors import CheckpointError, DamagedCheckpointError
+
+StorageT = TypeVar("StorageT", FsspecReader, FsspecWriter)
 
 
 class CheckpointWriter:
@@ -59,7 +65,7 @@ class CheckpointWriter:
             "extra": dict(extra or {}),
         }
         on_disk = isinstance(url_to_fs(url)[0], LocalFileSystem)
-        writer = FsspecWriter(url, sync_files=on_disk)
+        writer = _over_telling_files(FsspecWriter(url, sync_files=on_disk), url)
         self._url = url
         written = state_dict_saver.async_save(state, storage_writer=writer, process_group=self._group)
         self._written = cast(Future[Any], written)
@@ -97,9 +103,10 @@ def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer
         What was given as `extra`.
 
     Raises:
-        CheckpointError: there is no checkpoint, or a part of it is missing.
+        DamagedCheckpointError: a file of it is missing, or is not what was written.
+        CheckpointError: it cannot be read, or is that of another model.
     """
-    reader, rank = FsspecReader(url), str(dist.get_rank())
+    reader, rank = _over_telling_files(FsspecReader(url), url), str(dist.get_rank())
     known = _contents(reader, url)
     state = _state(model, optimiser)
     state["extra"] = {key.removeprefix("extra."): None for key in known if key.startswith("extra.")}
@@ -127,12 +134,15 @@ def load_weights(url: str, model: nn.Module, *, trained_only: bool = False) -> N
         trained_only: leave what is frozen as it is, for a checkpoint holds it only if it was trained there.
 
     Raises:
-        CheckpointError: there is no checkpoint, a part of it is missing, or it is that of another model.
+        DamagedCheckpointError: a file of it is missing, or is not what was written.
+        CheckpointError: it cannot be read, or is that of another model.
     """
+    reader = _over_telling_files(FsspecReader(url), url)
+    _contents(reader, url)  # torch would show the traceback of a damaged one before it raises
     weights = get_model_state_dict(model)
     if trained_only:
         weights = _trained(weights, model)
-    _load({"model": weights}, FsspecReader(url), url)
+    _load({"model": weights}, reader, url)
     set_model_state_dict(model, weights, options=StateDictOptions(strict=not trained_only))
 
 
@@ -151,8 +161,8 @@ def _contents(reader: FsspecReader, url: str) -> list[str]:
     """Return the names of all that a checkpoint holds."""
     try:
         return list(reader.read_metadata().state_dict_metadata)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"checkpoint {url}: there is none, or it is not whole: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {url}: cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _load(state: dict[str, Any], reader: FsspecReader, url: str) -> None:
@@ -161,7 +171,41 @@ def _load(state: dict[str, Any], reader: FsspecReader, url: str) -> None:
             warnings.filterwarnings("ignore", message="torch.distributed is")  # one process is enough to read
             state_dict_loader.load(state, storage_reader=reader)
     except CheckpointException as error:  # which is no `Exception`
+        for failure, _ in error.failures.values():
+            if isinstance(failure, DamagedCheckpointError):
+                raise failure from error
         raise CheckpointError(f"checkpoint {url}: cannot be read: {_one_line(error)}") from error
+
+
+class _TellingFiles(FileSystem):
+    """Files of a checkpoint, on disk or in a store, that say what is wrong with them."""
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        """Open a file; what is raised while it is open is told as what it means for the file.
+
+        Raises:
+            OSError: it cannot be read or written, say because the disk is full.
+            DamagedCheckpointError: it is missing, or is not what was written.
+        """
+        url, _, name = os.fspath(path).rpartition("/")
+        try:
+            with super().create_stream(path, mode) as stream:
+                yield stream
+        except (FileNotFoundError, EOFError, pickle.UnpicklingError, UnicodeDecodeError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+                # After a write that failed torch ends its archive, which fails in words that do not name the full disk. The
+                # room there would tell nobody either: by now what there was of the file is removed.
+                raise error.__context__ from None
+            if "r" not in mode or (isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error)):
+                raise
+            raise DamagedCheckpointError.of(url, name, error) from error
+
+
+def _over_telling_files(storage: StorageT, url: str) -> StorageT:
+    storage.fs = _TellingFiles()
+    storage.path = storage.fs.init_path(url)
+    return storage
 
 
 def _generators() -> dict[str, torch.Tensor]:

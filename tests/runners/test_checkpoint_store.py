@@ -44,7 +44,7 @@ def test_the_newest_checkpoint_comes_back_with_its_state(url: str):
     write(store, 10, accuracy=0.5)
     again = CheckpointStore(url)
     assert again.latest() == RunState(step=10, prompts_taken=120, accuracy=0.5)
-    assert again.read(10, "actor/weights") == b"weights of 10"
+    assert again.read(10, "actor/weights", bytes) == b"weights of 10"
 
 
 def test_what_was_being_written_does_not_count_and_is_cleared_away(url: str):
@@ -55,8 +55,8 @@ def test_what_was_being_written_does_not_count_and_is_cleared_away(url: str):
     assert steps(store) == [1]
     store.clear_leftovers()
     assert steps(store) == [1]
-    with pytest.raises(CheckpointError, match=r"step_000002: has no `pass_rates.json`"):
-        store.read(2, "pass_rates.json")
+    with pytest.raises(CheckpointError, match=r"step_000002 is damaged: `pass_rates.json` is missing"):
+        store.read(2, "pass_rates.json", bytes)
 
 
 def test_a_step_that_is_written_again_does_not_count_until_it_is_whole(url: str):

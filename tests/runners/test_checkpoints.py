@@ -1,18 +1,24 @@
 """The driver's part of a checkpoint, with models that are written as slowly as a test wants."""
 
 import asyncio
-import errno
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from agentrl.config.checkpoint_schema import CheckpointSection
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import CheckpointError, ModelDiedError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
+from agentrl.training.checkpoint import CheckpointWriter
+from agentrl.training.parallel import Parallel
+from tests.small_disk import fill, small_disk
+from tests.training.training_cases import alone
 
 
 class ScriptedModels:
@@ -44,6 +50,30 @@ class OneGroupInHand:
 IN_HAND: Any = OneGroupInHand()
 
 
+class OneRank:
+    """A model of one rank, written by the real writer; it takes 350 kB with its optimiser."""
+
+    def __init__(self) -> None:
+        self._model = nn.Linear(300, 100)
+        self._optimiser = torch.optim.AdamW(self._model.parameters(), lr=0.1)
+        self._model(torch.rand(5, 300)).square().mean().backward()
+        self._optimiser.step()
+        self._writer = CheckpointWriter()
+
+    async def save(self, url: str) -> None:
+        self._writer.begin(f"{url}/actor", self._model, self._optimiser)
+
+    async def saved(self) -> bool:
+        return self._writer.is_done()
+
+
+@pytest.fixture
+def one_rank() -> Iterator[OneRank]:
+    parallel = Parallel(alone())
+    yield OneRank()
+    parallel.close()
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(str(tmp_path / "checkpoints"))
@@ -71,8 +101,8 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_it_counts_when
     models.is_done = True
     await keeper.settle()
     assert store.latest() == RunState(step=1)
-    assert PassRates.decode(store.read(1, PASS_RATES)).left_out == frozenset()
-    assert store.read(1, "rollouts/groups.json") == b'[{"number": 3}]'
+    assert store.read(1, PASS_RATES, PassRates.decode).left_out == frozenset()
+    assert store.read(1, "rollouts/groups.json", bytes) == b'[{"number": 3}]'
     assert list((tmp_path / "in_hand").iterdir()) == []
     assert set(keeper.metrics()) == {"time/checkpoint_blocking_s", "time/checkpoint_s"}
     assert keeper.metrics() == {}
@@ -105,22 +135,41 @@ async def test_a_failure_to_write_is_logged_at_once_and_raised_at_the_next_step(
     await keeper.raise_failure()  # once is enough
 
 
-async def test_a_full_disk_of_the_driver_is_named(
-    keeper: CheckpointKeeper,
-    models: ScriptedModels,
-    store: CheckpointStore,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    def full(state: RunState) -> None:
-        raise CheckpointError(f"{store.url_of(state.step)}: cannot be used") from OSError(errno.ENOSPC, "Full")
+FULL = "checkpoint of step 2: not written; there is no space left where it is written: CheckpointError: "
 
-    monkeypatch.setattr(store, "commit", full)
+
+async def test_a_full_disk_of_the_driver_is_named(
+    models: ScriptedModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     models.is_done = True
-    await keeper.save(RunState(step=2), IN_HAND, PassRates())
-    with pytest.raises(CheckpointError, match="cannot be used"):
+    with small_disk(tmp_path / "disk") as disk:
+        keeper = CheckpointKeeper(CheckpointStore(str(disk)), CheckpointSection(), models, scratch=tmp_path / "in_hand")
+        await keeper.save(RunState(step=2), IN_HAND, PassRates())
+        fill(disk, leave_bytes=0)
+        with pytest.raises(CheckpointError, match=r"cannot be used: OSError: .*No space left on device"):
+            await keeper.settle()
+    assert FULL in caplog.text
+
+
+@pytest.mark.parametrize("leave_bytes", [4096, 65536, 262144])
+async def test_a_full_disk_of_the_ranks_is_named_and_the_checkpoint_before_it_counts(
+    one_rank: OneRank, tmp_path: Path, caplog: pytest.LogCaptureFixture, leave_bytes: int
+):
+    """Torch removes what it wrote of a file, so that there is room again when it tells; and its words are often others."""
+    with small_disk(tmp_path / "disk") as disk:
+        store = CheckpointStore(str(disk))
+        keeper = CheckpointKeeper(store, CheckpointSection(), one_rank, scratch=tmp_path / "in_hand")
+        await keeper.save(RunState(step=1), IN_HAND, PassRates())
         await keeper.settle()
-    assert "checkpoint of step 2: not written; there is no space left" in caplog.text
+        caplog.clear()
+        url = store.begin(2)  # the folder and the file that the driver makes there have their room
+        fill(disk, leave_bytes=leave_bytes)
+        await keeper.save(RunState(step=2), IN_HAND, PassRates())
+        with pytest.raises(CheckpointError, match=r"actor: not written: OSError: .* No space left on device") as raised:
+            await keeper.settle()
+        assert url in str(raised.value)
+        assert store.latest() == RunState(step=1)
+    assert FULL in caplog.text
 
 
 async def test_a_step_neither_waits_for_what_is_being_written_nor_fails_by_what_is_whole(

@@ -23,6 +23,7 @@ from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
+from tests.small_disk import fill, small_disk
 from tests.training.training_cases import alone, make_policy, step_groups
 
 ACCURACIES = {10: 0.5, 20: 0.5, 30: 0.25, 40: None}
@@ -161,13 +162,45 @@ def test_an_empty_folder_is_filled_and_what_a_killed_export_left_is_replaced(run
     assert files(tmp_path) == {f"out/{name}": content for name, content in files(run.exports / "40").items()}
 
 
-def test_a_damaged_checkpoint_ends_in_one_line_and_leaves_no_folder(run: LiveRun, called: Called, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *[(f"actor/{name}", size) for name in ("__0_0.distcp", ".metadata") for size in (0, 20, None)],
+        ("state.json", 0),
+        ("state.json", 20),
+    ],
+)
+def test_a_damaged_checkpoint_ends_in_one_line_and_leaves_no_folder(
+    run: LiveRun, called: Called, tmp_path: Path, name: str, size: int | None
+):
     shutil.copytree(run.run_dir / "checkpoints", tmp_path / "copy")
-    next((tmp_path / "copy" / "step_000040" / "actor").glob("*.distcp")).unlink()
+    file = tmp_path / "copy" / "step_000040" / name
+    whole = file.read_bytes()
+    file.unlink()
+    if size is not None:
+        file.write_bytes(whole[:size])
     status, _, errors = called(*run.words(), f"checkpoint.dir={tmp_path / 'copy'}", "--to", str(tmp_path / "out"))
     assert status == 1
-    assert "step_000040/actor: cannot be read: FileNotFoundError" in errors
+    problem = "is missing" if size is None else "cannot be read"
+    assert errors.startswith(f"error: checkpoint {file.parent} is damaged: `{file.name}` {problem}")
+    assert errors.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+@pytest.mark.parametrize("leave_bytes", [0, 4096, 65536])
+def test_a_full_disk_is_told_in_one_line_and_nothing_half_written_stays(
+    run: LiveRun, called: Called, tmp_path: Path, leave_bytes: int
+):
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk, leave_bytes=leave_bytes)
+        status, _, errors = called(*run.words(), "--to", str(disk / "out"))
+        assert status == 2
+        *bars, told = errors.splitlines()
+        assert told.startswith(f"error: {disk / 'out'} cannot be written: ")
+        assert "No space left on device" in told
+        assert told.endswith("name another folder with `--to`")
+        assert all(not bar or bar.startswith("Writing model shards") for bar in bars), "no traceback"
+        assert [path.name for path in disk.iterdir()] == ["fill"]
 
 
 def test_a_checkpoint_that_the_run_has_deleted_meanwhile_is_told_from_a_damaged_one(run: LiveRun, tmp_path: Path):

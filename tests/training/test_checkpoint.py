@@ -1,7 +1,8 @@
 """Checkpoints that are written behind the training, on one rank, on disk and in a real object store."""
 
+import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 from training_cases import alone
 
-from agentrl.errors import CheckpointError
+from agentrl.errors import CheckpointError, DamagedCheckpointError
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint, load_weights
 from agentrl.training.parallel import Parallel
 from tests.object_store import object_store
+from tests.small_disk import fill, small_disk
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ def test_weights_alone_are_loaded_into_another_model(writer: CheckpointWriter, t
 
 def test_a_folder_without_a_checkpoint_is_one_clear_line(parallel: Parallel, tmp_path: Path):
     model, optimiser = trained(1)
-    with pytest.raises(CheckpointError, match="there is none, or it is not whole"):
+    with pytest.raises(CheckpointError, match=r"is damaged: `\.metadata` is missing"):
         load_checkpoint(str(tmp_path), model, optimiser)
 
 
@@ -112,8 +114,78 @@ def test_a_checkpoint_with_a_part_missing_is_one_clear_line(writer: CheckpointWr
     writer.begin(str(tmp_path), model, optimiser)
     writer.wait()
     next(tmp_path.glob("*.distcp")).unlink()
-    with pytest.raises(CheckpointError, match="cannot be read: FileNotFoundError"):
+    with pytest.raises(
+        DamagedCheckpointError, match=r"is damaged: `__0_0.distcp` is missing\. Remove the whole folder"
+    ):
         load_checkpoint(str(tmp_path), model, optimiser)
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def zeroed(content: bytes) -> bytes:
+    """As a file may be whose content was still in memory when the power failed."""
+    return bytes(len(content))
+
+
+@pytest.mark.parametrize("damage", [cut, zeroed, lambda _: b""], ids=["cut", "zeroed", "empty"])
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
+def test_a_damaged_file_is_named_in_one_line_with_the_way_out(
+    writer: CheckpointWriter,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    damage: Callable[[bytes], bytes],
+):
+    model, optimiser = trained(1)
+    writer.begin(str(tmp_path), model, optimiser)
+    writer.wait()
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    for load in (lambda: load_checkpoint(str(tmp_path), model, optimiser), lambda: load_weights(str(tmp_path), model)):
+        with pytest.raises(DamagedCheckpointError) as raised:
+            load()
+        told = str(raised.value)
+        assert told.startswith(f"checkpoint {tmp_path} is damaged: `{name}` cannot be read (")
+        assert told.endswith("Remove the whole folder of that step, and the run goes on from the one before it")
+        assert "\n" not in told
+        assert str(pickle.loads(pickle.dumps(raised.value))) == told
+    assert not [record for record in caplog.records if record.exc_info], "nor does torch show a traceback"
+
+
+def test_a_file_that_cannot_be_opened_is_not_taken_for_a_damaged_one(writer: CheckpointWriter, tmp_path: Path):
+    model, optimiser = trained(1)
+    writer.begin(str(tmp_path), model, optimiser)
+    writer.wait()
+    for name in ("__0_0.distcp", ".metadata"):
+        (tmp_path / name).unlink()
+        (tmp_path / name).symlink_to(name)
+        with pytest.raises(CheckpointError, match=r"cannot be read: OSError: .*symbolic links") as raised:
+            load_weights(str(tmp_path), model)
+        assert not isinstance(raised.value, DamagedCheckpointError)
+
+
+@pytest.mark.parametrize("leave_bytes", [0, 4096, 16384, 65536, 262144])
+def test_a_full_disk_is_named_wherever_in_the_files_it_becomes_full(
+    writer: CheckpointWriter, tmp_path: Path, leave_bytes: int
+):
+    """Torch's own error names it in some of these cases only; the state takes 600 kB."""
+    model = nn.Linear(500, 100)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+    optimiser.zero_grad()
+    model(torch.rand(5, 500)).square().mean().backward()
+    optimiser.step()
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk, leave_bytes=leave_bytes)
+        writer.begin(str(disk / "a"), model, optimiser)
+        with pytest.raises(
+            CheckpointError, match=r"disk/a: not written: OSError: \[Errno 28\] No space left on device\. "
+        ):
+            writer.wait()
+        (disk / "fill").unlink()
+        writer.begin(str(disk / "b"), model, optimiser)
+        writer.wait()
+        load_checkpoint(str(disk / "b"), model, optimiser)
 
 
 def test_an_object_store_holds_checkpoints_as_well(writer: CheckpointWriter):
