@@ -5,7 +5,7 @@ import errno
 import logging
 import shutil
 import time
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Protocol
 
@@ -45,6 +45,7 @@ class CheckpointKeeper:
         config: CheckpointSection,
         models: SavesModels,
         *,
+        note: Callable[[int], None],
         scratch: Path,
         pinned: Set[int] = frozenset(),
     ) -> None:
@@ -54,12 +55,14 @@ class CheckpointKeeper:
             store: where the checkpoints are.
             config: how many are kept.
             models: what writes its part by itself.
+            note: called in a thread with the step of each checkpoint that counts.
             scratch: folder of this machine for what goes to the store from here; every agent-loop worker must see it.
             pinned: steps whose checkpoints are kept whatever happens.
         """
         self._store = store
         self._config = config
         self._models = models
+        self._note = note
         self._scratch = scratch
         self._pinned = pinned
         self._writing: asyncio.Task[None] | None = None
@@ -137,6 +140,7 @@ class CheckpointKeeper:
         self._store.put_folder(state.step, ROLLOUTS, folder)
         self._store.put(state.step, PASS_RATES, pass_rates)
         self._store.commit(state)
+        self._note(state.step)
         shutil.rmtree(folder)
         self._store.prune(keep_last=self._config.keep_last, keep_best=self._config.keep_best, pinned=self._pinned)
 

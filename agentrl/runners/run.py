@@ -137,7 +137,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
     check_weights(loaded.config)
     for stage in stages:
         check_memory(stage.config)
-    plan = prepare_evaluation(loaded)
+    plan = _prepared(loaded, trains=True)
     plan.directory.claim_checkpoints()
     for warning in algorithm_warnings(loaded.config.algorithm):
         logger.warning("%s: %s", loaded.path.name, warning)
@@ -186,11 +186,15 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
 
 def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     """Read and check everything that an evaluation needs; see `prepare`."""
+    return _prepared(loaded, trains=False)
+
+
+def _prepared(loaded: LoadedConfig, *, trains: bool) -> EvaluationPlan:
     directory = RunDirectory(loaded.config)
     tools, reward = check_plugins(loaded)
     check_model_path(loaded.config.model.path)
     prompts = held_out_prompts(loaded.config)
-    directory.open(_inputs(loaded.config))
+    directory.open(_inputs(loaded.config), trains=trains)
     return EvaluationPlan(loaded=loaded, directory=directory, tools=tools, reward=reward, validation_prompts=prompts)
 
 
@@ -284,6 +288,7 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
             plan.directory.checkpoints,
             plan.config.checkpoint,
             cluster.learner,
+            note=plan.directory.note_checkpoint,
             scratch=plan.directory.in_hand,
             pinned={plan.stage.reference_step},
         )

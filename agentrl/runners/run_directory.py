@@ -7,6 +7,7 @@ runs/demo/
 ├── tensorboard/  run.log  reward_curve.png
 ├── trajectories/           every trajectory, one file per step
 ├── checkpoints/            `agentrl.runners.checkpoint_store`; elsewhere with `checkpoint.dir`
+├── last_checkpoint.json    the step of the last one that counted: a run whose checkpoints are gone does not begin again
 ├── in_hand/                on its way from or to a checkpoint
 ├── policy/                 the trained policy as a Hugging Face folder
 ├── exported/               policies of checkpoints, likewise (`agentrl.runners.export`)
@@ -15,11 +16,12 @@ runs/demo/
 An evaluation leaves the same less checkpoints, policy and curve; its figures are in `result.json` too.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import math
 import shutil
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -98,15 +100,16 @@ class RunDirectory:
         self._config = config
         self._inputs: dict[str, tuple[Path, str]] = {}
 
-    def open(self, inputs: Mapping[str, Path]) -> None:
+    def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
         """Start a new run here, or check that the run that is here may go on.
 
         Args:
             inputs: the files that the run reads, by the key that names them; their content must not change in mid-run.
+            trains: whether it is to go on from its checkpoints, which must be there then.
 
         Raises:
             ConfigError: the folder holds a run of another config or of other inputs (the keys are named), or something
-                else, or a run that is alive.
+                else, or a run that is alive; or the checkpoints of that run are gone. Nothing is changed then.
         """
         saved = self.path / "config.yaml"
         try:
@@ -126,9 +129,11 @@ class RunDirectory:
             where = f"run.dir: {self.path} holds"
             self._refuse_changes(saved.read_bytes(), where=where, key="run.dir")
             self._refuse_other_inputs(digests.read_bytes() if digests.is_file() else None, where=where, key="run.dir")
+        if trains and not self._has_all_steps:
+            self.refuse_lost_checkpoints()
         write_whole(digests, self._encoded_inputs())
         write_whole(saved, self._encoded_config())
-        if self.finished and self.result().get("num_steps", math.inf) < self._config.run.num_steps:
+        if self.finished and not self._has_all_steps:
             self._result.unlink()  # it is to go on for longer
         shutil.rmtree(self.in_hand, ignore_errors=True)
 
@@ -142,12 +147,8 @@ class RunDirectory:
                 does not matter. Or it cannot be used.
             DamagedCheckpointError: one in there counts and is not whole.
         """
-        try:
+        with _refusing_unusable():
             self._claim_checkpoints()
-        except DamagedCheckpointError:
-            raise  # the folder can be used, and another one would hold nothing to go on from
-        except CheckpointError as error:
-            raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error
 
     def _claim_checkpoints(self) -> None:
         if self._config.checkpoint.dir is not None:
@@ -159,6 +160,30 @@ class RunDirectory:
             self.checkpoints.claim(self._encoded_config(), self._encoded_inputs())
         self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
         self.checkpoints.clear_leftovers()
+        latest = self.checkpoints.latest()
+        if latest is not None:
+            self.note_checkpoint(latest.step)  # of a run whose `run.dir` was elsewhere
+
+    def note_checkpoint(self, step: int) -> None:
+        """Write down that the checkpoint of `step` counts."""
+        write_whole(self._noted, orjson.dumps({"step": step}))
+
+    def refuse_lost_checkpoints(self) -> None:
+        """Check that there are checkpoints if there have been any: without, the run would erase what it has and begin again.
+
+        Raises:
+            ConfigError: there are none, or `checkpoint.dir` cannot be used.
+        """
+        if not self._noted.is_file():
+            return
+        with _refusing_unusable():
+            found = self.checkpoints.latest()
+        if found is None:
+            step = orjson.loads(self._noted.read_bytes())["step"]
+            raise ConfigError(
+                f"checkpoint.dir: {self.checkpoints.url} has no checkpoint, but the run in {self.path} had written that of "
+                f"step {step} there. Mount it or put it back, so that the run goes on; or begin anew in another `run.dir`."
+            )
 
     def refuse_other_policy(self) -> None:
         """Check that the weights in the checkpoints mean what they meant in the run; nothing is locked or written.
@@ -225,6 +250,14 @@ class RunDirectory:
         return self.path / "policy"
 
     @property
+    def _has_all_steps(self) -> bool:
+        return self.finished and self.result().get("num_steps", math.inf) >= self._config.run.num_steps
+
+    @property
+    def _noted(self) -> Path:
+        return self.path / "last_checkpoint.json"
+
+    @property
     def _result(self) -> Path:
         return self.path / "result.json"
 
@@ -277,6 +310,16 @@ class RunDirectory:
             raise ConfigError(
                 f"{where} a run of another config: {details}. Go on with the old values, or name another `{key}`."
             )
+
+
+@contextlib.contextmanager
+def _refusing_unusable() -> Iterator[None]:
+    try:
+        yield
+    except DamagedCheckpointError:
+        raise  # the folder can be used, and another one would hold nothing to go on from
+    except CheckpointError as error:
+        raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error
 
 
 def _digest(file: Path) -> str:

@@ -146,6 +146,7 @@ async def roll_out_held_out(run: EvaluationRun, *, step: int) -> list[Trajectory
 async def restore(run: Run) -> RunState:
     """Go on from the last checkpoint: forget what came after it, and load the actor and the position in the data."""
     directory = run.plan.directory
+    directory.refuse_lost_checkpoints()  # they may have gone since the start, and models have died since
     latest = directory.checkpoints.latest()
     state = RunState() if latest is None else latest
     last_step = -1 if latest is None else state.step

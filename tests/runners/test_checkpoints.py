@@ -26,6 +26,7 @@ class ScriptedModels:
 
     def __init__(self) -> None:
         self.urls: list[str] = []
+        self.noted: list[int] = []
         self.is_done = False
         self.error: Exception | None = None
         self.asked = asyncio.Event()
@@ -86,7 +87,8 @@ def models() -> ScriptedModels:
 
 @pytest.fixture
 def keeper(store: CheckpointStore, models: ScriptedModels, tmp_path: Path) -> CheckpointKeeper:
-    return CheckpointKeeper(store, CheckpointSection(keep_last=1, keep_best=0), models, scratch=tmp_path / "in_hand")
+    config = CheckpointSection(keep_last=1, keep_best=0)
+    return CheckpointKeeper(store, config, models, note=models.noted.append, scratch=tmp_path / "in_hand")
 
 
 async def test_training_goes_on_while_a_checkpoint_is_written_and_it_counts_when_all_ranks_are_done(
@@ -96,11 +98,11 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_it_counts_when
     await keeper.save(RunState(step=1), IN_HAND, pass_rates)
     await models.asked.wait()
     assert models.urls == [store.url_of(1)]
-    assert store.latest() is None
+    assert (store.latest(), models.noted) == (None, [])
     pass_rates.leave_out_above(0.0)  # what happens meanwhile is not in it
     models.is_done = True
     await keeper.settle()
-    assert store.latest() == RunState(step=1)
+    assert (store.latest(), models.noted) == (RunState(step=1), [1])
     assert store.read(1, PASS_RATES, PassRates.decode).left_out == frozenset()
     assert store.read(1, "rollouts/groups.json", bytes) == b'[{"number": 3}]'
     assert list((tmp_path / "in_hand").iterdir()) == []
@@ -241,7 +243,7 @@ async def test_what_is_about_to_count_is_not_given_up_half_way(
 async def test_only_what_the_config_asks_for_is_kept(models: ScriptedModels, store: CheckpointStore, tmp_path: Path):
     models.is_done = True
     config = CheckpointSection(keep_last=1, keep_best=1)
-    keeper = CheckpointKeeper(store, config, models, scratch=tmp_path / "in_hand", pinned={2})
+    keeper = CheckpointKeeper(store, config, models, note=models.noted.append, scratch=tmp_path, pinned={2})
     for step, accuracy in enumerate([0.9, 0.2, 0.3, 0.4], start=1):
         await keeper.save(RunState(step=step, accuracy=accuracy), IN_HAND, PassRates())
     await keeper.settle()

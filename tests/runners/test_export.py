@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     (folder / "tiny.yaml").write_text("model: {path: policy}\nactor: {learning_rate: 0.02, warmup_steps: 0}\n")
     made = LiveRun(config_file=folder / "tiny.yaml", run_dir=folder / "run", exports=folder / "actors")
     directory = RunDirectory(made.config())
-    directory.open({})
+    directory.open({}, trains=True)
     parallel = Parallel(alone())
     actor = Actor(made.config("actor.num_threads_per_worker=1"), "actor")
     actor.setup(RoleContext(parallel=parallel))
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_the_run_has_deleted_meanwhile_is_told_from_a_damaged_
 def test_other_factors_than_those_of_the_run_are_refused(run: LiveRun, tmp_path: Path):
     """Another `alpha` would fit, and give other weights."""
     lora = ["actor.lora.rank=4", f"run.dir={tmp_path / 'run'}"]
-    RunDirectory(run.config(*lora)).open({})
+    RunDirectory(run.config(*lora)).open({}, trains=True)
     RunDirectory(run.config(*lora, "model.dtype=bfloat16", "run.seed=7")).refuse_other_policy()
     with pytest.raises(ConfigError, match=r"`actor\.lora\.alpha` was \d+ and is 7"):
         RunDirectory(run.config(*lora, "actor.lora.alpha=7")).refuse_other_policy()

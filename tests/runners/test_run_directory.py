@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ def directory(tmp_path: Path, *overrides: str) -> RunDirectory:
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     opened = directory(tmp_path)
-    opened.open({})
+    opened.open({}, trains=True)
     return opened
 
 
@@ -26,7 +27,7 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(run: RunDirectory, 
     half = Path(run.checkpoints.begin(2))
     run.close()
     again = directory(tmp_path)
-    again.open({})
+    again.open({}, trains=True)
     assert half.exists(), "an evaluation opens folders too, and has no business here"
     again.claim_checkpoints()
     assert not half.exists()
@@ -36,7 +37,7 @@ def elsewhere(tmp_path: Path, name: str, *overrides: str, inputs: Mapping[str, P
     """A run of that name whose checkpoints are in a folder outside its own."""
     own = [f"run.dir={tmp_path / name}", f"checkpoint.dir={tmp_path / 'shared'}"]
     made = RunDirectory(load_run_config("configs/demo.yaml", [*own, *overrides]).config)
-    made.open(inputs or {})
+    made.open(inputs or {}, trains=True)
     return made
 
 
@@ -86,18 +87,18 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path):
 def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run: RunDirectory, tmp_path: Path):
     run.close()
     again = directory(tmp_path)
-    again.open({})
+    again.open({}, trains=True)
     again.close()
     with pytest.raises(ConfigError, match=r"`actor.learning_rate` was 0.0001 and is 0.5"):
-        directory(tmp_path, "actor.learning_rate=0.5").open({})
+        directory(tmp_path, "actor.learning_rate=0.5").open({}, trains=True)
 
 
 def test_a_run_may_go_on_with_another_number_of_processes(run: RunDirectory, tmp_path: Path):
     run.close()
-    directory(tmp_path, "actor.num_workers=2", "rollout.num_engines=3", "checkpoint.keep_last=5").open({})
+    directory(tmp_path, "actor.num_workers=2", "rollout.num_engines=3", "checkpoint.keep_last=5").open({}, trains=True)
     pools = "cluster.pools={all: {num_processes: 2}}"
     roles = "cluster.roles={actor: all, rollout: all}"
-    directory(tmp_path, "cluster.address=10.0.0.9:6379", "cluster.max_wait_s=60", pools, roles).open({})
+    directory(tmp_path, "cluster.address=10.0.0.9:6379", "cluster.max_wait_s=60", pools, roles).open({}, trains=True)
 
 
 def test_a_run_that_died_of_memory_may_go_on_with_what_takes_less_of_it(run: RunDirectory, tmp_path: Path):
@@ -106,7 +107,7 @@ def test_a_run_that_died_of_memory_may_go_on_with_what_takes_less_of_it(run: Run
     rollout = ["max_concurrent_trajectories=8", "trajectory_timeout_s=600", "tool_timeout_s=20"]
     others = ["checkpoint.every_steps=5", "validation.every_steps=20", "judge.num_slots=2", "reward.timeout_s=60"]
     smaller = directory(tmp_path, *(f"actor.{key}" for key in actor), *(f"rollout.{key}" for key in rollout), *others)
-    smaller.open({})
+    smaller.open({}, trains=True)
 
 
 def test_every_key_that_may_change_is_one_of_the_config():
@@ -129,23 +130,23 @@ def test_every_key_that_may_change_is_one_of_the_config():
 def test_what_changes_the_learning_is_refused(run: RunDirectory, tmp_path: Path, override: str):
     run.close()
     with pytest.raises(ConfigError, match=f"`{override.partition('=')[0]}` was"):
-        directory(tmp_path, override).open({})
+        directory(tmp_path, override).open({}, trains=True)
 
 
 def test_a_section_that_is_gone_is_a_changed_config(tmp_path: Path):
     first = directory(tmp_path, "tool_config_path=null", "tools.code_judge.batch_size=3")
-    first.open({})
+    first.open({}, trains=True)
     first.close()
     with pytest.raises(ConfigError, match=r"`tools.code_judge.batch_size` was 3"):
-        directory(tmp_path, "tool_config_path=null").open({})
+        directory(tmp_path, "tool_config_path=null").open({}, trains=True)
 
 
 def test_a_prompt_with_an_escaped_brace_can_be_resumed(tmp_path: Path):
     override = r"data.system_prompt='answer as \${answer}'"
     first = directory(tmp_path, override)
-    first.open({})
+    first.open({}, trains=True)
     first.close()
-    directory(tmp_path, override).open({})
+    directory(tmp_path, override).open({}, trains=True)
 
 
 def test_a_start_that_died_before_its_config_was_written_can_be_tried_again(tmp_path: Path):
@@ -155,26 +156,26 @@ def test_a_start_that_died_before_its_config_was_written_can_be_tried_again(tmp_
     (folder / "inputs.json").write_text('{"data.train_files[0]": "of older data"}')
     data = tmp_path / "train.jsonl"
     data.write_text("one")
-    directory(tmp_path).open({"data.train_files[0]": data})
+    directory(tmp_path).open({"data.train_files[0]": data}, trains=True)
 
 
 def test_a_lone_brace_in_a_prompt_is_saved_as_it_is(tmp_path: Path):
     override = r"data.system_prompt='cost \${'"
     first = directory(tmp_path, override)
-    first.open({})
+    first.open({}, trains=True)
     first.close()
-    directory(tmp_path, override).open({})
+    directory(tmp_path, override).open({}, trains=True)
 
 
 def test_other_content_in_the_same_file_is_refused(tmp_path: Path):
     data = tmp_path / "train.jsonl"
     data.write_text("one")
     first = directory(tmp_path)
-    first.open({"data.train_files[0]": data})
+    first.open({"data.train_files[0]": data}, trains=True)
     first.close()
     data.write_text("two")
     with pytest.raises(ConfigError, match=r"read other content from `data.train_files\[0\]`"):
-        directory(tmp_path).open({"data.train_files[0]": data})
+        directory(tmp_path).open({"data.train_files[0]": data}, trains=True)
 
 
 def test_other_content_in_the_same_file_is_refused_from_another_folder_too(tmp_path: Path):
@@ -193,12 +194,12 @@ def test_other_content_in_the_same_file_is_refused_from_another_folder_too(tmp_p
 
 def test_two_processes_cannot_share_a_run(run: RunDirectory, tmp_path: Path):
     with pytest.raises(ConfigError, match="another process is running"):
-        directory(tmp_path).open({})
+        directory(tmp_path).open({}, trains=True)
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line():
     with pytest.raises(ConfigError, match=r"run.dir: /proc/nothing cannot be used"):
-        RunDirectory(load_run_config("configs/demo.yaml", ["run.dir=/proc/nothing"]).config).open({})
+        RunDirectory(load_run_config("configs/demo.yaml", ["run.dir=/proc/nothing"]).config).open({}, trains=True)
 
 
 def test_a_run_is_finished_only_by_its_result(run: RunDirectory):
@@ -214,14 +215,77 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps_and_not_when_it_is_g
     run.finish({"num_steps": 60})
     run.close()
     same = directory(tmp_path)
-    same.open({})
+    same.open({}, trains=True)
     same.close()
     assert same.finished
     with pytest.raises(ConfigError, match=r"`run.num_steps` was 60 and is 50"):
-        directory(tmp_path, "run.num_steps=50").open({})
+        directory(tmp_path, "run.num_steps=50").open({}, trains=True)
     longer = directory(tmp_path, "run.num_steps=70")
-    longer.open({})
+    longer.open({}, trains=True)
     longer.close()
     assert not longer.finished
     with pytest.raises(ConfigError, match=r"`run.num_steps` was 70 and is 60"):
-        directory(tmp_path).open({})
+        directory(tmp_path).open({}, trains=True)
+
+
+def with_a_checkpoint(tmp_path: Path) -> RunDirectory:
+    """A run whose checkpoints are elsewhere, and whose first one counts."""
+    run = elsewhere(tmp_path, "run")
+    run.claim_checkpoints()
+    run.checkpoints.begin(4)
+    run.checkpoints.commit(RunState(step=4))
+    run.note_checkpoint(4)
+    run.close()
+    return run
+
+
+def contents(run: RunDirectory) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in run.path.iterdir()}
+
+
+def test_a_run_whose_checkpoints_are_gone_is_refused_before_anything_of_it_changes(tmp_path: Path):
+    run = with_a_checkpoint(tmp_path)
+    run.finish({"num_steps": 60})
+    (tmp_path / "shared").rename(tmp_path / "not mounted")
+    before = contents(run)
+    for attempt in range(2):
+        with pytest.raises(ConfigError, match=r"checkpoint.dir: .*/shared has no checkpoint, .* step 4 .*`run.dir`"):
+            elsewhere(tmp_path, "run", "run.num_steps=70")
+        assert contents(run) == before, f"attempt {attempt}"
+    assert not (tmp_path / "shared").exists()
+    (tmp_path / "not mounted").rename(tmp_path / "shared")
+    again = elsewhere(tmp_path, "run", "run.num_steps=70")
+    again.claim_checkpoints()
+    assert again.checkpoints.latest() == RunState(step=4)
+
+
+def test_checkpoints_that_are_gone_matter_neither_to_a_finished_run_nor_to_an_evaluation(tmp_path: Path):
+    run = with_a_checkpoint(tmp_path)
+    shutil.rmtree(tmp_path / "shared")
+    words = [f"run.dir={run.path}", f"checkpoint.dir={tmp_path / 'shared'}"]
+    evaluation = RunDirectory(load_run_config("configs/demo.yaml", words).config)
+    evaluation.open({}, trains=False)
+    evaluation.close()
+    run.finish({"num_steps": 60})
+    assert elsewhere(tmp_path, "run").finished
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path: Path):
+    first = elsewhere(tmp_path, "run")
+    first.claim_checkpoints()
+    first.checkpoints.begin(4)
+    first.close()
+    shutil.rmtree(tmp_path / "shared")
+    again = elsewhere(tmp_path, "run")
+    again.claim_checkpoints()
+    assert again.checkpoints.latest() is None
+
+
+def test_a_run_that_went_on_in_another_folder_knows_of_its_checkpoints_there(tmp_path: Path):
+    with_a_checkpoint(tmp_path)
+    moved = elsewhere(tmp_path, "moved")
+    moved.claim_checkpoints()
+    moved.close()
+    shutil.rmtree(tmp_path / "shared")
+    with pytest.raises(ConfigError, match=r"the run in .*/moved had written that of step 4 there"):
+        elsewhere(tmp_path, "moved")

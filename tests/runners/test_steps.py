@@ -11,14 +11,14 @@ import pytest
 from agentrl.config.load import load_run_config
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
-from agentrl.errors import RolloutError
+from agentrl.errors import ConfigError, RolloutError
 from agentrl.observability.step_time import StepTime
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.checkpoints import ROLLOUTS
 from agentrl.runners.run import Plan, Run
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import stages_of
-from agentrl.runners.steps import Batch, collect_batch, explain_time, rolling_out
+from agentrl.runners.steps import Batch, collect_batch, explain_time, restore, rolling_out
 from agentrl.types import (
     Failure,
     FailureClass,
@@ -190,6 +190,14 @@ async def test_a_run_goes_on_from_one_checkpoint_as_often_as_its_models_die_afte
     for _ in range(3):
         batch = await collect(run, RunState(step=3, prompts_taken=36))
         assert len(batch.groups) == 12
+
+
+async def test_models_that_died_do_not_send_a_run_back_to_step_0_where_its_checkpoints_have_gone(tmp_path: Path):
+    run = make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True))
+    run.plan.directory.path.mkdir()
+    run.plan.directory.note_checkpoint(3)
+    with pytest.raises(ConfigError, match=r"checkpoint.dir: .* has no checkpoint, .* step 3"):
+        await restore(run)
 
 
 async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
