@@ -17,6 +17,7 @@ from agentrl.cluster.history import RunHistory
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.node_drain import leaving_draining_nodes
 from agentrl.cluster.nodes import Nodes
+from agentrl.cluster.resource_pool import lacks
 from agentrl.cluster.role_groups import (
     SPARE_CALLS,
     Places,
@@ -119,7 +120,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
     with _ray(config, num_cpus(needed, with_models=False), temp_dir=temp_dir, user_folder=user_folder):
         # An engine that asks servers computes nothing itself, and one in a pool has what that gives it.
         alone = config.rollout.engine == "openai" or bool(needed.cluster.roles)
-        num_gpus = 0.0 if alone else _gpus_per_process(needed, num_ranks=0)
+        num_gpus = 0.0 if alone else _gpus_per_process(needed, num_ranks=0, there=_gpus_there())
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=RunHistory())
         places = await Places.reserved(
             needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), with_models=False
@@ -165,7 +166,7 @@ def _ray(config: RunConfig, num_cpus: float, *, temp_dir: Path, user_folder: Pat
     logger.info("joining Ray at %s" if address else "starting Ray here", *([address] if address else []))
     with ray_runtime(
         address=address,
-        num_cpus=max(num_cores(), math.ceil(num_cpus)),
+        num_cpus=_cpus_of_own_ray(num_cpus),
         temp_dir=temp_dir,
         user_folder=user_folder,
         keep_logs_in=Path(config.run.dir, "ray_logs"),
@@ -212,6 +213,30 @@ def num_cpus(config: RunConfig, *, with_models: bool = True) -> float:
     return sum(bundle.get("CPU", 0.0) for bundles in needs.values() for bundle in bundles)
 
 
+def _cpus_of_own_ray(num_cpus: float) -> int:
+    """Return how many processors a Ray of the run's own has, of which the run takes so many: they mostly take turns."""
+    return max(num_cores(), math.ceil(num_cpus))
+
+
+def require_room_here(config: RunConfig, *, num_gpus: int) -> None:
+    """Refuse a training that the Ray which it would start here could never hold; nothing is started for it.
+
+    Args:
+        config: the whole, checked tree; one that joins a cluster is left to what that has.
+        num_gpus: of this machine, the only node of that Ray.
+
+    Raises:
+        ConfigError: which keys, what the machine has, and the way out.
+    """
+    if config.cluster.address is not None:
+        return
+    gpus_of_rank = 0.0 if config.cluster.roles else _gpus_of_rank(config, there=num_gpus)
+    needs = processes_of(config, num_gpus=gpus_of_rank, gpus_per_engine=gpus_per_engine(config))
+    machine = {"CPU": float(_cpus_of_own_ray(num_cpus(config))), "GPU": float(num_gpus)}
+    if problem := lacks(config.cluster, needs, total=[machine]):
+        raise ConfigError(problem)
+
+
 def gpus_per_engine(config: RunConfig) -> int:
     """Return how many GPUs an engine takes where there are GPUs."""
     return config.rollout.tensor_parallel_size * config.rollout.data_parallel_size
@@ -235,21 +260,28 @@ async def _gpus_of_ranks(config: RunConfig, nodes: Nodes, *, again: bool) -> flo
 
     def refusal() -> str | None:
         try:
-            _gpus_per_process(config, num_ranks=config.actor.num_workers)
+            _gpus_per_process(config, num_ranks=config.actor.num_workers, there=_gpus_there())
         except ConfigError as error:
             return str(error)
         return None
 
     if again:
         await nodes.until_room(refusal)
-    num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers)
+    return _gpus_of_rank(config, there=_gpus_there())
+
+
+def _gpus_of_rank(config: RunConfig, *, there: int) -> float:
+    num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers, there=there)
     require_transport(config, num_gpus=num_gpus)
     return num_gpus
 
 
-def _gpus_per_process(config: RunConfig, *, num_ranks: int) -> float:
-    """Return the GPUs of one rank, which are also those of each GPU's worth of an engine."""
-    there = int(ray.cluster_resources().get("GPU", 0))
+def _gpus_there() -> int:
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
+def _gpus_per_process(config: RunConfig, *, num_ranks: int, there: int) -> float:
+    """Return the GPUs of one rank, which are also those of each GPU's worth of an engine, of those of all nodes."""
     if there == 0:
         return 0.0
     in_pools = sum(pool_size(section) * section.num_gpus for section in config.cluster.pools.values())

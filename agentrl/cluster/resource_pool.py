@@ -13,7 +13,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from agentrl.cluster.spawn import ResourcePool
-from agentrl.config.cluster_schema import PoolSection
+from agentrl.config.cluster_schema import ClusterSection, PoolSection
 from agentrl.config.layout import gpu_shares, pool_size
 from agentrl.errors import ConfigError
 
@@ -23,6 +23,11 @@ _RESERVE_TIMEOUT_S = 120.0
 """What is free is reserved within a second; what is just being given back takes longer."""
 _ROUNDING = 1e-4
 """What sums of parts of a GPU may be off by: Ray's own steps."""
+
+_MORE_NODES = "let more nodes join before the start"
+_ONE_NODE = (
+    "name a cluster of several in `cluster.address`: the Ray that a run starts itself has this machine as its one node"
+)
 
 Bundle = dict[str, float]
 """What Ray sets aside on one node. Example: `{"CPU": 8.0, "GPU": 8.0}`."""
@@ -61,7 +66,7 @@ async def reserve(
     """
     per_bundle, bundles = _per_bundle(section), bundles_of(section)
     spread = bool(section.processes_per_node)
-    if problem := missing(name, bundles, total=_nodes(), spread=spread):
+    if problem := missing(name, bundles, total=nodes_there(), spread=spread):
         raise ConfigError(problem)
     group = placement_group(bundles, strategy="STRICT_SPREAD" if spread else "PACK", name=f"agentrl pool {name}")
     try:
@@ -87,28 +92,30 @@ async def reserve(
     return ReservedPool(group=group, bundle_of=bundle_of, each=each)
 
 
-def lacks(pools: Mapping[str, PoolSection], needs: Mapping[str, Sequence[Bundle]]) -> str | None:
-    """Return what the nodes which are there lack for a run, whoever uses them now; None if they have all.
+def lacks(cluster: ClusterSection, needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]) -> str | None:
+    """Return what a cluster lacks for a run, whoever uses it now; None if it has all.
 
     Args:
-        pools: by name.
+        cluster: the pools, and whose Ray it is.
         needs: see `too_large`; with those of the pools.
+        total: what each node has in all.
     """
-    total = _nodes()
-    problems = [too_large(needs, total=total)]
+    more = _MORE_NODES if cluster.address is not None else _ONE_NODE
+    problems = [too_large(needs, total=total, more=more)]
     problems += [
-        missing(name, bundles_of(section), total=total, spread=bool(section.processes_per_node))
-        for name, section in pools.items()
+        missing(name, bundles_of(section), total=total, spread=bool(section.processes_per_node), more=more)
+        for name, section in cluster.pools.items()
     ]
     return next(filter(None, problems), None)
 
 
-def too_large(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]) -> str | None:
+def too_large(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle], more: str = _MORE_NODES) -> str | None:
     """Return what a cluster lacks for all processes of a run together; None if it has as much.
 
     Args:
         needs: what the processes declare, by the key of the config that decides how many there are.
         total: what each node has in all.
+        more: how to come by more nodes, for the message.
     """
     wanted, there = _sum([bundle for bundles in needs.values() for bundle in bundles]), _sum(total)
     if all(amount <= there.get(kind, 0.0) + _ROUNDING for kind, amount in wanted.items()):
@@ -117,11 +124,13 @@ def too_large(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle])
     nodes = "; ".join(_shown([node]) for node in total) or "none"
     return (
         f"the run takes {_shown([wanted])} together, and the cluster has {_shown([there])}. It takes {parts}. The nodes have: "
-        f"{nodes}. Make the numbers and pools smaller, or let more nodes join before the start"
+        f"{nodes}. Make the numbers and pools smaller, or {more}"
     )
 
 
-def missing(name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], spread: bool) -> str | None:
+def missing(
+    name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], spread: bool, more: str = _MORE_NODES
+) -> str | None:
     """Return what a cluster lacks for a pool, whoever uses it now; None if it has all.
 
     Args:
@@ -129,6 +138,7 @@ def missing(name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], sp
         bundles: each must fit on one node.
         total: what each node has in all.
         spread: whether each bundle needs a node of its own.
+        more: how to come by more nodes, for the message.
     """
     free = [dict(node) for node in total]
     for number, bundle in enumerate(sorted(bundles, key=lambda one: -sum(one.values())), start=1):
@@ -139,7 +149,7 @@ def missing(name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], sp
             there = "; ".join(_shown([node]) for node in total) or "none"
             return (
                 f"`cluster.pools.{name}` needs {_shown(bundles)}{_apart(spread)}, and there is no room for number {number} of "
-                f"its {len(bundles)} bundles. The nodes have: {there}. Make the pool smaller, or let more nodes join"
+                f"its {len(bundles)} bundles. The nodes have: {there}. Make the pool smaller, or {more}"
             )
         if spread:
             free.remove(home)
@@ -168,7 +178,8 @@ def _bundle(section: PoolSection, num_processes: int) -> Bundle:
     return {kind: amount for kind, amount in amounts.items() if amount} or {"CPU": 0.001}
 
 
-def _nodes() -> list[Bundle]:
+def nodes_there() -> list[Bundle]:
+    """Return what each node of the cluster has in all."""
     return [
         {kind: amount for kind, amount in node["Resources"].items() if kind in ("CPU", "GPU")}
         for node in ray.nodes()

@@ -12,7 +12,7 @@ from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, lacks, reserve
+from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, lacks, nodes_there, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
@@ -60,7 +60,10 @@ class Places:
         outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
         places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
         needs = processes_of(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine, with_models=with_models)
-        lacking = functools.partial(lacks, config.cluster.pools, needs)
+
+        def lacking() -> str | None:
+            return lacks(config.cluster, needs, total=nodes_there())
+
         while True:
             if again:
                 await nodes.until_room(lacking)

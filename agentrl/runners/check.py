@@ -12,10 +12,11 @@ from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
 from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
+from agentrl.runners.checkpoint_store import check_url
 from agentrl.runners.judges import judge_for
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
-from agentrl.runners.run import check_plugins, held_out_prompts, training_prompts
+from agentrl.runners.run import check_plugins, check_room, held_out_prompts, training_prompts
 from agentrl.runners.stages import stages_of
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
@@ -40,10 +41,13 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     """
     config = loaded.config
     tools, reward = check_plugins(loaded)
+    if config.checkpoint.dir is not None:
+        check_url(config.checkpoint.dir)
     console = Console()
     if level is CheckLevel.FULL:
         check_models(config)
         check_weights(config)
+        check_room(config)
         stages = stages_of(config)
         for line in dict.fromkeys(line for stage in stages for line in check_memory(stage.config)):
             console.print(line, soft_wrap=True)

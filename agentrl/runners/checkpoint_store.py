@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
-from fsspec.core import url_to_fs
+from fsspec.core import get_filesystem_class, split_protocol, url_to_fs
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 
@@ -95,15 +96,11 @@ class CheckpointStore:
             url: a path, or a URL such as `s3://bucket/runs/demo`; addresses and keys of a store come from the environment.
 
         Raises:
-            ConfigError: no installed package can reach such a URL.
+            ConfigError: see `check_url`.
         """
-        try:
+        check_url(url)
+        with _refusing_unreachable(url):
             self._files, self._root = url_to_fs(url)
-        except (ValueError, ImportError) as error:
-            raise ConfigError(
-                f"checkpoint.dir: {url} cannot be reached: {error}. Install the package of that store "
-                "(`pip install '.[s3]'` for `s3://`), or name a folder."
-            ) from error
         self.url = url.rstrip("/")
         """Where the folder is."""
         self._on_disk = isinstance(self._files, LocalFileSystem)
@@ -299,6 +296,33 @@ class CheckpointStore:
 
     def _path(self, step: int) -> str:
         return f"{self._root}/{_name(step)}"
+
+
+def check_url(url: str) -> None:
+    """Check that checkpoints can be kept at such a URL; nothing is asked there.
+
+    Raises:
+        ConfigError: no installed package can reach it, or only the process that writes can.
+    """
+    protocols = (split_protocol(url)[0] or "file").split("::")  # such as `simplecache::s3`
+    with _refusing_unreachable(url):
+        kinds = [get_filesystem_class(protocol) for protocol in protocols]
+    if any(issubclass(kind, MemoryFileSystem) for kind in kinds):
+        raise ConfigError(
+            f"checkpoint.dir: {url} is in the memory of each process by itself: the ranks of the run would not share it, and "
+            "nothing of it would outlast them. Name a folder, or a store such as `s3://bucket/runs/demo`."
+        )
+
+
+@contextmanager
+def _refusing_unreachable(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, ImportError) as error:
+        raise ConfigError(
+            f"checkpoint.dir: {url} cannot be reached: {error}. Install the package of that store "
+            "(`pip install '.[s3]'` for `s3://`), or name a folder."
+        ) from error
 
 
 def write_whole(file: Path, content: bytes) -> None:

@@ -18,7 +18,7 @@ from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import all_of
 from agentrl.cluster.history import RunHistory
-from agentrl.cluster.launch import Cluster, launch, launch_engines
+from agentrl.cluster.launch import Cluster, launch, launch_engines, require_room_here
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.runtime import guarded_run
@@ -45,7 +45,7 @@ from agentrl.rewards.loader import check_reward
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.judges import judge_for, node_judges_for
-from agentrl.runners.memory_check import check_memory
+from agentrl.runners.memory_check import check_memory, this_machine
 from agentrl.runners.model_folders import check_model_path, check_models, check_weights
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
@@ -135,6 +135,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
     prompts = [training_prompts(stage.config) for stage in stages]
     check_models(loaded.config)
     check_weights(loaded.config)
+    check_room(loaded.config)
     for stage in stages:
         check_memory(stage.config)
     plan = _prepared(loaded, trains=True)
@@ -153,6 +154,12 @@ def prepare(loaded: LoadedConfig) -> Plan:
         pass_rates=PassRates(),
         validation_prompts=plan.validation_prompts,
     )
+
+
+def check_room(config: RunConfig) -> None:
+    """Check that this machine can hold a training that starts a Ray of its own; see `require_room_here`."""
+    if config.cluster.address is None:
+        require_room_here(config, num_gpus=len(this_machine().gpu_bytes))
 
 
 def stages_left(plan: Plan) -> list[Stage]:

@@ -38,6 +38,7 @@ async def look(leave: Callable[[], None], come_back: Callable[[], None]) -> dict
 async def start_again(leave: Callable[[], None], come_back: Callable[[], None]) -> dict[str, Any]:
     """Lose a node that a run needs before that run starts again."""
     cluster = ClusterSection(
+        address="auto",
         pools={"policy": PoolSection(processes_per_node=[1, 1], num_cpus=0.4)},
         roles={"actor_rollout_ref": "policy"},
     )

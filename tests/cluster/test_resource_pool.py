@@ -1,11 +1,14 @@
 """What a pool needs against what a cluster has; with a real Ray, places that are reserved and given back."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 
 from agentrl.cluster.history import RunHistory
+from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.resource_pool import missing, reserve, too_large
 from agentrl.cluster.role_groups import Places, processes_of
@@ -63,9 +66,59 @@ def test_a_run_takes_its_pools_its_ranks_its_engines_and_its_agent_loops():
     }
 
 
+def in_pool(section: PoolSection, **cluster: Any) -> RunConfig:
+    """A run whose processes are all in one pool."""
+    return RunConfig(cluster=ClusterSection(pools={"a": section}, roles={"actor_rollout_ref": "a"}, **cluster))
+
+
+@pytest.mark.parametrize(
+    ("config", "num_gpus", "words"),
+    [
+        (
+            in_pool(PoolSection(processes_per_node=[1, 1])),
+            0,
+            r"`cluster.pools.a` needs .* number 2 .* name a cluster of several in `cluster.address`: .* one node",
+        ),
+        (
+            in_pool(PoolSection(num_processes=1, num_gpus=1)),
+            0,
+            r"takes 1 x \(CPU 2, GPU 1\).* GPU 0.*`cluster.address`",
+        ),
+        (in_pool(PoolSection(processes_per_node=[3], num_gpus=1)), 2, r"takes 1 x \(CPU 4, GPU 3\)"),
+        (RunConfig(actor=ActorSection(num_workers=3)), 2, r"actor.num_workers and .* need 4, and there are 2"),
+        (
+            RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc")),
+            0,
+            r"`cluster.weight_transport` is `cuda_ipc`",
+        ),
+        (RunConfig(cluster=ClusterSection(weight_transport="broadcast")), 1, r"they share them; take `cuda_ipc`"),
+    ],
+)
+def test_what_a_ray_of_the_runs_own_could_not_hold_is_refused_without_one(config: RunConfig, num_gpus: int, words: str):
+    with pytest.raises(ConfigError, match=words):
+        require_room_here(config, num_gpus=num_gpus)
+    there = replace(config, cluster=replace(config.cluster, address="10.0.0.1:6379"))
+    require_room_here(there, num_gpus=num_gpus)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_gpus"),
+    [
+        (RunConfig(actor=ActorSection(num_workers=64)), 0),
+        (RunConfig(), 1),
+        (RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc")), 1),
+        (in_pool(PoolSection(processes_per_node=[64], num_cpus=2.0)), 0),
+        (in_pool(PoolSection(processes_per_node=[4], num_gpus=0.5)), 2),
+    ],
+)
+def test_a_ray_of_the_runs_own_has_as_many_processors_as_the_run_declares(config: RunConfig, num_gpus: int):
+    require_room_here(config, num_gpus=num_gpus)
+
+
 @pytest.mark.ray
 async def test_a_run_without_pools_that_a_cluster_could_never_hold_is_refused_at_once(local_ray: Path):
-    config = RunConfig(rollout=RolloutSection(num_workers=int(ray.cluster_resources()["CPU"])))
+    too_many = RolloutSection(num_workers=int(ray.cluster_resources()["CPU"]))
+    config = RunConfig(rollout=too_many, cluster=ClusterSection(address="auto"))
     with pytest.raises(ConfigError, match=r"the run takes .* `rollout.num_workers`: .*let more nodes join before"):
         await Places.reserved(config, Nodes(max_wait_s=1.0, history=RunHistory()), num_gpus=0.0, gpus_per_engine=1)
 

@@ -107,6 +107,14 @@ def test_a_url_that_nothing_can_reach_is_one_clear_line():
         CheckpointStore("nowhere://bucket")
 
 
+@pytest.mark.parametrize("url", ["memory://runs", "simplecache::memory://runs"])
+def test_what_lives_in_one_process_is_no_place_for_checkpoints(url: str):
+    with pytest.raises(
+        ConfigError, match=r"checkpoint.dir: .*memory://runs is in the memory of each process by itself"
+    ):
+        CheckpointStore(url)
+
+
 def test_an_older_run_that_still_lives_writes_nothing_more_that_counts(url: str, tmp_path: Path):
     older, newer = CheckpointStore(url), CheckpointStore(url)
     older.take_over()

@@ -138,6 +138,8 @@ def refused(*arguments: str) -> str:
     return done.stderr.strip()
 
 
+TWO_NODES = "cluster={pools: {a: {processes_per_node: [1, 1]}}, roles: {actor_rollout: a}}"
+
 Called = Callable[..., tuple[int, str, str]]
 
 
@@ -187,6 +189,8 @@ def test_a_folder_with_something_else_in_it_is_refused(called: Called, tmp_path:
         ("tool_config_path=nowhere.yaml", "nowhere.yaml"),
         ("model.path=/nowhere", "/nowhere"),
         ("reward.class_name=nowhere.Reward", "nowhere.Reward"),
+        ("checkpoint.dir=memory://runs", "checkpoint.dir"),
+        (TWO_NODES, "cluster.address"),
     ],
 )
 def test_bad_input_ends_in_one_line_before_anything_starts(called: Called, tmp_path: Path, override: str, named: str):
@@ -199,6 +203,23 @@ def test_bad_input_ends_in_one_line_before_anything_starts(called: Called, tmp_p
 def test_bad_input_ends_the_real_command_the_same_way(called: Called, tmp_path: Path):
     arguments = ("configs/demo.yaml", f"run.dir={tmp_path / 'run'}", "rollout.temprature=1")
     assert refused(*arguments) == refusal(called, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("level", "override", "named"),
+    [
+        ("--check=static", "checkpoint.dir=nowhere://runs", "checkpoint.dir: nowhere://runs cannot be reached"),
+        (
+            "--check=static",
+            "checkpoint.dir=memory://runs",
+            "checkpoint.dir: memory://runs is in the memory of each process",
+        ),
+        ("--check", "checkpoint.dir=nowhere://runs", "checkpoint.dir: nowhere://runs cannot be reached"),
+        ("--check", TWO_NODES, "`cluster.pools.a`"),
+    ],
+)
+def test_a_check_refuses_what_the_run_would(called: Called, tmp_path: Path, level: str, override: str, named: str):
+    assert named in refusal(called, "configs/demo.yaml", level, f"run.dir={tmp_path / 'run'}", override)
 
 
 def check(*arguments: str) -> str:
