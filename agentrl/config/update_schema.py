@@ -20,7 +20,8 @@ class UpdateSection:
     max_grad_norm: float = 1.0
     """Gradients are clipped to this global norm."""
     mini_batches_per_step: int = 1
-    """Optimiser updates made from the trajectories of one step, each from a part of them. With 1, and one epoch, the policy is
+    """Optimiser updates made from the trajectories of one step, each from a part of them; a divisor of
+    `rollout.prompts_per_step`, though parts differ where groups were dropped. With 1, and one epoch, the policy is
     still the old one wherever the two are compared: every ratio is 1, and no clipping acts.
     """
     epochs_per_step: int = 1

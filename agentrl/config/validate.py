@@ -244,13 +244,7 @@ def _training_problems(config: RunConfig) -> list[str]:
             "`rollout.samples_per_prompt` is 1, and `algorithm.selection.drop_equal_reward` drops groups whose rewards are all "
             "equal, as those of a single trajectory are; take more samples, or set `drop_equal_reward: false`"
         )
-    trained = {"actor": config.actor.mini_batches_per_step, "critic": config.critic.mini_batches_per_step}
-    problems += [
-        f"`{name}.mini_batches_per_step` is {number}, more than the {rollout.prompts_per_step} groups of "
-        "`rollout.prompts_per_step`"
-        for name, number in trained.items()
-        if number > rollout.prompts_per_step
-    ]
+    problems += _mini_batch_problems(config)
     if config.validation.every_steps and not config.data.validation_files:
         problems.append(
             "`validation.every_steps` is set, but `data.validation_files` is empty; name a file, or set it to 0"
@@ -260,6 +254,20 @@ def _training_problems(config: RunConfig) -> list[str]:
             "`rollout.top_p` below 1 or `rollout.top_k` above 0 sample from a truncated distribution, which the actor's "
             "log-probabilities do not describe; train with `top_p: 1` and `top_k: 0`"
         )
+    return problems
+
+
+def _mini_batch_problems(config: RunConfig) -> list[str]:
+    problems, num_groups = [], config.rollout.prompts_per_step
+    trained = {"actor": config.actor.mini_batches_per_step, "critic": config.critic.mini_batches_per_step}
+    for name, number in trained.items():
+        if number > num_groups:
+            wrong = f"more than the {num_groups} groups of `rollout.prompts_per_step`"
+        elif number >= 1 and num_groups % number:
+            wrong = f"which does not divide the {num_groups} groups of `rollout.prompts_per_step`; change one of them"
+        else:
+            continue
+        problems.append(f"`{name}.mini_batches_per_step` is {number}, {wrong}")
     return problems
 
 

@@ -48,6 +48,10 @@ def test_the_config_knows_the_names_of_all_functions():
         (["critic.adam_beta1=1"], r"`critic\.adam_beta1` is 1\.0, and must be from 0 to below 1"),
         (["critic.max_grad_norm=0"], r"`critic\.max_grad_norm` is 0\.0, and must be above 0"),
         (["critic.mini_batches_per_step=13"], r"`critic\.mini_batches_per_step` is 13, more than the 12 groups"),
+        (
+            ["critic.mini_batches_per_step=5"],
+            r"`critic\.mini_batches_per_step` is 5, which does not divide the 12 groups",
+        ),
         (["critic.epochs_per_step=0"], r"`critic\.epochs_per_step` is 0, and must be at least 1"),
         (["actor.epochs_per_step=0"], r"`actor\.epochs_per_step` is 0, and must be at least 1"),
         (["critic.value_clip=0.1"], r"`critic\.value_clip` is set, but `algorithm\.advantage: grpo` asks no critic"),
