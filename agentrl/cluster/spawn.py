@@ -108,7 +108,7 @@ def check_worker_class(cls: object) -> None:
     """Refuse what cannot be a worker, before Ray would fail deep inside.
 
     Raises:
-        ConfigError: it is no class, or its constructor does not take `config` and `role`.
+        ConfigError: it is no class, or its constructor does not take `config` and `role`, or would have to be awaited.
     """
     if not inspect.isclass(cls):
         raise ConfigError(f"worker class: {cls!r} is not a class. Give the class itself; agentrl wraps it for Ray.")
@@ -116,6 +116,8 @@ def check_worker_class(cls: object) -> None:
     if inspect.isabstract(cls):
         lacking = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise ConfigError(f"{name} is abstract: it lacks {lacking}. Implement these.")
+    if inspect.iscoroutinefunction(cls.__init__):
+        raise ConfigError(f"{name}: its constructor is async, and nobody awaits one. Declare it as {form}.")
     try:
         signature = inspect.signature(cls)
     except ValueError as error:

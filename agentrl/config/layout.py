@@ -8,6 +8,8 @@ from agentrl.config.schema import RunConfig
 
 COMPONENTS = ("actor", "rollout", "ref", "critic", "reward")
 """Of which roles are made, joined by `_`."""
+_OWN_PROCESSES = ("engine", "agent_loop", "judge")
+"""What else a run calls its processes."""
 _REASONS_FOR_NONE = {
     "ref": "`algorithm.kl_coefficient` is 0, or the base model of `actor.lora` is the reference",
     "critic": "`algorithm.advantage` uses no values",
@@ -109,7 +111,7 @@ def with_sizes_of_pools(config: RunConfig) -> RunConfig:
 
 def layout_problems(config: RunConfig) -> list[str]:
     """Return what is wrong with the section `cluster`."""
-    problems = [*_pool_problems(config)]
+    problems = [*_pool_problems(config), *_name_problems(config)]
     if config.cluster.roles:
         problems += _role_problems(config)
         problems += [] if problems else [*_size_problems(config), *_gpu_problems(config)]
@@ -144,6 +146,16 @@ def _pool_problems(config: RunConfig) -> list[str]:
     problems += [] if problems else [problem for name in cluster.pools for problem in _amount_problems(name, config)]
     return problems + [
         f"`cluster.pools.{name}` is used by no role; name it in `cluster.roles`, or leave it out" for name in idle
+    ]
+
+
+def _name_problems(config: RunConfig) -> list[str]:
+    """Return which extra roles have a name that says something else, or nothing."""
+    return [
+        f"`cluster.extra_roles` has a role named `{role}`, which {'the run itself has' if role.strip() else 'says nothing'}; "
+        "call it after what its class does, such as `image_edit`"
+        for role in config.cluster.extra_roles
+        if not role.strip() or role in _OWN_PROCESSES or set(role.split("_")) <= set(COMPONENTS)
     ]
 
 

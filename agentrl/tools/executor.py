@@ -57,7 +57,7 @@ class ToolExecutor:
         self._tools = dict(tools)
         self._timeout_s = timeout_s
         self._max_calls_per_turn = max_calls_per_turn
-        self._validators = {name: _validator(tool.schema) for name, tool in self._tools.items()}
+        self._validators = {name: validator_of(tool.schema) for name, tool in self._tools.items()}
         self._threads = {
             name: ToolThread(f"tool `{name}`") for name, tool in self._tools.items() if _runs_user_code(tool)
         }
@@ -199,6 +199,19 @@ class ToolExecutor:
             logger.debug("an abandoned tool call failed after its time", exc_info=error)
 
 
+def validator_of(schema: ToolSchema) -> Draft202012Validator:
+    """Return what checks the arguments of a tool.
+
+    Raises:
+        ToolError: its parameters are no JSON schema.
+    """
+    try:
+        Draft202012Validator.check_schema(schema.parameters)
+    except SchemaError as error:
+        raise ToolError(f"tool `{schema.name}`: its parameters are no JSON schema: {error.message}") from error
+    return Draft202012Validator(schema.parameters)
+
+
 def _runs_user_code(tool: Tool) -> bool:
     is_ours = type(tool).__module__.partition(".")[0] == "agentrl"
     return not is_ours or isinstance(tool, FunctionTool | VerlToolAdapter)
@@ -229,11 +242,3 @@ def _failure(status: ToolStatus, reason: str) -> ToolResult:
     if len(reason) > _MAX_REASON_CHARACTERS:
         reason = reason[:_MAX_REASON_CHARACTERS] + " ..."
     return ToolResult(status=status, text=f"failure: {reason}")
-
-
-def _validator(schema: ToolSchema) -> Draft202012Validator:
-    try:
-        Draft202012Validator.check_schema(schema.parameters)
-    except SchemaError as error:
-        raise ToolError(f"tool `{schema.name}`: its parameters are no JSON schema: {error.message}") from error
-    return Draft202012Validator(schema.parameters)

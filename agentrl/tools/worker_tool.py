@@ -16,6 +16,8 @@ from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
 WORKER_TOOL = "agentrl.tools.worker_tool.WorkerTool"
+EPISODE_ID = "episode_id"
+"""The argument by which a method knows the episode; all others are the policy's."""
 _WORKERS = "workers"
 
 
@@ -37,7 +39,13 @@ class WorkerTool:
     """Calls the worker to which an episode belongs: always the same one, so that it may keep what the episode made."""
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
-        """Take the handles."""
+        """Take the handles.
+
+        Raises:
+            ToolError: there is no schema.
+        """
+        if schema is None:
+            raise ToolError(f"tool `{WORKER_TOOL}` has no `tool_schema`, from which the policy would know it")
         given = dict(config)
         self._workers: Sequence[Any] = given.pop(_WORKERS, ())
         self._config = read_plain_config(WorkerToolConfig, given, source=f"tool `{WORKER_TOOL}`")
@@ -53,9 +61,14 @@ class WorkerTool:
             raise ToolError(f"tool `{WORKER_TOOL}`: no worker plays the role `{self._config.role}`")
 
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
-        """Have a worker answer; its death is the world's fault, what it raises is the call's."""
-        if "episode_id" in arguments:
-            return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text="failure: there is no argument `episode_id`")
+        """Have a worker answer; its death is the world's fault, what it raises is the call's.
+
+        Raises:
+            RolloutError: the worker died.
+            ToolError: its method does not take what the schema names.
+        """
+        if EPISODE_ID in arguments:
+            return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: there is no argument `{EPISODE_ID}`")
         method = getattr(self._worker_of(episode), self._config.method)
         try:
             outcome = await method(episode_id=episode.episode_id, **arguments)
@@ -66,7 +79,7 @@ class WorkerTool:
             reason = str(error).strip().splitlines()[-1]  # of a traceback: `ValueError: there is no image 7`
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {reason}")
         except TypeError as error:  # of Ray, before anything is sent; what the method itself raises is a `WorkerError`
-            return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: invalid arguments: {error}")
+            return self._misfit(arguments, error)
         text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
         return ToolResult(status=ToolStatus.OK, text=text)
 
@@ -80,6 +93,19 @@ class WorkerTool:
 
     async def aclose(self) -> None:
         """Do nothing: the workers end with the cluster."""
+
+    def _misfit(self, arguments: Mapping[str, Any], error: Exception) -> ToolResult:
+        """Answer a call that does not fit the method: only an argument that no schema names is of the policy's making.
+
+        Raises:
+            ToolError: it is not.
+        """
+        if arguments.keys() <= self.schema.parameters.get("properties", {}).keys():
+            raise ToolError(
+                f"tool `{self.schema.name}`: its `method`, `{self._config.method}`, does not take what `tool_schema` names: "
+                f"{error}. Change one of them"
+            ) from error
+        return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: invalid arguments: {error}")
 
     def _worker_of(self, episode: Episode) -> Any:
         return self._workers[crc32(episode.episode_id.encode()) % len(self._workers)]

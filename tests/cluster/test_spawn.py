@@ -9,7 +9,7 @@ from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.errors import ConfigError, EngineError, WorkerDiedError, WorkerError
 from agentrl.types import Deadline
-from tests.cluster.workers import NeedsNoRole, PlainWorker, WaitingEngine
+from tests.cluster.workers import BuiltByAwaiting, NeedsNoRole, PlainWorker, WaitingEngine
 
 pytestmark = pytest.mark.ray
 
@@ -119,7 +119,7 @@ async def until_waiting(engine: EngineHandle, request_ids: set[str]) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("cls", [NeedsNoRole, PlainWorker({}, "x"), "PlainWorker"])
+@pytest.mark.parametrize("cls", [NeedsNoRole, BuiltByAwaiting, PlainWorker({}, "x"), "PlainWorker"])
 def test_what_cannot_be_a_worker_is_refused_with_the_way_out(cls: object):
     with pytest.raises(ConfigError, match=r"def __init__\(self, config, role\)|Give the class itself"):
         check_worker_class(cls)

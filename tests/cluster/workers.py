@@ -98,6 +98,10 @@ class NeedsNoRole:
     def __init__(self, config: dict[str, Any]) -> None: ...
 
 
+class BuiltByAwaiting:
+    async def __init__(self, config: dict[str, Any], role: str) -> None: ...
+
+
 class Blocking:
     """Answers one call at a time."""
 

@@ -102,6 +102,19 @@ def test_the_numbers_of_ranks_and_engines_are_those_of_their_pools(tmp_path: Pat
             "pools: {a: {num_processes: 1}}, roles: {actor_rollout: a}, extra_roles: {x: {class_path: m.C, pool: b}}",
             "`cluster.extra_roles.x.pool` is `b`",
         ),
+        *(
+            (
+                "pools: {a: {num_processes: 1}}, roles: {actor_rollout: a}, extra_roles: {"
+                f"'{name}': {{class_path: m.C, pool: a}}}}",
+                f"`cluster.extra_roles` has a role named `{name}`, which {reason}",
+            )
+            for name, reason in [
+                ("actor", "the run itself has"),
+                ("ref_critic", "the run itself has"),
+                ("agent_loop", "the run itself has"),
+                ("", "says nothing"),
+            ]
+        ),
     ],
 )
 def test_a_layout_that_could_not_run_is_refused_by_the_names_of_its_keys(tmp_path: Path, cluster: str, words: str):
