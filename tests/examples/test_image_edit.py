@@ -10,23 +10,28 @@ import numpy as np
 import orjson
 import pytest
 
+from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.errors import ConfigError, ToolError
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_configs
 from agentrl.tools.worker_tool import with_workers
-from agentrl.types import Deadline, ToolStatus
+from agentrl.types import Deadline, Prompt, Termination, ToolStatus, Turn
 from examples.image_edit.image_worker import (
     ImageEditWorker,
     convolve,
+    describe,
     from_lab,
     paint_gallery,
     to_lab,
     transfer_colours,
 )
+from tests.chat_templates import make_tokenizer
+from tests.fakes import ScriptedEngine
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "examples" / "image_edit"
 GALLERY = paint_gallery(32)
@@ -80,6 +85,55 @@ async def test_workers_of_the_extra_role_answer_the_tool_of_the_policy(local_ray
     await tool.end_episode(mine)
     await tool.end_episode(other)
     assert [await worker.num_kept() for worker in workers] == [0, 0]
+
+
+class AnyAnswer:
+    """A reward that needs nothing."""
+
+    def __init__(self, config: dict[str, Any]) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
+        return 1.0
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.ray
+async def test_the_agent_loop_has_the_worker_edit_what_the_policy_asks_for_and_reads_the_results(
+    local_ray: Path, tmp_path: Path
+):
+    tokenizer = make_tokenizer("qwen2_5")
+    tokenizer.save_pretrained(tmp_path)
+    pool = ResourcePool(num_processes=1, num_cpus=0.1)
+    [editor] = spawn(ImageEditWorker, pool, {"size": 32}, "image_edit", max_concurrency=8)
+    plan = loaded().config
+    config = WorkerConfig(
+        model_path=str(tmp_path),
+        rollout=RolloutSection(max_response_tokens=2000),
+        reward=RewardSection(class_name=f"{__name__}.AnyAnswer"),
+        tools=tuple(with_workers(load_tool_configs(plan), {"image_edit": [editor]})),
+        run_seed=0,
+        run_dir=str(tmp_path),
+    )
+    blur = '<tool_call>{{"name": "edit_image", "arguments": {{"operation": "blur", "image": "{}"}}}}</tool_call>'
+    replies = [f"{text}<|im_end|>" for text in (blur.format("sunset"), blur.format("image_1"), "It is 5.")]
+    script = [tokenizer.encode(reply, add_special_tokens=False) for reply in replies]
+    prompt = Prompt(prompt_id="p0", messages=[{"role": "user", "content": "Blur the sunset twice."}], answer="5")
+    worker = AgentLoopWorker(config, "agent_loop")
+    _, made = await worker.run(TrajectoryRequest(step=1, prompt=prompt, sample_index=0), ScriptedEngine(script))
+    await worker.aclose()
+
+    after_prompt = slice(made.num_prompt_tokens, None)
+    response = zip(made.token_ids[after_prompt], made.response_mask[after_prompt], strict=True)
+    observed = tokenizer.decode([token for token, sampled in response if not sampled])
+    once = convolve(GALLERY["sunset"], np.full((3, 3), 1 / 9))
+    twice = convolve(once, np.full((3, 3), 1 / 9))
+    for name, image in (("image_1", once), ("image_2", twice)):
+        assert orjson.dumps({"image": name, **describe(image)}).decode() in observed
+    assert (made.termination, made.reward) == (Termination.ANSWERED, 1.0)
+    assert await editor.num_kept() == 0, "the loop has told it that the episode is over"
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, *overrides: str, tools: Sequence[ToolConfig] | None = None) -> str:
