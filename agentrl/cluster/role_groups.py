@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from agentrl.cluster.engine_handle import EngineHandle
 from agentrl.cluster.engine_worker import EngineWorker
+from agentrl.cluster.extra_workers import ExtraWorkerHandle
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.model_worker import ModelWorker
@@ -154,19 +155,20 @@ def _named_after(role: str, cls: type) -> type:
     return type(f"{cls.__name__}_{role}", (cls,), {"__module__": cls.__module__})
 
 
-def spawn_extra_roles(config: RunConfig, places: Places) -> dict[str, list[WorkerHandle]]:
+def spawn_extra_roles(config: RunConfig, places: Places) -> dict[str, list[ExtraWorkerHandle]]:
     """Start the workers of other kinds; Ray starts one that died again.
 
     Raises:
         ConfigError: a class cannot be imported, or cannot be a worker.
     """
-    workers: dict[str, list[WorkerHandle]] = {}
+    workers: dict[str, list[ExtraWorkerHandle]] = {}
     for role, section in config.cluster.extra_roles.items():
         cls = import_by_path(section.class_path, key=f"cluster.extra_roles.{role}.class_path")
         calls = config.rollout.max_concurrent_trajectories * config.rollout.num_engines
         workers[role] = [
-            spawn(cls, place, section.config, role, max_concurrency=calls, first_rank=rank, restart=True)[0]
+            ExtraWorkerHandle.of(worker)
             for rank, place in enumerate(places.pools[section.pool].places(f"cluster.extra_roles.{role}"))
+            for worker in spawn(cls, place, section.config, role, max_concurrency=calls, first_rank=rank, restart=True)
         ]
     return workers
 

@@ -98,6 +98,19 @@ class NeedsNoRole:
     def __init__(self, config: dict[str, Any]) -> None: ...
 
 
+class DiesWhileBuilt:
+    """Ends its process in the constructor, `deaths` times, of which it keeps notes in a folder."""
+
+    def __init__(self, config: dict[str, Any], role: str) -> None:
+        notes = Path(config["notes"])
+        num_before = len(list(notes.iterdir()))
+        (notes / f"{num_before}").touch()
+        if num_before < config["deaths"]:
+            os._exit(1)
+
+    async def work(self) -> None: ...
+
+
 class BuiltByAwaiting:
     async def __init__(self, config: dict[str, Any], role: str) -> None: ...
 
