@@ -1,17 +1,58 @@
-"""The workers of extra roles: of classes that know nothing of a run, whose processes may die at any time."""
+"""The workers of extra roles: of classes that know nothing of a run, whose processes may die or hang at any time.
+
+Ray starts one that died again, without a word to the run; so its deaths are looked up and counted here. Of one that hangs
+nobody tells: each is asked now and then, and ended where it says nothing.
+"""
 
 import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
 
+import ray
 from ray._private.state import state
 from ray.exceptions import RayError
 
 from agentrl.cluster.handles import WorkerHandle
-from agentrl.cluster.node_drain import asked
-from agentrl.errors import NotBuiltError
+from agentrl.cluster.node_drain import asked, note_bug
+from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
+from agentrl.errors import AgentRLError, NotBuiltError, ToolError, WorkerDiedError
+
+logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
 _MAX_DEATHS = 2
 """Before the class is built. One may come of a node that was lost at that moment; a reason of its own strikes again."""
+
+_ASK_EVERY_S = 60.0
+_SILENT_S = 300.0
+"""As for ranks: a class of the user's may keep its event loop for long, as while it compiles a model."""
+
+
+class _Serving:
+    """What a worker has beside its class; the class is named first, and keeps its own methods."""
+
+    async def agentrl_process(self) -> str:
+        """Return what tells this process from those that are started after it."""
+        return ray.get_runtime_context().get_worker_id()
+
+    async def agentrl_call(self, process: str, method: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a method of the class for an episode that `process` has answered before.
+
+        Raises:
+            WorkerDiedError: that process has ended, and with it what it kept of the episode.
+            ToolError: the method does not take these arguments.
+        """
+        if process != await self.agentrl_process():
+            raise WorkerDiedError(f"`{type(self).__name__}`: its process died after it had answered this episode")
+        call = getattr(self, method)
+        try:
+            inspect.signature(call).bind(**arguments)
+        except TypeError as error:
+            raise ToolError(f"`{type(self).__name__}.{method}`: {error}") from error
+        return await call(**arguments)
 
 
 class ExtraWorkerHandle(WorkerHandle):
@@ -28,13 +69,14 @@ class ExtraWorkerHandle(WorkerHandle):
         Raises:
             NotBuiltError: the constructor raised, or its process ended in it and again when Ray had started it again.
         """
+        num_before = await self.num_deaths()
         placed = asyncio.ensure_future(super().until_placed())
         try:
             while True:
                 await asyncio.wait({placed}, timeout=_LOOK_EVERY_S)
                 if placed.done():
                     return placed.result()
-                if await self.num_deaths() >= _MAX_DEATHS:
+                if await self.num_deaths() - num_before >= _MAX_DEATHS:
                     raise NotBuiltError(
                         f"{self}: its process ended {_MAX_DEATHS} times while its class was being built (`__init__`): for want "
                         "of memory, by a crash of native code, or by itself. What it wrote is in `ray_logs/` in the run's "
@@ -46,7 +88,85 @@ class ExtraWorkerHandle(WorkerHandle):
 
     async def num_deaths(self) -> int:
         """Return how often the process has died and been started again; 0 where Ray does not say."""
+        return (await self._told()).get("NumRestarts", 0)
+
+    async def end_if_silent(self) -> None:
+        """End the process where it has said nothing for too long, so that Ray starts it again."""
         try:
-            return (await asked(lambda: state.actor_table(self.caller_id))).get("NumRestarts", 0)
+            async with asyncio.timeout(_SILENT_S):
+                await self.agentrl_process()
+        except TimeoutError:
+            if (await self._told()).get("State") == "ALIVE":  # one that is being built again cannot answer
+                logger.warning("%s: says nothing for %g s; it is ended, and Ray starts it again", self, _SILENT_S)
+                self.end_for_restart()
+        except AgentRLError:
+            pass  # it died, and Ray starts it again
+
+    async def _told(self) -> Mapping[str, Any]:
+        try:
+            return await asked(lambda: state.actor_table(self.caller_id))
         except RayError:
-            return 0
+            return {}
+
+
+class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
+    """The workers of each extra role, by its name."""
+
+    def __init__(self, workers: Mapping[str, Sequence[ExtraWorkerHandle]]) -> None:
+        """Take started workers."""
+        self._workers = workers
+        self._num_deaths: dict[ExtraWorkerHandle, int] = {}
+
+    def __getitem__(self, role: str) -> Sequence[ExtraWorkerHandle]:
+        return self._workers[role]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._workers)
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    async def metrics(self) -> dict[str, float]:
+        """Return how many of their processes have died since the run began."""
+        await asyncio.gather(*map(self._note_deaths, self._all()))
+        return {"cluster/extra_role_deaths": float(sum(self._num_deaths.values()))}
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Tell of deaths, and end workers that hang, for as long as the context lasts."""
+        watch = asyncio.create_task(self._watch())
+        watch.add_done_callback(note_bug)
+        try:
+            yield
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    def _all(self) -> list[ExtraWorkerHandle]:
+        return [worker for workers in self._workers.values() for worker in workers]
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_ASK_EVERY_S)
+            await asyncio.gather(*(worker.end_if_silent() for worker in self._all()))
+            await asyncio.gather(*map(self._note_deaths, self._all()))
+
+    async def _note_deaths(self, worker: ExtraWorkerHandle) -> None:
+        before, now = self._num_deaths.get(worker, 0), await worker.num_deaths()
+        if now > before:
+            self._num_deaths[worker] = now
+            logger.warning("%s: died, %d times since the run began; Ray starts it again", worker, now)
+
+
+def spawn_extra_worker(
+    cls: type, place: ResourcePool, config: Any, role: str, *, max_concurrency: int, rank: int = 0
+) -> ExtraWorkerHandle:
+    """Start a worker of a class that serves a role of its own; the arguments are those of `spawn`.
+
+    Raises:
+        ConfigError: the class cannot be a worker.
+    """
+    check_worker_class(cls)
+    serving = type(cls.__name__, (cls, _Serving), {"__module__": cls.__module__})
+    [worker] = spawn(serving, place, config, role, max_concurrency=max_concurrency, first_rank=rank, restart=True)
+    return ExtraWorkerHandle.of(worker)

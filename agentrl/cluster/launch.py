@@ -4,14 +4,16 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.accelerators import get_accelerator_manager_for_resource
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.engine_handle import EngineHandle
+from agentrl.cluster.extra_workers import ExtraRoles
 from agentrl.cluster.handles import WorkerHandle, all_of, started
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.learner import Learner
@@ -45,8 +47,7 @@ class Cluster:
     config: RunConfig
     nodes: Nodes
     engines: EngineFleet
-    extra_roles: Mapping[str, Sequence[WorkerHandle]] = field(default_factory=dict)
-    """The workers of each extra role."""
+    extra_roles: ExtraRoles
 
     async def spawn_loop_workers(
         self, cls: type, worker_config: Any, *, secret_env: Mapping[str, str]
@@ -102,7 +103,7 @@ async def launch(
                 await learner.start()
                 await engines.start()
             moving_away = _moving_away(config, engines, live_alone=live_alone)
-            async with nodes.watched(), contextlib.aclosing(engines), moving_away:
+            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), moving_away:
                 yield TrainingCluster(
                     config=config,
                     nodes=nodes,
@@ -136,7 +137,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
             await _until_there(extra_roles, nodes)
             await engines.start()
             moving_away = _moving_away(config, engines, live_alone=True)
-            async with nodes.watched(), contextlib.aclosing(engines), moving_away:
+            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), moving_away:
                 yield Cluster(config=config, nodes=nodes, engines=engines, extra_roles=extra_roles)
 
 
@@ -153,7 +154,7 @@ def _without_models(config: RunConfig) -> RunConfig:
     return replace(config, cluster=replace(cluster, roles=roles, pools=pools))
 
 
-async def _until_there(extra_roles: Mapping[str, Sequence[WorkerHandle]], nodes: Nodes) -> None:
+async def _until_there(extra_roles: ExtraRoles, nodes: Nodes) -> None:
     """Wait for the workers of extra roles: one that cannot be built ends the run here, and none is asked before."""
     for role, workers in extra_roles.items():
         await nodes.until_placed(workers, needs=f"what `cluster.extra_roles.{role}.pool` gives it")
@@ -274,6 +275,14 @@ def _gpus_of_rank(config: RunConfig, *, there: int) -> float:
     num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers, there=there)
     require_transport(config, num_gpus=num_gpus)
     return num_gpus
+
+
+def gpus_here() -> int:
+    """Return how many GPUs, of any maker, a Ray that is started on this machine would declare; nothing is started."""
+    manager: Any = get_accelerator_manager_for_resource("GPU")
+    visible = manager.get_current_process_visible_accelerator_ids()
+    num_gpus = manager.get_current_node_num_accelerators()
+    return num_gpus if visible is None else min(num_gpus, len(visible))
 
 
 def _gpus_there() -> int:

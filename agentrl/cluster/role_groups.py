@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from agentrl.cluster.engine_handle import EngineHandle
 from agentrl.cluster.engine_worker import EngineWorker
-from agentrl.cluster.extra_workers import ExtraWorkerHandle
+from agentrl.cluster.extra_workers import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.model_worker import ModelWorker
@@ -155,7 +155,7 @@ def _named_after(role: str, cls: type) -> type:
     return type(f"{cls.__name__}_{role}", (cls,), {"__module__": cls.__module__})
 
 
-def spawn_extra_roles(config: RunConfig, places: Places) -> dict[str, list[ExtraWorkerHandle]]:
+def spawn_extra_roles(config: RunConfig, places: Places) -> ExtraRoles:
     """Start the workers of other kinds; Ray starts one that died again.
 
     Raises:
@@ -164,13 +164,12 @@ def spawn_extra_roles(config: RunConfig, places: Places) -> dict[str, list[Extra
     workers: dict[str, list[ExtraWorkerHandle]] = {}
     for role, section in config.cluster.extra_roles.items():
         cls = import_by_path(section.class_path, key=f"cluster.extra_roles.{role}.class_path")
-        calls = config.rollout.max_concurrent_trajectories * config.rollout.num_engines
+        calls = config.rollout.max_concurrent_trajectories * config.rollout.num_engines + SPARE_CALLS
         workers[role] = [
-            ExtraWorkerHandle.of(worker)
+            spawn_extra_worker(cls, place, section.config, role, max_concurrency=calls, rank=rank)
             for rank, place in enumerate(places.pools[section.pool].places(f"cluster.extra_roles.{role}"))
-            for worker in spawn(cls, place, section.config, role, max_concurrency=calls, first_rank=rank, restart=True)
         ]
-    return workers
+    return ExtraRoles(workers)
 
 
 def spawn_engine(config: RunConfig, place: ResourcePool, index: int) -> WorkerHandle:

@@ -16,9 +16,10 @@ from rich.console import Console
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.extra_workers import ExtraRoles
 from agentrl.cluster.handles import all_of
 from agentrl.cluster.history import RunHistory
-from agentrl.cluster.launch import Cluster, launch, launch_engines, require_room_here
+from agentrl.cluster.launch import Cluster, gpus_here, launch, launch_engines, require_room_here
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.runtime import guarded_run
@@ -45,7 +46,7 @@ from agentrl.rewards.loader import check_reward
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.judges import judge_for, node_judges_for
-from agentrl.runners.memory_check import check_memory, this_machine
+from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_model_path, check_models, check_weights
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
@@ -119,6 +120,7 @@ class Run(EvaluationRun):
 
     plan: Plan
     nodes: Nodes
+    extra_roles: ExtraRoles
     learner: Learner
     engines: EngineFleet
     weight_sync: WeightSync
@@ -159,7 +161,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
 def check_room(config: RunConfig) -> None:
     """Check that this machine can hold a training that starts a Ray of its own; see `require_room_here`."""
     if config.cluster.address is None:
-        require_room_here(config, num_gpus=len(this_machine().gpu_bytes))
+        require_room_here(config, num_gpus=gpus_here())
 
 
 def stages_left(plan: Plan) -> list[Stage]:
@@ -304,6 +306,7 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
                 plan=plan,
                 rollouts=run.rollouts,
                 nodes=cluster.nodes,
+                extra_roles=cluster.extra_roles,
                 learner=cluster.learner,
                 engines=cluster.engines,
                 weight_sync=cluster.weight_sync,

@@ -50,6 +50,8 @@ class WorkerTool:
         self._workers: Sequence[Any] = given.pop(_WORKERS, ())
         self._config = read_plain_config(WorkerToolConfig, given, source=f"tool `{WORKER_TOOL}`")
         self.schema = schema
+        self._processes: dict[str, str] = {}
+        """Which process of its worker has answered an episode, by the episode's id."""
 
     async def start(self) -> None:
         """Do nothing more: the workers have been started with the cluster.
@@ -64,27 +66,31 @@ class WorkerTool:
         """Have a worker answer; its death is the world's fault, what it raises is the call's.
 
         Raises:
-            RolloutError: the worker died.
+            RolloutError: the worker died, now or since the episode's first call, and what it kept of the episode with it.
             ToolError: its method does not take what the schema names.
         """
         if EPISODE_ID in arguments:
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: there is no argument `{EPISODE_ID}`")
-        method = getattr(self._worker_of(episode), self._config.method)
+        worker, named = self._worker_of(episode), {EPISODE_ID: episode.episode_id, **arguments}
         try:
-            outcome = await method(episode_id=episode.episode_id, **arguments)
+            if episode.episode_id not in self._processes:
+                process = await worker.agentrl_process()
+                self._processes.setdefault(episode.episode_id, process)  # another call of the turn may have been first
+            outcome = await worker.agentrl_call(self._processes[episode.episode_id], self._config.method, named)
         except (WorkerDiedError, NotBuiltError) as error:
             # Not an engine's death, for which the next try would get another seed (`agentrl.agent_loop.tries`).
             raise RolloutError(f"tool `{WORKER_TOOL}`: {error}") from error
         except WorkerError as error:
             reason = str(error).strip().splitlines()[-1]  # of a traceback: `ValueError: there is no image 7`
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {reason}")
-        except TypeError as error:  # of Ray, before anything is sent; what the method itself raises is a `WorkerError`
+        except ToolError as error:  # before anything is done; what the method itself raises is a `WorkerError`
             return self._misfit(arguments, error)
         text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
         return ToolResult(status=ToolStatus.OK, text=text)
 
     async def end_episode(self, episode: Episode) -> None:
         """Tell the worker that the episode is over."""
+        self._processes.pop(episode.episode_id, None)
         if self._config.end_method is not None:
             try:
                 await getattr(self._worker_of(episode), self._config.end_method)(episode_id=episode.episode_id)
@@ -94,7 +100,7 @@ class WorkerTool:
     async def aclose(self) -> None:
         """Do nothing: the workers end with the cluster."""
 
-    def _misfit(self, arguments: Mapping[str, Any], error: Exception) -> ToolResult:
+    def _misfit(self, arguments: Mapping[str, Any], error: ToolError) -> ToolResult:
         """Answer a call that does not fit the method: only an argument that no schema names is of the policy's making.
 
         Raises:

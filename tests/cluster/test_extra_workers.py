@@ -1,24 +1,25 @@
-"""Workers of extra roles whose processes die, on a real Ray."""
+"""Workers of extra roles whose processes die or hang, on a real Ray."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentrl.cluster.extra_workers import ExtraWorkerHandle
+from agentrl.cluster import extra_workers
+from agentrl.cluster.extra_workers import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
 from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.errors import NotBuiltError
-from tests.cluster.workers import DiesWhileBuilt
+from agentrl.cluster.spawn import ResourcePool
+from agentrl.errors import NotBuiltError, WorkerDiedError
+from tests.cluster.workers import DiesWhileBuilt, Painter
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
 
 def started(cls: type, config: dict[str, Any]) -> ExtraWorkerHandle:
     pool = ResourcePool(num_processes=1, num_cpus=0.1)
-    [worker] = spawn(cls, pool, config, "painter", max_concurrency=8, restart=True)
-    return ExtraWorkerHandle.of(worker)
+    return spawn_extra_worker(cls, pool, config, "painter", max_concurrency=8)
 
 
 async def test_a_class_whose_process_ends_whenever_it_is_built_is_refused_with_that_reason(
@@ -35,4 +36,46 @@ async def test_a_process_that_was_lost_once_while_its_class_was_built_is_waited_
     worker = started(DiesWhileBuilt, {"deaths": 1, "notes": str(tmp_path)})
     await Nodes(max_wait_s=1800).until_placed([worker], needs="CPU 0.1")
     assert await worker.num_deaths() == 1
+    worker.kill()
+
+
+async def until_back(worker: ExtraWorkerHandle) -> None:
+    async with asyncio.timeout(100):
+        while True:
+            with contextlib.suppress(WorkerDiedError):
+                return await worker.until_placed()
+            await asyncio.sleep(0.1)
+
+
+async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are_counted(
+    local_ray: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(extra_workers, "_ASK_EVERY_S", 6.0)  # Ray takes some seconds to end a process that is stopped
+    monkeypatch.setattr(extra_workers, "_SILENT_S", 2.0)
+    worker = started(Painter, {})
+    roles = ExtraRoles({"painter": [worker]})
+    first = await worker.agentrl_process()
+    assert await roles.metrics() == {"cluster/extra_role_deaths": 0.0}
+    async with roles.watched():
+        with pytest.raises(WorkerDiedError):
+            await worker.stop()
+    await until_back(worker)
+    assert await worker.agentrl_process() != first
+    with pytest.raises(WorkerDiedError):
+        await worker.die()
+    await until_back(worker)
+    assert await roles.metrics() == {"cluster/extra_role_deaths": 2.0}
+    told = [record.message for record in caplog.records if record.name == extra_workers.__name__]
+    assert "painter 0: says nothing for 2 s; it is ended, and Ray starts it again" in told
+    worker.kill()
+
+
+async def test_a_worker_that_is_being_built_again_is_not_taken_for_one_that_hangs(
+    local_ray: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(extra_workers, "_SILENT_S", 0.5)
+    worker = started(DiesWhileBuilt, {"deaths": 0, "notes": str(tmp_path), "build_s": 5})
+    await worker.end_if_silent()
+    await worker.until_placed()
+    assert await worker.num_deaths() == 0
     worker.kill()

@@ -98,6 +98,26 @@ class NeedsNoRole:
     def __init__(self, config: dict[str, Any]) -> None: ...
 
 
+class Painter:
+    """Serves a tool, and keeps what it has drawn."""
+
+    def __init__(self, config: dict[str, Any], role: str) -> None:
+        self._drawn: list[int] = []
+
+    async def draw(self, *, episode_id: str, size: int) -> str:
+        self._drawn.append(size)
+        return f"{self._drawn} for {episode_id}"
+
+    async def forget(self, episode_id: str) -> None:
+        self._drawn.clear()
+
+    async def stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    async def die(self) -> None:
+        os._exit(1)
+
+
 class DiesWhileBuilt:
     """Ends its process in the constructor, `deaths` times, of which it keeps notes in a folder."""
 
@@ -107,6 +127,7 @@ class DiesWhileBuilt:
         (notes / f"{num_before}").touch()
         if num_before < config["deaths"]:
             os._exit(1)
+        time.sleep(config.get("build_s", 0))
 
     async def work(self) -> None: ...
 

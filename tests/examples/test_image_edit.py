@@ -11,7 +11,9 @@ import orjson
 import pytest
 
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
-from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.extra_workers import spawn_extra_worker
+from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.spawn import ResourcePool
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema import RewardSection, RolloutSection
 from agentrl.errors import ConfigError, ToolError
@@ -41,6 +43,11 @@ def loaded(*overrides: str) -> LoadedConfig:
     return load_run_config(str(FOLDER / "run.yaml"), overrides)
 
 
+def start_editor(rank: int) -> WorkerHandle:
+    pool = ResourcePool(num_processes=1, num_cpus=0.1)
+    return spawn_extra_worker(ImageEditWorker, pool, {"size": 32}, "image_edit", max_concurrency=8, rank=rank)
+
+
 def test_an_image_gets_the_mean_and_deviation_of_the_other_in_lab():
     """Away from what the screen cuts off, by the definition of Reinhard et al., equations 10 and 11."""
     source, target = GALLERY["sunset"], 0.4 + 0.2 * GALLERY["sea"]
@@ -63,8 +70,7 @@ def test_a_convolution_is_the_sum_over_the_neighbours():
 @pytest.mark.ray
 async def test_workers_of_the_extra_role_answer_the_tool_of_the_policy(local_ray: Path):
     configs = load_tool_configs(loaded().config)
-    pool = ResourcePool(num_processes=2, num_cpus=0.1)
-    workers = spawn(ImageEditWorker, pool, {"size": 32}, "image_edit", max_concurrency=8)
+    workers = [start_editor(rank) for rank in range(2)]
     [tool] = build_tools(with_workers(configs, {"image_edit": workers})).values()
     await tool.start()
     mine, other = Episode(episode_id="e1", prompt_id="p"), Episode(episode_id="e2", prompt_id="p")
@@ -106,8 +112,7 @@ async def test_the_agent_loop_has_the_worker_edit_what_the_policy_asks_for_and_r
 ):
     tokenizer = make_tokenizer("qwen2_5")
     tokenizer.save_pretrained(tmp_path)
-    pool = ResourcePool(num_processes=1, num_cpus=0.1)
-    [editor] = spawn(ImageEditWorker, pool, {"size": 32}, "image_edit", max_concurrency=8)
+    editor = start_editor(0)
     plan = loaded().config
     config = WorkerConfig(
         model_path=str(tmp_path),

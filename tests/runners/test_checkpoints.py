@@ -145,7 +145,13 @@ async def test_a_full_disk_of_the_driver_is_named(
 ):
     models.is_done = True
     with small_disk(tmp_path / "disk") as disk:
-        keeper = CheckpointKeeper(CheckpointStore(str(disk)), CheckpointSection(), models, scratch=tmp_path / "in_hand")
+        keeper = CheckpointKeeper(
+            CheckpointStore(str(disk)),
+            CheckpointSection(),
+            models,
+            note=models.noted.append,
+            scratch=tmp_path / "in_hand",
+        )
         await keeper.save(RunState(step=2), IN_HAND, PassRates())
         fill(disk, leave_bytes=0)
         with pytest.raises(CheckpointError, match=r"cannot be used: OSError: .*No space left on device"):
@@ -160,7 +166,9 @@ async def test_a_full_disk_of_the_ranks_is_named_and_the_checkpoint_before_it_co
     """Torch removes what it wrote of a file, so that there is room again when it tells; and its words are often others."""
     with small_disk(tmp_path / "disk") as disk:
         store = CheckpointStore(str(disk))
-        keeper = CheckpointKeeper(store, CheckpointSection(), one_rank, scratch=tmp_path / "in_hand")
+        keeper = CheckpointKeeper(
+            store, CheckpointSection(), one_rank, note=lambda step: None, scratch=tmp_path / "in_hand"
+        )
         await keeper.save(RunState(step=1), IN_HAND, PassRates())
         await keeper.settle()
         caplog.clear()

@@ -112,7 +112,9 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
     )
     unused: Any = None
     parts: Any = {"rollouts": rollouts, "progress": SilentProgress()}
-    parts |= dict.fromkeys(("nodes", "engines", "learner", "weight_sync", "checkpoints", "metrics"), unused)
+    parts |= dict.fromkeys(
+        ("nodes", "extra_roles", "engines", "learner", "weight_sync", "checkpoints", "metrics"), unused
+    )
     return Run(plan=plan, **parts)
 
 

@@ -1,53 +1,85 @@
 """Calls that workers of an extra role answer: what the policy gets wrong in them is its own to read."""
 
 import asyncio
+import contextlib
 from pathlib import Path
-from typing import Any
 
 import pytest
-import ray
 
+from agentrl.cluster.extra_workers import spawn_extra_worker
 from agentrl.cluster.handles import WorkerHandle
-from agentrl.errors import ToolError
+from agentrl.cluster.spawn import ResourcePool
+from agentrl.errors import RolloutError, ToolError, WorkerDiedError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.worker_tool import WorkerTool
 from agentrl.types import Deadline, ToolResult, ToolStatus
+from tests.cluster.workers import Painter
+
+pytestmark = pytest.mark.ray
 
 
-class Painter:
-    async def draw(self, *, episode_id: str, size: int) -> str:
-        return f"{size} for {episode_id}"
+EPISODE = Episode(episode_id="e", prompt_id="p")
 
 
-async def call(worker: object, arguments: dict[str, object], *, names: str = "size") -> ToolResult:
+def make_tool(worker: WorkerHandle, *, names: str = "size") -> WorkerTool:
     parameters = {"type": "object", "properties": {names: {"type": "integer"}}}
     schema = ToolSchema(name="draw", description="", parameters=parameters)
-    tool = WorkerTool({"role": "painter", "method": "draw", "workers": (worker,)}, schema)
-    return await tool.call(Episode(episode_id="e", prompt_id="p"), arguments, deadline=Deadline.after(60))
+    config = {"role": "painter", "method": "draw", "end_method": "forget", "workers": (worker,)}
+    return WorkerTool(config, schema)
 
 
-def test_a_worker_answers():
-    result = asyncio.run(call(Painter(), {"size": 3}))
-    assert (result.status, result.text) == (ToolStatus.OK, "3 for e")
+async def call(worker: WorkerHandle, arguments: dict[str, object], *, names: str = "size") -> ToolResult:
+    tool = make_tool(worker, names=names)
+    try:
+        return await tool.call(EPISODE, arguments, deadline=Deadline.after(60))
+    finally:
+        await tool.end_episode(EPISODE)
 
 
 @pytest.fixture(scope="module")
 def painter(local_ray: Path) -> WorkerHandle:
-    actor: Any = ray.remote(Painter).remote()
-    return WorkerHandle(actor, "painter 0")
+    pool = ResourcePool(num_processes=1, num_cpus=0.1)
+    return spawn_extra_worker(Painter, pool, {}, "painter", max_concurrency=8)
 
 
-@pytest.mark.ray
+def test_a_worker_answers(painter: WorkerHandle):
+    result = asyncio.run(call(painter, {"size": 3}))
+    assert (result.status, result.text) == (ToolStatus.OK, "[3] for e")
+
+
 def test_arguments_that_neither_schema_nor_method_have_are_a_failed_call_that_the_policy_reads(painter: WorkerHandle):
     result = asyncio.run(call(painter, {"size": 3, "colour": "red"}))
     assert result.status is ToolStatus.INVALID_ARGUMENTS
     assert result.text.startswith("failure: invalid arguments: ")
 
 
-@pytest.mark.ray
 @pytest.mark.parametrize("arguments", [{"colour": "red"}, {}])
 def test_a_call_that_follows_a_schema_which_does_not_fit_the_method_is_not_the_policys_fault(
     painter: WorkerHandle, arguments: dict[str, object]
 ):
     with pytest.raises(ToolError, match=r"`draw`, does not take what `tool_schema` names: .*Change one"):
         asyncio.run(call(painter, arguments, names="colour"))
+
+
+async def until_back(worker: WorkerHandle) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(WorkerDiedError):
+                return await worker.until_placed()
+            await asyncio.sleep(0.1)
+
+
+async def test_an_episode_whose_worker_was_started_again_fails_by_the_worlds_fault_and_others_go_on(
+    painter: WorkerHandle,
+):
+    tool, later = make_tool(painter), Episode(episode_id="later", prompt_id="p")
+    await tool.call(EPISODE, {"size": 3}, deadline=Deadline.after(60))
+    with pytest.raises(WorkerDiedError):
+        await painter.die()
+    await until_back(painter)
+    with pytest.raises(RolloutError, match="`Painter`: its process died after it had answered this episode") as raised:
+        await tool.call(EPISODE, {"size": 4}, deadline=Deadline.after(60))
+    assert not isinstance(raised.value, WorkerDiedError), "which would be taken for an engine's"
+    await tool.end_episode(EPISODE)
+    result = await tool.call(later, {"size": 5}, deadline=Deadline.after(60))
+    assert result.text == "[5] for later"
