@@ -39,7 +39,9 @@ class ClusterSection:
     address: str | None = None
     """Address of a running Ray cluster (`10.0.0.1:6379`, or `auto` on one of its nodes); absent: the run starts its own."""
     gpu_memory_gb: float = 0.0
-    """GiB of each GPU, for the estimate that is made before anything starts; 0 takes those of this machine, if any."""
+    """GiB of each GPU of the cluster at `address`, or instead of what the GPUs of this machine say, for the estimate that is
+    made before anything starts; 0 takes those of this machine, if any.
+    """
     max_wait_s: float = 1800.0
     """How long a process may wait for room, after a node has left, before the run ends with the reason."""
     pools: dict[str, PoolSection] = field(default_factory=dict)

@@ -116,7 +116,12 @@ def layout_problems(config: RunConfig) -> list[str]:
         problems += _role_problems(config)
         problems += [] if problems else [*_size_problems(config), *_gpu_problems(config)]
     problems = problems or _sequence_problems(config)
-    return problems or [*_share_problems(config), *_shard_problems(config), *_sync_problems(config)]
+    return problems or [
+        *_share_problems(config),
+        *_shard_problems(config),
+        *_sync_problems(config),
+        *_unchecked_problems(config),
+    ]
 
 
 def _pool_problems(config: RunConfig) -> list[str]:
@@ -275,6 +280,21 @@ def _sync_problems(config: RunConfig) -> list[str]:
         shared = True if actor == engines else None if max(gpus) < 1 else False
         problems += transport_problems(config, actor_has_gpu=gpus[0] > 0, engine_has_gpu=gpus[1] > 0, shared=shared)
     return problems
+
+
+def _unchecked_problems(config: RunConfig) -> list[str]:
+    """Return why no weights would be compared, where they are to be."""
+    cluster = config.cluster
+    together = next((one for one in layout(config) if {"actor", "rollout"} <= set(one.components)), None)
+    if cluster.weight_transport != "shared_memory":
+        other = f"`cluster.weight_transport` is `{cluster.weight_transport}`"
+    elif together is not None and together.num_processes == 1:
+        other = f"`cluster.roles.{together.role}` is a single process, in which they do not travel"
+    else:
+        return []
+    if not cluster.check_weights:
+        return []
+    return [f"`cluster.check_weights` is for weights in shared memory, and {other}; leave it out"]
 
 
 def transport_problems(

@@ -12,7 +12,7 @@ from yaml import YAMLError
 
 from agentrl.config.checkpoint_schema import StageSection
 from agentrl.config.layout import with_sizes_of_pools
-from agentrl.config.schema import RunConfig, RunSection
+from agentrl.config.schema import RunConfig
 from agentrl.config.validate import Purpose, validate
 from agentrl.errors import ConfigError
 
@@ -53,7 +53,8 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
     config = _absolute_paths(config, file)
     if config.run.dir is None:
         config = replace(config, run=replace(config.run, dir=str(Path("runs", folder).resolve())))
-    config = _add_up_stages(config, source=file.name)
+    words = [_read_yaml(file), *map(_read_word, overrides)]
+    config = _add_up_stages(config, is_named=any(map(_names_num_steps, words)), source=file.name)
     validate(config, source=file.name, purpose=purpose)
     if purpose in (Purpose.TRAINING, Purpose.EVALUATION):
         config = with_sizes_of_pools(config)
@@ -235,12 +236,17 @@ def _shown(value: Any) -> str:
     return "null" if value is None else repr(value)
 
 
-def _add_up_stages(config: RunConfig, *, source: str) -> RunConfig:
-    """Return `config` with `run.num_steps` as the sum over `stages`, where there are any."""
+def _names_num_steps(tree: DictConfig) -> bool:
+    run = cast(dict[str, Any], OmegaConf.to_container(tree, resolve=False)).get("run")
+    return isinstance(run, Mapping) and "num_steps" in run
+
+
+def _add_up_stages(config: RunConfig, *, is_named: bool, source: str) -> RunConfig:
+    """Return `config` with `run.num_steps` as the sum over `stages`, where there are any; one that is named must be that."""
     num_steps = sum(stage.num_steps for stage in config.stages)
     if not config.stages or config.run.num_steps == num_steps:
         return config
-    if config.run.num_steps != RunSection.num_steps:
+    if is_named:
         raise ConfigError(
             f"{source}: `run.num_steps` is {config.run.num_steps}, but `stages` have {num_steps} steps; leave it out"
         )

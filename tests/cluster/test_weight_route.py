@@ -268,6 +268,22 @@ def test_weights_do_not_travel_where_the_only_rank_has_the_engine_in_its_process
     assert transport_of(RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc"))) == Transport.CUDA_IPC
 
 
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (RunConfig(cluster=ClusterSection(weight_transport="broadcast", check_weights=True)), "is `broadcast`"),
+        (RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc", check_weights=True)), "is `cuda_ipc`"),
+        (together(1, check_weights=True), "`cluster.roles.actor_rollout` is a single process"),
+        (together(2, check_weights=True), None),
+        (RunConfig(cluster=ClusterSection(check_weights=True)), None),
+    ],
+)
+def test_weights_are_compared_only_where_they_are_in_shared_memory(config: RunConfig, reason: str | None):
+    found = [problem for problem in layout_problems(config) if "`cluster.check_weights` is for" in problem]
+    assert len(found) == (reason is not None)
+    assert (reason or "") in " ".join(found)
+
+
 @pytest.mark.parametrize("transport", ["broadcast", "cuda_ipc"])
 def test_a_transport_between_processes_is_refused_for_engines_in_the_actors_own(transport: Any):
     problems = layout_problems(together(2, weight_transport=transport))

@@ -1,11 +1,12 @@
 """The stages of a run: what each changes, and what is refused."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema import RunConfig, RunSection
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import ConfigError
 from agentrl.runners.checkpoint_store import RunState
@@ -20,12 +21,17 @@ THREE = (
 
 
 def config(*overrides: str) -> RunConfig:
-    return load_run_config("configs/demo.yaml", ["run.num_steps=100", *overrides]).config
+    return load_run_config("configs/demo.yaml", [sum_of(*overrides), *overrides]).config
+
+
+def sum_of(*overrides: str) -> str:
+    """Return the override that takes the place of the demo's own number of steps."""
+    return f"run.num_steps={sum(map(int, re.findall(r'num_steps: ([0-9]+)', ' '.join(overrides))))}"
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    overrides = ["run.num_steps=100", "algorithm.kl_coefficient=0.01", f"run.dir={tmp_path / 'run'}", THREE]
+    overrides = [sum_of(THREE), "algorithm.kl_coefficient=0.01", f"run.dir={tmp_path / 'run'}", THREE]
     return prepare(load_run_config("configs/demo.yaml", overrides))
 
 
@@ -70,7 +76,7 @@ def test_the_prompts_of_later_stages_are_checked_before_the_first_begins(plan: P
     other = tmp_path / "other.jsonl"
     other.write_text(Path("examples/arithmetic/validation.jsonl").read_text())
     stages = f"stages=[{{num_steps: 3}}, {{num_steps: 3, train_files: [{other}]}}]"
-    overrides = ["run.num_steps=100", f"run.dir={tmp_path / 'second'}", stages]
+    overrides = [sum_of(stages), f"run.dir={tmp_path / 'second'}", stages]
     staged = prepare(load_run_config("configs/demo.yaml", overrides))
     later, now = staged.prompts_to_check()
     assert {prompt.prompt_id.rpartition("-")[0] for prompt in later} == {"other"}
@@ -130,9 +136,10 @@ def test_stages_that_cannot_be_are_refused_with_their_key(stages: str, named: st
         config(f"stages={stages}")
 
 
-def test_steps_that_contradict_the_stages_are_refused():
-    with pytest.raises(ConfigError, match=r"`run.num_steps` is 60, but `stages` have 50 steps"):
-        config("run.num_steps=60", THREE, "algorithm.kl_coefficient=0.01")
+@pytest.mark.parametrize("num_steps", [60, RunSection.num_steps])
+def test_steps_that_contradict_the_stages_are_refused_the_default_too_where_it_is_named(num_steps: int):
+    with pytest.raises(ConfigError, match=f"`run.num_steps` is {num_steps}, but `stages` have 50 steps"):
+        config(f"run.num_steps={num_steps}", THREE, "algorithm.kl_coefficient=0.01")
 
 
 def test_the_recipe_of_rstar2_has_its_three_stages():
