@@ -9,6 +9,7 @@ import pytest
 
 from agentrl.cluster import extra_workers
 from agentrl.cluster.extra_workers import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.spawn import ResourcePool
 from agentrl.errors import NotBuiltError, WorkerDiedError
@@ -28,13 +29,13 @@ async def test_a_class_whose_process_ends_whenever_it_is_built_is_refused_with_t
     worker = started(DiesWhileBuilt, {"deaths": 1000, "notes": str(tmp_path)})
     with pytest.raises(NotBuiltError, match=r"painter 0: its process ended 2 times while its class was being built"):
         async with asyncio.timeout(120):
-            await Nodes(max_wait_s=1800).until_placed([worker], needs="CPU 0.1")
+            await Nodes(max_wait_s=1800, history=RunHistory()).until_placed([worker], needs="CPU 0.1")
     worker.kill()
 
 
 async def test_a_process_that_was_lost_once_while_its_class_was_built_is_waited_for(local_ray: Path, tmp_path: Path):
     worker = started(DiesWhileBuilt, {"deaths": 1, "notes": str(tmp_path)})
-    await Nodes(max_wait_s=1800).until_placed([worker], needs="CPU 0.1")
+    await Nodes(max_wait_s=1800, history=RunHistory()).until_placed([worker], needs="CPU 0.1")
     assert await worker.num_deaths() == 1
     worker.kill()
 
