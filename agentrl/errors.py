@@ -3,6 +3,7 @@
     AgentRLError
     ├── ConfigError            the user's input is wrong; nothing has started yet
     ├── ToolError              a tool cannot be built or breaks its contract; the run stops
+    │   └── MisfitError        the worker that answers it does not take its arguments
     ├── DataError              a prompt's own data breaks a tool or the reward: counted, left out, never a reward
     │   └── UnexplainedError   a tool or the reward raised what nobody expected: taken for that if it comes again
     ├── RolloutError           the world failed under one trajectory: counted, retried, never a reward
@@ -38,6 +39,10 @@ class ConfigError(AgentRLError):
 
 class ToolError(AgentRLError):
     """A tool cannot be built, or its class does not follow the `Tool` protocol."""
+
+
+class MisfitError(ToolError):
+    """A worker's method does not take the arguments that a tool passes; nothing has been done."""
 
 
 class DataError(AgentRLError):
@@ -102,7 +107,7 @@ class DamagedCheckpointError(CheckpointError):
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason})"
         return cls(
             f"checkpoint {url} is damaged: `{file}` {problem}. Remove the whole folder of that step, and the run goes on from "
-            "the one before it"
+            "the one before it; where there is none, begin anew in another `run.dir`"
         )
 
 

@@ -16,9 +16,10 @@ from ray._private.state import state
 from ray.exceptions import RayError
 
 from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.node_drain import asked, note_bug
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
-from agentrl.errors import AgentRLError, NotBuiltError, ToolError, WorkerDiedError
+from agentrl.errors import AgentRLError, MisfitError, NotBuiltError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class _Serving:
 
         Raises:
             WorkerDiedError: that process has ended, and with it what it kept of the episode.
-            ToolError: the method does not take these arguments.
+            MisfitError: the method does not take these arguments.
         """
         if process != await self.agentrl_process():
             raise WorkerDiedError(f"`{type(self).__name__}`: its process died after it had answered this episode")
@@ -51,7 +52,7 @@ class _Serving:
         try:
             inspect.signature(call).bind(**arguments)
         except TypeError as error:
-            raise ToolError(f"`{type(self).__name__}.{method}`: {error}") from error
+            raise MisfitError(f"`{type(self).__name__}.{method}`: {error}") from error
         return await call(**arguments)
 
 
@@ -112,9 +113,10 @@ class ExtraWorkerHandle(WorkerHandle):
 class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
     """The workers of each extra role, by its name."""
 
-    def __init__(self, workers: Mapping[str, Sequence[ExtraWorkerHandle]]) -> None:
-        """Take started workers."""
+    def __init__(self, workers: Mapping[str, Sequence[ExtraWorkerHandle]], history: RunHistory) -> None:
+        """Take started workers, and the run's history, to which their deaths are added."""
         self._workers = workers
+        self._history = history
         self._num_deaths: dict[ExtraWorkerHandle, int] = {}
 
     def __getitem__(self, role: str) -> Sequence[ExtraWorkerHandle]:
@@ -129,7 +131,7 @@ class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
     async def metrics(self) -> dict[str, float]:
         """Return how many of their processes have died since the run began."""
         await asyncio.gather(*map(self._note_deaths, self._all()))
-        return {"cluster/extra_role_deaths": float(sum(self._num_deaths.values()))}
+        return {"cluster/extra_role_deaths": float(self._history.num_extra_role_deaths)}
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -155,7 +157,8 @@ class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
         before, now = self._num_deaths.get(worker, 0), await worker.num_deaths()
         if now > before:
             self._num_deaths[worker] = now
-            logger.warning("%s: died, %d times since the run began; Ray starts it again", worker, now)
+            self._history.num_extra_role_deaths += now - before
+            logger.warning("%s: died; Ray starts it again", worker)
 
 
 def spawn_extra_worker(

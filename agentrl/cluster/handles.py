@@ -13,8 +13,8 @@ from agentrl.errors import AgentRLError, NotBuiltError, ResultLostError, WorkerD
 
 T = TypeVar("T")
 
-START_TIMEOUT_S = 900.0
-"""Of any worker; vLLM itself gives up after 600 s."""
+START_TIMEOUT_S = 1800.0
+"""Of any worker, which may have to fetch a large model; what dies is known sooner, this is for what hangs."""
 
 
 class WorkerHandle:

@@ -41,7 +41,8 @@ def join(address: str, runtime_env: dict[str, Any]) -> None:
                 f"`cluster.address` is `{address}`, and the cluster there asks for a token, of which there is none on this "
                 f"machine, or which `RAY_AUTH_MODE` forbids. {_TOKEN_RULE}"
             )
-    elif os.environ.get("RAY_AUTH_MODE") == "token":  # the head would take the driver for dead, and end what it starts
+    elif os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        # The head would take the driver for dead, and end what it starts.
         raise ConfigError(f"`cluster.address` is `{address}`, and the cluster there has no token. {_TOKEN_RULE}")
     try:
         ray.init(address=address, logging_level=logging.ERROR, runtime_env=runtime_env)
@@ -65,7 +66,12 @@ def _wants_token(address: str) -> bool:
     mode = {"RAY_AUTH_MODE": "disabled"}
     try:
         asked = subprocess.run(
-            question, env=os.environ | mode, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S
+            question,
+            env=os.environ | mode,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_TIMEOUT_S,
+            start_new_session=True,  # Ctrl-C is for this process
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(_not_joined(address, f"no answer in {_ANSWER_TIMEOUT_S:g} s")) from error

@@ -86,14 +86,16 @@ async def launch(
     """
     with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
         nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s, history=history), WeightRelays()
-        num_gpus = 0.0 if config.cluster.roles else await _gpus_of_ranks(config, nodes, again=history.was_placed)
+        again = history.gpus_of_rank is not None
+        if history.gpus_of_rank is None:
+            history.gpus_of_rank = 0.0 if config.cluster.roles else _gpus_of_rank(config, there=_gpus_there())
+        num_gpus = history.gpus_of_rank
         places = await Places.reserved(
-            config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), again=history.was_placed
+            config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), again=again
         )
-        history.was_placed = True
         with places.given_back():
             learner = Learner(config, lambda: spawn_models(config, places), history)
-            extra_roles = spawn_extra_roles(config, places)
+            extra_roles = spawn_extra_roles(config, places, history)
             engines = _engines(config, places, learner, relays)
             await _until_there(extra_roles, nodes)
             live_alone = "rollout" not in learner.groups
@@ -127,7 +129,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
             needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), with_models=False
         )
         with places.given_back():
-            extra_roles = spawn_extra_roles(config, places)
+            extra_roles = spawn_extra_roles(config, places, RunHistory())
             of_engine = _places_of_engines(needed, places)
             engines = EngineFleet(
                 lambda index: spawn_engine(config, of_engine[index], index),
@@ -254,21 +256,6 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
     )
     if problems:
         raise ConfigError("; ".join(problems))
-
-
-async def _gpus_of_ranks(config: RunConfig, nodes: Nodes, *, again: bool) -> float:
-    """Return the GPUs of one rank outside of pools; GPUs that have left are waited for where the run starts `again`."""
-
-    def refusal() -> str | None:
-        try:
-            _gpus_per_process(config, num_ranks=config.actor.num_workers, there=_gpus_there())
-        except ConfigError as error:
-            return str(error)
-        return None
-
-    if again:
-        await nodes.until_room(refusal)
-    return _gpus_of_rank(config, there=_gpus_there())
 
 
 def _gpus_of_rank(config: RunConfig, *, there: int) -> float:

@@ -128,13 +128,19 @@ class Nodes:
             NoRoomError: they have lacked it for as long as a process may wait.
         """
         started_at, word_at_s = clock.now(), 0.0
-        while (problem := await asked(lacking)) is not None:
+        while (problem := await self._asked_patiently(lacking)) is not None:
             waited_s = clock.now() - started_at
             if waited_s >= word_at_s:
                 self._tell(problem, waited_s=waited_s)
                 word_at_s = min(word_at_s + _WORD_EVERY_S, self._max_wait_s)
             await asyncio.sleep(min(_LOOK_EVERY_S, word_at_s - waited_s))
         self._waited_s += clock.now() - started_at
+
+    async def _asked_patiently(self, lacking: Callable[[], str | None]) -> str | None:
+        try:
+            return await asked(lacking)
+        except RayError as error:
+            return f"Ray does not say which nodes there are: {error}"
 
     async def _say(self, missing: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
         """Log who waits for what; the errors are those of `_tell`."""

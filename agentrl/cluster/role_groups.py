@@ -10,6 +10,7 @@ from agentrl.cluster.engine_handle import EngineHandle
 from agentrl.cluster.engine_worker import EngineWorker
 from agentrl.cluster.extra_workers import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
 from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.history import RunHistory
 from agentrl.cluster.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.nodes import Nodes
@@ -155,7 +156,7 @@ def _named_after(role: str, cls: type) -> type:
     return type(f"{cls.__name__}_{role}", (cls,), {"__module__": cls.__module__})
 
 
-def spawn_extra_roles(config: RunConfig, places: Places) -> ExtraRoles:
+def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) -> ExtraRoles:
     """Start the workers of other kinds; Ray starts one that died again.
 
     Raises:
@@ -169,7 +170,7 @@ def spawn_extra_roles(config: RunConfig, places: Places) -> ExtraRoles:
             spawn_extra_worker(cls, place, section.config, role, max_concurrency=calls, rank=rank)
             for rank, place in enumerate(places.pools[section.pool].places(f"cluster.extra_roles.{role}"))
         ]
-    return ExtraRoles(workers)
+    return ExtraRoles(workers, history)
 
 
 def spawn_engine(config: RunConfig, place: ResourcePool, index: int) -> WorkerHandle:

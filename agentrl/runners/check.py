@@ -10,6 +10,7 @@ from agentrl.cluster.role_groups import num_cores, threads_per_rank
 from agentrl.config.layout import Placement, layout, pool_size
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
+from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
 from agentrl.runners.checkpoint_store import check_url
@@ -44,6 +45,8 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     if config.checkpoint.dir is not None:
         check_url(config.checkpoint.dir)
     console = Console()
+    for warning in algorithm_warnings(config.algorithm):
+        console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     if level is CheckLevel.FULL:
         check_models(config)
         check_weights(config)

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import check_worker_class
 from agentrl.config.class_path import import_by_path
 from agentrl.config.cluster_schema import ClusterSection
@@ -56,10 +55,9 @@ def _check_tool(tool: ToolConfig, classes: dict[str, type]) -> None:
 
 def _check_method(cls: type, method: str, key: str) -> None:
     where = f"tool `{WORKER_TOOL}`: `{key}` is `{method}`"
-    if method.startswith("_") or method in dir(WorkerHandle):
+    if method.startswith("_"):
         raise ConfigError(
-            f"{where}, and names that begin with `_` or that a worker's handle has itself (`kill`) do not reach the worker; "
-            "call the method by another name"
+            f"{where}, and names that begin with `_` are the class's own; call the method by another name"
         )
     if not inspect.iscoroutinefunction(getattr(cls, method, None)):
         raise ConfigError(

@@ -19,6 +19,7 @@ An evaluation leaves the same less checkpoints, policy and curve; its figures ar
 import contextlib
 import fcntl
 import hashlib
+import logging
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Set
@@ -35,6 +36,8 @@ from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.trajectories.store import TrajectoryStore
+
+logger = logging.getLogger(__name__)
 
 _EXPORTED = "exported"
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", _EXPORTED}
@@ -165,8 +168,11 @@ class RunDirectory:
             self.note_checkpoint(latest.step)  # of a run whose `run.dir` was elsewhere
 
     def note_checkpoint(self, step: int) -> None:
-        """Write down that the checkpoint of `step` counts."""
-        write_whole(self._noted, orjson.dumps({"step": step}))
+        """Write down that the checkpoint of `step` counts; where that fails, the next start does."""
+        try:
+            write_whole(self._noted, orjson.dumps({"step": step}))
+        except OSError as error:
+            logger.warning("%s: not written: %s", self._noted, error)
 
     def refuse_lost_checkpoints(self) -> None:
         """Check that there are checkpoints if there have been any: without, the run would erase what it has and begin again.

@@ -3,15 +3,16 @@
 The runner puts the handles of the started workers into the plain config; a handle is all that crosses a process border.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from zlib import crc32
 
 from pydantic_core import to_json
 
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import NotBuiltError, RolloutError, ToolError, WorkerDiedError, WorkerError
+from agentrl.errors import MisfitError, NotBuiltError, RolloutError, ToolError, WorkerDiedError, WorkerError
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -38,6 +39,9 @@ class WorkerToolConfig(PlainConfig):
 class WorkerTool:
     """Calls the worker to which an episode belongs: always the same one, so that it may keep what the episode made."""
 
+    _answered: ClassVar[dict[tuple[str, str], str]] = {}
+    """Which process of a role has answered an episode, by both names: several tools may ask the same worker."""
+
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
         """Take the handles.
 
@@ -50,8 +54,8 @@ class WorkerTool:
         self._workers: Sequence[Any] = given.pop(_WORKERS, ())
         self._config = read_plain_config(WorkerToolConfig, given, source=f"tool `{WORKER_TOOL}`")
         self.schema = schema
-        self._processes: dict[str, str] = {}
-        """Which process of its worker has answered an episode, by the episode's id."""
+        self._known: dict[str, str] = {}
+        """Which process of its worker this tool knows to have answered an episode, by the episode's id."""
 
     async def start(self) -> None:
         """Do nothing more: the workers have been started with the cluster.
@@ -73,34 +77,50 @@ class WorkerTool:
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: there is no argument `{EPISODE_ID}`")
         worker, named = self._worker_of(episode), {EPISODE_ID: episode.episode_id, **arguments}
         try:
-            if episode.episode_id not in self._processes:
-                process = await worker.agentrl_process()
-                self._processes.setdefault(episode.episode_id, process)  # another call of the turn may have been first
-            outcome = await worker.agentrl_call(self._processes[episode.episode_id], self._config.method, named)
+            process = self._known[episode.episode_id] = await self._process_of(episode, worker, deadline)
+            outcome = await worker.agentrl_call(process, self._config.method, named)
         except (WorkerDiedError, NotBuiltError) as error:
             # Not an engine's death, for which the next try would get another seed (`agentrl.agent_loop.tries`).
             raise RolloutError(f"tool `{WORKER_TOOL}`: {error}") from error
         except WorkerError as error:
             reason = str(error).strip().splitlines()[-1]  # of a traceback: `ValueError: there is no image 7`
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {reason}")
-        except ToolError as error:  # before anything is done; what the method itself raises is a `WorkerError`
+        except MisfitError as error:
             return self._misfit(arguments, error)
         text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
         return ToolResult(status=ToolStatus.OK, text=text)
 
     async def end_episode(self, episode: Episode) -> None:
-        """Tell the worker that the episode is over."""
-        self._processes.pop(episode.episode_id, None)
-        if self._config.end_method is not None:
+        """Tell the worker that an episode which it has answered is over."""
+        self._answered.pop((self._config.role, episode.episode_id), None)
+        process = self._known.pop(episode.episode_id, None)
+        if process is not None and self._config.end_method is not None:
+            worker, named = self._worker_of(episode), {EPISODE_ID: episode.episode_id}
             try:
-                await getattr(self._worker_of(episode), self._config.end_method)(episode_id=episode.episode_id)
+                await worker.agentrl_call(process, self._config.end_method, named)
             except RolloutError:
                 return  # it died, and what it kept with it
 
     async def aclose(self) -> None:
         """Do nothing: the workers end with the cluster."""
 
-    def _misfit(self, arguments: Mapping[str, Any], error: ToolError) -> ToolResult:
+    async def _process_of(self, episode: Episode, worker: Any, deadline: Deadline) -> str:
+        """Return which process has answered the episode, or will now.
+
+        Raises:
+            RolloutError: it does not even say so, in half of the time that there is.
+        """
+        key = (self._config.role, episode.episode_id)
+        if key not in self._answered:
+            try:
+                async with asyncio.timeout(deadline.remaining_s() / 2):
+                    process = await worker.agentrl_process()
+            except TimeoutError as error:
+                raise RolloutError(f"tool `{WORKER_TOOL}`: its worker does not answer") from error
+            self._answered.setdefault(key, process)  # another call of the turn may have been first
+        return self._answered[key]
+
+    def _misfit(self, arguments: Mapping[str, Any], error: MisfitError) -> ToolResult:
         """Answer a call that does not fit the method: only an argument that no schema names is of the policy's making.
 
         Raises:

@@ -54,9 +54,9 @@ async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are
     monkeypatch.setattr(extra_workers, "_ASK_EVERY_S", 6.0)  # Ray takes some seconds to end a process that is stopped
     monkeypatch.setattr(extra_workers, "_SILENT_S", 2.0)
     worker = started(Painter, {})
-    roles = ExtraRoles({"painter": [worker]})
+    roles = ExtraRoles({"painter": [worker]}, RunHistory(num_extra_role_deaths=7))
     first = await worker.agentrl_process()
-    assert await roles.metrics() == {"cluster/extra_role_deaths": 0.0}
+    assert await roles.metrics() == {"cluster/extra_role_deaths": 7.0}, "those of the stages before"
     async with roles.watched():
         with pytest.raises(WorkerDiedError):
             await worker.stop()
@@ -65,7 +65,7 @@ async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are
     with pytest.raises(WorkerDiedError):
         await worker.die()
     await until_back(worker)
-    assert await roles.metrics() == {"cluster/extra_role_deaths": 2.0}
+    assert await roles.metrics() == {"cluster/extra_role_deaths": 9.0}
     told = [record.message for record in caplog.records if record.name == extra_workers.__name__]
     assert "painter 0: says nothing for 2 s; it is ended, and Ray starts it again" in told
     worker.kill()

@@ -83,3 +83,28 @@ async def test_an_episode_whose_worker_was_started_again_fails_by_the_worlds_fau
     await tool.end_episode(EPISODE)
     result = await tool.call(later, {"size": 5}, deadline=Deadline.after(60))
     assert result.text == "[5] for later"
+
+
+async def test_an_episode_that_another_tool_of_the_role_has_begun_is_lost_with_its_worker_too(painter: WorkerHandle):
+    tool, other = make_tool(painter), make_tool(painter)
+    episode = Episode(episode_id="of two tools", prompt_id="p")
+    await tool.call(episode, {"size": 3}, deadline=Deadline.after(60))
+    with pytest.raises(WorkerDiedError):
+        await painter.die()
+    await until_back(painter)
+    with pytest.raises(RolloutError, match="its process died after it had answered this episode"):
+        await other.call(episode, {"size": 4}, deadline=Deadline.after(60))
+    for one in (tool, other):
+        await one.end_episode(episode)
+
+
+async def test_the_end_of_an_episode_is_told_to_the_process_that_answered_it_and_to_no_other(painter: WorkerHandle):
+    tool, unasked = make_tool(painter), make_tool(painter)
+    episode = Episode(episode_id="ends", prompt_id="p")
+    await tool.call(episode, {"size": 3}, deadline=Deadline.after(60))
+    await unasked.end_episode(Episode(episode_id="never asked", prompt_id="p"))
+    result = await tool.call(episode, {"size": 4}, deadline=Deadline.after(60))
+    assert result.text == "[3, 4] for ends", "nobody has told the worker to forget"
+    await tool.end_episode(episode)
+    result = await tool.call(Episode(episode_id="next", prompt_id="p"), {"size": 5}, deadline=Deadline.after(60))
+    assert result.text == "[5] for next"
