@@ -18,12 +18,13 @@ def check(*words: str) -> None:
 def test_a_reward_model_that_reads_other_tokens_is_refused(tmp_path: Path):
     for name in ("config.json", "tokenizer.json"):
         shutil.copy2(POLICY / name, tmp_path)
-    check(f"reward.model.path={tmp_path}")
+    kept = "algorithm.selection.drop_equal_reward=false"
+    check(f"reward.model.path={tmp_path}", kept)
     tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"]["another"] = 5
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ConfigError, match=r"reward\.model\.path: .* has another vocabulary than `model\.path`"):
-        check(f"reward.model.path={tmp_path}")
+        check(f"reward.model.path={tmp_path}", kept)
 
 
 def test_a_critic_that_is_not_there_is_refused(tmp_path: Path):
