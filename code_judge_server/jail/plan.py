@@ -13,7 +13,7 @@ from code_judge_server import work_folder
 from code_judge_server.jail import compiled, seccomp_filter
 from code_judge_server.jail.cgroups import Cgroups, make_cgroups
 from code_judge_server.jail.protocol import Message
-from code_judge_server.jail.slot_users import SlotUsers
+from code_judge_server.jail.slot_users import SlotUsers, first_user_of_this_process
 from code_judge_server.jail.work_root import make_work_root
 from code_judge_server.schemas import IsolationTier
 
@@ -103,7 +103,6 @@ def make_plan(
     num_slots: int,
     preloads: Mapping[str, Sequence[str]],
     read_only: Sequence[str] = (),
-    first_uid: int = 2_000_000_000,
     slot_users: SlotUsers | None = None,
     compiled_init: bool = True,
 ) -> Plan:
@@ -114,7 +113,6 @@ def make_plan(
         num_slots: jobs at once.
         preloads: modules by name of the preload set.
         read_only: absolute paths that jobs see besides the system's and Python's.
-        first_uid: used by root only: user of the jobs of slot 0; the next slots take the next ones.
         slot_users: one for each slot at least, which an ordinary user was seen to have.
         compiled_init: False: as on a machine without a C compiler.
 
@@ -141,7 +139,7 @@ def make_plan(
         num_slots=num_slots,
         preloads=preloads,
         read_only=[*_interpreter_paths(), *_with_links(read_only)],
-        first_uid=first_uid if os.geteuid() == 0 else None,
+        first_uid=first_user_of_this_process() if os.geteuid() == 0 else None,
         slot_users=slot_users,
         cgroups=groups,
         work_folder=work_root,

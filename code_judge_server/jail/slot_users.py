@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 _RANGES = "/etc/subuid"
 _FIRST_OF_ANY = 2_000_000_000
-"""As root's judge takes them."""
+_USERS_A_PROCESS = 32
+"""So that those of all process ids stay below 2 ** 31, from where some programs take them for negative."""
+_LARGEST_PID = 2**22
 _CAP_SETUID = 7
 
 
@@ -33,10 +35,19 @@ class SlotUsers:
         return f"users {self.first} to {self.first + self.count - 1}, by {by}"
 
 
+def first_user_of_this_process() -> int:
+    """Return the first user of the slots of a judge that may be any user.
+
+    Two judges of one machine must not share them: RLIMIT_NPROC counts by user, so the many processes of a program of one
+    judge would keep the programs of the other from starting, and its canaries would take that for a weaker machine.
+    """
+    return _FIRST_OF_ANY + os.getpid() % _LARGEST_PID * _USERS_A_PROCESS
+
+
 def find_slot_users(num_slots: int) -> SlotUsers | None:
     """Return a user for each slot, if this ordinary user may have so many; that it can be had is yet to be tried."""
     if _may_be_any_user():
-        return SlotUsers(first=_FIRST_OF_ANY, count=num_slots, newuidmap=None)
+        return SlotUsers(first=first_user_of_this_process(), count=num_slots, newuidmap=None)
     newuidmap = shutil.which("newuidmap")
     if newuidmap is None:
         return None

@@ -10,6 +10,8 @@ import pytest
 from jail_driver import Jail, jail
 from jail_tiers import NAMESPACE_TIERS
 
+from code_judge_server.jail.slot_users import first_user_of_this_process
+
 TRY_CALLS = """
 import ctypes, errno, json, os, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -60,10 +62,11 @@ def test_a_job_has_no_rights(started: Jail):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has one user id only")
 def test_each_slot_has_a_user_of_its_own(started: Jail):
+    first = first_user_of_this_process()
     users = [
         started.run_python("import os; print(os.getresuid(), os.getresgid())", slot=slot).text for slot in range(2)
     ]
-    assert users == [f"{(uid, uid, uid)} {(uid, uid, uid)}" for uid in (2_000_000_000, 2_000_000_001)]
+    assert users == [f"{(uid, uid, uid)} {(uid, uid, uid)}" for uid in (first, first + 1)]
 
 
 def test_a_job_has_three_descriptors(started: Jail):

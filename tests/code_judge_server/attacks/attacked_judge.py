@@ -51,8 +51,8 @@ sum(range(200_000))
 """
 """It prints what it sees of its world, and that must be the same before and beside and after each attack."""
 
-SLOT_USERS = range(2_000_000_000, 2_000_000_016)
-"""Of the jobs of a judge that root started."""
+SLOT_USERS = range(2_000_000_000, 2**31)
+"""Of the jobs of any judge that root started."""
 
 _REAL_PASSWORD_LINE = re.compile(r"^root:[$*!]", re.MULTILINE)
 
