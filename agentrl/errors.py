@@ -28,6 +28,9 @@ defaults.
 import traceback
 from pathlib import Path
 
+UNDECODABLE = (ValueError, LookupError, TypeError)
+"""What content that is cut off or overwritten raises when it is decoded, and its keys are looked up."""
+
 
 class AgentRLError(Exception):
     """Base of every error that agentrl raises on purpose."""
@@ -90,7 +93,14 @@ class CheckpointError(AgentRLError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint that counts lacks a file, or a file is not what was written there; only its removal helps."""
+    """A checkpoint that counts lacks a file, or a file is not what was written there; only its removal helps.
+
+    `reason` says which file and why.
+    """
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
     @classmethod
     def of(cls, url: str, file: str, error: BaseException) -> "DamagedCheckpointError":
@@ -103,11 +113,12 @@ class DamagedCheckpointError(CheckpointError):
         """
         # The first line will do: torch adds paragraphs of advice that do not help here.
         words, _, _ = str(error).partition("\n")
-        reason = f"{type(error).__name__}: {words}" if words else type(error).__name__
-        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason})"
+        raised = f"{type(error).__name__}: {words}" if words else type(error).__name__
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({raised})"
         return cls(
             f"checkpoint {url} is damaged: `{file}` {problem}. Remove the whole folder of that step, and the run goes on from "
-            "the one before it; where there is none, begin anew in another `run.dir`"
+            "the one before it; where there is none, begin anew in another `run.dir`",
+            reason=f"`{file}` {problem}",
         )
 
 

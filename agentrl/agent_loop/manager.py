@@ -187,10 +187,14 @@ class AgentLoopManager:
         refs = [one.ref for one in made]
         await self._workers.ask(lambda worker, _: worker.save_group(path, *refs))
 
-    async def load_group(self, path: Path, *, num_trajectories: int) -> list[TrajectoryRef]:
-        """Return the trajectories that `save_group` wrote; their tokens stay with the worker that reads them."""
+    async def load_group(self, path: Path, *, num_trajectories: int, source: str) -> list[TrajectoryRef]:
+        """Return the trajectories that `save_group` wrote; their tokens stay with the worker that reads them.
+
+        Raises:
+            DamagedCheckpointError: the file, which was fetched from the folder `source`, is not what was written.
+        """
         summaries, refs = await self._workers.ask(
-            lambda worker, _: worker.call_keeping_rest("load_group", num_trajectories, path)
+            lambda worker, _: worker.call_keeping_rest("load_group", num_trajectories, path, num_trajectories, source)
         )
         now = clock.now()
         return [

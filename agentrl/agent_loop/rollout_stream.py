@@ -24,7 +24,7 @@ from agentrl.agent_loop.manager import AgentLoopManager, owned_tasks
 from agentrl.cluster.handles import all_of
 from agentrl.config.schema import RolloutSection
 from agentrl.data.prompts import PromptDataset
-from agentrl.errors import EngineError
+from agentrl.errors import UNDECODABLE, DamagedCheckpointError, EngineError
 from agentrl.observability.progress import RunProgress
 from agentrl.observability.step_time import end_together
 from agentrl.types import Group, Prompt, TrajectoryRef
@@ -141,10 +141,18 @@ class RolloutStream:
         saved = await all_of(self._save(flight, folder) for flight in self._flights.values())
         _write_index(folder, saved)
 
-    async def restore(self, folder: Path) -> None:
-        """Go on with what `save` wrote: what was finished is loaded, what is missing starts again, before anything new."""
-        groups = _read_index(folder)
-        loaded = await all_of(self._load(saved, folder) for saved in groups)
+    async def restore(self, folder: Path, *, source: str) -> None:
+        """Go on with what `save` wrote: what was finished is loaded, what is missing starts again, before anything new.
+
+        Args:
+            folder: of this machine.
+            source: the folder that it was fetched from, for errors.
+
+        Raises:
+            DamagedCheckpointError: a file is missing, or is not what was written.
+        """
+        groups = _read_index(folder, source)
+        loaded = await all_of(self._load(saved, folder, source) for saved in groups)
         for saved, made in zip(groups, loaded, strict=True):
             if saved.is_whole:
                 prompt = self._prompts.at(saved.number)
@@ -224,10 +232,11 @@ class RolloutStream:
             await self._rollouts.save_group(saved.file_in(folder), made)
         return saved
 
-    async def _load(self, saved: SavedGroup, folder: Path) -> list[TrajectoryRef]:
+    async def _load(self, saved: SavedGroup, folder: Path, source: str) -> list[TrajectoryRef]:
         if not saved.num_saved:
             return []
-        return await self._rollouts.load_group(saved.file_in(folder), num_trajectories=saved.num_saved)
+        file = saved.file_in(folder)
+        return await self._rollouts.load_group(file, num_trajectories=saved.num_saved, source=source)
 
     def _show(self, flights: Iterable[_Flight], *, step: int) -> None:
         """Let the progress bar count what is missing of the groups that are waited for."""
@@ -271,8 +280,11 @@ def _write_index(folder: Path, groups: Iterable[SavedGroup]) -> None:
     (folder / _INDEX).write_bytes(orjson.dumps([asdict(group) for group in groups]))
 
 
-def _read_index(folder: Path) -> list[SavedGroup]:
-    return [SavedGroup(**group) for group in orjson.loads((folder / _INDEX).read_bytes())]
+def _read_index(folder: Path, source: str) -> list[SavedGroup]:
+    try:
+        return [SavedGroup(**group) for group in orjson.loads((folder / _INDEX).read_bytes())]
+    except (FileNotFoundError, *UNDECODABLE) as error:
+        raise DamagedCheckpointError.of(source, _INDEX, error) from error
 
 
 @contextlib.asynccontextmanager

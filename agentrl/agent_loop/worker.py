@@ -34,7 +34,7 @@ from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.trajectories.codec import encode_trajectory
-from agentrl.trajectories.store import TrajectoryStore, read_trajectories
+from agentrl.trajectories.store import TrajectoryStore, read_saved_group
 from agentrl.types import (
     Failure,
     FailureClass,
@@ -192,9 +192,11 @@ class AgentLoopWorker:
 
         await asyncio.to_thread(write)
 
-    async def load_group(self, path: Path) -> tuple[list[TrajectorySummary], *tuple[Trajectory, ...]]:
-        """Return the trajectories that `save_group` wrote, after their summaries."""
-        trajectories = await asyncio.to_thread(lambda: list(read_trajectories(path)))
+    async def load_group(
+        self, path: Path, num_trajectories: int, source: str
+    ) -> tuple[list[TrajectorySummary], *tuple[Trajectory, ...]]:
+        """Return the trajectories that `save_group` wrote, after their summaries; see `read_saved_group`."""
+        trajectories = await asyncio.to_thread(read_saved_group, path, num_trajectories, source=source)
         return list(map(summarise_trajectory, trajectories)), *trajectories
 
     async def ping(self) -> None:

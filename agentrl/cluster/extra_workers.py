@@ -17,8 +17,9 @@ from ray.exceptions import RayError
 
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.history import RunHistory
-from agentrl.cluster.node_drain import asked, note_bug
+from agentrl.cluster.node_drain import asked
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
+from agentrl.cluster.watching import watching
 from agentrl.errors import AgentRLError, MisfitError, NotBuiltError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
@@ -136,13 +137,8 @@ class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Tell of deaths, and end workers that hang, for as long as the context lasts."""
-        watch = asyncio.create_task(self._watch())
-        watch.add_done_callback(note_bug)
-        try:
+        async with watching(self._watch(), what="workers of extra roles"):
             yield
-        finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
 
     def _all(self) -> list[ExtraWorkerHandle]:
         return [worker for workers in self._workers.values() for worker in workers]

@@ -88,7 +88,7 @@ async def launch(
         nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s, history=history), WeightRelays()
         again = history.gpus_of_rank is not None
         if history.gpus_of_rank is None:
-            history.gpus_of_rank = 0.0 if config.cluster.roles else _gpus_of_rank(config, there=_gpus_there())
+            history.gpus_of_rank = _gpus_with_models(config, there=_gpus_there())
         num_gpus = history.gpus_of_rank
         places = await Places.reserved(
             config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), again=again
@@ -121,9 +121,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
     """Run Ray, the engines and the extra roles, without models, for an evaluation; see `launch`."""
     needed = _without_models(config)
     with _ray(config, num_cpus(needed, with_models=False), temp_dir=temp_dir, user_folder=user_folder):
-        # An engine that asks servers computes nothing itself, and one in a pool has what that gives it.
-        alone = config.rollout.engine == "openai" or bool(needed.cluster.roles)
-        num_gpus = 0.0 if alone else _gpus_per_process(needed, num_ranks=0, there=_gpus_there())
+        num_gpus = _gpus_without_models(needed, there=_gpus_there())
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=RunHistory())
         places = await Places.reserved(
             needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), with_models=False
@@ -221,22 +219,24 @@ def _cpus_of_own_ray(num_cpus: float) -> int:
     return max(num_cores(), math.ceil(num_cpus))
 
 
-def require_room_here(config: RunConfig, *, num_gpus: int) -> None:
-    """Refuse a training that the Ray which it would start here could never hold; nothing is started for it.
+def require_room_here(config: RunConfig, *, num_gpus: int, with_models: bool = True) -> None:
+    """Refuse a run that the Ray which it would start here could never hold; nothing is started for it.
 
     Args:
         config: the whole, checked tree; one that joins a cluster is left to what that has.
         num_gpus: of this machine, the only node of that Ray.
+        with_models: False: of an evaluation.
 
     Raises:
         ConfigError: which keys, what the machine has, and the way out.
     """
     if config.cluster.address is not None:
         return
-    gpus_of_rank = 0.0 if config.cluster.roles else _gpus_of_rank(config, there=num_gpus)
-    needs = processes_of(config, num_gpus=gpus_of_rank, gpus_per_engine=gpus_per_engine(config))
-    machine = {"CPU": float(_cpus_of_own_ray(num_cpus(config))), "GPU": float(num_gpus)}
-    if problem := lacks(config.cluster, needs, total=[machine]):
+    needed = config if with_models else _without_models(config)
+    gpus_each = (_gpus_with_models if with_models else _gpus_without_models)(needed, there=num_gpus)
+    needs = processes_of(needed, num_gpus=gpus_each, gpus_per_engine=gpus_per_engine(config), with_models=with_models)
+    machine = {"CPU": float(_cpus_of_own_ray(num_cpus(needed, with_models=with_models))), "GPU": float(num_gpus)}
+    if problem := lacks(needed.cluster, needs, total=[machine]):
         raise ConfigError(problem)
 
 
@@ -258,10 +258,21 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
         raise ConfigError("; ".join(problems))
 
 
-def _gpus_of_rank(config: RunConfig, *, there: int) -> float:
+def _gpus_with_models(config: RunConfig, *, there: int) -> float:
+    """Return the GPUs of each rank and of each GPU's worth of an engine outside of pools, in a training."""
+    if config.cluster.roles:
+        return 0.0
     num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers, there=there)
     require_transport(config, num_gpus=num_gpus)
     return num_gpus
+
+
+def _gpus_without_models(needed: RunConfig, *, there: int) -> float:
+    """Return the same in an evaluation that needs what `_without_models` gave."""
+    # An engine that asks servers computes nothing itself, and one in a pool has what that gives it.
+    if needed.rollout.engine == "openai" or needed.cluster.roles:
+        return 0.0
+    return _gpus_per_process(needed, num_ranks=0, there=there)
 
 
 def gpus_here() -> int:

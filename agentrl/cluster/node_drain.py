@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.watching import watching
 from agentrl.errors import AgentRLError
 
 logger = logging.getLogger(__name__)
@@ -64,13 +65,8 @@ async def leaving_draining_nodes(
         patience_s: how long an engine may go on with what it has, where its node stays longer.
         look: see `draining_nodes`.
     """
-    watch = asyncio.create_task(_watch(engines, patience_s, look))
-    watch.add_done_callback(note_bug)
-    try:
+    async with watching(_watch(engines, patience_s, look), what="draining nodes"):
         yield
-    finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
 
 
 async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Mapping[str, float]]) -> None:
@@ -105,9 +101,3 @@ async def _node_of(engine: WorkerHandle) -> str | None:
             return await engine.node_id()
     except (TimeoutError, AgentRLError):
         return None
-
-
-def note_bug(watch: asyncio.Task[None]) -> None:
-    """Log why a watch that nobody awaits has ended by itself."""
-    if not watch.cancelled() and (error := watch.exception()):
-        logger.error("nodes: nobody looks at them any more, which is a bug", exc_info=error)

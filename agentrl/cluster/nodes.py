@@ -17,7 +17,8 @@ from ray.exceptions import RayError
 from agentrl import clock
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.cluster.history import RunHistory
-from agentrl.cluster.node_drain import asked, note_bug
+from agentrl.cluster.node_drain import asked
+from agentrl.cluster.watching import watching
 from agentrl.errors import NoRoomError
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,6 @@ class Nodes:
         """Take how long a process may wait for room; `look` gives the nodes that are there."""
         self._max_wait_s = max_wait_s
         self._look = look
-        self._known: Mapping[str, Node] = {}
         self._history = history
         self._waited_s = 0.0
 
@@ -77,14 +77,14 @@ class Nodes:
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Log and count nodes that leave or join, for as long as the context lasts."""
-        self._known = await asked(self._look)
-        watch = asyncio.create_task(self._watch())
-        watch.add_done_callback(note_bug)
-        try:
+        now = await asked(self._look)
+        if (
+            not self._history.nodes.keys() & now.keys()
+        ):  # the first start, or a Ray of its own that every start has anew
+            self._history.nodes = now
+        self._compare(now)  # with those of the last start: some may have left since
+        async with watching(self._watch(), what="nodes"):
             yield
-        finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
 
     async def until_placed(self, workers: Sequence[WorkerHandle], *, needs: str) -> None:
         """Wait until Ray has found a place for the process of each worker and started it; say now and then what is missing.
@@ -186,13 +186,14 @@ class Nodes:
                 logger.warning("nodes: Ray does not say which there are: %s", error)
 
     def _compare(self, now: Mapping[str, Node]) -> None:
-        for name in self._known.keys() - now.keys():
+        before = self._history.nodes
+        for name in before.keys() - now.keys():
             self._history.num_nodes_lost += 1
-            node = self._known[name]
+            node = before[name]
             logger.warning("node %s left, with %s; %d are there", node.address, _shown(node.has), len(now))
-        for name in now.keys() - self._known.keys():
+        for name in now.keys() - before.keys():
             logger.info("node %s joined, with %s; %d are there", now[name].address, _shown(now[name].has), len(now))
-        self._known = now
+        self._history.nodes = now
 
 
 def _computing(resources: Mapping[str, float]) -> dict[str, float]:

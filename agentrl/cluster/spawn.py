@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -108,7 +109,8 @@ def check_worker_class(cls: object) -> None:
     """Refuse what cannot be a worker, before Ray would fail deep inside.
 
     Raises:
-        ConfigError: it is no class, or its constructor does not take `config` and `role`, or would have to be awaited.
+        ConfigError: it is no class or none to inherit from, or its constructor does not take `config` and `role`, or would
+            have to be awaited.
     """
     if not inspect.isclass(cls):
         raise ConfigError(f"worker class: {cls!r} is not a class. Give the class itself; agentrl wraps it for Ray.")
@@ -134,3 +136,10 @@ def check_worker_class(cls: object) -> None:
         ) from error
     if (given.get("config"), given.get("role")) != ("config", "role"):
         raise ConfigError(f"{name}: its constructor must take `config`, then `role`: {form}.")
+    try:
+        types.new_class(cls.__name__, (cls,))
+    except Exception as error:  # of its `__init_subclass__` or its metaclass
+        raise ConfigError(
+            f"{name}: nothing can inherit from it, as what Ray makes of a worker does: {type(error).__name__}: {error}. Wrap "
+            f"it in a class that holds one, with {form}."
+        ) from error

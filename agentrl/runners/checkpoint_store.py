@@ -29,14 +29,12 @@ from fsspec.core import get_filesystem_class, split_protocol, url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from agentrl.errors import UNDECODABLE, CheckpointError, ConfigError, DamagedCheckpointError
 
 _STATE = "state.json"
 _OWNER = "config.yaml"
 _INPUTS = "inputs.json"
 _WRITER = "writer"
-_UNDECODABLE = (ValueError, LookupError, TypeError)
-"""What content that is cut off or overwritten raises when it is decoded, and its keys are looked up."""
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
 _FOLDER_NAME = re.compile(r"step_(\d{6,})")
@@ -146,6 +144,12 @@ class CheckpointStore:
         return [state for state in found if state is not None]
 
     @_telling
+    def state(self, step: int) -> RunState | None:
+        """Return the state of the checkpoint of `step`; None where there is none that counts."""
+        self._files.invalidate_cache()
+        return self._state(step)
+
+    @_telling
     def begin(self, step: int) -> str:
         """Return the URL of an empty folder to write a checkpoint into; `commit` makes it count.
 
@@ -174,7 +178,7 @@ class CheckpointStore:
         """
         with self._whole(step, name, FileNotFoundError):
             content = self._files.cat_file(f"{self._path(step)}/{name}")
-        with self._whole(step, name, *_UNDECODABLE):
+        with self._whole(step, name, *UNDECODABLE):
             return decode(content)
 
     @_telling
@@ -244,13 +248,13 @@ class CheckpointStore:
         begun_by = self._content(f"{self._path(step)}/{_WRITER}")
         if content is None or begun_by is None:
             return None
-        with self._whole(step, _STATE, *_UNDECODABLE):
+        with self._whole(step, _STATE, *UNDECODABLE):
             saved = orjson.loads(content)
             word = str(saved[_WRITER]).encode()
             state = RunState(**{item.name: saved[item.name] for item in fields(RunState)})
         if word == begun_by:
             return state
-        with self._whole(step, _WRITER, *_UNDECODABLE):
+        with self._whole(step, _WRITER, *UNDECODABLE):
             uuid.UUID(begun_by.decode())  # else it is not even the word of another start, whose last file came late
         return None
 

@@ -61,19 +61,18 @@ def chosen_checkpoint(store: CheckpointStore, *, step: int | None, best: bool) -
     Raises:
         ConfigError: there is none; the message says which there are.
     """
+    if step is not None and (state := store.state(step)) is not None:
+        return state  # whatever the others are
     states = store.states()
     if not states:
         raise ConfigError(
             f"no checkpoint in {store.url}; name the run with `run.dir=...` (or `checkpoint.dir=...`), or wait until it has one"
         )
-    candidates, steps = states, ", ".join(str(state.step) for state in states)
-    if best:
-        candidates = by_accuracy(states)
-    elif step is not None:
-        candidates = [state for state in states if state.step == step]
-    if not candidates:
-        missing = "with a validation accuracy" if best else f"of step {step}"
-        raise ConfigError(f"no checkpoint {missing} in {store.url}; `--step` takes those that are there: {steps}")
+    candidates = by_accuracy(states) if best else states
+    if step is not None or not candidates:
+        missing = f"of step {step}" if step is not None else "with a validation accuracy"
+        there = ", ".join(str(state.step) for state in states)
+        raise ConfigError(f"no checkpoint {missing} in {store.url}; `--step` takes those that are there: {there}")
     return candidates[-1]
 
 
@@ -81,7 +80,7 @@ def _export_from(store: CheckpointStore, step: int, config: RunConfig, folder: P
     try:
         export_checkpoint(f"{store.url_of(step)}/actor", config, str(folder))
     except CheckpointError as error:
-        if step in [state.step for state in store.states()]:
+        if store.state(step) is not None:
             raise
         raise CheckpointError(
             f"checkpoint {store.url_of(step)}: the run, which goes on, has deleted it meanwhile; export a newer one, or let "
@@ -104,8 +103,11 @@ def _written_whole(folder: Path) -> Iterator[Path]:
         yield partial
         partial.replace(folder)
     except (OSError, SafetensorError) as error:  # what reads the checkpoint raises none of them
+        told = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.filename and partial not in Path(error.filename).parents:
+            raise ConfigError(f"model.path: a file of it cannot be read: {told}") from error
         raise ConfigError(
-            f"{folder} cannot be written: {' '.join(str(error).split())}; make room there, or name another folder with `--to`"
+            f"{folder} cannot be written: {told}; make room there, or name another folder with `--to`"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # which is not there any more once it has become `folder`

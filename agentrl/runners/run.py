@@ -38,7 +38,7 @@ from agentrl.config.schema import DataSection, RewardSection, RunConfig
 from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
-from agentrl.errors import ConfigError
+from agentrl.errors import CheckpointError, ConfigError
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
@@ -137,9 +137,10 @@ def prepare(loaded: LoadedConfig) -> Plan:
     prompts = [training_prompts(stage.config) for stage in stages]
     check_models(loaded.config)
     check_weights(loaded.config)
-    check_room(loaded.config)
-    for stage in stages:
-        check_memory(stage.config)
+    if not RunDirectory(loaded.config).has_all_steps:  # a finished run is only shown, here too if it was made elsewhere
+        check_room(loaded.config)
+        for stage in stages:
+            check_memory(stage.config)
     plan = _prepared(loaded, trains=True)
     plan.directory.claim_checkpoints()
     for warning in algorithm_warnings(loaded.config.algorithm):
@@ -158,10 +159,10 @@ def prepare(loaded: LoadedConfig) -> Plan:
     )
 
 
-def check_room(config: RunConfig) -> None:
-    """Check that this machine can hold a training that starts a Ray of its own; see `require_room_here`."""
+def check_room(config: RunConfig, *, with_models: bool = True) -> None:
+    """Check that this machine can hold a run that starts a Ray of its own; see `require_room_here`."""
     if config.cluster.address is None:
-        require_room_here(config, num_gpus=gpus_here())
+        require_room_here(config, num_gpus=gpus_here(), with_models=with_models)
 
 
 def stages_left(plan: Plan) -> list[Stage]:
@@ -178,8 +179,11 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
 
     Raises:
         ConfigError: no prompt is left for it.
+        CheckpointError: that of its reference is gone.
     """
     store, latest, pass_rates = plan.directory.checkpoints, plan.directory.checkpoints.latest(), PassRates()
+    if stage.reference_step > 0 and store.state(stage.reference_step) is None:
+        raise lost_reference(store.url_of(stage.reference_step), "is not there")
     if latest is not None:
         pass_rates = store.read(latest.step, PASS_RATES, PassRates.decode)
         if stage.begins_with(latest.step):
@@ -193,8 +197,18 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
     )
 
 
+def lost_reference(url: str, problem: str) -> CheckpointError:
+    """Return the error for a checkpoint that is missed though it is none to go on from: removing it is no way out."""
+    return CheckpointError(
+        f"checkpoint {url} {problem}, and holds the reference of this stage and of those after it (`stages`, "
+        "`update_reference`). Put the whole folder back, or begin anew in another `run.dir`"
+    )
+
+
 def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     """Read and check everything that an evaluation needs; see `prepare`."""
+    if not RunDirectory(loaded.config).finished:
+        check_room(loaded.config, with_models=False)
     return _prepared(loaded, trains=False)
 
 

@@ -132,11 +132,11 @@ class RunDirectory:
             where = f"run.dir: {self.path} holds"
             self._refuse_changes(saved.read_bytes(), where=where, key="run.dir")
             self._refuse_other_inputs(digests.read_bytes() if digests.is_file() else None, where=where, key="run.dir")
-        if trains and not self._has_all_steps:
+        if trains and not self.has_all_steps:
             self.refuse_lost_checkpoints()
         write_whole(digests, self._encoded_inputs())
         write_whole(saved, self._encoded_config())
-        if self.finished and not self._has_all_steps:
+        if self.finished and not self.has_all_steps:
             self._result.unlink()  # it is to go on for longer
         shutil.rmtree(self.in_hand, ignore_errors=True)
 
@@ -256,7 +256,8 @@ class RunDirectory:
         return self.path / "policy"
 
     @property
-    def _has_all_steps(self) -> bool:
+    def has_all_steps(self) -> bool:
+        """Whether the run has come to its end, and is not to go on for longer now."""
         return self.finished and self.result().get("num_steps", math.inf) >= self._config.run.num_steps
 
     @property

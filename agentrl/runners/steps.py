@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from agentrl.agent_loop.rollout_stream import RolloutStream, rollout_stream
 from agentrl.algorithms.group_filter import select
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import RolloutError
+from agentrl.errors import DamagedCheckpointError, RolloutError
 from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.checkpoints import PASS_RATES, ROLLOUTS
-from agentrl.runners.run import EvaluationRun, Run
+from agentrl.runners.run import EvaluationRun, Run, lost_reference
 from agentrl.types import Group, TrajectorySummary
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ async def rolling_out(run: Run) -> AsyncIterator[RolloutStream]:
             folder = directory.in_hand / f"resume_{latest.step:06d}"
             shutil.rmtree(folder, ignore_errors=True)  # models that died since have begun from here before
             directory.checkpoints.fetch_folder(latest.step, ROLLOUTS, folder)
-            await rollouts.restore(folder)
+            await rollouts.restore(folder, source=f"{directory.checkpoints.url_of(latest.step)}/{ROLLOUTS}")
         yield rollouts
 
 
@@ -182,7 +182,11 @@ async def _enter_stage(run: Run, *, step: int) -> None:
         if stage.reset_optimiser:
             await run.learner.reset_optimiser(step=step)
     if stage.reference_step > 0:
-        await run.learner.load_reference(run.plan.directory.checkpoints.url_of(stage.reference_step))
+        url = run.plan.directory.checkpoints.url_of(stage.reference_step)
+        try:
+            await run.learner.load_reference(url)
+        except DamagedCheckpointError as error:
+            raise lost_reference(url, f"is damaged: {error.reason}") from error
 
 
 async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:

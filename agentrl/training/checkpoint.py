@@ -33,6 +33,8 @@ from torch.distributed.checkpoint.state_dict import (
 
 from agentrl.errors import CheckpointError, DamagedCheckpointError
 
+_METADATA = ".metadata"
+"""Where torch writes which tensors there are."""
 StorageT = TypeVar("StorageT", FsspecReader, FsspecWriter)
 
 
@@ -192,14 +194,23 @@ class _TellingFiles(FileSystem):
         try:
             with super().create_stream(path, mode) as stream:
                 yield stream
-        except (FileNotFoundError, EOFError, pickle.UnpicklingError, UnicodeDecodeError, RuntimeError) as error:
+        except Exception as error:
             if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
                 # After a write that failed torch ends its archive, which fails in words that do not name the full disk. The
                 # room there would tell nobody either: by now what there was of the file is removed.
                 raise error.__context__ from None
-            if "r" not in mode or (isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error)):
+            if "r" not in mode or not _tells_of_damage(name, error):
                 raise
             raise DamagedCheckpointError.of(url, name, error) from error
+
+
+def _tells_of_damage(name: str, error: Exception) -> bool:
+    """Return whether that is what reading a file raises when it is not what was written."""
+    if isinstance(error, RuntimeError):
+        return "PytorchStreamReader" in str(error)
+    if name == _METADATA:  # a pickle with other bytes in its middle may raise anything
+        return isinstance(error, FileNotFoundError) or not isinstance(error, OSError)
+    return isinstance(error, FileNotFoundError | EOFError | pickle.UnpicklingError | UnicodeDecodeError)
 
 
 def _over_telling_files(storage: StorageT, url: str) -> StorageT:

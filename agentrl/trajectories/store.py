@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from agentrl.errors import UNDECODABLE, DamagedCheckpointError
 from agentrl.observability.json_lines import append_json_lines, read_json_lines
 from agentrl.trajectories.codec import (
     RecordKind,
@@ -78,6 +79,22 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     for record in read_json_lines(path):
         if record_kind(record) is RecordKind.TRAJECTORY:
             yield decode_trajectory(record)
+
+
+def read_saved_group(path: Path, num_trajectories: int, *, source: str) -> list[Trajectory]:
+    """Return the trajectories of a file of a checkpoint, which was fetched from the folder `source`.
+
+    Raises:
+        DamagedCheckpointError: the file is missing, or is not what was written.
+    """
+    try:
+        with path.open("rb"):  # a missing file would read as one without trajectories
+            trajectories = list(read_trajectories(path))
+        if len(trajectories) != num_trajectories:
+            raise EOFError(f"{len(trajectories)} trajectories of {num_trajectories}")
+    except (OSError, EOFError, *UNDECODABLE) as error:
+        raise DamagedCheckpointError.of(source, path.name, error) from error
+    return trajectories
 
 
 def read_prompts(path: Path) -> dict[str, Prompt]:

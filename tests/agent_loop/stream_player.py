@@ -45,10 +45,13 @@ class Player:
     async def save_group(self, path: Path, *trajectory_ids: str) -> None:
         write(path, {"ids": trajectory_ids, "version": self.policy_version})
 
-    async def call_keeping_rest(self, method: str, num_kept: int, path: Path) -> tuple[Any, list[Any]]:
+    async def call_keeping_rest(
+        self, method: str, num_kept: int, path: Path, num_trajectories: int, source: str
+    ) -> tuple[Any, list[Any]]:
         assert method == "load_group"
+        assert source
         saved = read(path)
-        assert len(saved["ids"]) == num_kept
+        assert len(saved["ids"]) == num_kept == num_trajectories
         return [
             summary_of(name, name.split("-", 1)[1].rpartition("-")[0], saved["version"]) for name in saved["ids"]
         ], saved["ids"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.data.prompts import PromptDataset
+from agentrl.errors import DamagedCheckpointError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from tests.agent_loop.stream_player import (
     PROMPTS_PER_STEP,
@@ -35,7 +36,7 @@ def test_a_killed_run_goes_on_with_what_was_in_hand(prompts: PromptDataset, tmp_
         player = Player(heavy_tail(5))
         player.policy_version = killed_at
         async with streaming(player, prompts, max_staleness=2) as stream:
-            await stream.restore(tmp_path / "rollouts")
+            await stream.restore(tmp_path / "rollouts", source="checkpoint")
             await asyncio.sleep(0)
             return await train(stream, player), set(player.started)
 
@@ -66,7 +67,7 @@ def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: Prompt
         player = Player(lambda _: 1.0)
         player.policy_version = 1
         async with streaming(player, prompts, num_steps=2, max_staleness=1) as stream:
-            await stream.restore(tmp_path / "first")
+            await stream.restore(tmp_path / "first", source="checkpoint")
             await stream.save(tmp_path / "second")  # before anything more has ended
             taken = await stream.take(PROMPTS_PER_STEP, step=2)
         assert len(player.started) == PROMPTS_PER_STEP
@@ -82,6 +83,21 @@ def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: Prompt
     assert kept[0] == kept[1]
 
 
+@pytest.mark.parametrize("content", [b"", b'[{"number": 1, "is_who', b'{"number": 1}', b'[{"number": 1}]'])
+def test_an_index_that_is_not_what_was_written_is_named_with_where_it_came_from(
+    prompts: PromptDataset, tmp_path: Path, content: bytes
+):
+    async def main() -> None:
+        async with streaming(Player(lambda _: 1.0), prompts, max_staleness=1) as stream:
+            await stream.restore(tmp_path, source="s3://bucket/step_000001/rollouts")
+
+    (tmp_path / "groups.json").write_bytes(content)
+    with pytest.raises(
+        DamagedCheckpointError, match=r"s3://bucket/step_000001/rollouts is damaged: `groups.json` cannot"
+    ):
+        run_in_virtual_time(main())
+
+
 def test_groups_under_way_start_again_before_new_ones(prompts: PromptDataset, tmp_path: Path):
     async def main() -> None:
         async with streaming(
@@ -92,7 +108,7 @@ def test_groups_under_way_start_again_before_new_ones(prompts: PromptDataset, tm
         player = Player(lambda _: 1.0)
         player.policy_version = 1
         async with streaming(player, prompts, max_staleness=1) as stream:
-            await stream.restore(tmp_path / "rollouts")
+            await stream.restore(tmp_path / "rollouts", source="checkpoint")
             await asyncio.sleep(0.5)
             assert {name.split("-")[0] for name in player.started} == {"2"}
             await stream.take(PROMPTS_PER_STEP, step=2)

@@ -10,7 +10,15 @@ from transformers import PreTrainedTokenizerFast
 from agentrl.agent_loop import tries
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
 from agentrl.config.schema import RewardSection, RolloutSection
-from agentrl.errors import ConfigError, DataError, EngineDeadError, EngineError, RolloutError, ToolError
+from agentrl.errors import (
+    ConfigError,
+    DamagedCheckpointError,
+    DataError,
+    EngineDeadError,
+    EngineError,
+    RolloutError,
+    ToolError,
+)
 from agentrl.judge.waits import note_judge_wait
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.trajectories.store import read_prompts, read_trajectories
@@ -328,6 +336,27 @@ async def test_records_of_any_worker_can_be_read_back(
     file = tmp_path / "trajectories" / "step_000003.jsonl"
     assert next(read_trajectories(file)).token_ids == trajectory.token_ids
     assert read_prompts(file) == {"p0": PROMPT}
+    await worker.aclose()
+
+
+async def test_a_group_of_a_checkpoint_is_read_back_and_one_that_lost_a_part_is_named(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    worker, file = make_worker(model_path, tmp_path), tmp_path / "000000007.jsonl"
+    answers = [answer(tokenizer, "<answer>42</answer>"), answer(tokenizer, "<answer>41</answer>")]
+    made = [(await worker.run(REQUEST, ScriptedEngine([one])))[1] for one in answers]
+    await worker.save_group(file, *made)
+    source, content = "runs/a/step_000020/rollouts", file.read_bytes()
+    summaries, *read = await worker.load_group(file, 2, source)
+    assert [summary.reward for summary in summaries] == [1.0, 0.0]
+    assert [one.token_ids for one in read] == [one.token_ids for one in made]
+    for damaged in (content[: len(content) // 2], content[:-20], content.replace(b"token_ids", b"\xff\xff\xff"), b""):
+        file.write_bytes(damaged)
+        with pytest.raises(DamagedCheckpointError, match=rf"{source} is damaged: `{file.name}` cannot be read"):
+            await worker.load_group(file, 2, source)
+    file.unlink()
+    with pytest.raises(DamagedCheckpointError, match=rf"{source} is damaged: `{file.name}` is missing"):
+        await worker.load_group(file, 2, source)
     await worker.aclose()
 
 

@@ -151,6 +151,21 @@ def test_nodes_lost_are_counted_through_all_stages_of_a_run():
     assert run_in_virtual_time(main()) == [1, 2]
 
 
+def test_a_node_that_leaves_between_two_starts_is_counted_and_a_ray_started_anew_has_lost_none():
+    history, world = RunHistory(), World()
+
+    async def start(there: Mapping[str, Node]) -> float:
+        world.there = there
+        nodes = Nodes(max_wait_s=1000.0, history=history, look=world.look)
+        async with nodes.watched():
+            return nodes.metrics()["cluster/nodes_lost"]
+
+    async def main() -> list[float]:
+        return [await start(dict.fromkeys(names, HEAD)) for names in ("ab", "bc", "bc", "de")]
+
+    assert run_in_virtual_time(main()) == [0, 1, 1, 1]
+
+
 def test_who_dies_at_its_place_is_not_waited_for():
     async def story(world: World, nodes: Nodes) -> None:
         with pytest.raises(WorkerDiedError, match="actor 0"):

@@ -1,5 +1,6 @@
 """What a pool needs against what a cluster has; with a real Ray, places that are reserved and given back."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import ray
 
+from agentrl.cluster import launch
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.nodes import Nodes
@@ -15,7 +17,7 @@ from agentrl.cluster.role_groups import Places, processes_of
 from agentrl.cluster.spawn import spawn
 from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, PoolSection
 from agentrl.config.schema import ActorSection, RolloutSection, RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, NoRoomError
 from tests.cluster.workers import PlainWorker
 
 NODE = {"CPU": 8.0, "GPU": 4.0}
@@ -115,12 +117,37 @@ def test_a_ray_of_the_runs_own_has_as_many_processors_as_the_run_declares(config
     require_room_here(config, num_gpus=num_gpus)
 
 
+def test_an_evaluation_needs_room_for_engines_and_extra_roles_and_not_for_models():
+    extra = {"edit": ExtraRoleSection(class_path="a.B", pool="b")}
+    pools = {"a": PoolSection(num_processes=1, num_gpus=8), "b": PoolSection(num_processes=2)}
+    config = RunConfig(cluster=ClusterSection(pools=pools, roles={"actor": "a"}, extra_roles=extra))
+    require_room_here(config, num_gpus=1, with_models=False)
+    with pytest.raises(ConfigError, match=r"`cluster.pools.a`"):
+        require_room_here(config, num_gpus=1)
+    with pytest.raises(ConfigError, match=r"It takes `cluster.pools.a`: 1 x \(CPU 1, GPU 8\); `cluster.pools.b`"):
+        require_room_here(
+            replace(config, cluster=replace(config.cluster, roles={"rollout": "a"})), num_gpus=1, with_models=False
+        )
+
+
 @pytest.mark.ray
 async def test_a_run_without_pools_that_a_cluster_could_never_hold_is_refused_at_once(local_ray: Path):
     too_many = RolloutSection(num_workers=int(ray.cluster_resources()["CPU"]))
     config = RunConfig(rollout=too_many, cluster=ClusterSection(address="auto"))
     with pytest.raises(ConfigError, match=r"the run takes .* `rollout.num_workers`: .*let more nodes join before"):
         await Places.reserved(config, Nodes(max_wait_s=1.0, history=RunHistory()), num_gpus=0.0, gpus_per_engine=1)
+
+
+@pytest.mark.ray
+async def test_gpus_that_a_run_had_are_waited_for_where_it_starts_again_and_not_done_without(
+    local_ray: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(launch, "_ray", lambda *args, **kwargs: contextlib.nullcontext())  # it is there already
+    config = RunConfig(cluster=ClusterSection(address="auto", max_wait_s=2.0))
+    history = RunHistory(gpus_of_rank=1.0)
+    with pytest.raises(NoRoomError, match=r"GPU 1.*The run ends, since that was `cluster.max_wait_s`"):
+        async with launch.launch(config, temp_dir=tmp_path, user_folder=local_ray, history=history):
+            pytest.fail("it went on without them")
 
 
 @pytest.mark.ray

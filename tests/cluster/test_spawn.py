@@ -123,3 +123,17 @@ async def until_waiting(engine: EngineHandle, request_ids: set[str]) -> None:
 def test_what_cannot_be_a_worker_is_refused_with_the_way_out(cls: object):
     with pytest.raises(ConfigError, match=r"def __init__\(self, config, role\)|Give the class itself"):
         check_worker_class(cls)
+
+
+class NotToInheritFrom(PlainWorker):
+    """Refuses whoever tries."""
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError("type 'NotToInheritFrom' is not an acceptable base type")
+
+
+def test_a_class_that_ray_cannot_inherit_from_is_refused_before_ray_tries():
+    with pytest.raises(
+        ConfigError, match=r"NotToInheritFrom`: nothing can inherit from it, .* Wrap it in a class that"
+    ):
+        check_worker_class(NotToInheritFrom)

@@ -1,5 +1,6 @@
 """Checkpoints of a run that goes on become model folders, by the command and in this process."""
 
+import errno
 import re
 import shutil
 import subprocess
@@ -185,6 +186,28 @@ def test_a_damaged_checkpoint_ends_in_one_line_and_leaves_no_folder(
     assert errors.startswith(f"error: checkpoint {file.parent} is damaged: `{file.name}` {problem}")
     assert errors.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_a_damaged_checkpoint_is_not_in_the_way_of_another_one(run: LiveRun, called: Called, tmp_path: Path):
+    shutil.copytree(run.run_dir / "checkpoints", tmp_path / "copy")
+    (tmp_path / "copy" / "step_000040" / "state.json").write_bytes(b"")
+    words = [*run.words(), f"checkpoint.dir={tmp_path / 'copy'}", "--to", str(tmp_path / "out")]
+    status, _, errors = called(*words, "--step", "30")
+    assert status == 0, errors
+    assert files(tmp_path / "out") == files(run.exports / "30")
+
+
+def test_a_file_of_the_model_that_cannot_be_read_is_not_taken_for_one_that_cannot_be_written(tmp_path: Path):
+    with (
+        pytest.raises(ConfigError, match=r"^model\.path: a file of it cannot be read: .*/models/a/tokenizer\.json"),
+        export._written_whole(tmp_path / "out"),
+    ):
+        raise PermissionError(errno.EACCES, "Permission denied", "/models/a/tokenizer.json")
+    with (
+        pytest.raises(ConfigError, match=r"out cannot be written: .*; make room there"),
+        export._written_whole(tmp_path / "out") as partial,
+    ):
+        raise PermissionError(errno.EACCES, "Permission denied", str(partial / "config.json"))
 
 
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 65536])

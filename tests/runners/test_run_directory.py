@@ -9,6 +9,7 @@ from agentrl.config.flatten import flatten
 from agentrl.config.load import load_run_config
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import RunState
+from agentrl.runners.run import prepare, stages_left
 from agentrl.runners.run_directory import _MAY_CHANGE, RunDirectory
 
 
@@ -226,6 +227,18 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps_and_not_when_it_is_g
     assert not longer.finished
     with pytest.raises(ConfigError, match=r"`run.num_steps` was 70 and is 60"):
         directory(tmp_path).open({}, trains=True)
+
+
+def test_a_finished_run_is_shown_on_a_machine_that_could_not_hold_it(tmp_path: Path):
+    pools = "cluster.pools={a: {num_processes: 2, num_cpus: 1, num_gpus: 8}}"
+    words = [f"run.dir={tmp_path / 'run'}", pools, "cluster.roles={rollout: a, actor: a}"]
+    with pytest.raises(ConfigError, match=r"`cluster\.pools\.a`"):
+        prepare(load_run_config("configs/demo.yaml", words))
+    assert not (tmp_path / "run").exists()
+    elsewhere = prepare(load_run_config("configs/demo.yaml", words[:1])).directory
+    elsewhere.finish({"num_steps": 60})
+    elsewhere.close()
+    assert stages_left(prepare(load_run_config("configs/demo.yaml", words))) == []
 
 
 def with_a_checkpoint(tmp_path: Path) -> RunDirectory:

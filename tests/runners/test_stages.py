@@ -2,17 +2,20 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import RunConfig, RunSection
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import ConfigError
+from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.checkpoints import PASS_RATES
-from agentrl.runners.run import Plan, plan_stage, prepare, stages_left
+from agentrl.runners.run import Plan, Run, plan_stage, prepare, stages_left
 from agentrl.runners.stages import stages_of
+from agentrl.runners.steps import restore
 
 THREE = (
     "stages=[{num_steps: 30}, {num_steps: 8, max_response_tokens: 150, max_turns: 2, update_reference: true},"
@@ -103,6 +106,7 @@ def test_a_run_goes_on_in_the_stage_of_its_newest_checkpoint(plan: Plan):
 
 def test_a_stage_leaves_out_what_was_solved_before_it_and_keeps_to_that_when_it_is_resumed(plan: Plan):
     solved, other = (prompt.prompt_id for prompt in plan.prompts.all()[:2])
+    checkpoint(plan, 30, PassRates())  # the reference
     checkpoint(plan, 38, PassRates({solved: 1.0, other: 0.5}))
     begun = plan_stage(plan, plan.stages[2])
     assert begun.pass_rates.left_out == {solved}
@@ -113,6 +117,39 @@ def test_a_stage_leaves_out_what_was_solved_before_it_and_keeps_to_that_when_it_
     resumed = plan_stage(plan, plan.stages[2])
     assert resumed.pass_rates.left_out == {solved}
     assert [p.prompt_id for p in resumed.prompts.all()] == [p.prompt_id for p in begun.prompts.all()]
+
+
+def test_a_reference_that_is_gone_is_told_before_the_stage_starts_and_its_removal_is_not_advised(plan: Plan):
+    stage = next(stage for stage in plan.stages if stage.reference_step > 0)
+    for step in (stage.reference_step, stage.reference_step + 1):
+        checkpoint(plan, step, PassRates())
+        assert plan_stage(plan, stage).stage is stage
+    (Path(plan.directory.checkpoints.url_of(stage.reference_step)) / "state.json").unlink()
+    with pytest.raises(
+        CheckpointError, match=rf"step_0000{stage.reference_step} is not there, and holds the reference.*Put"
+    ):
+        plan_stage(plan, stage)
+
+
+async def test_a_reference_that_is_damaged_is_told_as_one_whose_removal_is_no_way_out(plan: Plan):
+    class Models:
+        async def load(self, url: str) -> None: ...
+
+        async def load_reference(self, url: str) -> None:
+            raise DamagedCheckpointError.of(f"{url}/actor", ".metadata", EOFError("Ran out of input"))
+
+    stage = next(stage for stage in plan.stages if stage.reference_step > 0)
+    for step in (stage.reference_step, stage.reference_step + 1):
+        checkpoint(plan, step, PassRates())
+    metrics = SimpleNamespace(take_back=lambda after_step: None)
+    run = cast(Run, cast(Any, SimpleNamespace(plan=plan_stage(plan, stage), learner=Models(), metrics=metrics)))
+    with pytest.raises(CheckpointError) as raised:
+        await restore(run)
+    url = plan.directory.checkpoints.url_of(stage.reference_step)
+    assert str(raised.value).startswith(
+        f"checkpoint {url} is damaged: `.metadata` cannot be read (EOFError: Ran out of input), and holds the reference of"
+    )
+    assert "Remove" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

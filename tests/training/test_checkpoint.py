@@ -153,6 +153,20 @@ def test_a_damaged_file_is_named_in_one_line_with_the_way_out(
     assert not [record for record in caplog.records if record.exc_info], "nor does torch show a traceback"
 
 
+def test_a_pickle_with_other_bytes_anywhere_in_it_is_damaged_too(writer: CheckpointWriter, tmp_path: Path):
+    model, optimiser = trained(1)
+    writer.begin(str(tmp_path), model, optimiser)
+    writer.wait()
+    file = tmp_path / ".metadata"
+    content = file.read_bytes()
+    for start in range(0, len(content), 97):
+        file.write_bytes(content[:start] + b"\xaa" * 16 + content[start + 16 :])
+        with pytest.raises(
+            DamagedCheckpointError, match=r"`\.metadata` cannot be read \(.*\)\. Remove the whole folder"
+        ):
+            load_checkpoint(str(tmp_path), model, optimiser)
+
+
 def test_a_file_that_cannot_be_opened_is_not_taken_for_a_damaged_one(writer: CheckpointWriter, tmp_path: Path):
     model, optimiser = trained(1)
     writer.begin(str(tmp_path), model, optimiser)
