@@ -14,6 +14,7 @@
     ├── CheckpointError        a checkpoint could not be written or read; the ones before it still count
     │   └── DamagedCheckpointError  one that counts lacks a file, or a file is not what was written
     └── WorkerError            a worker raised something unexpected; ends with its traceback
+        ├── CallFailedError    a method of an extra role did: the policy reads what
         ├── NoRoomError        the cluster has had no room for a process for too long
         └── GoBackError        what a process held is gone: the run goes on from its last checkpoint
             ├── ModelDiedError     it held a part of a model
@@ -124,6 +125,10 @@ class DamagedCheckpointError(CheckpointError):
 
 class WorkerError(AgentRLError):
     """A worker raised something that is nobody's expected failure; the message names it and ends with its traceback."""
+
+
+class CallFailedError(WorkerError):
+    """A method of an extra role's class raised; the message is what, in one line, without names of ours."""
 
 
 class NotBuiltError(WorkerError):

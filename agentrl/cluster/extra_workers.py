@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
+from pydantic_core import PydanticSerializationError, to_json
 from ray._private.state import state
 from ray.exceptions import RayError
 
@@ -20,7 +21,7 @@ from agentrl.cluster.history import RunHistory
 from agentrl.cluster.node_drain import asked
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.cluster.watching import watching
-from agentrl.errors import AgentRLError, MisfitError, NotBuiltError, WorkerDiedError
+from agentrl.errors import AgentRLError, CallFailedError, MisfitError, NotBuiltError, ToolError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +41,17 @@ class _Serving:
         """Return what tells this process from those that are started after it."""
         return ray.get_runtime_context().get_worker_id()
 
-    async def agentrl_call(self, process: str, method: str, arguments: Mapping[str, Any]) -> Any:
+    async def agentrl_call(self, process: str, method: str, arguments: Mapping[str, Any]) -> str:
         """Call a method of the class for an episode that `process` has answered before.
+
+        Returns:
+            What the method did, anything but a `str` as JSON: values of the class's own need not be known elsewhere.
 
         Raises:
             WorkerDiedError: that process has ended, and with it what it kept of the episode.
             MisfitError: the method does not take these arguments.
+            CallFailedError: it raised something.
+            ToolError: it returned what is no JSON.
         """
         if process != await self.agentrl_process():
             raise WorkerDiedError(f"`{type(self).__name__}`: its process died after it had answered this episode")
@@ -54,7 +60,28 @@ class _Serving:
             inspect.signature(call).bind(**arguments)
         except TypeError as error:
             raise MisfitError(f"`{type(self).__name__}.{method}`: {error}") from error
-        return await call(**arguments)
+        try:
+            outcome = await call(**arguments)
+        except AgentRLError:
+            raise
+        except (Exception, KeyboardInterrupt) as error:  # the second would end the event loop, and every call with it
+            raise CallFailedError(_in_one_line(error)) from error  # whose class need not be known elsewhere
+        if isinstance(outcome, str):
+            return outcome
+        try:
+            return to_json(outcome, fallback=str).decode()
+        except PydanticSerializationError as error:
+            raise ToolError(
+                f"`{type(self).__name__}.{method}` returned {type(outcome).__name__}, which is no text and no JSON: {error}"
+            ) from None
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return `ValueError: there is no image 7`; of a group, what each of its tasks raised."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(_in_one_line, error.exceptions))
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 class ExtraWorkerHandle(WorkerHandle):

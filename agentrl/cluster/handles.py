@@ -106,6 +106,9 @@ class WorkerHandle:
                 error.cause.add_note(f"raised in {self._name}: {error}")
                 raise error.cause from None
             raise WorkerError(f"{self._name}: {error}") from None
+        except RayError as error:
+            # Such as an exception, or a result, that cannot be unpickled here: many of HTTP clients take two arguments.
+            raise WorkerError(f"{self._name}: {error}") from None
 
 
 async def started(worker: WorkerHandle) -> None:

@@ -94,6 +94,14 @@ def spawn(
     ]
 
 
+def _takes(function: Any, *args: Any) -> bool:
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError:
+        return False
+    return True
+
+
 def _with_secrets(cls: type) -> type:
     """Return `cls` with a third constructor argument: arguments stay in memory, and come again to a worker started again."""
 
@@ -120,8 +128,13 @@ def check_worker_class(cls: object) -> None:
         raise ConfigError(f"{name} is abstract: it lacks {lacking}. Implement these.")
     if inspect.iscoroutinefunction(cls.__init__):
         raise ConfigError(f"{name}: its constructor is async, and nobody awaits one. Declare it as {form}.")
+    if inspect.isfunction(cls.__new__) and not _takes(cls.__new__, cls):
+        raise ConfigError(
+            f"{name}: its `__new__` takes arguments, and Ray, which passes them to `__init__`, gives it none. Build the object "
+            f"in {form}."
+        )
     try:
-        signature = inspect.signature(cls)
+        signature = inspect.signature(cls.__init__)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}. Declare its constructor as {form}.") from error
     missing = [parameter for parameter in ("config", "role") if parameter not in signature.parameters]
@@ -129,7 +142,7 @@ def check_worker_class(cls: object) -> None:
         lacking = " and no ".join(f"`{parameter}`" for parameter in missing)
         raise ConfigError(f"{name}: its constructor takes no {lacking}. Declare it as {form}.")
     try:
-        given = signature.bind("config", "role").arguments
+        given = signature.bind("itself", "config", "role").arguments
     except TypeError as error:
         raise ConfigError(
             f"{name}: called with a config and a role, its constructor fails: {error}. Declare it as {form}."

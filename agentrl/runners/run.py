@@ -143,8 +143,6 @@ def prepare(loaded: LoadedConfig) -> Plan:
             check_memory(stage.config)
     plan = _prepared(loaded, trains=True)
     plan.directory.claim_checkpoints()
-    for warning in algorithm_warnings(loaded.config.algorithm):
-        logger.warning("%s: %s", loaded.path.name, warning)
     return Plan(
         loaded=loaded,
         directory=plan.directory,
@@ -315,6 +313,8 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
             scratch=plan.directory.in_hand,
             pinned={plan.stage.reference_step},
         )
+        for warning in algorithm_warnings(plan.config.algorithm):
+            logger.warning("%s: %s", plan.loaded.path.name, warning)  # now that there is a `run.log`
         async with contextlib.aclosing(keeper):
             yield Run(
                 plan=plan,

@@ -9,10 +9,8 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 from zlib import crc32
 
-from pydantic_core import to_json
-
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import MisfitError, NotBuiltError, RolloutError, ToolError, WorkerDiedError, WorkerError
+from agentrl.errors import CallFailedError, MisfitError, NotBuiltError, RolloutError, ToolError, WorkerDiedError
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -78,16 +76,14 @@ class WorkerTool:
         worker, named = self._worker_of(episode), {EPISODE_ID: episode.episode_id, **arguments}
         try:
             process = self._known[episode.episode_id] = await self._process_of(episode, worker, deadline)
-            outcome = await worker.agentrl_call(process, self._config.method, named)
+            text = await worker.agentrl_call(process, self._config.method, named)
         except (WorkerDiedError, NotBuiltError) as error:
             # Not an engine's death, for which the next try would get another seed (`agentrl.agent_loop.tries`).
             raise RolloutError(f"tool `{WORKER_TOOL}`: {error}") from error
-        except WorkerError as error:
-            reason = str(error).strip().splitlines()[-1]  # of a traceback: `ValueError: there is no image 7`
-            return ToolResult(status=ToolStatus.ERROR, text=f"failure: {reason}")
+        except CallFailedError as error:
+            return ToolResult(status=ToolStatus.ERROR, text=f"failure: {error}")
         except MisfitError as error:
             return self._misfit(arguments, error)
-        text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
         return ToolResult(status=ToolStatus.OK, text=text)
 
     async def end_episode(self, episode: Episode) -> None:

@@ -76,6 +76,14 @@ async def test_an_error_on_one_rank_is_raised_at_once_with_its_rank_and_tracebac
     assert time.monotonic() - began < 5
 
 
+async def test_an_error_that_cannot_be_unpickled_is_raised_like_any_other_and_ends_the_group(group: WorkerGroup):
+    with pytest.raises(WorkerError, match=r"(?s)echo 1: .*in fail_beyond_pickling_on.*status 503: asked by rank 1"):
+        async with asyncio.timeout(60):
+            await group.each("fail_beyond_pickling_on", [(rank, 1) for rank in range(3)])
+    with pytest.raises(WorkerError, match="status 503"):
+        await group.all("echo")
+
+
 async def test_an_error_of_ours_says_on_which_rank_it_was_raised(group: WorkerGroup):
     with pytest.raises(ConfigError, match="no such model") as raised:
         await group.each("refuse_on", [(rank, 2) for rank in range(3)])

@@ -94,6 +94,13 @@ class WaitingEngine(PackedEngine):
         return set(self._ended)
 
 
+class StatusError(Exception):
+    """As HTTP clients have it: pickle cannot make it again."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"status {code}: {text}")
+
+
 class NeedsNoRole:
     def __init__(self, config: dict[str, Any]) -> None: ...
 
@@ -107,6 +114,18 @@ class Painter:
     async def draw(self, *, episode_id: str, size: int) -> str:
         self._drawn.append(size)
         return f"{self._drawn} for {episode_id}"
+
+    async def fail(self, *, episode_id: str, how: str) -> Any:
+        if how == "in a group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.fail(episode_id=episode_id, how="in two lines"))
+        if how == "in two lines":
+            raise ValueError("first\nsecond")
+        if how == "beyond pickling":
+            raise StatusError(503, "busy")
+        if how == "by Ctrl-C":
+            raise KeyboardInterrupt
+        return b"\xff" if how == "with bytes" else StatusError(200, "odd")
 
     async def forget(self, episode_id: str) -> None:
         self._drawn.clear()
@@ -168,6 +187,11 @@ class RankWorker:
     async def fail_on(self, rank: int, failing: int) -> None:
         if rank == failing:
             raise ZeroDivisionError(f"rank {rank} has a bug")
+        await asyncio.sleep(3600)
+
+    async def fail_beyond_pickling_on(self, rank: int, failing: int) -> None:
+        if rank == failing:
+            raise StatusError(503, f"asked by rank {rank}")
         await asyncio.sleep(3600)
 
     async def refuse_on(self, rank: int, failing: int) -> None:

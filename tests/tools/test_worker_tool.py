@@ -21,15 +21,15 @@ pytestmark = pytest.mark.ray
 EPISODE = Episode(episode_id="e", prompt_id="p")
 
 
-def make_tool(worker: WorkerHandle, *, names: str = "size") -> WorkerTool:
-    parameters = {"type": "object", "properties": {names: {"type": "integer"}}}
+def make_tool(worker: WorkerHandle, *, names: str = "size", method: str = "draw") -> WorkerTool:
+    parameters = {"type": "object", "properties": {names: {}}}
     schema = ToolSchema(name="draw", description="", parameters=parameters)
-    config = {"role": "painter", "method": "draw", "end_method": "forget", "workers": (worker,)}
+    config = {"role": "painter", "method": method, "end_method": "forget", "workers": (worker,)}
     return WorkerTool(config, schema)
 
 
-async def call(worker: WorkerHandle, arguments: dict[str, object], *, names: str = "size") -> ToolResult:
-    tool = make_tool(worker, names=names)
+async def call(worker: WorkerHandle, arguments: dict[str, object], *, names: str = "size", **how: str) -> ToolResult:
+    tool = make_tool(worker, names=names, **how)
     try:
         return await tool.call(EPISODE, arguments, deadline=Deadline.after(60))
     finally:
@@ -45,6 +45,32 @@ def painter(local_ray: Path) -> WorkerHandle:
 def test_a_worker_answers(painter: WorkerHandle):
     result = asyncio.run(call(painter, {"size": 3}))
     assert (result.status, result.text) == (ToolStatus.OK, "[3] for e")
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("in two lines", "ValueError: first second"),
+        ("in a group", "ValueError: first second"),
+        ("beyond pickling", "StatusError: status 503: busy"),
+        ("by Ctrl-C", "KeyboardInterrupt"),
+    ],
+)
+def test_what_a_method_raises_is_told_in_one_line_whatever_it_is_and_the_worker_goes_on(
+    painter: WorkerHandle, how: str, text: str
+):
+    result = asyncio.run(call(painter, {"how": how}, names="how", method="fail"))
+    assert (result.status, result.text) == (ToolStatus.ERROR, f"failure: {text}")
+    assert asyncio.run(call(painter, {"size": 3})).status is ToolStatus.OK
+
+
+def test_what_a_method_returns_needs_not_be_known_elsewhere_but_must_be_text_or_json(painter: WorkerHandle):
+    result = asyncio.run(call(painter, {"how": "with a value of its own"}, names="how", method="fail"))
+    assert (result.status, result.text) == (ToolStatus.OK, '"status 200: odd"')
+    with pytest.raises(
+        ToolError, match=r"`Painter.fail` returned bytes, which is no text and no JSON: .*invalid utf-8"
+    ):
+        asyncio.run(call(painter, {"how": "with bytes"}, names="how", method="fail"))
 
 
 def test_arguments_that_neither_schema_nor_method_have_are_a_failed_call_that_the_policy_reads(painter: WorkerHandle):
