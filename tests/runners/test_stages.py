@@ -1,5 +1,6 @@
 """The stages of a run: what each changes, and what is refused."""
 
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from agentrl.runners.checkpoints import PASS_RATES
 from agentrl.runners.run import Plan, Run, plan_stage, prepare, stages_left
 from agentrl.runners.stages import stages_of
 from agentrl.runners.steps import restore
+from tests.summaries import short_summary
 
 THREE = (
     "stages=[{num_steps: 30}, {num_steps: 8, max_response_tokens: 150, max_turns: 2, update_reference: true},"
@@ -131,25 +133,79 @@ def test_a_reference_that_is_gone_is_told_before_the_stage_starts_and_its_remova
         plan_stage(plan, stage)
 
 
-async def test_a_reference_that_is_damaged_is_told_as_one_whose_removal_is_no_way_out(plan: Plan):
-    class Models:
-        async def load(self, url: str) -> None: ...
+class Models:
+    """Notes what is asked of the actor and its reference."""
 
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | int]] = []
+
+    async def load(self, url: str) -> None:
+        self.asked.append(("load", url))
+
+    async def load_reference(self, url: str) -> None:
+        self.asked.append(("reference", url))
+
+    async def reset_optimiser(self, *, step: int) -> None:
+        self.asked.append(("reset", step))
+
+
+def run_of(plan: Plan, models: Models) -> Run:
+    metrics = SimpleNamespace(take_back=lambda after_step: None)
+    progress = SimpleNamespace(resume=lambda num_steps_done: None)
+    return cast(Run, cast(Any, SimpleNamespace(plan=plan, learner=models, metrics=metrics, progress=progress)))
+
+
+async def test_a_reference_that_is_damaged_is_told_as_one_whose_removal_is_no_way_out(plan: Plan):
+    class Damaged(Models):
         async def load_reference(self, url: str) -> None:
             raise DamagedCheckpointError.of(f"{url}/actor", ".metadata", EOFError("Ran out of input"))
 
     stage = next(stage for stage in plan.stages if stage.reference_step > 0)
     for step in (stage.reference_step, stage.reference_step + 1):
         checkpoint(plan, step, PassRates())
-    metrics = SimpleNamespace(take_back=lambda after_step: None)
-    run = cast(Run, cast(Any, SimpleNamespace(plan=plan_stage(plan, stage), learner=Models(), metrics=metrics)))
     with pytest.raises(CheckpointError) as raised:
-        await restore(run)
+        await restore(run_of(plan_stage(plan, stage), Damaged()))
     url = plan.directory.checkpoints.url_of(stage.reference_step)
     assert str(raised.value).startswith(
         f"checkpoint {url} is damaged: `.metadata` cannot be read (EOFError: Ran out of input), and holds the reference of"
     )
     assert "Remove" not in str(raised.value)
+
+
+@pytest.mark.parametrize("step", [30, 31, 37])
+async def test_the_reference_of_a_stage_is_loaded_wherever_in_the_stage_the_run_goes_on(plan: Plan, step: int):
+    for saved in sorted({30, step}):
+        checkpoint(plan, saved, PassRates())
+    models = Models()
+    await restore(run_of(plan_stage(plan, plan.stages[1]), models))
+    url_of = plan.directory.checkpoints.url_of
+    assert models.asked == [("load", url_of(step)), ("reference", url_of(30))]
+
+
+async def test_the_optimiser_is_reset_and_the_epoch_begins_once_in_a_stage(plan: Plan):
+    for step in (30, 38):
+        checkpoint(plan, step, PassRates())
+    begun, models = plan_stage(plan, plan.stages[2]), Models()
+    await restore(run_of(begun, models))
+    assert ("reset", 38) in models.asked
+    assert begun.prompts.position == len(begun.prompts) * math.ceil(12 * 38 / len(begun.prompts)) != 12 * 38
+    checkpoint(plan, 39, PassRates())
+    resumed, models = plan_stage(plan, plan.stages[2]), Models()
+    await restore(run_of(resumed, models))
+    assert [kind for kind, _ in models.asked] == ["load", "reference"]
+    assert resumed.prompts.position == 12 * 39
+
+
+async def test_what_was_counted_after_the_checkpoint_is_forgotten_when_models_have_died(plan: Plan):
+    known, other = (prompt.prompt_id for prompt in plan.prompts.all()[:2])
+    saved = PassRates({known: 0.5}, left_out=["an older prompt"])
+    for step in (30, 38, 39):
+        checkpoint(plan, step, saved)
+    run = run_of(plan_stage(plan, plan.stages[2]), Models())
+    run.plan.pass_rates.record([short_summary(known, reward=1.0), short_summary(other, reward=1.0)])
+    assert run.plan.pass_rates.encode() != saved.encode()
+    await restore(run)
+    assert run.plan.pass_rates.encode() == saved.encode()
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from agentrl.agent_loop.rollout_stream import SavedGroup
 from agentrl.config.load import load_run_config
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
@@ -181,17 +183,38 @@ async def test_a_group_of_which_enough_were_made_is_trained_on(tmp_path: Path):
     assert rollouts.rolled_out[0] in [group.prompt_id for group in batch.groups]
 
 
+def save_checkpoint(run: Run, state: RunState, scratch: Path, in_hand: list[SavedGroup]) -> None:
+    scratch.mkdir()
+    (scratch / "groups.json").write_bytes(orjson.dumps(in_hand))
+    checkpoints = run.plan.directory.checkpoints
+    checkpoints.begin(state.step)
+    checkpoints.put_folder(state.step, ROLLOUTS, scratch)
+    checkpoints.commit(state)
+
+
 async def test_a_run_goes_on_from_one_checkpoint_as_often_as_its_models_die_after_it(tmp_path: Path):
     run = make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True))
-    checkpoints, in_hand = run.plan.directory.checkpoints, tmp_path / ROLLOUTS
-    in_hand.mkdir()
-    (in_hand / "groups.json").write_bytes(b"[]")
-    checkpoints.begin(3)
-    checkpoints.put_folder(3, ROLLOUTS, in_hand)
-    checkpoints.commit(RunState(step=3, prompts_taken=36))
+    save_checkpoint(run, RunState(step=3, prompts_taken=36), tmp_path / ROLLOUTS, [])
     for _ in range(3):
         batch = await collect(run, RunState(step=3, prompts_taken=36))
         assert len(batch.groups) == 12
+
+
+@pytest.mark.parametrize(("step", "goes_on"), [(3, False), (4, True)], ids=["boundary", "within"])
+async def test_what_was_in_hand_is_rolled_out_within_a_stage_and_not_in_the_one_after_it(
+    tmp_path: Path, step: int, goes_on: bool
+):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: True)
+    staged = make_run(
+        tmp_path, rollouts, "rollout.max_staleness=1", "run.num_steps=6", "stages=[{num_steps: 3}, {num_steps: 3}]"
+    )
+    run = replace(staged, plan=replace(staged.plan, stage=staged.plan.stages[1]))
+    state = RunState(step=step, prompts_taken=12 * (step + 1))
+    in_hand = SavedGroup(number=12 * step, is_whole=False, num_saved=0)
+    save_checkpoint(run, state, tmp_path / ROLLOUTS, [in_hand])
+    run.plan.prompts.seek(state.prompts_taken)
+    await collect(run, state)
+    assert (run.plan.prompts.at(in_hand.number).prompt_id in rollouts.rolled_out) == goes_on
 
 
 async def test_models_that_died_do_not_send_a_run_back_to_step_0_where_its_checkpoints_have_gone(tmp_path: Path):
