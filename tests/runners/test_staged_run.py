@@ -1,13 +1,14 @@
 """A real run of two stages: each with its own processes, the second begun with the checkpoint of the first."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from agentrl.trajectories.store import read_trajectories
 from agentrl.types import Termination
-from tests.runners.run_process import SMALL, finish_run, metrics
+from tests.runners.run_process import SMALL, finish_run, metrics, running, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -17,11 +18,15 @@ STAGES = (
 )
 
 
+def words(folder: Path) -> list[str]:
+    overrides = ["run.num_steps=4", "algorithm.kl_coefficient=0.001", f"checkpoint.dir={folder / 'elsewhere'}"]
+    return [*SMALL, "checkpoint.every_steps=1", STAGES, *overrides]
+
+
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("staged")
-    overrides = ["run.num_steps=4", "algorithm.kl_coefficient=0.001", f"checkpoint.dir={folder / 'elsewhere'}"]
-    finish_run(folder / "run", *SMALL, "checkpoint.every_steps=1", STAGES, *overrides)
+    finish_run(folder / "run", *words(folder))
     return folder / "run"
 
 
@@ -67,3 +72,29 @@ def test_the_checkpoint_that_is_the_reference_is_kept(run_dir: Path):
     assert sorted(kept) == ["step_000002", "step_000003", "step_000004"]
     assert not (run_dir / "checkpoints").exists()
     assert not (run_dir / "in_hand").exists()
+
+
+def rolled_out(run_dir: Path, step: int) -> set[tuple[str, float | None]]:
+    file = run_dir / "trajectories" / f"step_{step:06d}.jsonl"
+    return {(made.trajectory_id, made.reward) for made in read_trajectories(file)}
+
+
+def test_a_run_that_is_killed_between_its_stages_and_within_one_learns_as_if_nothing_had_been(
+    run_dir: Path, tmp_path: Path
+):
+    """Against the run that nothing interrupted: rollouts follow from the seed, the step and the position in the data."""
+    for step in (2, 3):
+        with running(tmp_path / "run", *words(tmp_path)) as run:
+            last_file = tmp_path / "elsewhere" / f"step_{step:06d}" / "state.json"
+            assert wait_until(last_file.exists, timeout_s=500), run.output()
+            run.signal(signal.SIGKILL)
+            run.process.wait(timeout=100)
+        assert sorted(last_file.parent.parent.glob("step_*/state.json"))[-1] == last_file, "killed too late"
+    finish_run(tmp_path / "run", *words(tmp_path))
+    rows, expected = metrics(tmp_path / "run"), metrics(run_dir)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    for key in ("rollout/reward_mean", *(f"actor/{name}" for name in ("loss", "kl_reference", "learning_rate"))):
+        for row, other in zip(rows[1:], expected[1:], strict=True):
+            assert row[key] == pytest.approx(other[key], rel=1e-4, abs=1e-9), f"{key} of step {row['step']}"
+    for step in (1, 2, 3, 4):
+        assert rolled_out(tmp_path / "run", step) == rolled_out(run_dir, step), f"step {step}"
