@@ -12,6 +12,7 @@ from yaml import YAMLError
 
 from agentrl.config.checkpoint_schema import StageSection
 from agentrl.config.layout import with_sizes_of_pools
+from agentrl.config.places import check_folder, check_folder_or_url, is_url
 from agentrl.config.schema import RunConfig
 from agentrl.config.validate import Purpose, validate
 from agentrl.errors import ConfigError
@@ -50,6 +51,7 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
     if purpose is Purpose.EVALUATION:
         folder = f"{folder}_evaluation"
     config = load_tree(RunConfig, file, overrides)
+    _check_places(config, source=file.name)
     config = _absolute_paths(config, file)
     if config.run.dir is None:
         config = replace(config, run=replace(config.run, dir=str(Path("runs", folder).resolve())))
@@ -253,6 +255,15 @@ def _add_up_stages(config: RunConfig, *, is_named: bool, source: str) -> RunConf
     return replace(config, run=replace(config.run, num_steps=num_steps))
 
 
+def _check_places(config: RunConfig, *, source: str) -> None:
+    """Refuse URLs that would be taken for relative folders of this machine."""
+    if config.run.dir is not None:
+        instead = "`checkpoint.dir` may be a store, such as `s3://bucket/runs/demo`."
+        check_folder(config.run.dir, key=f"{source}: `run.dir`", instead=instead)
+    if config.checkpoint.dir is not None:
+        check_folder_or_url(config.checkpoint.dir, key=f"{source}: `checkpoint.dir`")
+
+
 def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
     def absolute(path: str) -> str:
         return resolve_path(path, config_file=file)
@@ -265,7 +276,7 @@ def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
 
     run = config.run if config.run.dir is None else replace(config.run, dir=str(Path(config.run.dir).resolve()))
     checkpoint = config.checkpoint
-    if checkpoint.dir is not None and "://" not in checkpoint.dir:
+    if checkpoint.dir is not None and not is_url(checkpoint.dir):
         checkpoint = replace(checkpoint, dir=str(Path(checkpoint.dir).resolve()))
     return replace(
         config,

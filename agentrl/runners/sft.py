@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.load import find_config_file, load_tree, resolve_path
+from agentrl.config.places import check_folder
 from agentrl.config.sft_schema import SftConfig
 from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError
@@ -105,6 +106,7 @@ def load_sft_config(path: str, overrides: Sequence[str] = ()) -> SftConfig:
     for key, value in counts.items():
         if value < 1:
             raise ConfigError(f"{file.name}: `training.{key}` is {value}, and must be at least 1")
+    check_folder(config.output_dir, key=f"{file.name}: `output_dir`", instead="Copy it to a store afterwards.")
     tool_path = config.tool_config_path
     return replace(
         config,

@@ -1,0 +1,57 @@
+"""URLs of stores are told from folders of this machine before anything is written."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import load_run_config
+from agentrl.errors import ConfigError
+from agentrl.runners.sft import load_sft_config
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://bucket/run", "s3:/bucket/run", "file:///tmp/run", "simplecache::s3://bucket/run"]
+)
+def test_a_run_lives_in_a_folder_of_this_machine_and_not_in_a_store(place: str):
+    with pytest.raises(
+        ConfigError,
+        match=rf"^demo.yaml: `run.dir` is '{place}', a URL; it must be a folder .* `checkpoint.dir` may be a store",
+    ):
+        load_run_config("configs/demo.yaml", [f"run.dir={place}"])
+
+
+def test_a_warm_start_is_written_into_a_folder_of_this_machine():
+    with pytest.raises(ConfigError, match=r"`output_dir` is 's3://bucket/policy', a URL"):
+        load_sft_config("examples/arithmetic/sft.yaml", ["output_dir=s3://bucket/policy"])
+
+
+@pytest.mark.parametrize(
+    ("place", "way_out"),
+    [
+        ("s3:/bucket/x", "Did you mean `s3://bucket/x`?"),
+        ("s3:bucket/x", "Did you mean `s3://bucket/x`?"),
+        ("S3:/bucket/x", "Did you mean `S3://bucket/x`?"),
+        ("'data:,x'", "A URL has `://` after its scheme."),
+        ("demo:2", "A folder of this machine with such a name begins with `./`."),
+    ],
+)
+def test_a_url_with_a_slash_missing_is_no_folder_of_checkpoints(place: str, way_out: str):
+    with pytest.raises(ConfigError) as raised:
+        load_run_config("configs/demo.yaml", [f"checkpoint.dir={place}"])
+    assert str(raised.value).startswith(
+        f"demo.yaml: `checkpoint.dir` is {place.strip(chr(39))!r}, neither a folder nor"
+    )
+    assert way_out in str(raised.value)
+
+
+def test_folders_with_a_colon_and_urls_of_stores_are_left_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = str(Path("configs/demo.yaml").resolve())
+    monkeypatch.chdir(tmp_path)
+    for given, place in {
+        "./demo:2": str(tmp_path / "demo:2"),
+        "runs/12:30": str(tmp_path / "runs" / "12:30"),
+        "C:/runs": str(tmp_path / "C:" / "runs"),
+        "s3://bucket/run": "s3://bucket/run",
+    }.items():
+        assert load_run_config(config, [f"checkpoint.dir={given}"]).config.checkpoint.dir == place
+    assert load_run_config(config, ["run.dir=demo:2"]).config.run.dir == str(tmp_path / "demo:2")
