@@ -1,7 +1,7 @@
 """The checkpoints of a run: folders on disk, or in any store that fsspec knows.
 
     config.yaml             whose checkpoints these are
-    inputs.json             digests of the data and tool files of that run
+    inputs.json             digests of the data and tool files and of the models of that run
     writer                  a word of the start that may write here; each start writes its own
     step_000010/
     ├── writer              the word of the start that began it; removed first, and without it the folder is a leftover

@@ -45,6 +45,7 @@ from agentrl.observability.progress import RunProgress
 from agentrl.rewards.loader import check_reward
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
+from agentrl.runners.inputs import inputs_of
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_model_path, check_models, check_weights
@@ -215,18 +216,8 @@ def _prepared(loaded: LoadedConfig, *, trains: bool) -> EvaluationPlan:
     tools, reward = check_plugins(loaded)
     check_model_path(loaded.config.model.path)
     prompts = held_out_prompts(loaded.config)
-    directory.open(_inputs(loaded.config), trains=trains)
+    directory.open(inputs_of(loaded.config, trains=trains), trains=trains)
     return EvaluationPlan(loaded=loaded, directory=directory, tools=tools, reward=reward, validation_prompts=prompts)
-
-
-def _inputs(config: RunConfig) -> dict[str, Path]:
-    """Return the files that decide what a run does, by the key that names them."""
-    files = {f"data.train_files[{index}]": Path(file) for index, file in enumerate(config.data.train_files)}
-    for number, stage in enumerate(config.stages):
-        files |= {f"stages[{number}].train_files[{i}]": Path(file) for i, file in enumerate(stage.train_files or [])}
-    files |= {f"data.validation_files[{index}]": Path(file) for index, file in enumerate(config.data.validation_files)}
-    tool_file = config.tool_config_path or config.rollout.tool_config_path
-    return files | ({"tool_config_path": Path(tool_file)} if tool_file else {})
 
 
 def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:

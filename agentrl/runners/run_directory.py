@@ -2,7 +2,7 @@
 
 runs/demo/
 ├── config.yaml             the resolved config; a run goes on only with the same one, but for its length, processes and memory
-├── inputs.json             digests of the data and tool files, which must stay the same too
+├── inputs.json             digests of the data and tool files and of the models, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── tensorboard/  run.log  reward_curve.png
 ├── trajectories/           every trajectory, one file per step
@@ -18,7 +18,6 @@ An evaluation leaves the same less checkpoints, policy and curve; its figures ar
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import math
 import shutil
@@ -35,6 +34,7 @@ from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
+from agentrl.runners.inputs import digest_of
 from agentrl.trajectories.store import TrajectoryStore
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ class RunDirectory:
         """Start a new run here, or check that the run that is here may go on.
 
         Args:
-            inputs: the files that the run reads, by the key that names them; their content must not change in mid-run.
+            inputs: the files and model folders that the run reads, by the key that names them; their content must not
+                change in mid-run.
             trains: whether it is to go on from its checkpoints, which must be there then.
 
         Raises:
@@ -126,12 +127,12 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
         self._lock()
-        self._inputs = {key: (file, _digest(file)) for key, file in inputs.items()}
+        self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
         digests = self.path / "inputs.json"
         if saved.is_file():
             where = f"run.dir: {self.path} holds"
             self._refuse_changes(saved.read_bytes(), where=where, key="run.dir")
-            self._refuse_other_inputs(digests.read_bytes() if digests.is_file() else None, where=where, key="run.dir")
+            _refuse_other_inputs(self._inputs, _content(digests), where=where, key="run.dir")
         if trains and not self.has_all_steps:
             self.refuse_lost_checkpoints()
         write_whole(digests, self._encoded_inputs())
@@ -159,7 +160,7 @@ class RunDirectory:
             if owner is not None:
                 where = f"checkpoint.dir: {self._config.checkpoint.dir} holds the checkpoints of"
                 self._refuse_changes(owner, where=where, key="checkpoint.dir", may_differ={"run.dir"})
-                self._refuse_other_inputs(self.checkpoints.inputs(), where=where, key="checkpoint.dir")
+                _refuse_other_inputs(self._inputs, self.checkpoints.inputs(), where=where, key="checkpoint.dir")
             self.checkpoints.claim(self._encoded_config(), self._encoded_inputs())
         self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
         self.checkpoints.clear_leftovers()
@@ -195,14 +196,21 @@ class RunDirectory:
         """Check that the weights in the checkpoints mean what they meant in the run; nothing is locked or written.
 
         Raises:
-            ConfigError: the run had other LoRA settings, or another model that LoRA's factors are added to.
+            ConfigError: the run had other LoRA settings, or another model that LoRA's factors are added to, be it only
+                another content of the same folder.
         """
-        saved, owner = self.path / "config.yaml", self.checkpoints.owner()
-        if owner is None and saved.is_file():
-            owner = saved.read_bytes()
-        if owner is not None:
-            keys = ("actor.lora.", "model.path") if self._config.actor.lora.rank > 0 else ("actor.lora.",)
-            self._refuse_changes(owner, where=f"{self.checkpoints.url} holds checkpoints of", key="run.dir", only=keys)
+        owner, inputs = self.checkpoints.owner(), self.checkpoints.inputs()
+        if owner is None:
+            owner, inputs = _content(self.path / "config.yaml"), _content(self.path / "inputs.json")
+        if owner is None:
+            return
+        where, base = f"{self.checkpoints.url} holds checkpoints of", Path(self._config.model.path)
+        adds_to_base = self._config.actor.lora.rank > 0
+        keys = ("actor.lora.", "model.path") if adds_to_base else ("actor.lora.",)
+        self._refuse_changes(owner, where=where, key="run.dir", only=keys)
+        if adds_to_base and base.is_dir():
+            now = {"model.path": (base, digest_of(base, key="model.path"))}
+            _refuse_other_inputs(now, inputs, where=where, key="run.dir")
 
     def exported(self, step: int) -> Path:
         """Return where the policy of a checkpoint is exported to."""
@@ -280,17 +288,6 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
 
-    def _refuse_other_inputs(self, saved: bytes | None, *, where: str, key: str) -> None:
-        if saved is None:
-            return
-        before = orjson.loads(saved)
-        changed = [f"`{name}` ({file})" for name, (file, digest) in self._inputs.items() if before.get(name) != digest]
-        if changed:
-            raise ConfigError(
-                f"{where} a run that read other content from {', '.join(changed)}, so its place in the data means nothing "
-                f"here. Put the old files back, or name another `{key}`."
-            )
-
     def _encoded_inputs(self) -> bytes:
         return orjson.dumps({name: digest for name, (_, digest) in self._inputs.items()})
 
@@ -319,6 +316,21 @@ class RunDirectory:
             )
 
 
+def _refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
+    """Refuse inputs whose digests are not those that were saved; a run that began before models had any goes on."""
+    before = {} if saved is None else orjson.loads(saved)
+    changed = [f"`{name}` ({path})" for name, (path, digest) in inputs.items() if before.get(name, digest) != digest]
+    if changed:
+        raise ConfigError(
+            f"{where} a run that read other content from {', '.join(changed)}, so what it has made does not go "
+            f"with what is there now. Put the old files back, or name another `{key}`."
+        )
+
+
+def _content(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() else None
+
+
 @contextlib.contextmanager
 def _refusing_unusable() -> Iterator[None]:
     try:
@@ -327,8 +339,3 @@ def _refusing_unusable() -> Iterator[None]:
         raise  # the folder can be used, and another one would hold nothing to go on from
     except CheckpointError as error:
         raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

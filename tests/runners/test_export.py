@@ -243,6 +243,27 @@ def test_other_factors_than_those_of_the_run_are_refused(run: LiveRun, tmp_path:
         RunDirectory(run.config(*lora, "model.path=other/model")).refuse_other_policy()
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_factors_are_not_added_to_other_weights_that_have_taken_the_place_of_those_of_the_run(
+    run: LiveRun, tmp_path: Path, is_elsewhere: bool
+):
+    base = Path(shutil.copytree(run.config_file.parent / "policy", tmp_path / "base"))
+    words = [f"run.dir={tmp_path / 'run'}", f"model.path={base}"]
+    words += [f"checkpoint.dir={tmp_path / 'shared'}"] if is_elsewhere else []
+    lora = run.config(*words, "actor.lora.rank=4")
+    started = RunDirectory(lora)
+    started.open({"model.path": base}, trains=True)
+    started.claim_checkpoints()
+    RunDirectory(lora).refuse_other_policy()
+    [weights] = base.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-4] + b"else")
+    with pytest.raises(ConfigError, match=r"holds checkpoints of a run that read other content from `model\.path`"):
+        RunDirectory(lora).refuse_other_policy()
+    # As of a run that began before models had digests.
+    (tmp_path / ("shared" if is_elsewhere else "run") / "inputs.json").write_text("{}")
+    RunDirectory(lora).refuse_other_policy()
+
+
 def test_the_real_command_needs_neither_ray_nor_data(run: LiveRun, tmp_path: Path):
     code = (
         "import sys; from agentrl.runners import export; status = export.main(); "

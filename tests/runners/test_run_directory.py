@@ -3,13 +3,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+import orjson
 import pytest
 
 from agentrl.config.flatten import flatten
-from agentrl.config.load import load_run_config
+from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.validate import Purpose
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.run import prepare, stages_left
+from agentrl.runners.run import prepare, prepare_evaluation, stages_left
 from agentrl.runners.run_directory import _MAY_CHANGE, RunDirectory
 
 
@@ -191,6 +193,67 @@ def test_other_content_in_the_same_file_is_refused_from_another_folder_too(tmp_p
         match=r"checkpoint.dir: .*read other content from `data.train_files\[0\]`.* name another `checkpoint.dir`",
     ):
         elsewhere(tmp_path, "third", inputs=inputs).claim_checkpoints()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The demo's policy, in a folder of its own."""
+    return Path(shutil.copytree(SHIPPED_FOLDER / "examples" / "arithmetic" / "policy", tmp_path / "model"))
+
+
+def train_further(model: Path) -> None:
+    weights = model / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+
+
+def test_other_weights_in_the_same_folder_are_refused_and_the_same_ones_go_on(tmp_path: Path, model: Path):
+    words = [f"run.dir={tmp_path / 'run'}", f"model.path={model}"]
+    prepare(load_run_config("configs/demo.yaml", words)).directory.close()
+    (model / "model.safetensors").touch()
+    prepare(load_run_config("configs/demo.yaml", words)).directory.close()
+    train_further(model)
+    with pytest.raises(ConfigError, match=r"read other content from `model.path` \(.*/model\).* another `run.dir`"):
+        prepare(load_run_config("configs/demo.yaml", words))
+
+
+def test_other_weights_are_refused_from_another_folder_too(tmp_path: Path, model: Path):
+    words = [f"checkpoint.dir={tmp_path / 'shared'}", f"model.path={model}"]
+    for name in ("first", "second"):
+        prepare(load_run_config("configs/demo.yaml", [f"run.dir={tmp_path / name}", *words])).directory.close()
+    train_further(model)
+    with pytest.raises(
+        ConfigError, match=r"checkpoint.dir: .*read other content from `model.path` .* `checkpoint.dir`"
+    ):
+        prepare(load_run_config("configs/demo.yaml", [f"run.dir={tmp_path / 'third'}", *words]))
+
+
+def test_a_run_that_began_before_models_had_digests_goes_on_and_has_them_from_then_on(tmp_path: Path, model: Path):
+    words = [f"run.dir={tmp_path / 'run'}", f"model.path={model}"]
+    prepare(load_run_config("configs/demo.yaml", words)).directory.close()
+    saved = tmp_path / "run" / "inputs.json"
+    digests = orjson.loads(saved.read_bytes())
+    del digests["model.path"]
+    saved.write_bytes(orjson.dumps(digests))
+    train_further(model)
+    prepare(load_run_config("configs/demo.yaml", words)).directory.close()
+    train_further(model)
+    with pytest.raises(ConfigError, match=r"read other content from `model\.path`"):
+        prepare(load_run_config("configs/demo.yaml", words))
+
+
+def test_an_evaluation_of_other_weights_in_the_same_folder_is_not_shown_as_theirs(tmp_path: Path, model: Path):
+    words = [f"run.dir={tmp_path / 'run'}", f"model.path={model}"]
+    measured = prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION)).directory
+    measured.finish({})
+    measured.close()
+    again = prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION)).directory
+    assert again.finished
+    again.close()
+    train_further(model)
+    with pytest.raises(ConfigError, match=r"read other content from `model\.path`"):
+        prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION))
 
 
 def test_two_processes_cannot_share_a_run(run: RunDirectory, tmp_path: Path):

@@ -1,0 +1,88 @@
+"""Which files and models a run reads, and what counts of their content."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.errors import ConfigError
+from agentrl.runners.inputs import digest_of, inputs_of
+
+EXAMPLES = SHIPPED_FOLDER / "examples" / "arithmetic"
+LARGE_BYTES = 100 << 20
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EXAMPLES / "policy", tmp_path / "model"))
+
+
+def digest(model: Path) -> str:
+    return digest_of(model, key="model.path")
+
+
+def change(file: Path, position: int, *, to: bytes = b"changed") -> None:
+    with file.open("r+b") as content:
+        content.seek(position)
+        content.write(to)
+
+
+def test_training_reads_all_its_models_and_an_evaluation_its_policy():
+    config = load_run_config("configs/demo_ppo.yaml", ["critic.path=examples/arithmetic/policy"]).config
+    models = {"model.path": EXAMPLES / "policy", "critic.path": EXAMPLES / "policy"}
+    models |= {"reward.model.path": EXAMPLES / "reward_model"}
+    trained, measured = inputs_of(config, trains=True), inputs_of(config, trains=False)
+    assert {key: path for key, path in trained.items() if key.endswith(".path")} == models
+    assert trained.keys() - measured.keys() == {"critic.path", "reward.model.path"}
+    assert trained["data.train_files[0]"] == EXAMPLES / "train.jsonl"
+
+
+def test_a_model_on_a_hub_has_no_digest():
+    config = load_run_config("configs/demo.yaml", ["model.path=some-group/some-model"]).config
+    assert "model.path" not in inputs_of(config, trains=True)
+
+
+def test_where_a_model_is_when_it_was_written_and_what_is_written_about_it_do_not_count(model: Path, tmp_path: Path):
+    before = digest(model)
+    os.utime(model / "model.safetensors", (1, 1))
+    (model / "README.md").write_text("a page")
+    (model / "adapter").mkdir()
+    assert digest(Path(shutil.move(model, tmp_path / "elsewhere"))) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors", "generation_config.json"]
+)
+def test_each_file_that_makes_a_model_counts(model: Path, name: str):
+    before = digest(model)
+    change(model / name, 100)
+    changed = digest(model)
+    (model / name).unlink()
+    assert len({before, changed, digest(model)}) == 3
+
+
+@pytest.mark.parametrize("position", [0, 4 << 20, 52 << 20, LARGE_BYTES - 7, LARGE_BYTES])
+def test_the_ends_the_samples_and_the_size_of_a_large_file_count(model: Path, position: int):
+    large = model / "pytorch_model.bin"
+    large.touch()
+    os.truncate(large, LARGE_BYTES)
+    before = digest(model)
+    change(large, position)
+    assert digest(model) != before
+
+
+def test_a_change_of_nearly_all_weights_of_a_large_file_is_seen(model: Path):
+    """As an update makes; here the ends, which have their own test, stay the same."""
+    large = model / "pytorch_model.bin"
+    large.touch()
+    os.truncate(large, LARGE_BYTES)
+    before = digest(model)
+    change(large, 2 << 20, to=b"x" * (LARGE_BYTES - (4 << 20)))
+    assert digest(model) != before
+
+
+def test_a_model_that_cannot_be_read_is_one_clear_line(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"model\.path: .*/absent cannot be read: No such file .*; fetch it again"):
+        digest(tmp_path / "absent")
