@@ -83,14 +83,18 @@ class RolloutStream:
         num_steps: int,
         progress: RunProgress,
         tasks: asyncio.TaskGroup,
+        first_step: int,
+        first_position: int,
     ) -> None:
-        """Take the parts; `num_steps` is where the run ends, beyond which nothing is started."""
+        """Take the parts; the arguments are those of `rollout_stream`."""
         self._rollouts = rollouts
         self._prompts = prompts
         self._rollout = rollout
         self._num_steps = num_steps
         self._progress = progress
         self._tasks = tasks
+        self._first_step = first_step
+        self._first_position = first_position
         self._flights: dict[str, _Flight] = {}
         """By prompt id, which is unique in a run."""
         self._staleness: list[int] = []
@@ -209,10 +213,12 @@ class RolloutStream:
     def _step_of(self, number: int, step: int) -> int:
         """Return the step that names a group's trajectories, from which their seeds follow.
 
-        In a run that rolls out ahead, the one that it would be for if nothing were dropped: when a group is started, a resumed
-        run may be at another step.
+        In a run that rolls out ahead, the one that it would be for if nothing were dropped in its stage: when a group is
+        started, a resumed run may be at another step.
         """
-        return step if self._rollout.max_staleness == 0 else number // self._rollout.prompts_per_step + 1
+        if self._rollout.max_staleness == 0:
+            return step
+        return self._first_step + (number - self._first_position) // self._rollout.prompts_per_step
 
     def _add(
         self, number: int, prompt: Prompt, group: asyncio.Future[Group], finished: Sequence[TrajectoryRef]
@@ -295,9 +301,30 @@ async def rollout_stream(
     *,
     num_steps: int,
     progress: RunProgress,
+    first_step: int = 1,
+    first_position: int = 0,
 ) -> AsyncIterator[RolloutStream]:
-    """Roll out for as long as the context lasts; an error of any trajectory's worker ends it at once, and is raised."""
+    """Roll out for as long as the context lasts; an error of any trajectory's worker ends it at once, and is raised.
+
+    Args:
+        rollouts: makes the groups.
+        prompts: at the position of the next one to start.
+        rollout: what holds in the stage.
+        num_steps: where the stage ends, beyond which nothing is started.
+        progress: shows what is waited for.
+        first_step: of the stage, also where the run goes on in the middle of it.
+        first_position: where in `prompts` the stage began.
+    """
     async with owned_tasks() as tasks:
-        stream = RolloutStream(rollouts, prompts, rollout, num_steps=num_steps, progress=progress, tasks=tasks)
+        stream = RolloutStream(
+            rollouts,
+            prompts,
+            rollout,
+            num_steps=num_steps,
+            progress=progress,
+            tasks=tasks,
+            first_step=first_step,
+            first_position=first_position,
+        )
         yield stream
         stream.cancel()

@@ -39,7 +39,7 @@ async def train_from_checkpoint(run: Run, *, until: int) -> None:
     if state.step == 0:
         run.metrics.log(0, await validate(run, step=0))
     # Where `rollout.max_staleness` is above 0, rollouts go on while the actor is updated.
-    async with rolling_out(run) as rollouts:
+    async with rolling_out(run, state) as rollouts:
         while state.step < until:
             state = await train_step(run, rollouts, state)
     await finish(run)

@@ -38,7 +38,7 @@ class Batch:
 
 
 @contextlib.asynccontextmanager
-async def rolling_out(run: Run) -> AsyncIterator[RolloutStream]:
+async def rolling_out(run: Run, state: RunState) -> AsyncIterator[RolloutStream]:
     """Roll out the training prompts for as long as the context lasts, beginning with what the last checkpoint left undone."""
     async with rollout_stream(
         run.rollouts,
@@ -46,6 +46,8 @@ async def rolling_out(run: Run) -> AsyncIterator[RolloutStream]:
         run.config.rollout,
         num_steps=run.config.run.num_steps,
         progress=run.progress,
+        first_step=run.plan.stage.start + 1,
+        first_position=state.stage_position,
     ) as rollouts:
         directory = run.plan.directory
         latest = directory.checkpoints.latest()
@@ -159,15 +161,15 @@ async def restore(run: Run) -> RunState:
     if latest is not None:
         await run.learner.load(directory.checkpoints.url_of(state.step))
         logger.info("resumed from %s", directory.checkpoints.url_of(state.step))
-    await _enter_stage(run, step=state.step)
+    state = await _enter_stage(run, state)
     run.progress.resume(num_steps_done=state.step)
     return state
 
 
-async def _enter_stage(run: Run, *, step: int) -> None:
+async def _enter_stage(run: Run, state: RunState) -> RunState:
     """Change what the stage changes; in a run that goes on within it, only what no checkpoint holds."""
     stage = run.plan.stage
-    if stage.begins_with(step):
+    if stage.begins_with(state.step):
         num_left_out = len(run.plan.pass_rates.left_out)
         logger.info(
             "stage %d of %d: %d steps, %d prompts (%d left out)",
@@ -179,14 +181,16 @@ async def _enter_stage(run: Run, *, step: int) -> None:
         )
         if stage.has_own_data:
             run.plan.prompts.seek_new_epoch()
+        state = replace(state, stage_position=run.plan.prompts.position)
         if stage.reset_optimiser:
-            await run.learner.reset_optimiser(step=step)
+            await run.learner.reset_optimiser(step=state.step)
     if stage.reference_step > 0:
         url = run.plan.directory.checkpoints.url_of(stage.reference_step)
         try:
             await run.learner.load_reference(url)
         except DamagedCheckpointError as error:
             raise lost_reference(url, f"is damaged: {error.reason}") from error
+    return state
 
 
 async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:

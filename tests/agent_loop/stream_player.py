@@ -99,6 +99,8 @@ async def streaming(
     *,
     num_steps: int = 10,
     progress: SilentProgress | None = None,
+    first_step: int = 1,
+    first_position: int = 0,
     **rollout: Any,
 ) -> AsyncIterator[RolloutStream]:
     section = RolloutSection(prompts_per_step=PROMPTS_PER_STEP, samples_per_prompt=SAMPLES, **rollout)
@@ -108,7 +110,15 @@ async def streaming(
         section, EngineFleet(lambda _: engine, num_engines=1), parts, kv_tokens=[0], reward_timeout_s=1, max_wait_s=1
     )
     shown: Any = progress or SilentProgress()
-    async with rollout_stream(manager, prompts, section, num_steps=num_steps, progress=shown) as stream:
+    async with rollout_stream(
+        manager,
+        prompts,
+        section,
+        num_steps=num_steps,
+        progress=shown,
+        first_step=first_step,
+        first_position=first_position,
+    ) as stream:
         yield stream
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,35 @@ def test_a_killed_run_goes_on_with_what_was_in_hand(prompts: PromptDataset, tmp_
         began_again & began == {name for name in began if any(f"-{prompt}-" in name for prompt in in_hand)} - finished
     ), "what was under way begins again, under the same ids"
     assert list(itertools.chain(*before, *after)) == names(prompts, 10 * PROMPTS_PER_STEP)
+
+
+@pytest.mark.parametrize("killed_at", [5, 6, 8])
+def test_ids_count_the_steps_of_the_run_in_a_stage_with_data_of_its_own_and_are_the_same_after_a_kill(
+    prompts: PromptDataset, tmp_path: Path, killed_at: int
+):
+    """A stage from step 5 to 10, whose data set stands at an epoch of its own, far from 4 steps' prompts."""
+    first_step, first_position = 5, 70
+
+    async def played(*, since: int, until: int) -> list[str]:
+        player = Player(lambda _: 1.0)
+        player.policy_version = since
+        async with streaming(
+            player, prompts, first_step=first_step, first_position=first_position, max_staleness=1
+        ) as stream:
+            if since >= first_step:
+                await stream.restore(tmp_path / "rollouts", source="checkpoint")
+            await train(stream, player, num_steps=until)
+            await stream.save(tmp_path / "rollouts")
+        return player.started
+
+    prompts.seek(first_position)
+    whole = run_in_virtual_time(played(since=4, until=10))
+    assert {int(name.split("-")[0]) for name in whole} == {5, 6, 7, 8, 9, 10}
+    shutil.rmtree(tmp_path / "rollouts")
+    prompts.seek(first_position)
+    before = run_in_virtual_time(played(since=4, until=killed_at))
+    after = run_in_virtual_time(played(since=killed_at, until=10))
+    assert {*before, *after} == set(whole)
 
 
 def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: PromptDataset, tmp_path: Path):

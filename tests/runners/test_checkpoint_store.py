@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import orjson
 import pytest
 
 from agentrl.errors import CheckpointError, ConfigError
@@ -45,6 +46,16 @@ def test_the_newest_checkpoint_comes_back_with_its_state(url: str):
     again = CheckpointStore(url)
     assert again.latest() == RunState(step=10, prompts_taken=120, accuracy=0.5)
     assert again.read(10, "actor/weights", bytes) == b"weights of 10"
+
+
+def test_a_checkpoint_of_before_stages_had_positions_is_read(tmp_path: Path):
+    store = CheckpointStore(str(tmp_path))
+    write(store, 9)
+    file = tmp_path / "step_000009" / "state.json"
+    saved = orjson.loads(file.read_bytes())
+    del saved["stage_position"]
+    file.write_bytes(orjson.dumps(saved))
+    assert store.latest() == RunState(step=9, prompts_taken=108)
 
 
 def test_what_was_being_written_does_not_count_and_is_cleared_away(url: str):

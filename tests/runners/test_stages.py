@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -206,6 +207,19 @@ async def test_what_was_counted_after_the_checkpoint_is_forgotten_when_models_ha
     assert run.plan.pass_rates.encode() != saved.encode()
     await restore(run)
     assert run.plan.pass_rates.encode() == saved.encode()
+
+
+async def test_a_stage_keeps_where_it_began_in_the_data(plan: Plan):
+    checkpoint(plan, 30, PassRates())
+    began = await restore(run_of(plan_stage(plan, plan.stages[1]), Models()))
+    assert (began.prompts_taken, began.stage_position) == (360, 360), "the same data go on"
+    checkpoint(plan, 38, PassRates())
+    began = await restore(run_of(plan_stage(plan, plan.stages[2]), Models()))
+    assert (began.prompts_taken, began.stage_position) == (456, len(plan.prompts)), "other data begin with an epoch"
+    plan.directory.checkpoints.begin(40)
+    plan.directory.checkpoints.put(40, PASS_RATES, PassRates().encode())
+    plan.directory.checkpoints.commit(replace(began, step=40, prompts_taken=began.stage_position + 30))
+    assert (await restore(run_of(plan_stage(plan, plan.stages[2]), Models()))).stage_position == began.stage_position
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
 
 
 async def collect(run: Run, state: RunState) -> Batch:
-    async with rolling_out(run) as rollouts:
+    async with rolling_out(run, state) as rollouts:
         return await collect_batch(run, rollouts, state)
 
 
