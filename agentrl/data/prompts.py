@@ -72,7 +72,7 @@ class PromptDataset:
 
     @property
     def position(self) -> int:
-        """Prompts given since the start of the run, over all epochs."""
+        """Prompts given since the start of the run, over all epochs, were all of this data set."""
         return self._position
 
     def seek(self, position: int) -> None:
@@ -81,9 +81,9 @@ class PromptDataset:
             raise ValueError(f"prompt position must not be negative: {position}")
         self._position = position
 
-    def seek_new_epoch(self) -> None:
-        """Go on with the next epoch, unless one is about to begin: what came before was another data set."""
-        self.seek(-(-self._position // len(self)) * len(self))
+    def seek_epoch(self, epoch: int) -> None:
+        """Go on with the begin of an epoch: what came before was another data set."""
+        self.seek(epoch * len(self))
 
     def take(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts and move on."""

@@ -91,6 +91,8 @@ class Plan(EvaluationPlan):
     stages: list[Stage]
     stage: Stage
     pass_rates: PassRates
+    first_epoch: int = 0
+    """Where the stage is about to begin: the epoch that data of its own begin with."""
     history: RunHistory = field(default_factory=RunHistory)
     """The same in all stages."""
 
@@ -181,11 +183,14 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
         CheckpointError: that of its reference is gone.
     """
     store, latest, pass_rates = plan.directory.checkpoints, plan.directory.checkpoints.latest(), PassRates()
+    first_epoch = 0
     if stage.reference_step > 0 and store.state(stage.reference_step) is None:
         raise lost_reference(store.url_of(stage.reference_step), "is not there")
     if latest is not None:
         pass_rates = store.read(latest.step, PASS_RATES, PassRates.decode)
         if stage.begins_with(latest.step):
+            before = plan.prompts_of_stages[stage.index - 1]
+            first_epoch = _epochs_begun(before, left_out=pass_rates.left_out, position=latest.prompts_taken)
             pass_rates.leave_out_above(stage.max_pass_rate)
     return replace(
         plan,
@@ -193,7 +198,17 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
         prompts=training_prompts(stage.config, leave_out=pass_rates.left_out),
         stage=stage,
         pass_rates=pass_rates,
+        first_epoch=first_epoch,
     )
+
+
+def _epochs_begun(prompts: PromptDataset, *, left_out: Set[str], position: int) -> int:
+    """Return the first epoch that a stage which is at `position` has not begun, nor one before it, as each goes on from there.
+
+    Another data set that began with an earlier one could give an id (`sums-17@epoch1`) for the second time.
+    """
+    num_prompts = sum(prompt.prompt_id not in left_out for prompt in prompts.all())
+    return -(-position // num_prompts)
 
 
 def lost_reference(url: str, problem: str) -> CheckpointError:

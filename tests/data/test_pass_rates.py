@@ -75,14 +75,6 @@ def test_a_data_set_of_which_everything_is_left_out_is_refused(file: Path):
         dataset(file, set("abcde"))
 
 
-@pytest.mark.parametrize(("position", "expected"), [(0, 0), (1, 5), (5, 5), (12, 15)])
-def test_another_data_set_begins_with_an_epoch_and_no_position_comes_twice(file: Path, position: int, expected: int):
-    prompts = dataset(file, set())
-    prompts.seek(position)
-    prompts.seek_new_epoch()
-    assert prompts.position == expected
-
-
 def test_what_was_counted_after_a_checkpoint_is_forgotten_and_what_is_left_out_stays():
     rates = PassRates({"a": 1.0, "b": 0.5})
     saved = PassRates.decode(rates.encode())

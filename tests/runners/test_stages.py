@@ -1,5 +1,6 @@
 """The stages of a run: what each changes, and what is refused."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -207,6 +208,39 @@ async def test_what_was_counted_after_the_checkpoint_is_forgotten_when_models_ha
     assert run.plan.pass_rates.encode() != saved.encode()
     await restore(run)
     assert run.plan.pass_rates.encode() == saved.encode()
+
+
+def rows(file: Path, count: int) -> Path:
+    lines = ({"id": f"p{number}", "prompt": "Compute.", "answer": "1"} for number in range(count))
+    file.write_text("\n".join(json.dumps(line) for line in lines))
+    return file
+
+
+@pytest.mark.parametrize("sizes", [(10, 100, 40), (100, 10, 40), (35, 35, 7)])
+async def test_no_prompt_id_comes_twice_whatever_the_sizes_of_the_data_and_what_is_left_out(
+    tmp_path: Path, sizes: tuple[int, int, int]
+):
+    """The data of each stage are a part of those of another; 35 prompts of each are taken."""
+    files = [rows(tmp_path / f"{number}.jsonl", size) for number, size in enumerate(sizes)]
+    changes = [f"train_files: [{file}]" for file in files] + [f"train_files: [{files[-1]}], max_pass_rate: 0.9"]
+    stages = f"stages=[{', '.join(f'{{num_steps: 1, {change}}}' for change in [*changes, changes[0]])}]"
+    plan = prepare(load_run_config("configs/demo.yaml", [sum_of(stages), f"run.dir={tmp_path / 'run'}", stages]))
+    given: list[str] = []
+    position, rates = 0, PassRates()
+    for number in range(len(plan.stages)):
+        if number > 0:
+            plan.directory.checkpoints.begin(number)
+            plan.directory.checkpoints.put(number, PASS_RATES, rates.encode())
+            plan.directory.checkpoints.commit(RunState(step=number, prompts_taken=position))
+            await restore(
+                run_of(plan_stage(plan, plan.stages[number]), Models())
+            )  # a first start of the stage, which is killed
+        run = run_of(plan_stage(plan, plan.stages[number]), Models())
+        await restore(run)
+        given += [prompt.prompt_id for prompt in run.plan.prompts.take(35)]
+        position = run.plan.prompts.position
+        rates = PassRates({"p0": 1.0, "p1": 1.0, "p2": 0.5}, left_out=run.plan.pass_rates.left_out)
+    assert len(set(given)) == len(given) == 35 * len(plan.stages)
 
 
 async def test_a_stage_keeps_where_it_began_in_the_data(plan: Plan):
