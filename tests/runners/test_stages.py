@@ -232,9 +232,8 @@ async def test_no_prompt_id_comes_twice_whatever_the_sizes_of_the_data_and_what_
             plan.directory.checkpoints.begin(number)
             plan.directory.checkpoints.put(number, PASS_RATES, rates.encode())
             plan.directory.checkpoints.commit(RunState(step=number, prompts_taken=position))
-            await restore(
-                run_of(plan_stage(plan, plan.stages[number]), Models())
-            )  # a first start of the stage, which is killed
+            # A first start of the stage, which is killed.
+            await restore(run_of(plan_stage(plan, plan.stages[number]), Models()))
         run = run_of(plan_stage(plan, plan.stages[number]), Models())
         await restore(run)
         given += [prompt.prompt_id for prompt in run.plan.prompts.take(35)]
