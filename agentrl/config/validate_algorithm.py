@@ -95,7 +95,23 @@ def _number_problems(algorithm: AlgorithmSection) -> list[str]:
             f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual}, and must be above 1 + `clip_ratio_high` "
             f"({1 + algorithm.clip_ratio_high:g}), or 0 for no such bound"
         )
-    return problems
+    return [*problems, *_lower_clip_problems(algorithm)]
+
+
+def _lower_clip_problems(algorithm: AlgorithmSection) -> list[str]:
+    """Refuse a lower bound that no ratio can reach; a loss of the user's own may read the number in another way."""
+    low = algorithm.clip_ratio_low
+    if algorithm.policy_loss in ("ppo", "gspo") and low >= 1:
+        return [
+            f"`algorithm.clip_ratio_low` is {low}, and must be below 1 with `algorithm.policy_loss: {algorithm.policy_loss}`: "
+            "ratios below 1 - this are clipped, and none is below 0"
+        ]
+    if algorithm.policy_loss == "cispo" and low > 1:
+        return [
+            f"`algorithm.clip_ratio_low` is {low}, and must be at most 1, which sets no lower bound with "
+            "`algorithm.policy_loss: cispo`"
+        ]
+    return []
 
 
 def _idle_switches(config: RunConfig) -> list[str]:

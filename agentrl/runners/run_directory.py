@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import logging
 import math
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
@@ -86,8 +87,8 @@ _MAY_CHANGE = {
     "cluster.check_weights",
 }
 """Keys that say where a run is made, how fast, in how much memory and how often it is looked at, not what it learns."""
-_MAY_CHANGE_IN = ("cluster.pools.", "cluster.roles.")
-"""The same of all keys of these sections."""
+_MAY_CHANGE_IN = re.compile(r"cluster\.(pools|roles)\..*|cluster\.extra_roles\.[^.]+\.pool")
+"""The same of keys with names of the user's in them; what an extra role is and does stays."""
 
 
 class RunDirectory:
@@ -306,7 +307,7 @@ class RunDirectory:
             if before.get(name) != now.get(name)
             and name.startswith(only)
             and name not in _MAY_CHANGE | may_differ
-            and not name.startswith(_MAY_CHANGE_IN)
+            and not _MAY_CHANGE_IN.fullmatch(name)
             and not (name == "run.num_steps" and now[name] > before.get(name, math.inf))  # no other step depends on it
         ]
         if changed:

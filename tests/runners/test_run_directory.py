@@ -104,6 +104,25 @@ def test_a_run_may_go_on_with_another_number_of_processes(run: RunDirectory, tmp
     directory(tmp_path, "cluster.address=10.0.0.9:6379", "cluster.max_wait_s=60", pools, roles).open({}, trains=True)
 
 
+def with_painter(tmp_path: Path, *, pool: str = "all", kind: str = "{pool: oil}") -> RunDirectory:
+    """A run with an extra role; the config of that has a key `pool` too."""
+    pools = "{all: {num_processes: 2}, more: {num_processes: 1}}"
+    painter = f"{{class_path: studio.Painter, pool: {pool}, config: {kind}}}"
+    roles = f"{{actor: all, rollout: {'all' if pool == 'more' else 'more'}}}"
+    return directory(
+        tmp_path, f"cluster.pools={pools}", f"cluster.roles={roles}", f"cluster.extra_roles={{painter: {painter}}}"
+    )
+
+
+def test_an_extra_role_may_go_on_in_another_pool_and_not_as_something_else(tmp_path: Path):
+    for pool in ("all", "more"):
+        placed = with_painter(tmp_path, pool=pool)
+        placed.open({}, trains=True)
+        placed.close()
+    with pytest.raises(ConfigError, match=r"`cluster\.extra_roles\.painter\.config\.pool` was 'oil' and is 'chalk'"):
+        with_painter(tmp_path, pool="more", kind="{pool: chalk}").open({}, trains=True)
+
+
 def test_a_run_that_died_of_memory_may_go_on_with_what_takes_less_of_it(run: RunDirectory, tmp_path: Path):
     run.close()
     actor = ["max_tokens_per_micro_batch=2048", "activation_checkpointing=true", "cpu_offload=true", "shard_size=1"]
