@@ -13,12 +13,12 @@ from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
 from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
-from agentrl.runners.checkpoint_store import check_url
 from agentrl.runners.judges import judge_for
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
 from agentrl.runners.run import check_plugins, check_room, held_out_prompts, training_prompts
 from agentrl.runners.stages import stages_of
+from agentrl.runners.stores import check_url, open_store
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
@@ -43,7 +43,8 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     config = loaded.config
     tools, reward = check_plugins(loaded)
     if config.checkpoint.dir is not None:
-        check_url(config.checkpoint.dir)
+        reach = check_url if level is CheckLevel.STATIC else open_store
+        reach(config.checkpoint.dir, key="checkpoint.dir")
     console = Console()
     for warning in algorithm_warnings(config.algorithm):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
-from fsspec.core import get_filesystem_class, split_protocol, url_to_fs
 from fsspec.implementations.local import LocalFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
 
-from agentrl.errors import UNDECODABLE, CheckpointError, ConfigError, DamagedCheckpointError
+from agentrl.errors import UNDECODABLE, CheckpointError, DamagedCheckpointError
+from agentrl.runners.stores import open_store
 
+_KEY = "checkpoint.dir"
 _STATE = "state.json"
 _OWNER = "config.yaml"
 _INPUTS = "inputs.json"
@@ -71,11 +71,13 @@ def _telling(
         try:
             return method(self, *args, **kwargs)
         except Exception as error:
-            # The packages of stores raise classes of their own beside `OSError`; any other built-in one is a bug.
-            if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] in ("builtins", "agentrl"):
+            # The packages of stores raise classes of their own beside these two (the second where one can only read); any other
+            # built-in one is a bug.
+            is_own = type(error).__module__.partition(".")[0] in ("builtins", "agentrl")
+            if is_own and not isinstance(error, OSError | NotImplementedError):
                 raise
             raise CheckpointError(
-                f"checkpoint.dir: {self.url} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}. Look at "
+                f"{_KEY}: {self.url} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}. Look at "
                 "the address, the keys, the permissions and the room there; the same command goes on from its last checkpoint"
             ) from error
 
@@ -96,11 +98,9 @@ class CheckpointStore:
             url: a path, or a URL such as `s3://bucket/runs/demo`; addresses and keys of a store come from the environment.
 
         Raises:
-            ConfigError: see `check_url`.
+            ConfigError: see `open_store`.
         """
-        check_url(url)
-        with _refusing_unreachable(url):
-            self._files, self._root = url_to_fs(url)
+        self._files, self._root = open_store(url, key=_KEY)
         self.url = url.rstrip("/")
         """Where the folder is."""
         self._on_disk = isinstance(self._files, LocalFileSystem)
@@ -281,10 +281,10 @@ class CheckpointStore:
     def _refuse_if_taken_over(self) -> None:
         word = self._content(f"{self._root}/{_WRITER}")
         if word is None and self._word:
-            raise CheckpointError(f"checkpoint.dir: {self.url} has been removed or emptied while this run was going on")
+            raise CheckpointError(f"{_KEY}: {self.url} has been removed or emptied while this run was going on")
         if (word or b"") != self._word:
             raise CheckpointError(
-                f"checkpoint.dir: another run has taken over {self.url}; this one stops writing, as two cannot share it. "
+                f"{_KEY}: another run has taken over {self.url}; this one stops writing, as two cannot share it. "
                 "Let one of the two end, and start the other with a `checkpoint.dir` of its own if both shall go on"
             )
 
@@ -302,33 +302,6 @@ class CheckpointStore:
 
     def _path(self, step: int) -> str:
         return f"{self._root}/{_name(step)}"
-
-
-def check_url(url: str) -> None:
-    """Check that checkpoints can be kept at such a URL; nothing is asked there.
-
-    Raises:
-        ConfigError: no installed package can reach it, or only the process that writes can.
-    """
-    protocols = (split_protocol(url)[0] or "file").split("::")  # such as `simplecache::s3`
-    with _refusing_unreachable(url):
-        kinds = [get_filesystem_class(protocol) for protocol in protocols]
-    if any(issubclass(kind, MemoryFileSystem) for kind in kinds):
-        raise ConfigError(
-            f"checkpoint.dir: {url} is in the memory of each process by itself: the ranks of the run would not share it, and "
-            "nothing of it would outlast them. Name a folder, or a store such as `s3://bucket/runs/demo`."
-        )
-
-
-@contextmanager
-def _refusing_unreachable(url: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, ImportError) as error:
-        raise ConfigError(
-            f"checkpoint.dir: {url} cannot be reached: {error}. Install the package of that store "
-            "(`pip install '.[s3]'` for `s3://`), or name a folder."
-        ) from error
 
 
 def write_whole(file: Path, content: bytes) -> None:

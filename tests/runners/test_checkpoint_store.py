@@ -9,7 +9,7 @@ import fsspec
 import orjson
 import pytest
 
-from agentrl.errors import CheckpointError, ConfigError
+from agentrl.errors import CheckpointError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 from tests.object_store import object_store
 
@@ -113,17 +113,21 @@ def test_whose_checkpoints_they_are_is_written_down(url: str):
     assert steps(store) == []
 
 
-def test_a_url_that_nothing_can_reach_is_one_clear_line():
-    with pytest.raises(ConfigError, match=r"checkpoint.dir: nowhere://bucket cannot be reached"):
-        CheckpointStore("nowhere://bucket")
+class OnlyRead(fsspec.AbstractFileSystem):
+    """Refuses to write as fsspec's own `github://` does."""
+
+    protocol = "onlyread"
+
+    def _open(self, *arguments: Any, **options: Any) -> Any:
+        raise FileNotFoundError if options.get("mode", "rb") == "rb" else NotImplementedError
 
 
-@pytest.mark.parametrize("url", ["memory://runs", "simplecache::memory://runs"])
-def test_what_lives_in_one_process_is_no_place_for_checkpoints(url: str):
-    with pytest.raises(
-        ConfigError, match=r"checkpoint.dir: .*memory://runs is in the memory of each process by itself"
-    ):
-        CheckpointStore(url)
+def test_a_store_that_can_only_be_read_is_a_checkpoint_error_with_its_url():
+    fsspec.register_implementation("onlyread", OnlyRead, clobber=True)
+    store = CheckpointStore("onlyread://runs")
+    assert store.owner() is None
+    with pytest.raises(CheckpointError, match=r"checkpoint.dir: onlyread://runs cannot be used: NotImplementedError"):
+        store.take_over()
 
 
 def test_an_older_run_that_still_lives_writes_nothing_more_that_counts(url: str, tmp_path: Path):

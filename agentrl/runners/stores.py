@@ -1,0 +1,81 @@
+"""Stores of files that a URL names: which of them may hold checkpoints and policies, and one line where one may not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fsspec.core import get_filesystem_class, split_protocol, url_to_fs
+from fsspec.implementations.memory import MemoryFileSystem
+
+from agentrl.errors import ConfigError
+
+_VIEWS = {
+    "async_wrapper",
+    "asyncwrapper",
+    "blockcache",
+    "cached",
+    "data",
+    "dir",
+    "filecache",
+    "generic",
+    "libarchive",
+    "reference",
+    "simplecache",
+    "tar",
+    "zip",
+}
+"""Protocols of fsspec that show what is elsewhere, or in the URL itself, and hold nothing of their own."""
+
+
+def open_store(url: str, *, key: str) -> tuple[Any, str]:
+    """Return the file system (of fsspec) of a path or URL, and the path in it.
+
+    Addresses and keys come from the environment. Some packages connect here, those of object stores when they are first used.
+
+    Args:
+        url: what is given.
+        key: where it was given, for the message.
+
+    Raises:
+        ConfigError: see `check_url`; or its package cannot connect.
+    """
+    check_url(url, key=key)
+    with _refusing_unreachable(url, key=key):
+        return url_to_fs(url)
+
+
+def check_url(url: str, *, key: str) -> None:
+    """Check that files can be kept at such a URL; nothing is asked there.
+
+    Raises:
+        ConfigError: no installed package can reach it, it is none but a view of another store, or only the process that
+            writes can see it.
+    """
+    protocol = split_protocol(url)[0]
+    if protocol is None and "::" in url:
+        raise ConfigError(f"{key}: {url} has `::` in it, which joins stores for fsspec. Name a folder without it.")
+    if protocol in _VIEWS or "::" in url:
+        # A cache is no gain for what is written once and read by others, and what it keeps hides that a second run has taken
+        # the folder over.
+        raise ConfigError(
+            f"{key}: {url} is a cache, an archive or another view of a store (`{protocol}`), where a process would not see "
+            "what others have written. Name the store itself, such as `s3://bucket/runs/demo`, or a folder."
+        )
+    with _refusing_unreachable(url, key=key):
+        kind = get_filesystem_class(protocol or "file")
+    if issubclass(kind, MemoryFileSystem):
+        raise ConfigError(
+            f"{key}: {url} is in the memory of each process by itself: no other process, such as the ranks of a run, would see "
+            "it, and nothing of it would outlast them. Name a folder, or a store such as `s3://bucket/runs/demo`."
+        )
+
+
+@contextmanager
+def _refusing_unreachable(url: str, *, key: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of any kind: the constructor of each package raises what it likes
+        raise ConfigError(
+            f"{key}: {url} cannot be reached: {type(error).__name__}: {' '.join(str(error).split())}. Look at its address, "
+            "install the package of that store (`pip install '.[s3]'` for `s3://`), or name a folder."
+        ) from error

@@ -1,0 +1,74 @@
+"""Which URLs are no place for what a run keeps, in one line each, where the run starts and where it is only checked."""
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import load_run_config
+from agentrl.errors import ConfigError
+from agentrl.runners.check import CheckLevel, check
+from agentrl.runners.checkpoint_store import CheckpointStore
+from agentrl.runners.run import prepare
+from agentrl.runners.stores import check_url, open_store
+
+
+def refused(url: str) -> str:
+    """Return what a run is told that would keep its checkpoints there."""
+    with pytest.raises(ConfigError) as raised:
+        CheckpointStore(url)
+    message = str(raised.value)
+    assert message.startswith(f"checkpoint.dir: {url} ")
+    assert "\n" not in message
+    return message
+
+
+def test_a_url_that_nothing_can_reach_is_one_clear_line():
+    assert "cannot be reached: ValueError: Protocol not known: nowhere" in refused("nowhere://bucket")
+
+
+def test_what_lives_in_one_process_is_no_place_for_checkpoints():
+    assert "is in the memory of each process by itself" in refused("memory://runs")
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol"),
+    [
+        ("simplecache::memory://runs", "simplecache::memory"),
+        ("blockcache::s3://bucket/runs", "blockcache::s3"),
+        ("dir::file:///tmp/runs", "dir::file"),
+        *((f"{name}://x", name) for name in ("filecache", "reference", "generic", "zip", "tar", "data", "dir")),
+    ],
+)
+def test_what_only_shows_another_store_is_no_place_for_checkpoints(url: str, protocol: str):
+    assert f"another view of a store (`{protocol}`)" in refused(url)
+    with pytest.raises(ConfigError, match=r"--to: .* is a cache, an archive or another view"):
+        check_url(url, key="--to")
+
+
+def test_a_folder_whose_name_joins_stores_is_told_as_a_folder():
+    assert refused("/tmp/a::b").endswith("has `::` in it, which joins stores for fsspec. Name a folder without it.")
+
+
+@pytest.fixture
+def nobody() -> str:
+    """Give the URL of a server that is not there; its package connects when it is made."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return f"ftp://127.0.0.1:{bound.getsockname()[1]}/runs"
+
+
+async def test_a_server_that_is_not_there_is_told_by_a_run_and_by_its_full_check(nobody: str, tmp_path: Path):
+    told = re.escape(f"checkpoint.dir: {nobody} cannot be reached: ConnectionRefusedError")
+    loaded = load_run_config("configs/demo.yaml", [f"checkpoint.dir={nobody}", f"run.dir={tmp_path / 'run'}"])
+    with pytest.raises(ConfigError, match=told):
+        prepare(loaded)
+    with pytest.raises(ConfigError, match=told):
+        await check(loaded, CheckLevel.FULL)
+    await check(loaded, CheckLevel.STATIC)  # which asks nobody
+
+
+def test_a_package_that_lacks_arguments_is_one_clear_line():
+    with pytest.raises(ConfigError, match=r"--to: jupyter://x cannot be reached: TypeError: .* 'url'\. Look at"):
+        open_store("jupyter://x", key="--to")
