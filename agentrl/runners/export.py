@@ -1,20 +1,15 @@
 """Writes a checkpoint of a run as a Hugging Face folder.
 
-    python -m agentrl.runners.export config.yaml [--step N | --best] [--to FOLDER] [section.key=value ...]
+    python -m agentrl.runners.export config.yaml [--step N | --best] [--to PLACE] [section.key=value ...]
 
 checkpoint, on disk or in an object store, of any number of ranks -> policy -> model folder. One process on the CPU, without
 Ray, judge or data. The run is neither changed nor held up: it may go on meanwhile, be finished, or have died.
 """
 
 import argparse
-import shutil
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from safetensors import SafetensorError
 
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import RunConfig
@@ -22,6 +17,7 @@ from agentrl.config.validate import Purpose
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState, by_accuracy
 from agentrl.runners.command_line import EXIT_FAILED, EXIT_USAGE, make_parser
+from agentrl.runners.export_target import place_of, written_whole
 from agentrl.runners.model_folders import check_model_path
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.training.checkpoint_export import export_checkpoint
@@ -34,13 +30,14 @@ def export(config: RunConfig, *, step: int | None = None, best: bool = False, to
         config: of the run.
         step: of the checkpoint; absent: the newest that counts.
         best: take the one with the highest validation accuracy instead, the newer of equals.
-        to: a folder that is empty or not there; absent: `exported/step_000010` in `run.dir`.
+        to: a folder that is empty or not there, or the URL of one in a store that fsspec knows; absent:
+            `exported/step_000010` in `run.dir`.
 
     Returns:
         What has been written, as a line for a person.
 
     Raises:
-        ConfigError: there is no such checkpoint, it is that of another policy, or the folder cannot be used.
+        ConfigError: there is no such checkpoint, it is that of another policy, or the place cannot be used.
         CheckpointError: the checkpoint cannot be read.
     """
     check_model_path(config.model.path)
@@ -48,11 +45,11 @@ def export(config: RunConfig, *, step: int | None = None, best: bool = False, to
     store = directory.checkpoints
     state = chosen_checkpoint(store, step=step, best=best)
     directory.refuse_other_policy()
-    folder = Path(to).resolve() if to is not None else directory.exported(state.step)
-    with _written_whole(folder) as partial:
+    place = place_of(to) if to is not None else str(directory.exported(state.step))
+    with written_whole(place) as partial:
         _export_from(store, state.step, config, partial)
     accuracy = "" if state.accuracy is None else f", validation accuracy {state.accuracy:.3f}"
-    return f"policy of step {state.step}{accuracy}: {folder}"
+    return f"policy of step {state.step}{accuracy}: {place}"
 
 
 def chosen_checkpoint(store: CheckpointStore, *, step: int | None, best: bool) -> RunState:
@@ -88,37 +85,16 @@ def _export_from(store: CheckpointStore, step: int, config: RunConfig, folder: P
         ) from error
 
 
-@contextmanager
-def _written_whole(folder: Path) -> Iterator[Path]:
-    """Give an empty folder to write into; it becomes `folder` at the end, so that what is there is always whole."""
-    partial = folder.with_name(folder.name + ".partial")
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder} exists and is not empty; remove it, or name another folder with `--to`")
-        shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror}; name another folder with `--to`") from error
-    try:
-        yield partial
-        partial.replace(folder)
-    except (OSError, SafetensorError) as error:  # what reads the checkpoint raises none of them
-        told = " ".join(str(error).split())
-        if isinstance(error, OSError) and error.filename and partial not in Path(error.filename).parents:
-            raise ConfigError(f"model.path: a file of it cannot be read: {told}") from error
-        raise ConfigError(
-            f"{folder} cannot be written: {told}; make room there, or name another folder with `--to`"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # which is not there any more once it has become `folder`
-
-
 def _arguments() -> argparse.Namespace:
     parser = make_parser("export", "Write a checkpoint of a run as a Hugging Face folder.")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--step", type=int, metavar="N", help="the checkpoint after update N (default: the newest)")
     which.add_argument("--best", action="store_true", help="the one with the highest validation accuracy")
-    parser.add_argument("--to", metavar="FOLDER", help="default: exported/step_N in `run.dir`")
+    parser.add_argument(
+        "--to",
+        metavar="PLACE",
+        help="a folder, or a URL such as s3://bucket/policy (default: exported/step_N in `run.dir`)",
+    )
     return parser.parse_intermixed_args()
 
 

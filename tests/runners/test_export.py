@@ -1,6 +1,5 @@
 """Checkpoints of a run that goes on become model folders, by the command and in this process."""
 
-import errno
 import re
 import shutil
 import subprocess
@@ -10,7 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec
 import pytest
+from transformers import AutoModelForCausalLM
 
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import RunConfig
@@ -24,6 +25,7 @@ from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
+from tests.object_store import object_store
 from tests.small_disk import fill, small_disk
 from tests.training.training_cases import alone, make_policy, step_groups
 
@@ -130,6 +132,8 @@ def test_a_run_that_is_alive_is_exported_into_its_folder_and_nothing_of_it_is_to
         (["--to", "FOLDER/tiny.yaml"], r"tiny\.yaml exists and is not empty; .*`--to`"),
         (["--to", "FOLDER/tiny.yaml/out"], r"tiny\.yaml/out cannot be written: Not a directory; .*`--to`"),
         (["--to", "FOLDER/policy"], r"policy exists and is not empty"),
+        (["--to", "s3:/bucket/x"], r"--to is 's3:/bucket/x', neither a folder nor a URL. Did you mean `s3://bucket/x`"),
+        (["--to", "memory://x"], r"--to: memory://x is in the memory of each process by itself"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(
@@ -197,19 +201,6 @@ def test_a_damaged_checkpoint_is_not_in_the_way_of_another_one(run: LiveRun, cal
     assert files(tmp_path / "out") == files(run.exports / "30")
 
 
-def test_a_file_of_the_model_that_cannot_be_read_is_not_taken_for_one_that_cannot_be_written(tmp_path: Path):
-    with (
-        pytest.raises(ConfigError, match=r"^model\.path: a file of it cannot be read: .*/models/a/tokenizer\.json"),
-        export._written_whole(tmp_path / "out"),
-    ):
-        raise PermissionError(errno.EACCES, "Permission denied", "/models/a/tokenizer.json")
-    with (
-        pytest.raises(ConfigError, match=r"out cannot be written: .*; make room there"),
-        export._written_whole(tmp_path / "out") as partial,
-    ):
-        raise PermissionError(errno.EACCES, "Permission denied", str(partial / "config.json"))
-
-
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 65536])
 def test_a_full_disk_is_told_in_one_line_and_nothing_half_written_stays(
     run: LiveRun, called: Called, tmp_path: Path, leave_bytes: int
@@ -262,6 +253,24 @@ def test_factors_are_not_added_to_other_weights_that_have_taken_the_place_of_tho
     # As of a run that began before models had digests.
     (tmp_path / ("shared" if is_elsewhere else "run") / "inputs.json").write_text("{}")
     RunDirectory(lora).refuse_other_policy()
+
+
+def test_a_policy_that_is_exported_to_a_store_and_fetched_is_the_one_that_loads(
+    run: LiveRun, called: Called, tmp_path: Path
+):
+    with object_store() as bucket:
+        status, out, errors = called(*run.words(), "--to", f"{bucket}/policies/last/")
+        assert (status, out) == (0, f"policy of step 40: {bucket}/policies/last/\n"), errors
+        again = called(*run.words(), "--to", f"{bucket}/policies/last")
+        fsspec.filesystem("s3").get(f"{bucket}/policies/last/", str(tmp_path / "fetched"), recursive=True)
+    assert (again[0], again[1]) == (2, "")
+    assert (
+        again[2] == f"error: --to: {bucket}/policies/last exists and is not empty; remove it, or name another place\n"
+    )
+    assert files(tmp_path / "fetched") == files(run.exports / "40")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "fetched")
+    expected = AutoModelForCausalLM.from_pretrained(run.exports / "40").state_dict()
+    assert all(tensor.equal(expected[name]) for name, tensor in model.state_dict().items())
 
 
 def test_the_real_command_needs_neither_ray_nor_data(run: LiveRun, tmp_path: Path):

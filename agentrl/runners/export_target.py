@@ -1,0 +1,123 @@
+"""Where `agentrl.runners.export` writes to: a folder of this machine, or a store that fsspec knows; whole, or not at all."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from agentrl.config.places import check_folder_or_url, is_url
+from agentrl.errors import ConfigError
+from agentrl.runners.stores import open_store
+
+_KEY = "--to"
+_LAST = "config.json"
+"""The file without which no loader takes a folder for a model."""
+
+
+def place_of(to: str) -> str:
+    """Return the absolute path or the URL that `--to` names; `file://` is a path.
+
+    Raises:
+        ConfigError: it begins as a URL does, and is none.
+    """
+    check_folder_or_url(to, key=_KEY)
+    path = to.removeprefix("file://").removeprefix("local://")
+    return path if is_url(path) else str(Path(path).resolve())
+
+
+def written_whole(place: str) -> AbstractContextManager[Path]:
+    """Give an empty folder to write into, which becomes `place` at the end.
+
+    Args:
+        place: an absolute path or a URL of what is empty or not there. A folder appears at one stroke; into a store the files
+            are put one by one, `config.json` last, and what has been put is taken back where that fails.
+
+    Raises:
+        ConfigError: it cannot be used, or holds something.
+    """
+    return _put_whole(place) if is_url(place) else _written_whole(Path(place))
+
+
+@contextmanager
+def _written_whole(folder: Path) -> Iterator[Path]:
+    partial = folder.with_name(folder.name + ".partial")
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} exists and is not empty; remove it, or name another folder with `--to`")
+        shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}; name another folder with `--to`") from error
+    try:
+        with _telling(
+            partial, f"{folder} cannot be written: ", "; make room there, or name another folder with `--to`"
+        ):
+            yield partial
+            partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # which is not there any more once it has become `folder`
+
+
+@contextmanager
+def _put_whole(url: str) -> Iterator[Path]:
+    files, root = open_store(url, key=_KEY)
+    files.invalidate_cache()
+    with _refusing_unusable(url):
+        if files.exists(root) and (files.isfile(root) or files.find(root)):
+            raise ConfigError(f"{_KEY}: {url} exists and is not empty; remove it, or name another place")
+    with tempfile.TemporaryDirectory(prefix="agentrl-export-") as made:
+        folder = Path(made)
+        with _telling(
+            folder,
+            f"{folder} cannot be written, from where it goes to {url}: ",
+            "; let `TMPDIR` name a place with room",
+        ):
+            yield folder
+        with _refusing_unusable(url):
+            _put(files, folder, root.rstrip("/"))
+
+
+@contextmanager
+def _telling(folder: Path, problem: str, way_out: str) -> Iterator[None]:
+    """Say of what cannot be written in `folder` that it is so; of a file elsewhere, that it is one of the model."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # what reads the checkpoint raises none of them
+        told = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.filename and folder not in Path(error.filename).parents:
+            raise ConfigError(f"model.path: a file of it cannot be read: {told}") from error
+        raise ConfigError(f"{problem}{told}{way_out}") from error
+
+
+def _put(files: Any, folder: Path, root: str) -> None:
+    """Put the files of `folder` under `root`; all of them, or none."""
+    sources = sorted((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.name == _LAST)
+    put: list[str] = []
+    try:
+        for source in sources:
+            target = f"{root}/{source.relative_to(folder).as_posix()}"
+            files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            put.append(target)
+            files.put_file(str(source), target)
+    except BaseException:  # Ctrl-C too
+        for target in put:
+            with suppress(Exception):  # as the store may be gone; the error that is told is the first one
+                files.rm_file(target)
+        raise
+
+
+@contextmanager
+def _refusing_unusable(url: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # of any kind: packages of stores raise classes of their own
+        raise ConfigError(
+            f"{_KEY}: {url} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}. Look at the address, the "
+            "keys, the permissions and the room there, or name another place"
+        ) from error
