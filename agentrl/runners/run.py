@@ -2,14 +2,13 @@
 
 import contextlib
 import functools
-import inspect
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -24,25 +23,18 @@ from agentrl.cluster.learner import Learner
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.runtime import guarded_run
 from agentrl.cluster.weight_route import WeightSync
-from agentrl.config.algorithm_schema import (
-    ADVANTAGE_NAMES,
-    AGGREGATION_NAMES,
-    KL_ESTIMATOR_NAMES,
-    POLICY_LOSS_NAMES,
-    TOKEN_ADVANTAGE_NAMES,
-    AlgorithmSection,
-)
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import DataSection, RewardSection, RunConfig
 from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
-from agentrl.errors import CheckpointError, ConfigError
+from agentrl.errors import CheckpointError
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.rewards.loader import check_reward
+from agentrl.runners.algorithm_functions import check_algorithm_functions
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.inputs import inputs_of
@@ -81,6 +73,10 @@ class EvaluationPlan:
         """Return every prompt that may be rolled out; those of what is about to begin come last."""
         return [self.validation_prompts]
 
+    def warnings(self) -> list[str]:
+        """Return what is allowed in the config, and seldom meant."""
+        return []
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(EvaluationPlan):
@@ -100,6 +96,10 @@ class Plan(EvaluationPlan):
         """Return every prompt that may be rolled out, in later stages too; those of what is about to begin come last."""
         later = [prompts.all() for prompts in self.prompts_of_stages[self.stage.index + 1 :]]
         return [*later, [*self.prompts.all(), *self.validation_prompts]]
+
+    def warnings(self) -> list[str]:
+        """Return what is allowed in the config, and seldom meant."""
+        return algorithm_warnings(self.config.algorithm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,42 +251,8 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
             import_by_path(tool.config["function"], key="function")
     check_extra_roles(loaded.config.cluster, tools)
     import_by_path(reward.class_name, key="reward.class_name")
-    _check_algorithm(loaded.config.algorithm)
+    check_algorithm_functions(loaded.config.algorithm)
     return tools, reward
-
-
-def _check_algorithm(algorithm: AlgorithmSection) -> None:
-    """Refuse functions of the user's own that cannot be imported, or not be called as an update calls them."""
-    if algorithm.advantage not in (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES):
-        key, found = "algorithm.advantage", import_by_path(algorithm.advantage, key="algorithm.advantage")
-        if hasattr(found, "estimate"):  # a `TokenAdvantage`
-            _check_call(found.estimate, 2, ("discount", "gae_lambda"), key=key, name=algorithm.advantage)
-        else:
-            _check_call(found, 1, ("normalise_by_std",), key=key, name=algorithm.advantage)
-    if algorithm.policy_loss not in POLICY_LOSS_NAMES:
-        found = import_by_path(algorithm.policy_loss, key="algorithm.policy_loss")
-        _check_call(found, 5, (), key="algorithm.policy_loss", name=algorithm.policy_loss)
-    if algorithm.aggregation not in AGGREGATION_NAMES:
-        key, found = "algorithm.aggregation", import_by_path(algorithm.aggregation, key="algorithm.aggregation")
-        _check_call(found, 1, ("mean_length", "max_length"), key=key, name=algorithm.aggregation)
-    if algorithm.kl_estimator not in KL_ESTIMATOR_NAMES:
-        found = import_by_path(algorithm.kl_estimator, key="algorithm.kl_estimator")
-        _check_call(found, 2, (), key="algorithm.kl_estimator", name=algorithm.kl_estimator)
-
-
-def _check_call(function: Any, num_values: int, keywords: tuple[str, ...], *, key: str, name: str) -> None:
-    """Refuse what could not be called in an update, with so many values and these keywords."""
-    wanted = f"{num_values} values" + "".join(f", `{keyword}=`" for keyword in keywords)
-    if not callable(function):
-        raise ConfigError(f"`{key}` is `{name}`, which is no function; it is called with {wanted}")
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return  # some built-in ones have none
-    try:
-        signature.bind(*[None] * num_values, **dict.fromkeys(keywords))
-    except TypeError as error:
-        raise ConfigError(f"`{key}` is `{name}`, which cannot be called with {wanted}: {error}") from error
 
 
 def training_prompts(config: RunConfig, *, leave_out: Set[str] = frozenset()) -> PromptDataset:
@@ -319,8 +285,6 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
             scratch=plan.directory.in_hand,
             pinned={plan.stage.reference_step},
         )
-        for warning in algorithm_warnings(plan.config.algorithm):
-            logger.warning("%s: %s", plan.loaded.path.name, warning)  # now that there is a `run.log`
         async with contextlib.aclosing(keeper):
             yield Run(
                 plan=plan,
@@ -350,6 +314,8 @@ async def _alive(
     config, path = plan.config, plan.directory.path
     console = Console()
     configure_logging(path, console=console)
+    for warning in plan.warnings():
+        logger.warning("%s: %s", plan.loaded.path.name, warning)
     with guarded_run() as temp_dir:
         async with (
             judge_for(plan.tools, plan.reward, config.judge) as judged,

@@ -108,8 +108,7 @@ def test_functions_of_the_right_signature_are_taken():
     check_plugins(load_run_config(DEMO, ["algorithm.kl_coefficient=0.1", *words]))
 
 
-def test_a_run_with_k1_in_the_loss_begins_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_run_with_k1_in_the_loss_has_one_warning(tmp_path: Path):
     words = ["algorithm.kl_coefficient=0.1", f"run.dir={tmp_path}"]
-    prepare(load_run_config(DEMO, [*words, "algorithm.kl_estimator=k1"]))
-    [message] = caplog.messages
-    assert message.startswith("demo.yaml: `algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average")
+    [message] = prepare(load_run_config(DEMO, [*words, "algorithm.kl_estimator=k1"])).warnings()
+    assert message.startswith("`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average")
