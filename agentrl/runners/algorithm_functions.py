@@ -15,18 +15,14 @@ from agentrl.config.class_path import import_by_path
 from agentrl.errors import ConfigError
 
 
-def check_algorithm_functions(algorithm: AlgorithmSection) -> None:
-    """Refuse functions of the user's own that cannot be imported, or not be called as an update calls them.
+def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) -> None:
+    """Refuse functions of the user's own that cannot be imported, or not be called as an update calls them, or give other things.
 
     Raises:
         ConfigError: which key, and why.
     """
     if algorithm.advantage not in (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES):
-        key, found = "algorithm.advantage", import_by_path(algorithm.advantage, key="algorithm.advantage")
-        if hasattr(found, "estimate"):  # a `TokenAdvantage`
-            _check_call(found.estimate, 2, ("discount", "gae_lambda"), key=key, name=algorithm.advantage)
-        else:
-            _check_call(found, 1, ("normalise_by_std",), key=key, name=algorithm.advantage)
+        _check_advantage(algorithm.advantage, has_critic=has_critic)
     if algorithm.policy_loss not in POLICY_LOSS_NAMES:
         found = import_by_path(algorithm.policy_loss, key="algorithm.policy_loss")
         _check_call(found, 5, (), key="algorithm.policy_loss", name=algorithm.policy_loss)
@@ -36,6 +32,35 @@ def check_algorithm_functions(algorithm: AlgorithmSection) -> None:
     if algorithm.kl_estimator not in KL_ESTIMATOR_NAMES:
         found = import_by_path(algorithm.kl_estimator, key="algorithm.kl_estimator")
         _check_call(found, 2, (), key="algorithm.kl_estimator", name=algorithm.kl_estimator)
+    if _has_own(algorithm):
+        from agentrl.training.function_trial import (
+            try_functions,  # torch, which a run without own functions needs not here
+        )
+
+        try_functions(algorithm)
+
+
+def _has_own(algorithm: AlgorithmSection) -> bool:
+    """Return whether any is the user's own."""
+    ours = (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES, *POLICY_LOSS_NAMES, *AGGREGATION_NAMES, *KL_ESTIMATOR_NAMES)
+    named = (algorithm.advantage, algorithm.policy_loss, algorithm.aggregation, algorithm.kl_estimator)
+    return not set(named) <= set(ours)
+
+
+def _check_advantage(name: str, *, has_critic: bool) -> None:
+    from agentrl.algorithms.token_advantage import TokenAdvantage
+
+    key, found = "algorithm.advantage", import_by_path(name, key="algorithm.advantage")
+    if not isinstance(found, TokenAdvantage):
+        if hasattr(found, "estimate"):
+            raise ConfigError(f"`{key}` is `{name}`, which has an `estimate` and is no `TokenAdvantage`; make it one")
+        _check_call(found, 1, ("normalise_by_std",), key=key, name=name)
+        return
+    _check_call(found.estimate, 2, ("discount", "gae_lambda"), key=key, name=name)
+    if found.uses_values and not has_critic:
+        raise ConfigError(
+            f"`{key}` is `{name}`, which uses values, and there is no critic; name its model in `critic.path`"
+        )
 
 
 def _check_call(function: Any, num_values: int, keywords: tuple[str, ...], *, key: str, name: str) -> None:

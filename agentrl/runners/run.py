@@ -251,7 +251,7 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
             import_by_path(tool.config["function"], key="function")
     check_extra_roles(loaded.config.cluster, tools)
     import_by_path(reward.class_name, key="reward.class_name")
-    check_algorithm_functions(loaded.config.algorithm)
+    check_algorithm_functions(loaded.config.algorithm, has_critic=loaded.config.has_critic)
     return tools, reward
 
 

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantage import ADVANTAGES, NORMALISED_OVER_TOKENS
-from agentrl.algorithms.kl_divergence import KL_ESTIMATORS
+from agentrl.algorithms.advantage import NORMALISED_OVER_TOKENS
 from agentrl.algorithms.token_advantage import (
-    TOKEN_ADVANTAGES,
     TokenAdvantage,
     TokenCredit,
     normalised,
     token_rewards,
 )
-from agentrl.config.class_path import named
+from agentrl.training import own_functions
 from agentrl.training.parallel import Parallel
 from agentrl.training.sharding import UpdateShard
 from agentrl.training.token_inputs import TokenInputs
@@ -41,8 +39,8 @@ class CreditAssignment:
             ConfigError: one of the user's own cannot be imported.
         """
         self._config = algorithm
-        estimator = named(algorithm.advantage, {**ADVANTAGES, **TOKEN_ADVANTAGES}, key="algorithm.advantage")
-        self._kl_estimator = named(algorithm.kl_estimator, KL_ESTIMATORS, key="algorithm.kl_estimator")
+        estimator = own_functions.advantage(algorithm.advantage)
+        self._kl_estimator = own_functions.kl_estimator(algorithm.kl_estimator)
         self._by_token = estimator if isinstance(estimator, TokenAdvantage) else None
         self._by_group = None if isinstance(estimator, TokenAdvantage) else estimator
 
@@ -66,6 +64,7 @@ class CreditAssignment:
 
         Raises:
             ValueError: an input is missing.
+            ConfigError: a function of the user's own gave what it must not.
         """
         if self._by_token is not None:
             credits = self._token_credits(self._by_token, shard, trajectories, inputs, kl_coefficient)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from agentrl.algorithms.aggregation import AGGREGATIONS, token_mean
-from agentrl.algorithms.kl_divergence import KL_ESTIMATORS
-from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange, PolicyLoss
+from agentrl.algorithms.aggregation import token_mean
+from agentrl.algorithms.policy_loss import ClipRange, PolicyLoss
 from agentrl.algorithms.rollout_correction import rollout_mismatch, rollout_weights
-from agentrl.config.class_path import named
+from agentrl.training import own_functions
 from agentrl.training.batch import MicroBatch
 from agentrl.training.scoring import TokenScores
 from agentrl.training.tally import TokenTally
@@ -36,9 +35,9 @@ class Objective:
         """
         self._config = algorithm
         self._max_length = max_response_tokens
-        self._policy_loss = named(algorithm.policy_loss, POLICY_LOSSES, key="algorithm.policy_loss")
-        self._aggregation = named(algorithm.aggregation, AGGREGATIONS, key="algorithm.aggregation")
-        self._kl_estimator = named(algorithm.kl_estimator, KL_ESTIMATORS, key="algorithm.kl_estimator")
+        self._policy_loss = own_functions.policy_loss(algorithm.policy_loss)
+        self._aggregation = own_functions.aggregation(algorithm.aggregation)
+        self._kl_estimator = own_functions.kl_estimator(algorithm.kl_estimator)
         self._clip = ClipRange(
             low=algorithm.clip_ratio_low, high=algorithm.clip_ratio_high, dual=algorithm.clip_ratio_dual
         )
@@ -65,6 +64,7 @@ class Objective:
 
         Raises:
             ValueError: the reference's log-probabilities are missing.
+            ConfigError: a function of the user's own gave what it must not.
         """
         policy = self._policy_loss(
             scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip

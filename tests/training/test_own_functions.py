@@ -1,0 +1,215 @@
+"""Functions of the user's own that give something else than was asked for: told with key and name, and never trained on."""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.advantage import grpo
+from agentrl.algorithms.kl_divergence import k2
+from agentrl.algorithms.policy_loss import ClipRange, PolicyLoss, ppo_loss
+from agentrl.algorithms.token_advantage import TokenAdvantage, TokenCredit
+from agentrl.config.schema import AlgorithmSection
+from agentrl.errors import ConfigError
+from agentrl.runners.algorithm_functions import check_algorithm_functions
+from agentrl.training import own_functions
+
+LOGPROBS_N = torch.tensor([-1.0, -2.0, -0.5])
+TRAJECTORY_N = torch.tensor([0, 0, 1])
+
+
+def loss_with(change: Callable[[PolicyLoss], Any]) -> Callable[..., Any]:
+    def loss(*values: Any) -> Any:
+        return change(ppo_loss(*values))
+
+    return loss
+
+
+def credit_with(change: Callable[[Tensor], Any]) -> TokenAdvantage:
+    def estimate(rewards_N: Tensor, values_N: Tensor | None, *, discount: float, gae_lambda: float) -> Any:
+        return change(rewards_N)
+
+    return TokenAdvantage(estimate=estimate, uses_values=False)
+
+
+class HasEstimate:
+    """Looks like a `TokenAdvantage`."""
+
+    uses_values = False
+
+    def estimate(
+        self, rewards_N: Tensor, values_N: Tensor | None, *, discount: float, gae_lambda: float
+    ) -> TokenCredit:
+        return TokenCredit(advantages_N=rewards_N, returns_N=rewards_N)
+
+
+right_loss = loss_with(lambda loss: loss)
+loss_of_mean = loss_with(lambda loss: replace(loss, loss_N=loss.loss_N.mean()))
+loss_too_short = loss_with(lambda loss: replace(loss, loss_N=loss.loss_N[:-1]))
+loss_in_columns = loss_with(lambda loss: replace(loss, loss_N=loss.loss_N[:, None]))
+loss_detached = loss_with(lambda loss: replace(loss, loss_N=loss.loss_N.detach()))
+loss_of_nan = loss_with(lambda loss: replace(loss, loss_N=loss.loss_N * math.nan))
+bare_loss = loss_with(lambda loss: loss.loss_N)
+short_clipped = loss_with(lambda loss: replace(loss, clipped_low_N=loss.clipped_low_N[:-1]))
+
+
+def right_weights(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
+    return torch.full_like(trajectory_N, 0.5, dtype=torch.float32)
+
+
+def weights_in_columns(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
+    return torch.ones(len(trajectory_N), 1)
+
+
+def one_weight(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> float:
+    return 0.5
+
+
+def right_kl(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    return k2(logprobs_N, other_logprobs_N)
+
+
+def kl_in_columns(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    return k2(logprobs_N, other_logprobs_N)[:, None]
+
+
+def mean_kl(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    return k2(logprobs_N, other_logprobs_N).mean()
+
+
+def kl_detached(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    return k2(logprobs_N, other_logprobs_N).detach()
+
+
+def kl_that_fails(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    raise RuntimeError("needs a GPU")
+
+
+def right_advantages(groups: list[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+    return grpo(groups, normalise_by_std=normalise_by_std)
+
+
+def advantages_of_one_group(groups: list[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+    return grpo(groups[:1], normalise_by_std=normalise_by_std)
+
+
+def advantages_twice(groups: list[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+    return [rewards_G.repeat(2) for rewards_G in groups]
+
+
+def advantages_of_nan(groups: list[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+    return [rewards_G / 0 * 0 for rewards_G in groups]
+
+
+def advantages_as_lists(groups: list[Tensor], *, normalise_by_std: bool) -> list[list[float]]:
+    return [rewards_G.tolist() for rewards_G in groups]
+
+
+right_credit = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N, returns_N=rewards_N))
+one_credit = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N.sum()[None], returns_N=rewards_N))
+short_returns = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N, returns_N=rewards_N[1:]))
+bare_credit = credit_with(lambda rewards_N: rewards_N)
+needs_values = TokenAdvantage(estimate=right_credit.estimate, uses_values=True)
+has_estimate = HasEstimate()
+
+WRONG = [
+    (
+        "policy_loss",
+        "loss_of_mean",
+        r"gave a tensor of shape \[\] as loss_N; it must give a tensor of shape \[3\] there",
+    ),
+    ("policy_loss", "loss_too_short", r"gave a tensor of shape \[2\] as loss_N"),
+    ("policy_loss", "loss_in_columns", r"gave a tensor of shape \[3, 1\] as loss_N"),
+    ("policy_loss", "loss_detached", r"gave loss_N without a gradient"),
+    ("policy_loss", "loss_of_nan", r"gave nan or infinity in loss_N, of finite numbers"),
+    (
+        "policy_loss",
+        "bare_loss",
+        r"gave a tensor of shape \[3\]; it must give a `agentrl.algorithms.policy_loss.PolicyLoss`",
+    ),
+    ("policy_loss", "short_clipped", r"gave a tensor of shape \[2\] as clipped_low_N"),
+    ("aggregation", "weights_in_columns", r"gave a tensor of shape \[3, 1\] as its result"),
+    ("aggregation", "one_weight", r"gave a float as its result"),
+    ("kl_estimator", "kl_in_columns", r"gave a tensor of shape \[3, 1\] as its result"),
+    ("kl_estimator", "mean_kl", r"gave a tensor of shape \[\] as its result"),
+    ("kl_estimator", "kl_detached", r"gave its result without a gradient"),
+    (
+        "advantage",
+        "advantages_of_one_group",
+        r"gave a list; it must give a list with the advantages of each of 2 groups",
+    ),
+    ("advantage", "advantages_twice", r"gave a tensor of shape \[6\] as group 0; .* shape \[3\]"),
+    ("advantage", "advantages_of_nan", r"gave nan or infinity in group 0"),
+    ("advantage", "advantages_as_lists", r"gave a list as group 0"),
+    ("advantage", "one_credit", r"gave a tensor of shape \[1\] as advantages_N"),
+    ("advantage", "short_returns", r"gave a tensor of shape \[2\] as returns_N"),
+    (
+        "advantage",
+        "bare_credit",
+        r"gave a tensor of shape \[3\]; it must give a `agentrl.algorithms.token_advantage.TokenCredit`",
+    ),
+    ("advantage", "needs_values", r"uses values, and there is no critic; name its model in `critic.path`"),
+    ("advantage", "has_estimate", r"has an `estimate` and is no `TokenAdvantage`; make it one"),
+]
+
+
+def check(key: str, name: str, *, has_critic: bool = False) -> None:
+    given: dict[str, Any] = {key: f"{__name__}.{name}"}
+    algorithm = AlgorithmSection(kl_coefficient=0.1, **given)
+    check_algorithm_functions(algorithm, has_critic=has_critic)
+
+
+@pytest.mark.parametrize(("key", "name", "message"), WRONG, ids=[name for _, name, _ in WRONG])
+def test_a_result_that_is_not_what_was_asked_for_is_told_before_anything_starts(key: str, name: str, message: str):
+    with pytest.raises(ConfigError, match=rf"`algorithm\.{key}`(:| is) `{__name__}\.{name}`,? {message}"):
+        check(key, name)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("policy_loss", "right_loss"),
+        ("aggregation", "right_weights"),
+        ("kl_estimator", "right_kl"),
+        ("advantage", "right_advantages"),
+        ("advantage", "right_credit"),
+    ],
+)
+def test_what_gives_what_was_asked_for_is_taken_without_a_word(key: str, name: str, caplog: pytest.LogCaptureFixture):
+    check(key, name)
+    assert not caplog.messages
+
+
+def test_an_estimator_that_uses_values_is_taken_where_there_is_a_critic():
+    check("advantage", "needs_values", has_critic=True)
+
+
+def test_a_function_that_raises_where_it_is_tried_is_told_and_taken(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING)
+    check("kl_estimator", "kl_that_fails")
+    assert any(
+        "`algorithm.kl_estimator`" in message and "RuntimeError: needs a GPU" in message for message in caplog.messages
+    )
+
+
+def test_results_are_looked_at_in_every_update_and_not_only_when_they_are_tried():
+    loss = own_functions.policy_loss(f"{__name__}.loss_of_mean")
+    clip = ClipRange(low=0.2, high=0.2)
+    with pytest.raises(ConfigError, match=r"gave a tensor of shape \[\] as loss_N"):
+        loss(LOGPROBS_N.clone().requires_grad_(), LOGPROBS_N, torch.ones(3), TRAJECTORY_N, clip)
+
+
+def test_nan_that_was_given_to_a_function_is_not_blamed_on_it():
+    spoilt_N = torch.tensor([-1.0, math.nan, -0.5])
+    assert own_functions.kl_estimator(f"{__name__}.right_kl")(spoilt_N, LOGPROBS_N).isnan().any()
+
+
+def test_ours_are_called_as_they_are():
+    assert own_functions.policy_loss("ppo") is ppo_loss
+    assert own_functions.kl_estimator("k2") is k2
+    assert own_functions.advantage("grpo") is grpo
