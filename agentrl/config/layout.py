@@ -204,7 +204,8 @@ def _role_problems(config: RunConfig) -> list[str]:
         f"`cluster.roles` places `{name}` {count} times; once is enough" for name, count in counts.items() if count > 1
     ]
     problems += [
-        f"`cluster.roles` places no `{name}`; add it, alone or in a role such as `actor_{name}`"
+        f"`cluster.roles` places no `{name}`; add it, alone or in a role such as "
+        f"`{'actor_rollout' if name == 'actor' else f'actor_{name}'}`"
         for name in needed
         if name not in counts
     ]

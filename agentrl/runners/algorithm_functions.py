@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError
 
 
 def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) -> None:
-    """Refuse functions of the user's own that cannot be imported, or not be called as an update calls them, or give other things.
+    """Refuse functions of the user's own that cannot be imported or not be called as an update does, or give other things.
 
     Raises:
         ConfigError: which key, and why.

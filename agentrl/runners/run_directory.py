@@ -221,6 +221,25 @@ class RunDirectory:
         """Leave the folder to another process."""
         self._lock_file.close()
 
+    def begin_policy(self) -> Path:
+        """Return where the trained policy is to be written; an older one stays until `take_policy`."""
+        shutil.rmtree(self._partial_policy, ignore_errors=True)  # of a run that was killed there
+        return self._partial_policy
+
+    def take_policy(self) -> None:
+        """Make what has been written the policy of the run: what is in `policy/` is always whole.
+
+        Raises:
+            CheckpointError: it is not there.
+        """
+        if not self._partial_policy.is_dir():
+            raise CheckpointError(
+                f"{self._partial_policy} is not there: the actor, on another node, sees another `run.dir`. Let the nodes share "
+                "it; the same command goes on from the last checkpoint"
+            )
+        shutil.rmtree(self.policy, ignore_errors=True)
+        self._partial_policy.replace(self.policy)
+
     @property
     def finished(self) -> bool:
         """Whether the run has come to its end."""
@@ -268,6 +287,10 @@ class RunDirectory:
     def has_all_steps(self) -> bool:
         """Whether the run has come to its end, and is not to go on for longer now."""
         return self.finished and self.result().get("num_steps", math.inf) >= self._config.run.num_steps
+
+    @property
+    def _partial_policy(self) -> Path:
+        return self.path / "policy.partial"
 
     @property
     def _noted(self) -> Path:

@@ -151,10 +151,10 @@ WRONG = [
     (
         "advantage",
         "bare_credit",
-        r"gave a tensor of shape \[3\]; it must give a `agentrl.algorithms.token_advantage.TokenCredit`",
+        r"gave a tensor of shape \[3\]; it must give a `.*TokenCredit`",
     ),
-    ("advantage", "needs_values", r"uses values, and there is no critic; name its model in `critic.path`"),
-    ("advantage", "has_estimate", r"has an `estimate` and is no `TokenAdvantage`; make it one"),
+    ("advantage", "needs_values", r"which uses values, and there is no critic; name its model in `critic.path`"),
+    ("advantage", "has_estimate", r"which has an `estimate` and is no `TokenAdvantage`; make it one"),
 ]
 
 
