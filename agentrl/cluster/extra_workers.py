@@ -21,7 +21,7 @@ from agentrl.cluster.history import RunHistory
 from agentrl.cluster.node_drain import asked
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.cluster.watching import watching
-from agentrl.errors import AgentRLError, CallFailedError, MisfitError, NotBuiltError, ToolError, WorkerDiedError
+from agentrl.errors import AgentRLError, CallFailedError, MisfitError, NotBuiltError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,7 @@ class _Serving:
         Raises:
             WorkerDiedError: that process has ended, and with it what it kept of the episode.
             MisfitError: the method does not take these arguments.
-            CallFailedError: it raised something.
-            ToolError: it returned what is no JSON.
+            CallFailedError: it raised something, or returned what is no JSON; both may be of the policy's making.
         """
         if process != await self.agentrl_process():
             raise WorkerDiedError(f"`{type(self).__name__}`: its process died after it had answered this episode")
@@ -67,13 +66,11 @@ class _Serving:
         except (Exception, KeyboardInterrupt) as error:  # the second would end the event loop, and every call with it
             raise CallFailedError(_in_one_line(error)) from error  # whose class need not be known elsewhere
         if isinstance(outcome, str):
-            return outcome
+            return str.__str__(outcome)  # not one of a class of the user's
         try:
             return to_json(outcome, fallback=str).decode()
-        except PydanticSerializationError as error:
-            raise ToolError(
-                f"`{type(self).__name__}.{method}` returned {type(outcome).__name__}, which is no text and no JSON: {error}"
-            ) from None
+        except PydanticSerializationError as error:  # half a surrogate pair, say, that the policy itself has sent
+            raise CallFailedError(f"the result, {type(outcome).__name__}, is no text and no JSON: {error}") from None
 
 
 def _in_one_line(error: BaseException) -> str:

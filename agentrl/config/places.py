@@ -39,9 +39,14 @@ def check_folder_or_url(place: str, *, key: str) -> None:
     if matched is None or is_url(place):
         return
     path = matched["rest"].lstrip("/")
-    meant = (
-        f"Did you mean `{matched['scheme']}://{path}`?" if path[:1].isalnum() else "A URL has `://` after its scheme."
-    )
+    if matched["scheme"] in ("file", "local"):
+        meant = f"Did you mean `{matched['rest']}`?"
+    else:
+        meant = (
+            f"Did you mean `{matched['scheme']}://{path}`?"
+            if path[:1].isalnum()
+            else "A URL has `://` after its scheme."
+        )
     raise ConfigError(
         f"{key} is {place!r}, neither a folder nor a URL. {meant} (A folder of this machine with such a name begins with `./`.)"
     )

@@ -99,17 +99,12 @@ def _number_problems(algorithm: AlgorithmSection) -> list[str]:
 
 
 def _lower_clip_problems(algorithm: AlgorithmSection) -> list[str]:
-    """Refuse a lower bound that no ratio can reach; a loss of the user's own may read the number in another way."""
+    """Refuse a lower bound below 0; a loss of the user's own may read the number in another way."""
     low = algorithm.clip_ratio_low
-    if algorithm.policy_loss in ("ppo", "gspo") and low >= 1:
+    if algorithm.policy_loss in POLICY_LOSS_NAMES and low > 1:
         return [
-            f"`algorithm.clip_ratio_low` is {low}, and must be below 1 with `algorithm.policy_loss: {algorithm.policy_loss}`: "
-            "ratios below 1 - this are clipped, and none is below 0"
-        ]
-    if algorithm.policy_loss == "cispo" and low > 1:
-        return [
-            f"`algorithm.clip_ratio_low` is {low}, and must be at most 1, which sets no lower bound with "
-            "`algorithm.policy_loss: cispo`"
+            f"`algorithm.clip_ratio_low` is {low}, and must be at most 1, which sets no lower bound: ratios below 1 - this are "
+            "clipped, and none is below 0"
         ]
     return []
 

@@ -47,8 +47,8 @@ class RunState:
     step: int = 0
     prompts_taken: int = 0
     """Prompts started since the beginning: the position in the data set."""
-    stage_position: int = 0
-    """Where in the data the stage that is under way began."""
+    stage_position: int | None = 0
+    """Where in the data the stage that is under way began; None: a run of before that was noted."""
     empty_batches: int = 0
     """Batches without a learning signal so far; they count as no step."""
     accuracy: float | None = None
@@ -251,7 +251,7 @@ class CheckpointStore:
         if content is None or begun_by is None:
             return None
         with self._whole(step, _STATE, *UNDECODABLE):
-            saved = {"stage_position": 0} | orjson.loads(content)  # which those of older runs lack
+            saved = {"stage_position": None} | orjson.loads(content)  # which those of older runs lack
             word = str(saved[_WRITER]).encode()
             state = RunState(**{item.name: saved[item.name] for item in fields(RunState)})
         if word == begun_by:

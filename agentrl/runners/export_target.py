@@ -57,9 +57,18 @@ def _written_whole(folder: Path) -> Iterator[Path]:
             partial, f"{folder} cannot be written: ", "; make room there, or name another folder with `--to`"
         ):
             yield partial
-            partial.replace(folder)
+        _take(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # which is not there any more once it has become `folder`
+
+
+def _take(partial: Path, folder: Path) -> None:
+    try:
+        partial.replace(folder)
+    except OSError as error:  # an empty folder on which a disk is mounted
+        raise ConfigError(
+            f"{folder} cannot be replaced by what was written: {error.strerror}; name a folder below it with `--to`"
+        ) from error
 
 
 @contextmanager

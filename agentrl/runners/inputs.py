@@ -24,7 +24,8 @@ _MODEL_FILES = (
     "merges.txt",
     "chat_template*",
     "*.safetensors",
-    "*.bin",
+    "pytorch_model*.bin",
+    "model*.bin",
     "*.index.json",
 )
 """What makes a model; a page about it, or what a trainer has left beside it, may change."""

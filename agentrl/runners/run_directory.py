@@ -232,13 +232,26 @@ class RunDirectory:
         Raises:
             CheckpointError: it is not there.
         """
-        if not self._partial_policy.is_dir():
+        # Listed, and not asked for: a shared disk may remember that it was not there.
+        if self._partial_policy not in self.path.iterdir():
             raise CheckpointError(
                 f"{self._partial_policy} is not there: the actor, on another node, sees another `run.dir`. Let the nodes share "
                 "it; the same command goes on from the last checkpoint"
             )
-        shutil.rmtree(self.policy, ignore_errors=True)
-        self._partial_policy.replace(self.policy)
+        old = self.path / "policy.old"
+        shutil.rmtree(old, ignore_errors=True)
+        try:
+            if self.policy.is_symlink():
+                self.policy.unlink()
+            elif self.policy.exists():
+                self.policy.replace(old)  # rather than removed: some of it may be in use
+            self._partial_policy.replace(self.policy)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.policy} cannot be replaced: {error.strerror}. Move it away, and take {self._partial_policy}, which is "
+                "whole, in its place"
+            ) from error
+        shutil.rmtree(old, ignore_errors=True)
 
     @property
     def finished(self) -> bool:
@@ -286,7 +299,9 @@ class RunDirectory:
     @property
     def has_all_steps(self) -> bool:
         """Whether the run has come to its end, and is not to go on for longer now."""
-        return self.finished and self.result().get("num_steps", math.inf) >= self._config.run.num_steps
+        if not self.finished or not (self.path / "config.yaml").is_file():  # else it may be the result of anything
+            return False
+        return self.result().get("num_steps", math.inf) >= self._config.run.num_steps
 
     @property
     def _partial_policy(self) -> Path:

@@ -46,8 +46,9 @@ async def rolling_out(run: Run, state: RunState) -> AsyncIterator[RolloutStream]
         run.config.rollout,
         num_steps=run.config.run.num_steps,
         progress=run.progress,
-        first_step=run.plan.stage.start + 1,
-        first_position=state.stage_position,
+        # Where its stage began was not noted once; such a run goes on to name its steps as it did.
+        first_step=1 if state.stage_position is None else run.plan.stage.start + 1,
+        first_position=state.stage_position or 0,
     ) as rollouts:
         directory = run.plan.directory
         latest = directory.checkpoints.latest()

@@ -209,7 +209,7 @@ def _tells_of_damage(name: str, error: Exception) -> bool:
     if isinstance(error, RuntimeError):
         return "PytorchStreamReader" in str(error)
     if name == _METADATA:  # a pickle with other bytes in its middle may raise anything
-        return isinstance(error, FileNotFoundError) or not isinstance(error, OSError)
+        return isinstance(error, FileNotFoundError) or not isinstance(error, OSError | MemoryError)
     return isinstance(error, FileNotFoundError | EOFError | pickle.UnpicklingError | UnicodeDecodeError)
 
 

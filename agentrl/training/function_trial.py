@@ -29,7 +29,7 @@ def try_functions(algorithm: "AlgorithmSection") -> None:
     for count in (3, 0):
         _try("algorithm.policy_loss", algorithm.policy_loss, count, partial(_call_loss, algorithm))
         _try("algorithm.aggregation", algorithm.aggregation, count, _call_aggregation)
-        _try("algorithm.kl_estimator", algorithm.kl_estimator, count, _call_estimator)
+        _try("algorithm.kl_estimator", algorithm.kl_estimator, count, partial(_call_estimator, algorithm))
         _try("algorithm.advantage", algorithm.advantage, count, partial(_call_advantage, algorithm))
 
 
@@ -53,8 +53,11 @@ def _call_aggregation(name: str, count: int) -> None:
     own_functions.aggregation(name)(_trajectory(count), mean_length=1.5, max_length=8)
 
 
-def _call_estimator(name: str, count: int) -> None:
-    own_functions.kl_estimator(name)(_logprobs(count), torch.full((count,), -1.1))
+def _call_estimator(algorithm: "AlgorithmSection", name: str, count: int) -> None:
+    logprobs_N = _logprobs(count)
+    own_functions.kl_estimator(name)(
+        logprobs_N.detach() if algorithm.kl_in_reward else logprobs_N, torch.full((count,), -1.1)
+    )
 
 
 def _call_advantage(algorithm: "AlgorithmSection", name: str, count: int) -> None:
@@ -64,7 +67,8 @@ def _call_advantage(algorithm: "AlgorithmSection", name: str, count: int) -> Non
         values_N = torch.full((count,), 0.5) if estimator.uses_values else None
         estimator.estimate(rewards_N, values_N, discount=algorithm.discount, gae_lambda=algorithm.gae_lambda)
     elif count:  # a group has a trajectory at least
-        estimator([rewards_N, torch.ones(2)], normalise_by_std=algorithm.normalise_by_std)
+        # Of different rewards, as what is not is most often dropped (`selection.drop_equal_reward`).
+        estimator([rewards_N, torch.tensor([1.0, 0.0])], normalise_by_std=algorithm.normalise_by_std)
 
 
 def _logprobs(count: int) -> torch.Tensor:

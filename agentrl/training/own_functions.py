@@ -106,7 +106,7 @@ def _of_tokens(estimator: TokenAdvantage, result_of: "_Results") -> TokenAdvanta
         given = estimator.estimate(rewards_N, values_N, discount=discount, gae_lambda=gae_lambda)
         credit = result_of.type(given, TokenCredit)
         known = (rewards_N,) if values_N is None else (rewards_N, values_N)
-        for part in ("advantages_N", "returns_N"):
+        for part in ("advantages_N", "returns_N") if estimator.uses_values else ("advantages_N",):
             result_of.shape(getattr(credit, part), rewards_N, part)
             result_of.finite(getattr(credit, part), known, part)
         return credit

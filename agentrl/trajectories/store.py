@@ -92,7 +92,7 @@ def read_saved_group(path: Path, num_trajectories: int, *, source: str) -> list[
             trajectories = list(read_trajectories(path))
         if len(trajectories) != num_trajectories:
             raise EOFError(f"{len(trajectories)} trajectories of {num_trajectories}")
-    except (OSError, EOFError, *UNDECODABLE) as error:
+    except (FileNotFoundError, EOFError, *UNDECODABLE) as error:
         raise DamagedCheckpointError.of(source, path.name, error) from error
     return trajectories
 

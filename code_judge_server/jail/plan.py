@@ -13,7 +13,7 @@ from code_judge_server import work_folder
 from code_judge_server.jail import compiled, seccomp_filter
 from code_judge_server.jail.cgroups import Cgroups, make_cgroups
 from code_judge_server.jail.protocol import Message
-from code_judge_server.jail.slot_users import SlotUsers, first_user_of_this_process
+from code_judge_server.jail.slot_users import SlotUsers, first_user_of_any
 from code_judge_server.jail.work_root import make_work_root
 from code_judge_server.schemas import IsolationTier
 
@@ -139,7 +139,7 @@ def make_plan(
         num_slots=num_slots,
         preloads=preloads,
         read_only=[*_interpreter_paths(), *_with_links(read_only)],
-        first_uid=first_user_of_this_process() if os.geteuid() == 0 else None,
+        first_uid=first_user_of_any(num_slots) if os.geteuid() == 0 else None,
         slot_users=slot_users,
         cgroups=groups,
         work_folder=work_root,

@@ -8,14 +8,14 @@ their own cannot. Root has users enough; an ordinary user gets them from the mac
 
 import os
 import pwd
+import secrets
 import shutil
 from dataclasses import dataclass
 
 _RANGES = "/etc/subuid"
 _FIRST_OF_ANY = 2_000_000_000
-_USERS_A_PROCESS = 32
-"""So that those of all process ids stay below 2 ** 31, from where some programs take them for negative."""
-_LARGEST_PID = 2**22
+_LAST_OF_ANY = 2**31 - 1
+"""Some programs take what is beyond it for negative."""
 _CAP_SETUID = 7
 
 
@@ -35,19 +35,21 @@ class SlotUsers:
         return f"users {self.first} to {self.first + self.count - 1}, by {by}"
 
 
-def first_user_of_this_process() -> int:
-    """Return the first user of the slots of a judge that may be any user.
+def first_user_of_any(num_slots: int) -> int:
+    """Return the first of so many users for the slots of a judge that may be any user: others than those of other judges.
 
-    Two judges of one machine must not share them: RLIMIT_NPROC counts by user, so the many processes of a program of one
-    judge would keep the programs of the other from starting, and its canaries would take that for a weaker machine.
+    RLIMIT_NPROC counts by user over all of a machine's containers, so the many processes of a program of one judge would
+    keep the programs of another from starting, and its canaries would take that for a weaker machine. No judge knows of the
+    others, so each draws its own out of more than 100 million.
     """
-    return _FIRST_OF_ANY + os.getpid() % _LARGEST_PID * _USERS_A_PROCESS
+    num_blocks = (_LAST_OF_ANY - _FIRST_OF_ANY) // max(1, num_slots)
+    return _FIRST_OF_ANY + secrets.randbelow(num_blocks) * num_slots
 
 
 def find_slot_users(num_slots: int) -> SlotUsers | None:
     """Return a user for each slot, if this ordinary user may have so many; that it can be had is yet to be tried."""
     if _may_be_any_user():
-        return SlotUsers(first=first_user_of_this_process(), count=num_slots, newuidmap=None)
+        return SlotUsers(first=first_user_of_any(num_slots), count=num_slots, newuidmap=None)
     newuidmap = shutil.which("newuidmap")
     if newuidmap is None:
         return None

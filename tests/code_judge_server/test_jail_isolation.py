@@ -10,8 +10,6 @@ import pytest
 from jail_driver import Jail, jail
 from jail_tiers import NAMESPACE_TIERS
 
-from code_judge_server.jail.slot_users import first_user_of_this_process
-
 TRY_CALLS = """
 import ctypes, errno, json, os, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -62,7 +60,9 @@ def test_a_job_has_no_rights(started: Jail):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has one user id only")
 def test_each_slot_has_a_user_of_its_own(started: Jail):
-    first = first_user_of_this_process()
+    first = started.plan.first_uid
+    assert first is not None
+    assert first >= 2_000_000_000
     users = [
         started.run_python("import os; print(os.getresuid(), os.getresgid())", slot=slot).text for slot in range(2)
     ]

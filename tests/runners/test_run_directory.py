@@ -339,6 +339,12 @@ def test_the_policy_of_a_run_is_whole_or_that_of_before(run: RunDirectory):
     ):
         run.take_policy()
     assert (run.policy / "config.json").read_text() == "first"
+    run.policy.rename(run.path / "elsewhere")
+    run.policy.symlink_to(run.path / "elsewhere")
+    run.begin_policy().mkdir()
+    run.take_policy()
+    assert list(run.policy.iterdir()) == []
+    assert not [file.name for file in run.path.iterdir() if file.name.startswith("policy.")]
 
 
 def with_a_checkpoint(tmp_path: Path) -> RunDirectory:

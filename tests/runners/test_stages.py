@@ -251,7 +251,7 @@ async def test_a_stage_keeps_where_it_began_in_the_data(plan: Plan):
     assert (began.prompts_taken, began.stage_position) == (456, len(plan.prompts)), "other data begin with an epoch"
     plan.directory.checkpoints.begin(40)
     plan.directory.checkpoints.put(40, PASS_RATES, PassRates().encode())
-    plan.directory.checkpoints.commit(replace(began, step=40, prompts_taken=began.stage_position + 30))
+    plan.directory.checkpoints.commit(replace(began, step=40, prompts_taken=(began.stage_position or 0) + 30))
     assert (await restore(run_of(plan_stage(plan, plan.stages[2]), Models()))).stage_position == began.stage_position
 
 

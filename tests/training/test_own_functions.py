@@ -94,6 +94,10 @@ def right_advantages(groups: list[Tensor], *, normalise_by_std: bool) -> list[Te
     return grpo(groups, normalise_by_std=normalise_by_std)
 
 
+def advantages_over_deviation(groups: list[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
+    return [(rewards_G - rewards_G.mean()) / rewards_G.std() for rewards_G in groups]
+
+
 def advantages_of_one_group(groups: list[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
     return grpo(groups[:1], normalise_by_std=normalise_by_std)
 
@@ -112,7 +116,9 @@ def advantages_as_lists(groups: list[Tensor], *, normalise_by_std: bool) -> list
 
 right_credit = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N, returns_N=rewards_N))
 one_credit = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N.sum()[None], returns_N=rewards_N))
-short_returns = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N, returns_N=rewards_N[1:]))
+short_returns = replace(
+    credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N, returns_N=rewards_N[1:])), uses_values=True
+)
 bare_credit = credit_with(lambda rewards_N: rewards_N)
 needs_values = TokenAdvantage(estimate=right_credit.estimate, uses_values=True)
 has_estimate = HasEstimate()
@@ -147,7 +153,6 @@ WRONG = [
     ("advantage", "advantages_of_nan", r"gave nan or infinity in group 0"),
     ("advantage", "advantages_as_lists", r"gave a list as group 0"),
     ("advantage", "one_credit", r"gave a tensor of shape \[1\] as advantages_N"),
-    ("advantage", "short_returns", r"gave a tensor of shape \[2\] as returns_N"),
     (
         "advantage",
         "bare_credit",
@@ -187,6 +192,17 @@ def test_what_gives_what_was_asked_for_is_taken_without_a_word(key: str, name: s
 
 def test_an_estimator_that_uses_values_is_taken_where_there_is_a_critic():
     check("advantage", "needs_values", has_critic=True)
+    with pytest.raises(ConfigError, match=r"gave a tensor of shape \[2\] as returns_N"):
+        check("advantage", "short_returns", has_critic=True)
+
+
+def test_what_is_right_where_it_is_used_is_not_refused():
+    """An estimate that only the reward has needs no gradient, and equal rewards are dropped before they are divided by."""
+    given: dict[str, Any] = {
+        "kl_estimator": f"{__name__}.kl_detached",
+        "advantage": f"{__name__}.advantages_over_deviation",
+    }
+    check_algorithm_functions(AlgorithmSection(kl_coefficient=0.1, kl_in="reward", **given), has_critic=False)
 
 
 def test_a_function_that_raises_where_it_is_tried_is_told_and_taken(caplog: pytest.LogCaptureFixture):
