@@ -86,7 +86,7 @@ class AlgorithmSection:
     by import path (`agentrl.algorithms.aggregation`).
     """
     clip_ratio_low: float = 0.2
-    """Lower PPO clip: ratios below 1 - this are clipped. Below 1; with `cispo` 1 sets no such bound."""
+    """Lower PPO clip: ratios below 1 - this are clipped. At most 1, which sets no such bound."""
     clip_ratio_high: float = 0.28
     """Upper PPO clip: ratios above 1 + this are clipped (clip-higher)."""
     clip_ratio_dual: float = 0.0
