@@ -8,7 +8,6 @@ their own cannot. Root has users enough; an ordinary user gets them from the mac
 
 import os
 import pwd
-import secrets
 import shutil
 from dataclasses import dataclass
 
@@ -43,7 +42,9 @@ def first_user_of_any(num_slots: int) -> int:
     others, so each draws its own out of more than 100 million.
     """
     num_blocks = (_LAST_OF_ANY - _FIRST_OF_ANY) // max(1, num_slots)
-    return _FIRST_OF_ANY + secrets.randbelow(num_blocks) * num_slots
+    # Not by `secrets`: there are libraries behind it, which each job would be charged for.
+    drawn = int.from_bytes(os.urandom(8), "big")
+    return _FIRST_OF_ANY + drawn % num_blocks * num_slots
 
 
 def find_slot_users(num_slots: int) -> SlotUsers | None:
