@@ -78,9 +78,8 @@ class Nodes:
     async def watched(self) -> AsyncIterator[None]:
         """Log and count nodes that leave or join, for as long as the context lasts."""
         now = await asked(self._look)
-        if (
-            not self._history.nodes.keys() & now.keys()
-        ):  # the first start, or a Ray of its own that every start has anew
+        # None in common: the first start, or a Ray of the run's own, which is another one after each start.
+        if not self._history.nodes.keys() & now.keys():
             self._history.nodes = now
         self._compare(now)  # with those of the last start: some may have left since
         async with watching(self._watch(), what="nodes"):

@@ -33,9 +33,8 @@ def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) 
         found = import_by_path(algorithm.kl_estimator, key="algorithm.kl_estimator")
         _check_call(found, 2, (), key="algorithm.kl_estimator", name=algorithm.kl_estimator)
     if _has_own(algorithm):
-        from agentrl.training.function_trial import (
-            try_functions,  # torch, which a run without own functions needs not here
-        )
+        # It imports torch, which a driver without functions of the user's own does not need.
+        from agentrl.training.function_trial import try_functions
 
         try_functions(algorithm)
 

@@ -230,7 +230,7 @@ class RunDirectory:
         """Make what has been written the policy of the run: what is in `policy/` is always whole.
 
         Raises:
-            CheckpointError: it is not there.
+            CheckpointError: it is not there, or cannot take the place of the older one.
         """
         # Listed, and not asked for: a shared disk may remember that it was not there.
         if self._partial_policy not in self.path.iterdir():
@@ -248,8 +248,8 @@ class RunDirectory:
             self._partial_policy.replace(self.policy)
         except OSError as error:
             raise CheckpointError(
-                f"{self.policy} cannot be replaced: {error.strerror}. Move it away, and take {self._partial_policy}, which is "
-                "whole, in its place"
+                f"{self.policy} cannot be replaced: {error.strerror}. Move it away; the same command goes on from the last "
+                "checkpoint, and writes the policy again"
             ) from error
         shutil.rmtree(old, ignore_errors=True)
 
