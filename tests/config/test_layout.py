@@ -206,7 +206,10 @@ def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(
         load(tmp_path, cluster, "rollout.engine=vllm", "rollout.tensor_parallel_size=4")
 
 
-def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(tmp_path: Path):
+def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as where vLLM is installed
     engine = ["rollout.engine=vllm", "rollout.tensor_parallel_size=2"]
     cluster = "pools: {a: {num_processes: 1, num_gpus: %d}}, roles: {actor: a, rollout: a}"
     load(tmp_path, cluster % 4, *engine)
