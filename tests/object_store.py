@@ -1,5 +1,6 @@
 """An S3 server (moto's, in memory) on this machine's loopback, for tests of what is written to object stores."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ BUCKET = "checkpoints"
 @contextmanager
 def object_store() -> Iterator[str]:
     """Serve an empty bucket, and give its URL; this process and those that it starts find the server by the environment."""
+    # Its lines of requests would go to the stderr of the test in which the first was written, and complain once that is closed.
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
