@@ -7,6 +7,7 @@ takes about 65 tokens. Any other text falls back to shorter pieces, in the end t
 
 import argparse
 import re
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,22 @@ NUM_TRAINING_DIALOGUES = 4000
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Train the byte-pair encoding on rendered demonstrations."""
+    dialogues = islice(demonstrations(0, frozenset()), NUM_TRAINING_DIALOGUES)
+    return train_tokenizer(dialogues, PYTHON_TOOL_SCHEMA.as_template_dict(), split_at="\n")
+
+
+def train_tokenizer(
+    dialogues: Iterable[list[Message]], tool: dict[str, Any], *, split_at: str
+) -> PreTrainedTokenizerFast:
+    """Train a byte-pair encoding on dialogues about one tool, as the policy reads them.
+
+    Args:
+        dialogues: what it is trained on.
+        tool: what the system prompt of each of them lists.
+        split_at: regular expression; no token goes on behind a match, nor across a digit.
+    """
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=_train_encoding(_rendered_demonstrations()),
+        tokenizer_object=_train_encoding(_rendered(dialogues, tool), split_at),
         eos_token=END_OF_TURN,
         pad_token=PAD_TOKEN,
         clean_up_tokenization_spaces=False,
@@ -64,25 +79,24 @@ def _chat_template() -> str:
     return (HERE / "chat_template.jinja").read_text()
 
 
-def _rendered_demonstrations() -> list[str]:
+def _rendered(dialogues: Iterable[list[Message]], tool: dict[str, Any]) -> list[str]:
     renderer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
     renderer.chat_template = _chat_template()
-    dialogues = islice(demonstrations(0, frozenset()), NUM_TRAINING_DIALOGUES)
-    return [_render(renderer, dialogue) for dialogue in dialogues]
+    return [_render(renderer, dialogue, tool) for dialogue in dialogues]
 
 
-def _render(renderer: PreTrainedTokenizerFast, dialogue: list[Message]) -> str:
-    tools: list[Any] = [PYTHON_TOOL_SCHEMA.as_template_dict()]
+def _render(renderer: PreTrainedTokenizerFast, dialogue: list[Message], tool: dict[str, Any]) -> str:
+    tools: list[Any] = [tool]
     text = renderer.apply_chat_template(dialogue, tools=tools, tokenize=False)
     assert isinstance(text, str)
     return text
 
 
-def _train_encoding(texts: list[str]) -> Tokenizer:
+def _train_encoding(texts: list[str], split_at: str) -> Tokenizer:
     encoding = Tokenizer(models.BPE())
     encoding.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex("\n"), "merged_with_previous"),
+            pre_tokenizers.Split(Regex(split_at), "merged_with_previous"),
             pre_tokenizers.Digits(individual_digits=True),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]

@@ -5,6 +5,7 @@ It knows nothing of Ray or agentrl. Two edits are real image processing: the col
 and convolution with a small kernel.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,15 +43,7 @@ class ImageEditWorker:
             colours_of: name of the image whose colours it gets, for `transfer_colours`.
         """
         made = self._made.setdefault(episode_id, {})
-        images = self._gallery | made
-        if operation == "transfer_colours":
-            if colours_of is None:
-                raise ValueError("`transfer_colours` needs `colours_of`")
-            result = transfer_colours(_named(image, images), _named(colours_of, images))
-        elif operation in _KERNELS:
-            result = convolve(_named(image, images), _KERNELS[operation])
-        else:
-            raise ValueError(f"there is no operation `{operation}`; take transfer_colours, {', '.join(_KERNELS)}")
+        result = apply_edit(self._gallery | made, operation, image, colours_of)
         name = f"image_{len(made) + 1}"
         made[name] = result
         return {"image": name, **describe(result)}
@@ -64,13 +57,31 @@ class ImageEditWorker:
         return len(self._made)
 
 
+def apply_edit(images: Mapping[str, Image], operation: str, image: str, colours_of: str | None) -> Image:
+    """Make the image that a call of the tool asks for.
+
+    Raises:
+        ValueError: the policy has named what is not there; the message says what is.
+    """
+    if operation == "transfer_colours":
+        if colours_of is None:
+            raise ValueError("`transfer_colours` needs `colours_of`")
+        return transfer_colours(_named(image, images), _named(colours_of, images))
+    if operation in _KERNELS:
+        return convolve(_named(image, images), _KERNELS[operation])
+    raise ValueError(f"there is no operation `{operation}`; take transfer_colours, {', '.join(_KERNELS)}")
+
+
 def paint_gallery(size: int) -> dict[str, Image]:
-    """Return two paintings that differ in their colours and have edges."""
+    """Return paintings that differ in their colours and have edges."""
     down, across = np.meshgrid(np.linspace(0, 1, size), np.linspace(0, 1, size), indexing="ij")
     sunset = np.stack([0.9 - 0.3 * down, 0.5 - 0.3 * down, 0.2 + 0.1 * across], axis=-1)
     sea = np.stack([0.1 + 0.1 * across, 0.3 + 0.2 * down, 0.6 + 0.3 * down * across], axis=-1)
     sea[size // 4 : size // 2, size // 4 : size // 2] = [0.9, 0.9, 0.95]  # a sail
-    return {"sunset": sunset, "sea": sea}
+    forest = np.stack([0.1 + 0.1 * down, np.where(np.sin(40 * across) > 0, 0.6, 0.3), 0.1 + 0.2 * across], axis=-1)
+    snow = np.stack([0.8 + 0.1 * down, 0.8 + 0.15 * across, 0.95 - 0.1 * down], axis=-1)
+    snow[size // 2 :, size // 8 : size // 3] = [0.3, 0.2, 0.1]  # a hut
+    return {"sunset": sunset, "sea": sea, "forest": forest, "snow": snow}
 
 
 def to_lab(image: Image) -> Image:
@@ -111,7 +122,7 @@ def describe(image: Image) -> dict[str, Any]:
     }
 
 
-def _named(name: str, images: dict[str, Image]) -> Image:
+def _named(name: str, images: Mapping[str, Image]) -> Image:
     if name not in images:
         raise ValueError(f"there is no image `{name}`; there are {', '.join(images)}")
     return images[name]

@@ -2,7 +2,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from examples.arithmetic.demonstrations import demonstrations, prompt_messages
 from examples.arithmetic.generate import validation_problems
 from examples.arithmetic.make_tokenizer import make_model_config, make_tokenizer
 from examples.arithmetic.problems import Problem
+from tests.examples.sampled_turns import sample_turns
 
 EXAMPLE = SHIPPED_FOLDER / "examples" / "arithmetic"
 TOOLS = [PYTHON_TOOL_SCHEMA.as_template_dict()]
@@ -44,21 +45,12 @@ def policy() -> Iterator[PreTrainedModel]:
     torch.set_num_threads(threads)
 
 
-@torch.no_grad()
 def complete(
     policy: PreTrainedModel, tokens: ChatTokens, problems: list[Problem], *, start: str, temperature: float
 ) -> list[str]:
-    """Sample one turn per problem that begins with `start`; 0 is greedy."""
+    prompts = [prompt_messages(problem) for problem in problems]
     tokenizer = load_tokenizer(str(EXAMPLE / "policy"))
-    start_ids = tokenizer.encode(start, add_special_tokens=False)
-    prompts = [tokens.prompt(prompt_messages(problem)) + start_ids for problem in problems]
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-    # `generate` is typed for mixed-in use only; through `Any` it is the plain method.
-    output = cast(Any, policy).generate(input_ids=ids, attention_mask=mask, max_new_tokens=40, **sampling)
-    return [start + text for text in tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)]
+    return sample_turns(policy, tokenizer, tokens, prompts, start=start, temperature=temperature)
 
 
 def called_program(text: str) -> str | None:

@@ -86,7 +86,7 @@ async def test_workers_of_the_extra_role_answer_the_tool_of_the_policy(local_ray
     assert orjson.loads((await call(mine, operation="blur", image="image_1"))[1])["image"] == "image_2"
     assert await call(other, operation="blur", image="image_1") == (
         ToolStatus.ERROR,
-        "failure: ValueError: there is no image `image_1`; there are sunset, sea",
+        "failure: ValueError: there is no image `image_1`; there are sunset, sea, forest, snow",
     )
     await tool.end_episode(mine)
     await tool.end_episode(other)

@@ -1,5 +1,6 @@
 """An evaluation of a config with roles, pools and workers of another kind: the real command on the example of an extra role."""
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ def config_with(tmp_path: Path, pools: str, roles: str) -> Path:
     """Write the example with other pools and roles beside its own; returns the file."""
     text = (EXAMPLE / "run.yaml").read_text()
     text = text.replace("policy: {num_processes: 1}", pools).replace("{actor_rollout: policy}", roles)
-    text = text.replace("tools.yaml", str(EXAMPLE / "tools.yaml"))
-    for name in ("image_worker.py", "problems.jsonl"):
-        (tmp_path / name).write_text((EXAMPLE / name).read_text())
+    for key in ("tool_config_path: ", "train_files: [", "model:\n  path: "):
+        text = text.replace(key, f"{key}{EXAMPLE}/")
+    (tmp_path / "image_worker.py").write_text((EXAMPLE / "image_worker.py").read_text())
+    with (EXAMPLE / "validation.jsonl").open() as problems:
+        (tmp_path / "problems.jsonl").write_text("".join(islice(problems, 2)))
     file = tmp_path / "run.yaml"
     file.write_text(text)
     return file
