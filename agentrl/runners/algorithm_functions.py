@@ -15,8 +15,10 @@ from agentrl.config.class_path import import_by_path
 from agentrl.errors import ConfigError
 
 
-def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) -> None:
+def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) -> list[str]:
     """Refuse functions of the user's own that cannot be imported or not be called as an update does, or give other things.
+
+    Returns what a trial of them met that may be all right in an update.
 
     Raises:
         ConfigError: which key, and why.
@@ -32,11 +34,12 @@ def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) 
     if algorithm.kl_estimator not in KL_ESTIMATOR_NAMES:
         found = import_by_path(algorithm.kl_estimator, key="algorithm.kl_estimator")
         _check_call(found, 2, (), key="algorithm.kl_estimator", name=algorithm.kl_estimator)
-    if _has_own(algorithm):
-        # It imports torch, which a driver without functions of the user's own does not need.
-        from agentrl.training.function_trial import try_functions
+    if not _has_own(algorithm):
+        return []
+    # It imports torch, which a driver without functions of the user's own does not need.
+    from agentrl.training.function_trial import try_functions
 
-        try_functions(algorithm)
+    return try_functions(algorithm)
 
 
 def _has_own(algorithm: AlgorithmSection) -> bool:

@@ -10,13 +10,12 @@ from agentrl.cluster.role_groups import num_cores, threads_per_rank
 from agentrl.config.layout import Placement, layout, pool_size
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import JudgeSection, RewardSection, RunConfig
-from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.judge.connection import run_urls
 from agentrl.rewards.loader import build_reward
 from agentrl.runners.judges import judge_for
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
-from agentrl.runners.run import check_plugins, check_room, held_out_prompts, training_prompts
+from agentrl.runners.run import check_plugins, check_room, held_out_prompts, training_prompts, training_warnings
 from agentrl.runners.stages import stages_of
 from agentrl.runners.stores import check_url, open_store
 from agentrl.tools.base import ToolConfig
@@ -29,7 +28,7 @@ class CheckLevel(StrEnum):
     """How much is tried."""
 
     STATIC = "static"
-    """The config alone: no network, no model, no data, no GPU."""
+    """The config and the code that it names: no network, no model, no data, no GPU."""
     FULL = "full"
     """Also reads the data, starts or asks the judge, and builds every tool and the reward."""
 
@@ -46,7 +45,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         reach = check_url if level is CheckLevel.STATIC else open_store
         reach(config.checkpoint.dir, key="checkpoint.dir")
     console = Console()
-    for warning in algorithm_warnings(config.algorithm):
+    for warning in training_warnings(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     if level is CheckLevel.FULL:
         check_models(config)

@@ -63,6 +63,8 @@ class EvaluationPlan:
     tools: list[ToolConfig]
     reward: RewardSection
     validation_prompts: list[Prompt]
+    warnings: list[str]
+    """What is allowed in the config, and seldom meant; told when the run has its log."""
 
     @property
     def config(self) -> RunConfig:
@@ -72,10 +74,6 @@ class EvaluationPlan:
     def prompts_to_check(self) -> list[list[Prompt]]:
         """Return every prompt that may be rolled out; those of what is about to begin come last."""
         return [self.validation_prompts]
-
-    def warnings(self) -> list[str]:
-        """Return what is allowed in the config, and seldom meant."""
-        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +94,6 @@ class Plan(EvaluationPlan):
         """Return every prompt that may be rolled out, in later stages too; those of what is about to begin come last."""
         later = [prompts.all() for prompts in self.prompts_of_stages[self.stage.index + 1 :]]
         return [*later, [*self.prompts.all(), *self.validation_prompts]]
-
-    def warnings(self) -> list[str]:
-        """Return what is allowed in the config, and seldom meant."""
-        return algorithm_warnings(self.config.algorithm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +151,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         stage=stages[0],
         pass_rates=PassRates(),
         validation_prompts=plan.validation_prompts,
+        warnings=plan.warnings,
     )
 
 
@@ -231,8 +226,21 @@ def _prepared(loaded: LoadedConfig, *, trains: bool) -> EvaluationPlan:
     tools, reward = check_plugins(loaded)
     check_model_path(loaded.config.model.path)
     prompts = held_out_prompts(loaded.config)
+    warnings = training_warnings(loaded.config) if trains else []
     directory.open(inputs_of(loaded.config, trains=trains), trains=trains)
-    return EvaluationPlan(loaded=loaded, directory=directory, tools=tools, reward=reward, validation_prompts=prompts)
+    return EvaluationPlan(
+        loaded=loaded, directory=directory, tools=tools, reward=reward, validation_prompts=prompts, warnings=warnings
+    )
+
+
+def training_warnings(config: RunConfig) -> list[str]:
+    """Return what is allowed in the config of a training run, and seldom meant.
+
+    Raises:
+        ConfigError: a function of the user's own cannot serve; see `check_algorithm_functions`.
+    """
+    tried = check_algorithm_functions(config.algorithm, has_critic=config.has_critic)
+    return [*algorithm_warnings(config.algorithm), *tried]
 
 
 def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:
@@ -251,7 +259,6 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
             import_by_path(tool.config["function"], key="function")
     check_extra_roles(loaded.config.cluster, tools)
     import_by_path(reward.class_name, key="reward.class_name")
-    check_algorithm_functions(loaded.config.algorithm, has_critic=loaded.config.has_critic)
     return tools, reward
 
 
@@ -314,7 +321,7 @@ async def _alive(
     config, path = plan.config, plan.directory.path
     console = Console()
     configure_logging(path, console=console)
-    for warning in plan.warnings():
+    for warning in plan.warnings:
         logger.warning("%s: %s", plan.loaded.path.name, warning)
     with guarded_run() as temp_dir:
         async with (

@@ -1,6 +1,5 @@
 """Calls the user's own functions of an algorithm on a few tokens, so that a wrong result is told before anything starts."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,36 +10,46 @@ from agentrl.algorithms.policy_loss import ClipRange
 from agentrl.algorithms.token_advantage import TokenAdvantage
 from agentrl.errors import ConfigError
 from agentrl.training import own_functions
+from agentrl.training.own_functions import NotFiniteError
 
 if TYPE_CHECKING:
     from agentrl.config.schema import AlgorithmSection
 
-logger = logging.getLogger(__name__)
 
-
-def try_functions(algorithm: "AlgorithmSection") -> None:
+def try_functions(algorithm: "AlgorithmSection") -> list[str]:
     """Call all functions that a config names with three tokens, and with none, as on a rank that has nothing to do.
 
-    What they raise themselves is told and no reason to refuse them: some compute on GPUs alone.
+    What they raise themselves, and nan or infinity, is no reason to refuse them: some compute on GPUs alone, and some need
+    other numbers than these made-up ones, such as trajectories of more than one token. Returns what there is to say of it.
 
     Raises:
         ConfigError: one gave what it must not; see `own_functions`.
     """
-    for count in (3, 0):
-        _try("algorithm.policy_loss", algorithm.policy_loss, count, partial(_call_loss, algorithm))
-        _try("algorithm.aggregation", algorithm.aggregation, count, _call_aggregation)
-        _try("algorithm.kl_estimator", algorithm.kl_estimator, count, partial(_call_estimator, algorithm))
-        _try("algorithm.advantage", algorithm.advantage, count, partial(_call_advantage, algorithm))
+    calls: dict[tuple[str, str], Callable[[str, int], Any]] = {
+        ("algorithm.policy_loss", algorithm.policy_loss): partial(_call_loss, algorithm),
+        ("algorithm.aggregation", algorithm.aggregation): _call_aggregation,
+        ("algorithm.kl_estimator", algorithm.kl_estimator): partial(_call_estimator, algorithm),
+        ("algorithm.advantage", algorithm.advantage): partial(_call_advantage, algorithm),
+    }
+    return [
+        f"`{key}`: `{name}`, tried on {count} made-up tokens of the CPU, {problem}"
+        for (key, name), call in calls.items()
+        for count in (3, 0)
+        if (problem := _problem(partial(call, name, count)))
+    ]
 
 
-def _try(key: str, name: str, count: int, call: Callable[[str, int], Any]) -> None:
+def _problem(call: Callable[[], Any]) -> str:
+    """Return what a trial met that may be all right in an update, or nothing."""
     try:
-        call(name, count)
+        call()
+    except NotFiniteError:
+        return "gave nan or infinity, which ends a run that meets it in an update"
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 - of any kind: it is the user's own
-        raised = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        logger.warning("`%s`: `%s`, tried on %d tokens of the CPU, raised %s", key, name, count, raised)
+        return f"raised {type(error).__name__}: {' '.join(str(error).split())}"
+    return ""
 
 
 def _call_loss(algorithm: "AlgorithmSection", name: str, count: int) -> None:

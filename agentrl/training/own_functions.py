@@ -20,6 +20,10 @@ from agentrl.config.class_path import named
 from agentrl.errors import ConfigError
 
 
+class NotFiniteError(ConfigError):
+    """A function gave nan or infinity, of finite numbers."""
+
+
 def policy_loss(name: str) -> PolicyLossFunction:
     """Return the policy loss of a name or an import path; errors are those of `named`, as of all functions here.
 
@@ -121,9 +125,9 @@ class _Results:
     key: str
     name: str
 
-    def error(self, problem: str, wanted: str) -> ConfigError:
+    def error(self, problem: str, wanted: str, kind: type[ConfigError] = ConfigError) -> ConfigError:
         """Return the error for what it did, and what is asked of it."""
-        return ConfigError(f"`{self.key}`: `{self.name}` {problem}; it must give {wanted} (`docs/algorithms.md`)")
+        return kind(f"`{self.key}`: `{self.name}` {problem}; it must give {wanted} (`docs/algorithms.md`)")
 
     def type(self, value: Any, wanted: type[Any]) -> Any:
         """Return `value`, which must be a `wanted`."""
@@ -147,7 +151,7 @@ class _Results:
     def finite(self, value: Tensor, made_from: Sequence[Tensor], part: str) -> None:
         """Refuse NaN and infinity, where they are of its own making."""
         if not torch.isfinite(value).all() and all(bool(torch.isfinite(one).all()) for one in made_from):
-            raise self.error(f"gave nan or infinity in {part}, of finite numbers", "finite ones")
+            raise self.error(f"gave nan or infinity in {part}, of finite numbers", "finite ones", NotFiniteError)
 
 
 def _described(value: Any) -> str:

@@ -8,7 +8,7 @@ from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.errors import ConfigError
 from agentrl.runners.memory_check import check_memory, read_size
 from agentrl.runners.model_folders import check_models, check_weights
-from agentrl.runners.run import check_plugins, prepare
+from agentrl.runners.run import prepare, training_warnings
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 
@@ -94,7 +94,7 @@ def test_trajectories_longer_than_the_context_are_refused_unless_it_is_scaled(tm
 def test_what_an_update_could_not_call_is_refused(key: str, name: str, message: str):
     loaded = load_run_config(DEMO, ["algorithm.kl_coefficient=0.1", f"algorithm.{key}={name}"])
     with pytest.raises(ConfigError, match=message):
-        check_plugins(loaded)
+        training_warnings(loaded.config)
 
 
 def test_functions_of_the_right_signature_are_taken():
@@ -105,10 +105,11 @@ def test_functions_of_the_right_signature_are_taken():
         "kl_estimator": "kl_divergence.k2",
     }
     words = [f"algorithm.{key}=agentrl.algorithms.{path}" for key, path in own.items()]
-    check_plugins(load_run_config(DEMO, ["algorithm.kl_coefficient=0.1", *words]))
+    loaded = load_run_config(DEMO, ["algorithm.kl_coefficient=0.1", *words])
+    assert training_warnings(loaded.config) == []
 
 
 def test_a_run_with_k1_in_the_loss_has_one_warning(tmp_path: Path):
     words = ["algorithm.kl_coefficient=0.1", f"run.dir={tmp_path}"]
-    [message] = prepare(load_run_config(DEMO, [*words, "algorithm.kl_estimator=k1"])).warnings()
+    [message] = prepare(load_run_config(DEMO, [*words, "algorithm.kl_estimator=k1"])).warnings
     assert message.startswith("`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average")

@@ -19,7 +19,8 @@ STAGES = (
 
 
 def words(folder: Path) -> list[str]:
-    overrides = ["run.num_steps=4", "algorithm.kl_coefficient=0.001", f"checkpoint.dir={folder / 'elsewhere'}"]
+    penalty = ["algorithm.kl_coefficient=0.001", "algorithm.kl_estimator=k1"]  # which has a warning
+    overrides = ["run.num_steps=4", *penalty, f"checkpoint.dir={folder / 'elsewhere'}"]
     return [*SMALL, "checkpoint.every_steps=1", STAGES, *overrides]
 
 
@@ -33,6 +34,10 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_steps_are_counted_through(run_dir: Path):
     assert [row["step"] for row in metrics(run_dir)] == [0, 1, 2, 3, 4]
     assert json.loads((run_dir / "result.json").read_text())["num_steps"] == 4
+
+
+def test_a_warning_about_the_config_is_in_the_log_once(run_dir: Path):
+    assert (run_dir / "run.log").read_text().count("`algorithm.kl_estimator` is `k1`") == 1
 
 
 def test_the_lengths_of_each_stage_hold_in_it(run_dir: Path):

@@ -108,6 +108,7 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
         prompts=prompts,
         prompts_of_stages=[prompts],
         validation_prompts=[],
+        warnings=[],
         stages=(stages := stages_of(loaded.config)),
         stage=stages[0],
         pass_rates=PassRates(),

@@ -1,5 +1,6 @@
 """What the update minimises, on a handful of tokens, beside sums written out by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,7 +9,9 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregation import AGGREGATIONS
+from agentrl.algorithms.policy_loss import PolicyLoss, ppo_loss
 from agentrl.config.algorithm_schema import AlgorithmSection
+from agentrl.errors import ConfigError
 from agentrl.training.batch import MicroBatch
 from agentrl.training.objective import Objective
 from agentrl.training.scoring import TokenScores
@@ -63,6 +66,29 @@ def test_an_aggregation_of_the_users_own_weighs_tokens():
     loss, sums = loss_of(LOGPROBS, aggregation=f"{__name__}.doubled_in_the_first")
     assert loss.item() == sums.found["loss"] == pytest.approx(16.0 * -3.0 + 2.0 * 2.0)
     assert loss_of(LOGPROBS)[0].item() == pytest.approx(-3.0 + 2.0)
+
+
+def mean_loss(*values: Any) -> PolicyLoss:
+    loss = ppo_loss(*values)
+    return replace(loss, loss_N=loss.loss_N.mean())
+
+
+def one_weight(trajectory_N: Tensor, *, mean_length: float, max_length: int) -> Tensor:
+    return torch.ones(())
+
+
+def mean_difference(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    return (logprobs_N - other_logprobs_N).mean()
+
+
+@pytest.mark.parametrize(
+    "own", [{"policy_loss": "mean_loss"}, {"aggregation": "one_weight"}, {"kl_estimator": "mean_difference"}]
+)
+def test_what_would_be_broadcast_into_the_loss_is_refused(own: dict[str, str]):
+    [(key, name)] = own.items()
+    algorithm: dict[str, Any] = {"kl_coefficient": 0.1, key: f"{__name__}.{name}"}
+    with pytest.raises(ConfigError, match=rf"`algorithm\.{key}`: `.*\.{name}` gave a tensor of shape \[\]"):
+        loss_of(LOGPROBS.clone().requires_grad_(True), **algorithm)
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)

@@ -1,6 +1,5 @@
 """Functions of the user's own that give something else than was asked for: told with key and name, and never trained on."""
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -55,7 +54,16 @@ loss_in_columns = loss_with(lambda loss: replace(loss, loss_N=loss.loss_N[:, Non
 loss_detached = loss_with(lambda loss: replace(loss, loss_N=loss.loss_N.detach()))
 loss_of_nan = loss_with(lambda loss: replace(loss, loss_N=loss.loss_N * math.nan))
 bare_loss = loss_with(lambda loss: loss.loss_N)
-short_clipped = loss_with(lambda loss: replace(loss, clipped_low_N=loss.clipped_low_N[:-1]))
+
+
+def loss_with_short(part: str) -> Callable[..., Any]:
+    """Return the loss of PPO, of which one part lacks its last token."""
+    return loss_with(lambda loss: replace(loss, **{part: torch.zeros(len(loss.loss_N))[:-1]}))
+
+
+short_ratio, short_clipped, short_high, short_dual = (
+    loss_with_short(part) for part in ("ratio_N", "clipped_low_N", "clipped_high_N", "clipped_dual_N")
+)
 
 
 def right_weights(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
@@ -64,6 +72,14 @@ def right_weights(trajectory_N: Tensor, /, *, mean_length: float, max_length: in
 
 def weights_in_columns(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
     return torch.ones(len(trajectory_N), 1)
+
+
+def weights_of_nan(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
+    return torch.full((len(trajectory_N),), math.nan)
+
+
+def weights_of_the_first(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
+    return torch.ones(1) if not len(trajectory_N) else torch.ones(len(trajectory_N))
 
 
 def one_weight(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> float:
@@ -84,6 +100,10 @@ def mean_kl(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
 
 def kl_detached(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
     return k2(logprobs_N, other_logprobs_N).detach()
+
+
+def kl_of_nan(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    return k2(logprobs_N, other_logprobs_N) * math.nan
 
 
 def kl_that_fails(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
@@ -116,6 +136,7 @@ def advantages_as_lists(groups: list[Tensor], *, normalise_by_std: bool) -> list
 
 right_credit = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N, returns_N=rewards_N))
 one_credit = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N.sum()[None], returns_N=rewards_N))
+credit_of_nan = credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N / 0, returns_N=rewards_N))
 short_returns = replace(
     credit_with(lambda rewards_N: TokenCredit(advantages_N=rewards_N, returns_N=rewards_N[1:])), uses_values=True
 )
@@ -132,15 +153,18 @@ WRONG = [
     ("policy_loss", "loss_too_short", r"gave a tensor of shape \[2\] as loss_N"),
     ("policy_loss", "loss_in_columns", r"gave a tensor of shape \[3, 1\] as loss_N"),
     ("policy_loss", "loss_detached", r"gave loss_N without a gradient"),
-    ("policy_loss", "loss_of_nan", r"gave nan or infinity in loss_N, of finite numbers"),
     (
         "policy_loss",
         "bare_loss",
         r"gave a tensor of shape \[3\]; it must give a `agentrl.algorithms.policy_loss.PolicyLoss`",
     ),
+    ("policy_loss", "short_ratio", r"gave a tensor of shape \[2\] as ratio_N"),
     ("policy_loss", "short_clipped", r"gave a tensor of shape \[2\] as clipped_low_N"),
+    ("policy_loss", "short_high", r"gave a tensor of shape \[2\] as clipped_high_N"),
+    ("policy_loss", "short_dual", r"gave a tensor of shape \[2\] as clipped_dual_N"),
     ("aggregation", "weights_in_columns", r"gave a tensor of shape \[3, 1\] as its result"),
     ("aggregation", "one_weight", r"gave a float as its result"),
+    ("aggregation", "weights_of_the_first", r"gave a tensor of shape \[1\] as its result; .* shape \[0\] there"),
     ("kl_estimator", "kl_in_columns", r"gave a tensor of shape \[3, 1\] as its result"),
     ("kl_estimator", "mean_kl", r"gave a tensor of shape \[\] as its result"),
     ("kl_estimator", "kl_detached", r"gave its result without a gradient"),
@@ -150,7 +174,6 @@ WRONG = [
         r"gave a list; it must give a list with the advantages of each of 2 groups",
     ),
     ("advantage", "advantages_twice", r"gave a tensor of shape \[6\] as group 0; .* shape \[3\]"),
-    ("advantage", "advantages_of_nan", r"gave nan or infinity in group 0"),
     ("advantage", "advantages_as_lists", r"gave a list as group 0"),
     ("advantage", "one_credit", r"gave a tensor of shape \[1\] as advantages_N"),
     (
@@ -163,10 +186,10 @@ WRONG = [
 ]
 
 
-def check(key: str, name: str, *, has_critic: bool = False) -> None:
+def check(key: str, name: str, *, has_critic: bool = False) -> list[str]:
     given: dict[str, Any] = {key: f"{__name__}.{name}"}
     algorithm = AlgorithmSection(kl_coefficient=0.1, **given)
-    check_algorithm_functions(algorithm, has_critic=has_critic)
+    return check_algorithm_functions(algorithm, has_critic=has_critic)
 
 
 @pytest.mark.parametrize(("key", "name", "message"), WRONG, ids=[name for _, name, _ in WRONG])
@@ -185,9 +208,8 @@ def test_a_result_that_is_not_what_was_asked_for_is_told_before_anything_starts(
         ("advantage", "right_credit"),
     ],
 )
-def test_what_gives_what_was_asked_for_is_taken_without_a_word(key: str, name: str, caplog: pytest.LogCaptureFixture):
-    check(key, name)
-    assert not caplog.messages
+def test_what_gives_what_was_asked_for_is_taken_without_a_word(key: str, name: str):
+    assert check(key, name) == []
 
 
 def test_an_estimator_that_uses_values_is_taken_where_there_is_a_critic():
@@ -205,12 +227,65 @@ def test_what_is_right_where_it_is_used_is_not_refused():
     check_algorithm_functions(AlgorithmSection(kl_coefficient=0.1, kl_in="reward", **given), has_critic=False)
 
 
-def test_a_function_that_raises_where_it_is_tried_is_told_and_taken(caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.WARNING)
-    check("kl_estimator", "kl_that_fails")
-    assert any(
-        "`algorithm.kl_estimator`" in message and "RuntimeError: needs a GPU" in message for message in caplog.messages
+def test_a_function_that_raises_where_it_is_tried_is_told_and_taken():
+    of_three, of_none = check("kl_estimator", "kl_that_fails")
+    path = f"{__name__}.kl_that_fails"
+    assert of_three == (
+        f"`algorithm.kl_estimator`: `{path}`, tried on 3 made-up tokens of the CPU, raised RuntimeError: needs a GPU"
     )
+    assert "tried on 0 made-up tokens" in of_none
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("policy_loss", "loss_of_nan"),
+        ("aggregation", "weights_of_nan"),
+        ("kl_estimator", "kl_of_nan"),
+        ("advantage", "advantages_of_nan"),
+        ("advantage", "credit_of_nan"),
+    ],
+)
+def test_nan_of_made_up_numbers_is_told_and_taken(key: str, name: str):
+    [message] = check(key, name)
+    assert message == (
+        f"`algorithm.{key}`: `{__name__}.{name}`, tried on 3 made-up tokens of the CPU, gave nan or infinity, which ends a "
+        "run that meets it in an update"
+    )
+
+
+def call_in_an_update(key: str, name: str) -> None:
+    """Call a function as an update does, on finite numbers."""
+    path, logprobs_N = f"{__name__}.{name}", LOGPROBS_N.clone().requires_grad_()
+    match key:
+        case "policy_loss":
+            clip = ClipRange(low=0.2, high=0.2)
+            own_functions.policy_loss(path)(logprobs_N, LOGPROBS_N, torch.ones(3), TRAJECTORY_N, clip)
+        case "aggregation":
+            own_functions.aggregation(path)(TRAJECTORY_N, mean_length=1.5, max_length=8)
+        case "kl_estimator":
+            own_functions.kl_estimator(path)(logprobs_N, LOGPROBS_N)
+        case _:
+            estimator = own_functions.advantage(path)
+            if isinstance(estimator, TokenAdvantage):
+                estimator.estimate(torch.ones(3), None, discount=1.0, gae_lambda=1.0)
+            else:
+                estimator([torch.ones(3)], normalise_by_std=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "part"),
+    [
+        ("policy_loss", "loss_of_nan", "loss_N"),
+        ("aggregation", "weights_of_nan", "its result"),
+        ("kl_estimator", "kl_of_nan", "its result"),
+        ("advantage", "advantages_of_nan", "group 0"),
+        ("advantage", "credit_of_nan", "advantages_N"),
+    ],
+)
+def test_nan_in_an_update_is_refused(key: str, name: str, part: str):
+    with pytest.raises(ConfigError, match=rf"`{__name__}\.{name}` gave nan or infinity in {part}, of finite numbers"):
+        call_in_an_update(key, name)
 
 
 def test_results_are_looked_at_in_every_update_and_not_only_when_they_are_tried():
