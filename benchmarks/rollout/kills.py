@@ -14,6 +14,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -295,6 +296,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--victims", type=Victim, nargs="+", choices=list(Victim), default=list(Victim))
     options: argparse.Namespace = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run under way is ended too
     report.print_machine()
     rows = soak(options.runs, seed=options.seed, victims=options.victims)
     report.print_table(f"{len(rows)} runs with one kill each", rows)
