@@ -32,7 +32,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEstimate:
-    """What runs on one device. Example: `DeviceEstimate(device="each GPU of `cluster.pools.policy`", ...)`."""
+    """What is on one device at once. Example: `DeviceEstimate(device="each GPU of `cluster.pools.policy`", ...)`."""
 
     device: str
     memory: Memory
@@ -70,13 +70,14 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
             raise ConfigError(
                 f"{one.describe()}. That cannot fit: take more ranks (`actor.num_workers`, or the processes of their pool), a "
                 "smaller model or `rollout.kv_memory_gb`, `actor.lora`, `actor.cpu_offload`, more GPUs for each engine "
-                "(`rollout.tensor_parallel_size`), or pools of their own for some roles (`cluster.roles`)"
+                "(`rollout.tensor_parallel_size`), engines that sleep during updates (`cluster.colocated`), or pools of "
+                "their own for some roles (`cluster.roles`)"
             )
     return [one.describe() for one in estimates]
 
 
 def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine: Machine) -> list[DeviceEstimate]:
-    """Return what is on each kind of device, which processes may share."""
+    """Return what is on each kind of device, which processes may share; by phase where engines sleep in one of them."""
     is_here = config.cluster.address is None
     gpu_bytes = config.cluster.gpu_memory_gb * GIB or min(machine.gpu_bytes, default=None)
     if not config.cluster.roles and (machine.gpu_bytes if is_here else config.cluster.gpu_memory_gb):
@@ -84,11 +85,27 @@ def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine:
         on_gpus, on_host = _without_pools(config, sizes, share_one=share_one)
     else:
         on_gpus, on_host = _in_pools(config, sizes)
-    found = [DeviceEstimate(device=name, memory=memory, capacity_bytes=gpu_bytes) for name, memory in on_gpus.items()]
+    sleeps = config.cluster.colocated
+    found = [
+        DeviceEstimate(device=name, memory=memory, capacity_bytes=gpu_bytes)
+        for device, there in on_gpus.items()
+        for name, memory in _phases(device, there, engine_sleeps=sleeps).items()
+    ]
     if on_host.at_most > 0:
         where, ram_bytes = ("this machine", machine.ram_bytes) if is_here else ("all machines together", None)
-        found.append(DeviceEstimate(device=where, memory=on_host, capacity_bytes=ram_bytes))
+        sleeps = sleeps and config.rollout.engine != "vllm"  # which keeps all of its memory where it has no GPU
+        found += [
+            DeviceEstimate(device=name, memory=memory, capacity_bytes=ram_bytes)
+            for name, memory in _phases(where, on_host, engine_sleeps=sleeps).items()
+        ]
     return found
+
+
+def _phases(device: str, memory: Memory, *, engine_sleeps: bool) -> dict[str, Memory]:
+    """Return what is on a device at once, by its name: of what engines and models have in turn, either."""
+    if not (engine_sleeps and memory.engine and memory.activations_at_most):
+        return {device: memory}
+    return {f"{device}, in updates": memory.in_updates(), f"{device}, in rollouts": memory.in_rollouts()}
 
 
 def _in_pools(config: RunConfig, sizes: Mapping[str, ModelSize]) -> tuple[dict[str, Memory], Memory]:
@@ -101,7 +118,9 @@ def _in_pools(config: RunConfig, sizes: Mapping[str, ModelSize]) -> tuple[dict[s
             device = f"each GPU of `cluster.pools.{placement.pool}`"
             each = memory_of_process(placement, config, sizes, on_gpu=True)
             on_one = each.times(1 / min(1.0, pool.num_gpus))  # a GPU may hold several such processes
-            on_gpus[device] = on_gpus.get(device, Memory()) + on_one
+            before = on_gpus.get(device, Memory())
+            # What roles of a pool compute with, one after another, stays with each for its next turn unless engines need it.
+            on_gpus[device] = before.in_turns(on_one) if config.cluster.colocated else before + on_one
             on_host += offloaded_memory_of_process(placement, config, sizes).times(placement.num_processes)
         else:
             each = memory_of_process(placement, config, sizes, on_gpu=False)

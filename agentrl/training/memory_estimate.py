@@ -5,7 +5,7 @@ taken at most (a KV cache that grows, activations), so that only the first can r
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from agentrl.config.layout import Placement
 from agentrl.config.schema import RunConfig
@@ -17,6 +17,9 @@ _LOGIT_ARRAYS = 2
 """Arrays of a chunk of logits that exist at once in the backward pass."""
 _CHUNK_LOGITS = {True: 2**28, False: 2**25}
 """Logits that exist at once, with a GPU or without (`agentrl.training.vocabulary`)."""
+
+_TRAINED = ("actor", "critic")
+"""The other models are asked only: what a layer of theirs has computed is gone when the next has."""
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -55,7 +58,7 @@ class Memory:
     kv_cache_at_most: float = 0.0
     """Of the embedded engine, which takes what its sequences need."""
     activations_at_most: float = 0.0
-    """Of the largest micro-batch, with its logits."""
+    """Of the largest micro-batch, with its logits where there are some."""
 
     def __add__(self, other: "Memory") -> "Memory":
         return Memory(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(Memory)})
@@ -63,6 +66,22 @@ class Memory:
     def times(self, number: float) -> "Memory":
         """Return what `number` such processes take."""
         return Memory(**{item.name: getattr(self, item.name) * number for item in fields(Memory)})
+
+    def in_turns(self, other: "Memory") -> "Memory":
+        """Return what two take that never compute at the same time, and leave nothing of it behind."""
+        return replace(
+            self + other,
+            gradients=max(self.gradients, other.gradients),
+            activations_at_most=max(self.activations_at_most, other.activations_at_most),
+        )
+
+    def in_updates(self) -> "Memory":
+        """Return what is there while engines sleep: nothing of theirs."""
+        return replace(self, engine=0.0, kv_cache=0.0, kv_cache_at_most=0.0)
+
+    def in_rollouts(self) -> "Memory":
+        """Return what is there while nothing is trained or scored; while weights are synced, it is this without a KV cache."""
+        return replace(self, gradients=0.0, activations_at_most=0.0)
 
     @property
     def certain(self) -> float:
@@ -92,13 +111,15 @@ def memory_of_process(
         sizes: of the models, by the key that names each: `model.path`, and `critic.path` and `reward.model.path` where set.
         on_gpu: whether the device is a GPU.
     """
-    policy, total = sizes["model.path"], Memory()
+    total = Memory()
     if not (on_gpu and config.actor.cpu_offload):
         total += _models(placement, config, sizes, copied_for_checkpoints=not on_gpu)
-    if "actor" in placement.components:
-        total += Memory(activations_at_most=_activations(policy, config, on_gpu=on_gpu))
-    if "rollout" in placement.components:
-        total += _engine(policy, config, on_gpu=on_gpu)
+    for component in placement.components:
+        if component == "rollout":
+            total += _engine(sizes["model.path"], config, on_gpu=on_gpu)
+        else:
+            activations = _activations(component, config, _size_of(component, sizes), on_gpu=on_gpu)
+            total = total.in_turns(Memory(activations_at_most=activations))
     return total
 
 
@@ -111,20 +132,22 @@ def _models(
     placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize], *, copied_for_checkpoints: bool
 ) -> Memory:
     """Return this process's part of the models that it trains or asks."""
-    policy, total = sizes["model.path"], Memory()
-    frozen_bytes = DTYPE_BYTES[config.model.dtype]
+    total = Memory()
     for component in placement.components:
-        if component == "actor":
-            factors = factor_weights(policy, config.actor.lora.rank)
-            total += _trained(factors or policy.num_weights, copied=copied_for_checkpoints)
-            total += Memory(weights=frozen_bytes * policy.num_weights if factors else 0.0)
-        elif component == "critic":
-            total += _trained(sizes.get("critic.path", policy).num_weights, copied=copied_for_checkpoints)
-        elif component == "ref":
-            total += Memory(weights=frozen_bytes * policy.num_weights)
-        elif component == "reward":
-            total += Memory(weights=frozen_bytes * sizes["reward.model.path"].num_weights)
+        if component == "rollout":
+            continue
+        size = _size_of(component, sizes)
+        factors = factor_weights(size, config.actor.lora.rank) if component == "actor" else 0
+        if component in _TRAINED:
+            total = total.in_turns(_trained(factors or size.num_weights, copied=copied_for_checkpoints))
+        if component not in _TRAINED or factors:
+            total += Memory(weights=DTYPE_BYTES[config.model.dtype] * size.num_weights)
     return total.times(1 / (config.actor.shard_size or placement.num_processes))
+
+
+def _size_of(component: str, sizes: Mapping[str, ModelSize]) -> ModelSize:
+    keys = {"critic": "critic.path", "reward": "reward.model.path"}
+    return sizes.get(keys.get(component, "model.path"), sizes["model.path"])
 
 
 def _trained(num_weights: int, *, copied: bool) -> Memory:
@@ -153,16 +176,21 @@ def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
     return Memory(engine=copy, kv_cache_at_most=cache)
 
 
-def _activations(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> float:
-    """Return what the largest forward pass keeps for its backward pass, without the weights."""
+def _activations(component: str, config: RunConfig, size: ModelSize, *, on_gpu: bool) -> float:
+    """Return what the largest pass of a model takes, without the weights: of one that is trained, until its backward pass."""
     rollout, actor = config.rollout, config.actor
+    micro_batches = {"critic": config.critic, "reward": config.reward.model}
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     in_a_step = rollout.prompts_per_step * rollout.samples_per_prompt * longest
-    tokens = max(longest, min(actor.max_tokens_per_micro_batch, in_a_step)) / actor.sequence_parallel_size
-    logits = min(_CHUNK_LOGITS[on_gpu], tokens * size.vocabulary)
-    kept = size.num_layers * kept_per_token(size)
-    if actor.activation_checkpointing:
-        kept = size.num_layers * size.width + kept_per_token(size)  # the input of each layer, and one layer again
+    in_a_row = min(micro_batches.get(component, actor).max_tokens_per_micro_batch, in_a_step)
+    tokens = max(longest, in_a_row) / actor.sequence_parallel_size
+    # A critic and a reward model have a head of one number.
+    logits = min(_CHUNK_LOGITS[on_gpu], tokens * size.vocabulary) if component in ("actor", "ref") else 0
+    kept = size.width + kept_per_token(size)
+    if component in _TRAINED and actor.activation_checkpointing:
+        kept += (size.num_layers - 1) * size.width  # the input of each layer, and one layer again
+    elif component in _TRAINED:
+        kept = size.num_layers * kept_per_token(size)
     return tokens * kept * DTYPE_BYTES[config.model.dtype] + _LOGIT_ARRAYS * logits * 4
 
 

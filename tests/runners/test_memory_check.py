@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.schema import RunConfig
+from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
 from agentrl.runners.memory_check import Machine, check_memory, estimate_devices, read_size
 from agentrl.training.memory_estimate import GIB, ModelSize
@@ -24,6 +25,11 @@ IN_POOLS = ["cluster.pools.a.num_processes=4", "cluster.pools.a.num_gpus=1", "ac
 
 def config_of(*words: str) -> RunConfig:
     return load_run_config(DEMO, words).config
+
+
+def vllm_config(*words: str) -> RunConfig:
+    """Of a simulation, which asks for no vLLM here."""
+    return load_run_config(DEMO, words, purpose=Purpose.SIMULATION).config
 
 
 def test_the_weights_of_a_folder_are_counted_without_loading_them(tmp_path: Path):
@@ -62,6 +68,40 @@ def test_what_shares_a_pool_shares_its_gpus():
     half = config_of(*IN_POOLS, "cluster.pools.a.num_gpus=0.5", "cluster.roles.actor_rollout=a")
     [found] = estimate_devices(half, SIZES, GPUS)
     assert found.memory.certain == 2 * (4 + 4) * GIB
+
+
+def test_engines_that_sleep_during_updates_do_not_add_up_with_what_only_updates_take():
+    words = ["cluster.roles.actor=a", "cluster.roles.rollout=a", "rollout.engine=vllm", "rollout.kv_memory_gb=8"]
+    [beside] = estimate_devices(vllm_config(*IN_POOLS, *words), SIZES, GPUS)
+    assert beside.memory.certain == (4 + 4 + 8) * GIB
+    colocated = vllm_config(*IN_POOLS, *words, "cluster.colocated=true")
+    updates, rollouts = estimate_devices(colocated, SIZES, GPUS)
+    assert [updates.device, rollouts.device] == [
+        "each GPU of `cluster.pools.a`, in updates",
+        "each GPU of `cluster.pools.a`, in rollouts",
+    ]
+    assert updates.memory.certain == 4 * GIB
+    assert updates.memory.activations_at_most == beside.memory.activations_at_most > 0
+    assert rollouts.memory.certain == (3 + 4 + 8) * GIB, "no gradients"
+    assert rollouts.memory.activations_at_most == 0
+
+
+def test_only_an_engine_that_can_sleep_makes_room():
+    embedded, vllm = config_of("cluster.colocated=true"), vllm_config("cluster.colocated=true", "rollout.engine=vllm")
+    assert [found.device for found in estimate_devices(embedded, SIZES, HOST)] == [
+        "this machine, in updates",
+        "this machine, in rollouts",
+    ]
+    assert [found.device for found in estimate_devices(vllm, SIZES, HOST)] == ["this machine"], "not without a GPU"
+    actor, engine = estimate_devices(embedded, SIZES, GPUS)
+    assert (actor.device, engine.device) == ("each GPU of `actor`", "each GPU of `rollout`"), "they share nothing"
+
+
+def test_roles_that_share_gpus_with_sleeping_engines_give_back_what_they_computed_with():
+    layers = ["cluster.roles.actor=a", "cluster.roles.critic=a", "cluster.roles.rollout=a", "algorithm.advantage=gae"]
+    [beside] = estimate_devices(config_of(*IN_POOLS, *layers), SIZES, GPUS)
+    updates, _ = estimate_devices(config_of(*IN_POOLS, *layers, "cluster.colocated=true"), SIZES, GPUS)
+    assert beside.memory.gradients == 2 * updates.memory.gradients == 2 * GIB
 
 
 def test_the_gpus_of_another_machine_are_those_that_the_config_says():

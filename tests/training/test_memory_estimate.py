@@ -1,5 +1,6 @@
 """The estimate of memory against closed forms, and its activations against what autograd keeps."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from peft import LoraConfig, get_peft_model
 from training_cases import make_policy
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.config.algorithm_schema import LoraSection
+from agentrl.config.algorithm_schema import CriticSection, LoraSection, RewardModelSection
 from agentrl.config.layout import Placement
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.training.batch import TokenisedExample, pack_tokens
 from agentrl.training.memory_estimate import (
     GIB,
@@ -145,6 +146,40 @@ def test_ranks_that_share_a_row_keep_their_part_of_it():
     one, two = (memory("actor", actor=ActorSection(sequence_parallel_size=size)) for size in (1, 2))
     logits = 2 * 2**28 * 4
     assert two.activations_at_most - logits == (one.activations_at_most - logits) / 2
+
+
+def test_a_critic_keeps_what_an_actor_does_but_for_logits_and_the_length_of_its_rows_is_its_own():
+    actor, critic = memory("actor"), memory("critic")
+    assert actor.activations_at_most - critic.activations_at_most == 2 * 2**28 * 4
+    again = memory("critic", actor=ActorSection(activation_checkpointing=True))
+    assert again.activations_at_most < 0.1 * critic.activations_at_most
+    config, alone = config_of(max_response_tokens=1000), Placement(role="critic", num_processes=1)
+    long, short = (
+        memory_of_process(
+            alone, replace(config, critic=CriticSection(max_tokens_per_micro_batch=tokens)), SIZES, on_gpu=True
+        )
+        for tokens in (16_000, 8000)
+    )
+    assert long.activations_at_most == 2 * short.activations_at_most
+
+
+def test_models_that_are_only_asked_keep_one_layer_at_a_time():
+    one_layer = EIGHT_BILLION.width + kept_per_token(EIGHT_BILLION)
+    assert memory("ref").activations_at_most == 16_384 * one_layer * 2 + 2 * 2**28 * 4
+    config = replace(
+        config_of(), reward=RewardSection(model=RewardModelSection(path="y", max_tokens_per_micro_batch=20_000))
+    )
+    small = replace(EIGHT_BILLION, num_layers=1, width=64)
+    sizes = SIZES | {"reward.model.path": small}
+    reward = memory_of_process(Placement(role="reward", num_processes=1), config, sizes, on_gpu=True)
+    assert reward.activations_at_most == 20_000 * (64 + kept_per_token(small)) * 2
+
+
+def test_models_of_one_process_compute_in_turns():
+    both, actor, critic = memory("actor_critic_ref"), memory("actor"), memory("critic")
+    assert both.activations_at_most == actor.activations_at_most > critic.activations_at_most
+    assert both.gradients == actor.gradients == critic.gradients
+    assert both.optimiser == actor.optimiser + critic.optimiser
 
 
 def test_a_layer_keeps_of_a_token_what_autograd_keeps(tmp_path: Path):
