@@ -57,6 +57,11 @@ def _check_advantage(name: str, *, has_critic: bool) -> None:
         if hasattr(found, "estimate"):
             raise ConfigError(f"`{key}` is `{name}`, which has an `estimate` and is no `TokenAdvantage`; make it one")
         _check_call(found, 1, ("normalise_by_std",), key=key, name=name)
+        if has_critic:
+            raise ConfigError(
+                f"`critic.path` names a critic, but `{key}` is `{name}`, which gives all tokens of a trajectory the same, so "
+                "that it would have no returns to learn; make that a `TokenAdvantage`, or leave `critic.path` out"
+            )
         return
     _check_call(found.estimate, 2, ("discount", "gae_lambda"), key=key, name=name)
     if found.uses_values and not has_critic:

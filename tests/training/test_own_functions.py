@@ -218,6 +218,14 @@ def test_an_estimator_that_uses_values_is_taken_where_there_is_a_critic():
         check("advantage", "short_returns", has_critic=True)
 
 
+def test_a_critic_beside_advantages_of_whole_trajectories_is_refused_for_it_would_have_no_returns():
+    check("advantage", "advantages_over_deviation")
+    with pytest.raises(
+        ConfigError, match=r"`critic\.path` names a critic, but .*over_deviation`, .* no returns to learn"
+    ):
+        check("advantage", "advantages_over_deviation", has_critic=True)
+
+
 def test_what_is_right_where_it_is_used_is_not_refused():
     """An estimate that only the reward has needs no gradient, and equal rewards are dropped before they are divided by."""
     given: dict[str, Any] = {
