@@ -21,11 +21,7 @@ def check_models(config: RunConfig) -> None:
     for key, path in {"critic.path": config.critic.path, "reward.model.path": config.reward.model.path}.items():
         if path is not None:
             check_model_path(path, key=key)
-            if _vocabulary(path) != _vocabulary(config.model.path):
-                raise ConfigError(
-                    f"{key}: {path} has another vocabulary than `model.path` ({config.model.path}), whose token ids it is to "
-                    "read; name a model with the same tokenizer"
-                )
+            _check_tokens(path, config.model.path, key=key)
     for key, path in trained_or_asked(config).items():
         _check_attention(config, path, key=key)
         _check_context(config, path, key=key)
@@ -167,7 +163,28 @@ def _longest(config: RunConfig) -> int:
     return config.rollout.max_prompt_tokens + max(lengths or [own])
 
 
-def _vocabulary(path: str) -> object:
-    """Return ids by token, of a folder; None of a model on a hub, which is not fetched for this."""
+def _check_tokens(path: str, policy: str, *, key: str) -> None:
+    """Refuse a model that reads a token of the policy as another one; tokens of its own that the policy never writes may be."""
+    known, written = _tokens_by_id(path), _tokens_by_id(policy)
+    if known is None or written is None:
+        return
+    differs = next((token_id for token_id, token in written.items() if known.get(token_id) != token), None)
+    if differs is not None:
+        found = f"`{known[differs]}`" if differs in known else "none of its tokens"
+        raise ConfigError(
+            f"{key}: {path} has another vocabulary than `model.path` ({policy}), whose token ids it is to read: {differs} is "
+            f"{found}, and `{written[differs]}` in the policy; name a model with the same tokenizer"
+        )
+
+
+def _tokens_by_id(path: str) -> dict[int, str] | None:
+    """Return the vocabulary of a folder, special tokens too; None of a model on a hub, which is not fetched for this."""
     file = Path(path, "tokenizer.json")
-    return json.loads(file.read_text()).get("model", {}).get("vocab") if file.is_file() else None
+    if not file.is_file():
+        return None
+    described = json.loads(file.read_text())
+    found = described.get("model", {}).get("vocab", {})
+    # Some kinds (Unigram) have a list of tokens with their scores.
+    plain = found.items() if isinstance(found, dict) else ((entry[0], index) for index, entry in enumerate(found))
+    special = ((entry["content"], entry["id"]) for entry in described.get("added_tokens", []))
+    return {token_id: token for tokens in (plain, special) for token, token_id in tokens}

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -25,6 +26,44 @@ def test_a_reward_model_that_reads_other_tokens_is_refused(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ConfigError, match=r"reward\.model\.path: .* has another vocabulary than `model\.path`"):
         check(f"reward.model.path={tmp_path}", kept)
+
+
+def with_tokens(folder: Path, **changes: int) -> str:
+    """Write the demo's policy, without its weights, with other or more special tokens; returns its folder."""
+    path = policy_with(folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    special = {entry["content"]: entry for entry in tokenizer["added_tokens"]}
+    for token, token_id in changes.items():
+        special[token] = special["<|im_end|>"] | special.get(token, {}) | {"content": token, "id": token_id}
+    tokenizer["added_tokens"] = list(special.values())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return path
+
+
+def test_a_critic_and_a_reward_model_with_other_special_tokens_are_refused(tmp_path: Path):
+    tokens = {
+        entry["content"]: entry["id"] for entry in json.loads((POLICY / "tokenizer.json").read_text())["added_tokens"]
+    }
+    first, second = list(tokens)[:2]
+    path = with_tokens(tmp_path, **{first: tokens[second], second: tokens[first]})
+    words = rf"has another vocabulary than .*: {tokens[first]} is `{re.escape(second)}`, and `{re.escape(first)}` in the policy"
+    with pytest.raises(ConfigError, match=rf"reward\.model\.path: .* {words}"):
+        check(f"reward.model.path={path}", "algorithm.selection.drop_equal_reward=false")
+    with pytest.raises(ConfigError, match=rf"critic\.path: .* {words}"):
+        check("algorithm.advantage=gae", f"critic.path={path}")
+
+
+def test_a_special_token_that_the_policy_does_not_have_is_no_problem_and_one_that_is_missing_is(tmp_path: Path):
+    words = ["algorithm.advantage=gae", f"critic.path={with_tokens(tmp_path, padding=100_000)}"]
+    check(*words)
+    with pytest.raises(
+        ConfigError, match=r"critic\.path: .* 100000 is none of its tokens, and `padding` in the policy"
+    ):
+        check("algorithm.advantage=gae", f"critic.path={POLICY}", f"model.path={tmp_path}")
+
+
+def test_a_model_on_a_hub_is_not_fetched_to_compare_its_tokens():
+    check("algorithm.advantage=gae", "critic.path=org/name")
 
 
 def test_a_critic_that_is_not_there_is_refused(tmp_path: Path):
