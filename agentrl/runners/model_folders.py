@@ -67,22 +67,18 @@ def check_weights(config: RunConfig) -> None:
                 f"{key}: {path} has no weights, neither `*.safetensors` nor `*.bin`; fetch them, or name another folder"
             )
     _check_lora_targets(config)
+    _check_classifier(config)
 
 
 def _check_lora_targets(config: RunConfig) -> None:
     """Refuse layers for LoRA that the files of the policy do not have."""
-    lora, files = config.actor.lora, sorted(Path(config.model.path).glob("*.safetensors"))
-    if not (lora.rank and lora.target_modules and files):
+    lora = config.actor.lora
+    if not (lora.rank and lora.target_modules):
         return
-    try:
-        modules = {name.removesuffix(".weight") for file in files for name in _tensor_names(file)}
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(
-            f"model.path: {files[0].parent}: its weights cannot be read: {error}; fetch them again"
-        ) from error
+    modules = {name.removesuffix(".weight") for name in _tensor_shapes(config.model.path, key="model.path")}
     # PEFT takes a name for that of a module, or for the end of one.
     for target in lora.target_modules:
-        if not any(f".{module}".endswith(f".{target}") for module in modules):
+        if modules and not any(f".{module}".endswith(f".{target}") for module in modules):
             ends = sorted({module.rpartition(".")[2] for module in modules if ".layers." in f".{module}"})
             raise ConfigError(
                 f"actor.lora.target_modules: {config.model.path} has no `{target}`; its layers have {', '.join(ends)}. Leave "
@@ -90,9 +86,34 @@ def _check_lora_targets(config: RunConfig) -> None:
             )
 
 
-def _tensor_names(file: Path) -> list[str]:
-    with safe_open(file, framework="np") as tensors:
-        return list(tensors.keys())
+def _check_classifier(config: RunConfig) -> None:
+    """Refuse a reward model whose files have no trained head of one label; a critic gets a new one."""
+    path = config.reward.model.path
+    shapes = {} if path is None else _tensor_shapes(path, key="reward.model.path")
+    if not shapes:
+        return
+    if (head := shapes.get("score.weight")) is None:
+        raise ConfigError(
+            f"reward.model.path: {path} is no trained sequence classifier: it has no weights `score.weight`, which would be "
+            "random numbers. Name a folder that `AutoModelForSequenceClassification` has saved"
+        )
+    if head[0] != 1:
+        raise ConfigError(
+            f"reward.model.path: {path} has {head[0]} labels (the rows of `score.weight`), and must have one, the score; train "
+            "it with `num_labels: 1`"
+        )
+
+
+def _tensor_shapes(path: str, *, key: str) -> dict[str, list[int]]:
+    """Return the shapes of all tensors in the safetensors files of a folder, by name; nothing where there are none."""
+    shapes: dict[str, list[int]] = {}
+    try:
+        for file in sorted(Path(path).glob("*.safetensors")):
+            with safe_open(file, framework="np") as tensors:
+                shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{key}: {path}: its weights cannot be read: {error}; fetch them again") from error
+    return shapes
 
 
 def _check_object(file: Path, *, key: str) -> None:

@@ -2,7 +2,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.errors import ConfigError
@@ -50,6 +52,29 @@ def test_layers_for_lora_that_the_policy_does_not_have_are_refused_with_those_th
     ):
         check_weights(load_run_config(DEMO, lora).config)
     check_weights(load_run_config(DEMO, [*lora[:1], "actor.lora.target_modules=[q_proj,self_attn.k_proj]"]).config)
+
+
+def test_a_reward_model_without_a_trained_head_of_one_label_is_refused(tmp_path: Path):
+    words = ["algorithm.selection.drop_equal_reward=false", f"reward.model.path={tmp_path}"]
+    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+        shutil.copy2(POLICY / file, tmp_path)
+    config = load_run_config(DEMO, words).config
+    with pytest.raises(
+        ConfigError, match=r"reward\.model\.path: .* no trained sequence classifier: .* no weights `score\.weight`"
+    ):
+        check_weights(config)
+    save_file({"score.weight": np.zeros((2, 4), np.float32)}, tmp_path / "score.safetensors")
+    with pytest.raises(ConfigError, match=r"reward\.model\.path: .* has 2 labels .* and must have one"):
+        check_weights(config)
+    save_file({"score.weight": np.zeros((1, 4), np.float32)}, tmp_path / "score.safetensors")
+    check_weights(config)
+    (tmp_path / "model.safetensors").write_text("cut")
+    with pytest.raises(ConfigError, match=r"reward\.model\.path: .* its weights cannot be read"):
+        check_weights(config)
+
+
+def test_a_critic_needs_no_head_for_it_gets_a_new_one():
+    check_weights(load_run_config(DEMO, ["algorithm.advantage=gae", f"critic.path={POLICY}"]).config)
 
 
 @pytest.mark.parametrize("name", ["num_attention_heads", "vocab_size"])
