@@ -11,8 +11,8 @@ from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema import ActorSection, JudgeSection, RolloutSection, RunConfig, SimulatedEngineSection
 from agentrl.config.validate_algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
+from agentrl.config.validate_divisions import engine_problems, head_problems
 from agentrl.config.validate_idle import idle_judge_keys, idle_lora_keys, idle_training_keys
-from agentrl.config.validate_sequences import head_problems
 from agentrl.config.validate_stages import stage_problems
 from agentrl.errors import ConfigError
 
@@ -46,9 +46,9 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
     ]
     if purpose is Purpose.TRAINING:
         problems += [*_training_problems(config), *layout_problems(config), *stage_problems(config)]
-        problems += head_problems(config)
+        problems += [*head_problems(config), *engine_problems(config)]
     elif purpose is Purpose.EVALUATION:
-        problems += _evaluation_problems(config)
+        problems += [*_evaluation_problems(config), *engine_problems(config)]
     if problems:
         raise ConfigError("; ".join(f"{source}: {problem}" for problem in problems))
 

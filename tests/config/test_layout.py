@@ -1,5 +1,6 @@
 """Roles, pools, and what is wrong with them before anything starts."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, Pool
 from agentrl.config.layout import actor_ranks_per_node, gpu_shares, layout, layout_problems, pool_users
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
+from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
 
 POOLS = "pools: {main: {num_processes: 2}, aside: {processes_per_node: [1, 1]}}"
@@ -217,6 +219,36 @@ def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(
     with pytest.raises(ConfigError, match=words):
         load(tmp_path, cluster % 2, *engine)
     load(tmp_path, cluster % 1, "rollout.engine=vllm")
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "message"),
+    [
+        (3, {}, "does not divide the 8 attention heads of `model.path`; below it, 1, 2 will do"),
+        (8, {"vocab_size": 64 * 3 - 1, "num_attention_heads": 8}, None),
+        (3, {"num_attention_heads": 6, "num_key_value_heads": 3}, r"the 1024 tokens of the vocabulary"),
+        (4, {"intermediate_size": 6}, r"does not divide the 6 numbers of each feed-forward part"),
+        (4, {"intermediate_size": 6, "num_experts": 8}, None),
+        (4, {"num_key_value_heads": 6}, "neither divides nor is a multiple of the 6 key-value heads"),
+        (4, {}, None),
+    ],
+)
+def test_a_policy_that_vllm_cannot_divide_over_the_gpus_of_an_engine_is_refused(
+    size: int, changes: dict[str, int], message: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as where vLLM is installed
+    counts = {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 1000}
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.json").write_text(json.dumps(counts | changes))
+    words = ["rollout.engine=vllm", f"rollout.tensor_parallel_size={size}"]
+    if message is None:
+        load(tmp_path, "", *words)
+        return
+    with pytest.raises(ConfigError, match=rf"`rollout\.tensor_parallel_size` is {size}, which .*{message}"):
+        load(tmp_path, "", *words)
+    evaluation = [*words, "data.validation_files=[y.jsonl]"]
+    with pytest.raises(ConfigError, match=message):
+        load_run_config(str(tmp_path / "c.yaml"), evaluation, purpose=Purpose.EVALUATION)
 
 
 @pytest.mark.parametrize(
