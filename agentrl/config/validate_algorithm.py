@@ -156,7 +156,7 @@ def _idle_divergence(algorithm: AlgorithmSection) -> list[str]:
 
 
 def _idle_credit(config: RunConfig) -> list[str]:
-    algorithm, problems = config.algorithm, []
+    algorithm, selection, problems = config.algorithm, config.algorithm.selection, []
     if algorithm.advantage in ADVANTAGE_NAMES:
         problems += [
             f"`algorithm.{key}` is set, but `algorithm.advantage: {algorithm.advantage}` gives all tokens of a trajectory the "
@@ -167,6 +167,12 @@ def _idle_credit(config: RunConfig) -> list[str]:
             problems.append(
                 f"`rollout.samples_per_prompt` is 1, but `algorithm.advantage: {algorithm.advantage}` compares the samples of "
                 f"a prompt, so that all advantages would be 0; take 2 or more, or one of {', '.join(TOKEN_ADVANTAGE_NAMES)}"
+            )
+        elif selection.method == "resample_on_correct" and selection.keep == 1:
+            problems.append(
+                f"`algorithm.selection.keep` is 1, but `algorithm.advantage: {algorithm.advantage}` compares the trajectories "
+                "that are kept of a prompt, so that all advantages would be 0; keep 2 or more, or use one of "
+                f"{', '.join(TOKEN_ADVANTAGE_NAMES)}"
             )
     elif algorithm.advantage == "reinforce_plus_plus" and changed(algorithm, "gae_lambda"):
         problems.append(

@@ -71,6 +71,10 @@ def test_the_config_knows_the_names_of_all_functions():
         ),
         (["algorithm.advantage=rloo", "algorithm.gae_lambda=0.9"], r"`algorithm\.gae_lambda` is set, but"),
         (["rollout.samples_per_prompt=1"], r"`rollout\.samples_per_prompt` is 1, .* all advantages would be 0"),
+        (
+            ["algorithm.selection.keep=1", "algorithm.selection.min_positives=0"],
+            r"`algorithm\.selection\.keep` is 1, .* all advantages would be 0; keep 2 or more",
+        ),
         (["algorithm.clip_ratio_low=1.1"], r"`algorithm\.clip_ratio_low` is 1\.1, and must be at most 1"),
         (
             ["algorithm.policy_loss=gspo", "algorithm.clip_ratio_low=1.5"],
@@ -132,6 +136,11 @@ def test_a_switch_without_effect_is_refused(words: list[str], message: str):
         ["algorithm.rollout_correction.method=truncate", "algorithm.rollout_correction.max_ratio=3"],
         ["algorithm.rollout_correction.method=mask", "algorithm.rollout_correction.min_ratio=0.1"],
         ["algorithm.selection.method=all", "algorithm.selection.keep=16"],
+        [
+            "algorithm.selection.keep=1",
+            "algorithm.selection.min_positives=0",
+            "algorithm.advantage=reinforce_plus_plus",
+        ],
         ["algorithm.kl_coefficient=0.1", "algorithm.kl_in=reward", "algorithm.kl_estimator=k1"],
         [
             "algorithm.kl_coefficient=0.1",
