@@ -21,7 +21,7 @@ from agentrl.cluster.history import RunHistory
 from agentrl.cluster.node_drain import asked
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.cluster.watching import watching
-from agentrl.errors import AgentRLError, CallFailedError, MisfitError, NotBuiltError, WorkerDiedError
+from agentrl.errors import AgentRLError, CallFailedError, MisfitError, NotBuiltError, RolloutError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class _Serving:
         Raises:
             WorkerDiedError: that process has ended, and with it what it kept of the episode.
             MisfitError: the method does not take these arguments.
-            CallFailedError: it raised something, or returned what is no JSON; both may be of the policy's making.
+            RolloutError: it raised one: the world failed under it.
+            CallFailedError: it raised anything else, or returned what is no JSON; both may be of the policy's making.
         """
         if process != await self.agentrl_process():
             raise WorkerDiedError(f"`{type(self).__name__}`: its process died after it had answered this episode")
@@ -59,12 +60,14 @@ class _Serving:
             inspect.signature(call).bind(**arguments)
         except TypeError as error:
             raise MisfitError(f"`{type(self).__name__}.{method}`: {error}") from error
+        # What it raises is not chained: its class need not be known elsewhere, and Ray, which sends what is chained as text,
+        # ends the process over half a surrogate pair there, which a policy can send.
         try:
             outcome = await call(**arguments)
-        except AgentRLError:
-            raise
-        except (Exception, KeyboardInterrupt) as error:  # the second would end the event loop, and every call with it
-            raise CallFailedError(_in_one_line(error)) from error  # whose class need not be known elsewhere
+        except RolloutError as error:
+            raise RolloutError(f"`{type(self).__name__}.{method}`: {_words(error)}") from None
+        except BaseException as error:  # noqa: BLE001 - `SystemExit`, say, would end the event loop and every call with it
+            raise CallFailedError(_in_one_line(error)) from None
         if isinstance(outcome, str):
             return str.__str__(outcome)  # not one of a class of the user's
         try:
@@ -77,8 +80,16 @@ def _in_one_line(error: BaseException) -> str:
     """Return `ValueError: there is no image 7`; of a group, what each of its tasks raised."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(_in_one_line, error.exceptions))
-    words = " ".join(str(error).split())
+    words = _words(error)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _words(error: BaseException) -> str:
+    try:
+        words = " ".join(str(error).split())
+    except Exception as bug:  # noqa: BLE001 - of its `__str__`, which is the user's own
+        words = f"its text cannot be shown: {type(bug).__name__}"
+    return words.encode("utf-8", "replace").decode()  # half a surrogate pair has no UTF-8 form
 
 
 class ExtraWorkerHandle(WorkerHandle):

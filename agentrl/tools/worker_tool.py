@@ -28,7 +28,8 @@ class WorkerToolConfig(PlainConfig):
     """Name in `cluster.extra_roles`."""
     method: str
     """Method of its class, called as `method(episode_id=..., **arguments)`: what it returns is the result's text, anything but
-    a `str` as JSON; what it raises is a failed call whose text the policy reads.
+    a `str` as JSON; what it raises is a failed call whose text the policy reads, but for an `agentrl.errors.RolloutError`: the
+    world failed, and the trajectory is tried again.
     """
     end_method: str | None = None
     """Method that is called with `episode_id` when an episode ends; absent: the workers keep nothing of it."""

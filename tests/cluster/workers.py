@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.cluster.engine_handle import PackedEngine
 from agentrl.cluster.network import own_address
-from agentrl.errors import ConfigError, EngineError, PeerLostError
+from agentrl.errors import ConfigError, EngineDeadError, EngineError, PeerLostError
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 
 
@@ -101,6 +101,22 @@ class StatusError(Exception):
         super().__init__(f"status {code}: {text}")
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+_RAISED = {
+    "by Ctrl-C": KeyboardInterrupt(),
+    "by sys.exit": SystemExit(2),
+    "by sys.exit in a group": BaseExceptionGroup("both", [SystemExit(2), ValueError("bad")]),
+    "by its own cancellation": asyncio.CancelledError(),
+    "without words": MuteError(),
+    "as agentrl does": ConfigError("no such colour"),
+    "by the world": EngineDeadError("the lamp is out \ud800"),
+}
+
+
 class NeedsNoRole:
     def __init__(self, config: dict[str, Any]) -> None: ...
 
@@ -123,8 +139,10 @@ class Painter:
             raise ValueError("first\nsecond")
         if how == "beyond pickling":
             raise StatusError(503, "busy")
-        if how == "by Ctrl-C":
-            raise KeyboardInterrupt
+        if how in _RAISED:
+            raise _RAISED[how]
+        if how.startswith("there is no "):
+            raise ValueError(how)
         return b"\xff" if how == "with bytes" else StatusError(200, "odd")
 
     async def forget(self, episode_id: str) -> None:

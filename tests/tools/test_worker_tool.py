@@ -54,6 +54,12 @@ def test_a_worker_answers(painter: WorkerHandle):
         ("in a group", "ValueError: first second"),
         ("beyond pickling", "StatusError: status 503: busy"),
         ("by Ctrl-C", "KeyboardInterrupt"),
+        ("by sys.exit", "SystemExit: 2"),
+        ("by sys.exit in a group", "SystemExit: 2; ValueError: bad"),
+        ("by its own cancellation", "CancelledError"),
+        ("without words", "MuteError: its text cannot be shown: ZeroDivisionError"),
+        ("as agentrl does", "ConfigError: no such colour"),
+        ("there is no \ud800", "ValueError: there is no ?"),
     ],
 )
 def test_what_a_method_raises_is_told_in_one_line_whatever_it_is_and_the_worker_goes_on(
@@ -69,6 +75,13 @@ def test_what_a_method_returns_needs_not_be_known_elsewhere_but_must_be_text_or_
     assert (result.status, result.text) == (ToolStatus.OK, '"status 200: odd"')
     result = asyncio.run(call(painter, {"how": "with bytes"}, names="how", method="fail"))
     assert (result.status, "bytes, is no text and no JSON" in result.text) == (ToolStatus.ERROR, True)
+
+
+def test_what_a_method_raises_as_the_worlds_fault_is_that_and_no_engines_death(painter: WorkerHandle):
+    with pytest.raises(RolloutError, match=r"`Painter.fail`: the lamp is out \?$") as raised:
+        asyncio.run(call(painter, {"how": "by the world"}, names="how", method="fail"))
+    assert type(raised.value) is RolloutError
+    assert asyncio.run(call(painter, {"size": 3})).status is ToolStatus.OK
 
 
 def test_arguments_that_neither_schema_nor_method_have_are_a_failed_call_that_the_policy_reads(painter: WorkerHandle):
