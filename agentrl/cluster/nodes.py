@@ -1,31 +1,33 @@
 """The machines of a run: who leaves and who joins is told and counted, and a process that finds no room is waited for.
 
 Ray itself waits for ever, and silently, for what a cluster does not have. Here such a wait has its line in the log, which says
-what is missing, again every minute, and an end.
+what is missing, again every minute, and an end. So has that for a process which has its place, and is long in being built.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray._private.state import state
 from ray.exceptions import RayError
 
 from agentrl import clock
-from agentrl.cluster.handles import WorkerHandle, all_of
+from agentrl.cluster.handles import START_TIMEOUT_S, WorkerHandle, all_of
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.node_drain import asked
 from agentrl.cluster.watching import watching
-from agentrl.errors import NoRoomError
+from agentrl.errors import NoRoomError, NotBuiltError
 
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 5.0
 _FIRST_WORD_S = 15.0
-"""A process that has a place has started by then, unless the machine is very busy. Ray does not say which of the two it is."""
+"""Where there is room, Ray has found it and started a process there by then, unless the machine is very busy."""
 _WORD_EVERY_S = 60.0
 
 
@@ -57,20 +59,32 @@ def living_nodes() -> dict[str, Node]:
     }
 
 
+def has_place(worker: WorkerHandle) -> bool:
+    """Ask Ray whether a just spawned worker has a process, in which its class may still be being built."""
+    return bool(state.actor_table(worker.caller_id).get("Pid"))
+
+
 class Nodes:
     """Looks at the nodes for as long as a run lasts, and waits for room on them."""
 
     def __init__(
-        self, *, max_wait_s: float, history: RunHistory, look: Callable[[], Mapping[str, Node]] = living_nodes
+        self,
+        *,
+        max_wait_s: float,
+        history: RunHistory,
+        look: Callable[[], Mapping[str, Node]] = living_nodes,
+        has_place: Callable[[WorkerHandle], bool] = has_place,
     ) -> None:
         """Take how long a process may wait for room; `look` gives the nodes that are there."""
         self._max_wait_s = max_wait_s
         self._look = look
+        self._has_place = has_place
         self._history = history
         self._waited_s = 0.0
+        self._counted_until = -math.inf
 
     def metrics(self) -> dict[str, float]:
-        """Return how many nodes have left since the run began, and for how long processes waited since the last call."""
+        """Return how many nodes have left since the run began, and for how long anything had no room since the last call."""
         waited_s, self._waited_s = self._waited_s, 0.0
         return {"cluster/nodes_lost": float(self._history.num_nodes_lost), "cluster/room_wait_s": waited_s}
 
@@ -95,8 +109,9 @@ class Nodes:
         Raises:
             WorkerDiedError: one was placed, and died.
             NoRoomError: one has had no place for as long as a process may wait.
+            NotBuiltError: all have a place, and one has not been built in `START_TIMEOUT_S`.
         """
-        missing, started_at, word_at_s = list(workers), clock.now(), min(_FIRST_WORD_S, self._max_wait_s)
+        missing = list(workers)
 
         async def place(worker: WorkerHandle) -> None:
             await worker.until_placed()
@@ -104,18 +119,53 @@ class Nodes:
 
         placing = asyncio.ensure_future(all_of(map(place, workers)))
         try:
-            while True:
-                await asyncio.wait({placing}, timeout=max(0.0, started_at + word_at_s - clock.now()))
-                if placing.done():
-                    placing.result()
-                    return
-                await self._say(missing, needs, waited_s=word_at_s)
-                word_at_s = min(word_at_s + _WORD_EVERY_S, self._max_wait_s)
+            await self._while_without_room(placing, missing, needs)
+            await self._while_built(placing, missing)
         finally:
             placing.cancel()
             await asyncio.gather(placing, return_exceptions=True)  # while Ray is still there to be told
-            if word_at_s > _FIRST_WORD_S:
-                self._waited_s += clock.now() - started_at
+
+    async def _while_without_room(
+        self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle], needs: str
+    ) -> None:
+        """Return when `placing` is done, or each of those still `missing` has a place; errors are those of `_say`."""
+        started_at = counted_at = clock.now()
+        look_at_s = word_at_s = min(_FIRST_WORD_S, self._max_wait_s)
+        while not await _is_done(placing, by=started_at + look_at_s):
+            homeless = await self._homeless(missing)
+            if not homeless:
+                return
+            counted_at = self._count(counted_at)
+            if look_at_s == word_at_s:
+                await self._say(homeless, needs, waited_s=word_at_s)
+                word_at_s = min(word_at_s + _WORD_EVERY_S, self._max_wait_s)
+            look_at_s = min(look_at_s + _LOOK_EVERY_S, word_at_s)
+
+    async def _while_built(self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle]) -> None:
+        """Return when `placing` is done, with its errors."""
+        started_at = clock.now()
+        while not await _is_done(placing, by=clock.now() + _WORD_EVERY_S):
+            waited_s = clock.now() - started_at
+            problem = (
+                f"{_named(missing)}: there is room, but after {waited_s:.0f} s the class is not built yet (`__init__`)"
+            )
+            if waited_s >= START_TIMEOUT_S:
+                raise NotBuiltError(f"{problem}. It is taken to hang; build the class by hand with the same `config`")
+            logger.warning("%s", problem)
+        placing.result()
+
+    async def _homeless(self, workers: Sequence[WorkerHandle]) -> list[WorkerHandle]:
+        try:
+            return await asked(lambda: [worker for worker in workers if not self._has_place(worker)])
+        except RayError:
+            return list(workers)
+
+    def _count(self, since: float) -> float:
+        """Count the time from `since` to now, less what another wait has counted of it; returns now."""
+        now = clock.now()
+        self._waited_s += now - max(since, self._counted_until)
+        self._counted_until = now
+        return now
 
     async def until_room(self, lacking: Callable[[], str | None]) -> None:
         """Wait until the nodes lack nothing; say now and then what is missing.
@@ -127,13 +177,14 @@ class Nodes:
             NoRoomError: they have lacked it for as long as a process may wait.
         """
         started_at, word_at_s = clock.now(), 0.0
+        counted_at = started_at
         while (problem := await self._asked_patiently(lacking)) is not None:
             waited_s = clock.now() - started_at
             if waited_s >= word_at_s:
                 self._tell(problem, waited_s=waited_s)
                 word_at_s = min(word_at_s + _WORD_EVERY_S, self._max_wait_s)
             await asyncio.sleep(min(_LOOK_EVERY_S, word_at_s - waited_s))
-        self._waited_s += clock.now() - started_at
+            counted_at = self._count(counted_at)
 
     async def _asked_patiently(self, lacking: Callable[[], str | None]) -> str | None:
         try:
@@ -141,7 +192,7 @@ class Nodes:
         except RayError as error:
             return f"Ray does not say which nodes there are: {error}"
 
-    async def _say(self, missing: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
+    async def _say(self, homeless: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
         """Log who waits for what; the errors are those of `_tell`."""
         try:
             there = await asked(self._look)
@@ -153,12 +204,10 @@ class Nodes:
             nodes = "; ".join(map(str, there.values()))
         except RayError as error:
             nodes = f"unknown, since Ray does not say: {error}"
-        who = ", ".join(f"`{worker}`" for worker in missing)
         num_lost = self._history.num_nodes_lost
         lost = f"; {num_lost} left since the run began" if num_lost else ""
         self._tell(
-            f"{who}: not started in {waited_s:.0f} s, for want of room or because it takes long. Each takes {needs}, and the "
-            f"nodes are: {nodes}{lost}",
+            f"{_named(homeless)}: no room in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}",
             waited_s=waited_s,
         )
 
@@ -193,6 +242,15 @@ class Nodes:
         for name in now.keys() - before.keys():
             logger.info("node %s joined, with %s; %d are there", now[name].address, _shown(now[name].has), len(now))
         self._history.nodes = now
+
+
+async def _is_done(work: asyncio.Future[Any], *, by: float) -> bool:
+    await asyncio.wait({work}, timeout=max(0.0, by - clock.now()))
+    return work.done()
+
+
+def _named(workers: Sequence[WorkerHandle]) -> str:
+    return ", ".join(f"`{worker}`" for worker in workers)
 
 
 def _computing(resources: Mapping[str, float]) -> dict[str, float]:

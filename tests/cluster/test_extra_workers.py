@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from agentrl.cluster import extra_workers
 from agentrl.cluster.extra_workers import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
 from agentrl.cluster.history import RunHistory
-from agentrl.cluster.nodes import Nodes
+from agentrl.cluster.nodes import Nodes, has_place
 from agentrl.cluster.spawn import ResourcePool
 from agentrl.errors import NotBuiltError, WorkerDiedError
 from tests.cluster.workers import DiesWhileBuilt, Painter
@@ -38,6 +39,17 @@ async def test_a_process_that_was_lost_once_while_its_class_was_built_is_waited_
     await Nodes(max_wait_s=1800, history=RunHistory()).until_placed([worker], needs="CPU 0.1")
     assert await worker.num_deaths() == 1
     worker.kill()
+
+
+def test_a_worker_has_a_place_while_its_class_is_being_built_and_none_without_room(local_ray: Path, tmp_path: Path):
+    worker = started(DiesWhileBuilt, {"deaths": 0, "notes": str(tmp_path), "build_s": 600})
+    elsewhere = ResourcePool(num_processes=1, num_cpus=1000)
+    homeless = spawn_extra_worker(Painter, elsewhere, {}, "painter", max_concurrency=8)
+    while not list(tmp_path.iterdir()):
+        time.sleep(0.1)
+    assert (has_place(worker), has_place(homeless)) == (True, False)
+    worker.kill()
+    homeless.kill()
 
 
 async def until_back(worker: ExtraWorkerHandle) -> None:

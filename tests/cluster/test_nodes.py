@@ -12,10 +12,12 @@ from ray.exceptions import RayError
 from agentrl import clock
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.nodes import Node, Nodes
-from agentrl.errors import NoRoomError, WorkerDiedError
+from agentrl.errors import NoRoomError, NotBuiltError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 
 HEAD = Node(address="10.0.0.1", has={"CPU": 4.0, "GPU": 8.0}, free={"CPU": 1.0})
+LOOK_S = 5.0
+"""How often it is looked whether there is room by now."""
 OTHER = Node(address="10.0.0.2", has={"CPU": 4.0}, free={"CPU": 4.0})
 
 
@@ -32,22 +34,26 @@ class World:
 
 
 class Waiting:
-    """A process that gets a place after `after_s`, and dies there if it `dies`."""
+    """A process that gets a place after `after_s`, where it is built in `build_s`, or dies if it `dies`."""
 
-    def __init__(self, name: str, after_s: float, *, dies: bool = False) -> None:
-        self.name, self.after_s, self.dies, self.was_cancelled = name, after_s, dies, False
+    def __init__(self, name: str, after_s: float, *, build_s: float = 0.0, dies: bool = False) -> None:
+        self.name, self.after_s, self.build_s, self.dies = name, after_s, build_s, dies
+        self.spawned_at, self.was_cancelled = clock.now(), False
 
     def __str__(self) -> str:
         return self.name
 
     async def until_placed(self) -> None:
         try:
-            await asyncio.sleep(self.after_s)
+            await asyncio.sleep(self.after_s + self.build_s)
         except asyncio.CancelledError:
             self.was_cancelled = True
             raise
         if self.dies:
             raise WorkerDiedError(f"{self.name}: its process died")
+
+    def has_place(self) -> bool:
+        return clock.now() >= self.spawned_at + self.after_s
 
 
 def played(story: Callable[[World, Nodes], Coroutine[Any, Any, None]]) -> dict[str, float]:
@@ -55,12 +61,16 @@ def played(story: Callable[[World, Nodes], Coroutine[Any, Any, None]]) -> dict[s
 
     async def main() -> dict[str, float]:
         world = World()
-        nodes = Nodes(max_wait_s=1000.0, history=RunHistory(), look=world.look)
+        nodes = Nodes(max_wait_s=1000.0, history=RunHistory(), look=world.look, has_place=has_place)
         async with nodes.watched():
             await story(world, nodes)
         return nodes.metrics()
 
     return run_in_virtual_time(main())
+
+
+def has_place(worker: Any) -> bool:
+    return worker.has_place()
 
 
 def place(nodes: Nodes, *workers: Waiting) -> Coroutine[Any, Any, None]:
@@ -87,13 +97,12 @@ def test_who_waits_for_room_is_told_again_and_again_with_what_there_is(caplog: p
     async def story(world: World, nodes: Nodes) -> None:
         await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 200))
 
-    assert played(story)["cluster/room_wait_s"] == pytest.approx(200)
+    assert played(story)["cluster/room_wait_s"] == pytest.approx(200, abs=LOOK_S)
     told = [record.message for record in caplog.records]
     assert len(told) == 4, "after 15, 75, 135 and 195 s"
     assert told[1] == (
-        "`actor 1`: not started in 75 s, for want of room or because it takes long. Each takes CPU 2, and the nodes are: "
-        "10.0.0.1 (has CPU 4, GPU 8; free CPU 1); 10.0.0.2 (has CPU 4; free CPU 4). Waiting for another 925 s; a node joins by "
-        "`ray start --address=...`"
+        "`actor 1`: no room in 75 s. Each takes CPU 2, and the nodes are: 10.0.0.1 (has CPU 4, GPU 8; free CPU 1); 10.0.0.2 "
+        "(has CPU 4; free CPU 4). Waiting for another 925 s; a node joins by `ray start --address=...`"
     )
 
 
@@ -105,10 +114,44 @@ def test_a_process_that_has_a_place_at_once_is_not_told(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
+def test_waits_at_the_same_time_are_counted_once_and_those_one_after_the_other_both():
+    async def story(world: World, nodes: Nodes) -> None:
+        waits = [place(nodes, Waiting("actor 0", 100)), place(nodes, Waiting("critic 0", 60))]
+        await asyncio.gather(*waits, nodes.until_room(lacking_for(80)))
+        assert nodes.metrics()["cluster/room_wait_s"] == pytest.approx(100, abs=LOOK_S)
+        await asyncio.sleep(1000)
+        await place(nodes, Waiting("actor 0", 50))
+
+    assert played(story)["cluster/room_wait_s"] == pytest.approx(50, abs=LOOK_S)
+
+
+def lacking_for(wait_s: float) -> Callable[[], str | None]:
+    since = clock.now()
+    return lambda: "a pool lacks a node" if clock.now() < since + wait_s else None
+
+
+def test_who_has_room_and_starts_slowly_is_told_so_and_is_no_wait_for_room(caplog: pytest.LogCaptureFixture):
+    async def story(world: World, nodes: Nodes) -> None:
+        await place(nodes, Waiting("actor 0", 1, build_s=1200), Waiting("actor 1", 1))
+
+    assert played(story)["cluster/room_wait_s"] == 0
+    told = [record.message for record in caplog.records]
+    assert len(told) == 19, "after each minute, and for longer than one may wait for room"
+    assert told[0] == "`actor 0`: there is room, but after 60 s the class is not built yet (`__init__`)"
+
+
+def test_who_has_room_and_is_never_built_is_not_said_to_lack_it():
+    async def story(world: World, nodes: Nodes) -> None:
+        with pytest.raises(NotBuiltError, match=r"`actor 0`: there is room, but after 1800 s .* It is taken to hang"):
+            await place(nodes, Waiting("actor 0", 30, build_s=9999))
+
+    assert played(story)["cluster/room_wait_s"] == pytest.approx(30, abs=LOOK_S)
+
+
 def test_who_finds_no_room_for_too_long_ends_the_wait_with_the_reason():
     async def story(world: World, nodes: Nodes) -> None:
         world.there = RayError("no answer")
-        with pytest.raises(NoRoomError, match=r"`actor 1`: not started in 1000 s.*no answer.*`cluster.max_wait_s`"):
+        with pytest.raises(NoRoomError, match=r"`actor 1`: no room in 1000 s.*no answer.*`cluster.max_wait_s`"):
             await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 2000))
 
     played(story)
@@ -171,13 +214,13 @@ def test_who_dies_at_its_place_is_not_waited_for():
         with pytest.raises(WorkerDiedError, match="actor 0"):
             await place(nodes, Waiting("actor 0", 20, dies=True), Waiting("actor 1", 2000))
 
-    assert played(story)["cluster/room_wait_s"] == pytest.approx(20)
+    assert played(story)["cluster/room_wait_s"] == pytest.approx(20, abs=LOOK_S)
 
 
 def test_room_that_the_nodes_lack_is_waited_for_and_told_again_and_again(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
         since = clock.now()
-        await nodes.until_room(lambda: "a pool lacks a node" if clock.now() < since + 100 else None)
+        await nodes.until_room(lacking_for(100))
         assert clock.now() == pytest.approx(since + 100)
 
     assert played(story)["cluster/room_wait_s"] == pytest.approx(100)
