@@ -2,13 +2,13 @@
 
 Ids. A row's own `id` is its prompt's id. Without one it is `<file>-<extra_info.index>`, or, where a file lacks indices or
 repeats them, `<file>-<row number>`; `<file>` is the file's name without its ending, after its folder's name where two files
-share it. From the second pass on `@epoch1`, `@epoch2`, ... follow, so that a prompt drawn twice in one run, even within one
-step, makes two groups.
+share it (in a run with stages: `name_files`). From the second pass on `@epoch1`, `@epoch2`, ... follow, so that a prompt
+drawn twice in one run, even within one step, makes two groups.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -39,18 +39,23 @@ class PromptDataset:
         system_prompt: str | None,
         shuffle: bool,
         seed: int,
+        file_names: Mapping[Path, str] | None = None,
         leave_out: Set[str] = frozenset(),
     ) -> None:
         """Read and check every row of `files`; the other arguments are those of the `data` section and `run.seed`.
 
-        Prompts whose id (that of the first epoch, as in `all`) is in `leave_out` are not given.
+        `file_names` is what `name_files` gives for all stages of the run; without, `files` are all that there are. Prompts
+        whose id (that of the first epoch, as in `all`) is in `leave_out` are not given.
 
         Raises:
             ConfigError: a file, a row or a column is missing or malformed, an id occurs twice, or there is no prompt.
         """
         columns = PromptColumns(prompt_key=prompt_key, answer_key=answer_key, system_prompt=system_prompt)
-        prompts = _read_prompts([Path(file) for file in files], columns)
+        paths = [Path(file) for file in files]
+        prompts = _read_prompts(paths, columns, name_files([paths]) if file_names is None else file_names)
         self._prompts = [prompt for prompt in prompts if prompt.prompt_id not in leave_out]
+        self.num_left_out = len(prompts) - len(self._prompts)
+        """Prompts of `files` that `leave_out` names."""
         if not self._prompts:
             raise ConfigError(
                 f"all {len(prompts)} prompts of {', '.join(map(str, files))} are left out: they were solved more often than "
@@ -113,6 +118,30 @@ class PromptDataset:
         return sorted(rows, key=lambda row: _digest(self._seed, epoch, self._prompts[row].prompt_id))
 
 
+def name_files(stages: Iterable[Sequence[Path]]) -> dict[Path, str]:
+    """Return the name in prompt ids of each file, given the files of all stages of a run in order.
+
+    A file keeps its name in later stages, and none of another stage has the same. Names do not depend on the stages to come,
+    which may change when a run goes on.
+
+    Example: `train` for `a/train.jsonl` of the first stage, then `b-train` for `b/train.jsonl` of the second.
+    """
+    names: dict[Path, str] = {}
+    for files in stages:
+        new = [file for file in dict.fromkeys(files) if file not in names]
+        uses = Counter(file.stem for file in [*names, *new])
+        taken = set(names.values())
+        names |= {file: _name(file, taken, num_folders=0 if uses[file.stem] == 1 else 1) for file in new}
+    return names
+
+
+def _name(file: Path, taken: Collection[str], *, num_folders: int) -> str:
+    """Return the name of a file with those of its last `num_folders` folders before it, or of more where it is taken."""
+    folders = [folder.name for folder in file.parents]
+    names = ("-".join([*reversed(folders[:count]), file.stem]) for count in range(num_folders, len(folders) + 1))
+    return next((name for name in names if name not in taken), str(file))
+
+
 def id_without_epoch(prompt_id: str) -> str:
     """Return the id that a prompt has in every epoch: `sums-17` for `sums-17@epoch2`."""
     before, mark, epoch = prompt_id.rpartition(_EPOCH_MARK)
@@ -123,13 +152,12 @@ def _digest(seed: int, epoch: int, prompt_id: str) -> bytes:
     return blake2b(f"{seed}:{epoch}:{prompt_id}".encode(), digest_size=16).digest()
 
 
-def _read_prompts(files: Sequence[Path], columns: PromptColumns) -> list[Prompt]:
-    labels = _labels(files)
+def _read_prompts(files: Sequence[Path], columns: PromptColumns, file_names: Mapping[Path, str]) -> list[Prompt]:
     prompts: list[Prompt] = []
     places: dict[str, str] = {}
     for file in files:
         rows = list(read_rows(file))
-        for row, prompt_id in zip(rows, _prompt_ids(rows, labels[file]), strict=True):
+        for row, prompt_id in zip(rows, _prompt_ids(rows, file_names[file]), strict=True):
             if prompt_id in places:
                 raise ConfigError(
                     f"{row.where}: prompt id `{prompt_id}` is also that of {places[prompt_id]}. Make the `id` column unique "
@@ -140,12 +168,6 @@ def _read_prompts(files: Sequence[Path], columns: PromptColumns) -> list[Prompt]
     if not prompts:
         raise ConfigError(f"no prompts in {', '.join(map(str, files)) or 'an empty list of data files'}")
     return prompts
-
-
-def _labels(files: Iterable[Path]) -> dict[Path, str]:
-    unique = list(dict.fromkeys(files))
-    uses = Counter(file.stem for file in unique)
-    return {file: file.stem if uses[file.stem] == 1 else f"{file.parent.name}-{file.stem}" for file in unique}
 
 
 def _prompt_ids(rows: Sequence[Row], label: str) -> list[str]:

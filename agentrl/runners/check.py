@@ -54,7 +54,8 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         stages = stages_of(config)
         for line in dict.fromkeys(line for stage in stages for line in check_memory(stage.config)):
             console.print(line, soft_wrap=True)
-        num_prompts = " + ".join(str(len(training_prompts(stage.config))) for stage in stages)
+        data = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
+        num_prompts = " + ".join(str(len(prompts)) for prompts in data)
         console.print(f"data: {num_prompts} training prompts, {len(held_out_prompts(config))} for validation")
         names = await _build_everything(tools, reward, config)
         console.print(f"tools: {', '.join(names) or 'none'}; all of them built and answered")

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -131,7 +131,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         ConfigError: where, what and the way out.
     """
     stages = stages_of(loaded.config)
-    prompts = [training_prompts(stage.config) for stage in stages]
+    prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
     check_models(loaded.config)
     check_weights(loaded.config)
     if not RunDirectory(loaded.config).has_all_steps:  # a finished run is only shown, here too if it was made elsewhere
@@ -190,7 +190,7 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
     return replace(
         plan,
         loaded=replace(plan.loaded, config=stage.config),
-        prompts=training_prompts(stage.config, leave_out=pass_rates.left_out),
+        prompts=training_prompts(stage.config, file_names=stage.file_names, leave_out=pass_rates.left_out),
         stage=stage,
         pass_rates=pass_rates,
         first_epoch=first_epoch,
@@ -262,14 +262,23 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
     return tools, reward
 
 
-def training_prompts(config: RunConfig, *, leave_out: Set[str] = frozenset()) -> PromptDataset:
-    """Return the training prompts, less those whose ids are in `leave_out`.
+def training_prompts(
+    config: RunConfig, *, file_names: Mapping[Path, str] | None = None, leave_out: Set[str] = frozenset()
+) -> PromptDataset:
+    """Return the training prompts of a stage, or of a run without any; the arguments are those of `PromptDataset`.
 
     Raises:
         ConfigError: a file, a row or a column is missing or malformed.
     """
     data = config.data
-    return _dataset(data.train_files, data, shuffle=data.shuffle, seed=config.run.seed, leave_out=leave_out)
+    return _dataset(
+        data.train_files,
+        data,
+        shuffle=data.shuffle,
+        seed=config.run.seed,
+        file_names=file_names,
+        leave_out=leave_out,
+    )
 
 
 def held_out_prompts(config: RunConfig) -> list[Prompt]:
@@ -360,7 +369,13 @@ async def _alive(
 
 
 def _dataset(
-    files: list[str], data: DataSection, *, shuffle: bool, seed: int, leave_out: Set[str] = frozenset()
+    files: list[str],
+    data: DataSection,
+    *,
+    shuffle: bool,
+    seed: int,
+    file_names: Mapping[Path, str] | None = None,
+    leave_out: Set[str] = frozenset(),
 ) -> PromptDataset:
     return PromptDataset(
         [Path(file) for file in files],
@@ -369,5 +384,6 @@ def _dataset(
         system_prompt=data.system_prompt,
         shuffle=shuffle,
         seed=seed,
+        file_names=file_names,
         leave_out=leave_out,
     )

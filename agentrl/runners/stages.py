@@ -5,10 +5,13 @@ before it ended with. So a change of stage is a resume, and nothing else has to 
 """
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from agentrl.config.checkpoint_schema import StageSection
 from agentrl.config.schema import RunConfig
+from agentrl.data.prompts import name_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,8 @@ class Stage:
     """Updates made before it."""
     config: RunConfig
     """What holds in it; `run.num_steps` is where it ends."""
+    file_names: Mapping[Path, str]
+    """How prompts of each file are named in the whole run (`agentrl.data.prompts.name_files`)."""
     reset_optimiser: bool = False
     has_own_data: bool = False
     """Whether its prompts are others than those of the stage before it."""
@@ -44,7 +49,8 @@ class Stage:
 def stages_of(config: RunConfig) -> list[Stage]:
     """Return the stages of a run in order; without `stages` the run itself is the only one."""
     if not config.stages:
-        return [Stage(index=0, start=0, config=config)]
+        return [Stage(index=0, start=0, config=config, file_names=name_files([_paths(config.data.train_files)]))]
+    file_names = name_files(_paths(_files_of(stage, config)) for stage in config.stages)
     ends = list(itertools.accumulate(stage.num_steps for stage in config.stages))
     made: list[Stage] = []
     reference_step = 0
@@ -57,6 +63,7 @@ def stages_of(config: RunConfig) -> list[Stage]:
                 index=index,
                 start=start,
                 config=_config_of(stage, config, end=end),
+                file_names=file_names,
                 reset_optimiser=stage.reset_optimiser,
                 has_own_data=_files_of(stage, config) != _files_of(before, config)
                 or (stage.max_pass_rate, before.max_pass_rate) != (None, None),
@@ -70,6 +77,10 @@ def stages_of(config: RunConfig) -> list[Stage]:
 
 def _files_of(stage: StageSection, config: RunConfig) -> list[str]:
     return config.data.train_files if stage.train_files is None else stage.train_files
+
+
+def _paths(files: Sequence[str]) -> list[Path]:
+    return [Path(file) for file in files]
 
 
 def _config_of(stage: StageSection, config: RunConfig, *, end: int) -> RunConfig:

@@ -171,14 +171,13 @@ async def _enter_stage(run: Run, state: RunState) -> RunState:
     """Change what the stage changes; in a run that goes on within it, only what no checkpoint holds."""
     stage = run.plan.stage
     if stage.begins_with(state.step):
-        num_left_out = len(run.plan.pass_rates.left_out)
         logger.info(
             "stage %d of %d: %d steps, %d prompts (%d left out)",
             stage.index + 1,
             len(run.plan.stages),
             stage.end - stage.start,
             len(run.plan.prompts),
-            num_left_out,
+            run.plan.prompts.num_left_out,
         )
         if stage.has_own_data:
             run.plan.prompts.seek_epoch(run.plan.first_epoch)

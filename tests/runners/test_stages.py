@@ -210,6 +210,41 @@ async def test_what_was_counted_after_the_checkpoint_is_forgotten_when_models_ha
     assert run.plan.pass_rates.encode() == saved.encode()
 
 
+def staged_plan(tmp_path: Path, *stages: str) -> Plan:
+    """Return the plan of a run whose stages are one step each."""
+    word = f"stages=[{', '.join(f'{{num_steps: 1, {stage}}}' for stage in stages)}]"
+    return prepare(load_run_config("configs/demo.yaml", [sum_of(word), f"run.dir={tmp_path / 'run'}", word]))
+
+
+def without_ids(file: Path, count: int) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(json.dumps({"prompt": "Compute.", "answer": "1"}) for _ in range(count)))
+    return file
+
+
+async def test_prompts_of_another_file_of_the_same_name_are_others_and_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    a, b = (without_ids(tmp_path / folder / "train.jsonl", 8) for folder in "ab")
+    plan = staged_plan(tmp_path, f"train_files: [{a}]", f"train_files: [{b}], max_pass_rate: 0.0")
+    checkpoint(plan, 1, PassRates({prompt.prompt_id: 1.0 for prompt in plan.prompts.all()}))
+    run = run_of(plan_stage(plan, plan.stages[1]), Models())
+    with caplog.at_level("INFO"):
+        await restore(run)
+    assert "stage 2 of 2: 1 steps, 8 prompts (0 left out)" in caplog.text, "those of another stage are not counted"
+    assert {prompt.prompt_id for prompt in run.plan.prompts.all()} == {f"b-train-{row}" for row in range(1, 9)}
+
+
+async def test_prompts_of_a_file_are_the_same_ones_whatever_files_a_stage_has_beside_it(tmp_path: Path):
+    a, b = (without_ids(tmp_path / folder / "train.jsonl", 8) for folder in "ab")
+    plan = staged_plan(tmp_path, f"train_files: [{a}, {b}]", f"train_files: [{a}], max_pass_rate: 0.0")
+    solved = [prompt.prompt_id for prompt in plan.prompts.all()][1:]  # all but the first of `a`
+    checkpoint(plan, 1, PassRates(dict.fromkeys(solved, 1.0)))
+    prompts = plan_stage(plan, plan.stages[1]).prompts
+    assert [prompt.prompt_id for prompt in prompts.all()] == ["a-train-1"]
+    assert prompts.num_left_out == 7
+
+
 def rows(file: Path, count: int) -> Path:
     lines = ({"id": f"p{number}", "prompt": "Compute.", "answer": "1"} for number in range(count))
     file.write_text("\n".join(json.dumps(line) for line in lines))
