@@ -59,7 +59,7 @@ class PromptDataset:
         if not self._prompts:
             raise ConfigError(
                 f"all {len(prompts)} prompts of {', '.join(map(str, files))} are left out: they were solved more often than "
-                "`max_pass_rate` of this stage allows. Raise it, or end the run before the stage"
+                "`max_pass_rate` of this stage allows. Raise it, or take the stage out of `stages`: the run goes on"
             )
         self._shuffle = shuffle
         self._seed = seed

@@ -1,7 +1,7 @@
 """What a run leaves on disk, and how the same command goes on from it.
 
 runs/demo/
-├── config.yaml             the resolved config; a run goes on only with the same one, but for its length, processes and memory
+├── config.yaml             the resolved config; a run goes on only with the same one, but for its length and processes
 ├── inputs.json             digests of the data and tool files and of the models, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── tensorboard/  run.log  reward_curve.png
@@ -20,7 +20,6 @@ import contextlib
 import fcntl
 import logging
 import math
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
@@ -30,12 +29,12 @@ from typing import Any
 import orjson
 import yaml
 
-from agentrl.config.flatten import flatten
 from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.runners.inputs import digest_of
+from agentrl.runners.run_changes import changes_of_keys, changes_of_stages, refuse_changes, stages_begun
 from agentrl.trajectories.store import TrajectoryStore
 
 logger = logging.getLogger(__name__)
@@ -43,52 +42,6 @@ logger = logging.getLogger(__name__)
 _EXPORTED = "exported"
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", _EXPORTED}
 """What a start that died early may have left, for the config is written after them; or an export of checkpoints elsewhere."""
-
-_MAY_CHANGE = {
-    "actor.num_workers",
-    "actor.num_threads_per_worker",
-    "actor.shard_size",
-    "actor.sequence_parallel_size",
-    "actor.max_tokens_per_micro_batch",
-    "actor.share_prefixes",
-    "actor.activation_checkpointing",
-    "actor.cpu_offload",
-    "actor.compile",
-    "actor.liger",
-    "critic.max_tokens_per_micro_batch",
-    "reward.model.max_tokens_per_micro_batch",
-    "reward.timeout_s",
-    "rollout.num_engines",
-    "rollout.num_workers",
-    "rollout.num_threads_per_engine",
-    "rollout.tensor_parallel_size",
-    "rollout.data_parallel_size",
-    "rollout.kv_memory_gb",
-    "rollout.max_concurrent_trajectories",
-    "rollout.tool_timeout_s",
-    "rollout.turn_timeout_s",
-    "rollout.trajectory_timeout_s",
-    "rollout.max_infra_error_share",
-    "judge.host_addr",
-    "judge.host_port",
-    "judge.hosts",
-    "judge.token_env",
-    "judge.placement",
-    "judge.num_slots",
-    "validation.every_steps",
-    "checkpoint.every_steps",
-    "checkpoint.keep_last",
-    "checkpoint.keep_best",
-    "cluster.address",
-    "cluster.gpu_memory_gb",
-    "cluster.max_wait_s",
-    "cluster.colocated",
-    "cluster.weight_transport",
-    "cluster.check_weights",
-}
-"""Keys that say where a run is made, how fast, in how much memory and how often it is looked at, not what it learns."""
-_MAY_CHANGE_IN = re.compile(r"cluster\.(pools|roles)\..*|cluster\.extra_roles\.[^.]+\.pool")
-"""The same of keys with names of the user's in them; what an extra role is and does stays."""
 
 
 class RunDirectory:
@@ -131,9 +84,11 @@ class RunDirectory:
         self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
         digests = self.path / "inputs.json"
         if saved.is_file():
+            num_steps_done = self._num_steps_done() if trains else 0
             where = f"run.dir: {self.path} holds"
-            self._refuse_changes(saved.read_bytes(), where=where, key="run.dir")
-            _refuse_other_inputs(self._inputs, _content(digests), where=where, key="run.dir")
+            self._refuse_other_run(
+                saved.read_bytes(), _content(digests), where=where, key="run.dir", num_steps_done=num_steps_done
+            )
         if trains and not self.has_all_steps:
             self.refuse_lost_checkpoints()
         write_whole(digests, self._encoded_inputs())
@@ -160,8 +115,14 @@ class RunDirectory:
             owner = self.checkpoints.owner()
             if owner is not None:
                 where = f"checkpoint.dir: {self._config.checkpoint.dir} holds the checkpoints of"
-                self._refuse_changes(owner, where=where, key="checkpoint.dir", may_differ={"run.dir"})
-                _refuse_other_inputs(self._inputs, self.checkpoints.inputs(), where=where, key="checkpoint.dir")
+                self._refuse_other_run(
+                    owner,
+                    self.checkpoints.inputs(),
+                    where=where,
+                    key="checkpoint.dir",
+                    num_steps_done=self._num_steps_saved(),
+                    may_differ={"run.dir"},
+                )
             self.checkpoints.claim(self._encoded_config(), self._encoded_inputs())
         self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
         self.checkpoints.clear_leftovers()
@@ -208,7 +169,8 @@ class RunDirectory:
         where, base = f"{self.checkpoints.url} holds checkpoints of", Path(self._config.model.path)
         adds_to_base = self._config.actor.lora.rank > 0
         keys = ("actor.lora.", "model.path") if adds_to_base else ("actor.lora.",)
-        self._refuse_changes(owner, where=where, key="run.dir", only=keys)
+        changes = changes_of_keys(owner, self._config).items()
+        refuse_changes({name: change for name, change in changes if name.startswith(keys)}, where=where, key="run.dir")
         if adds_to_base and base.is_dir():
             now = {"model.path": (base, digest_of(base, key="model.path"))}
             _refuse_other_inputs(now, inputs, where=where, key="run.dir")
@@ -333,26 +295,35 @@ class RunDirectory:
     def _encoded_config(self) -> bytes:
         return yaml.safe_dump(asdict(self._config), sort_keys=False, allow_unicode=True).encode()
 
-    def _refuse_changes(
-        self, saved: bytes, *, where: str, key: str, may_differ: Set[str] = frozenset(), only: tuple[str, ...] = ("",)
+    def _num_steps_done(self) -> int:
+        """Return the steps that nothing takes back; of a finished run its checkpoints need not be there."""
+        if self.finished:
+            return self.result().get("num_steps", 0)
+        with _refusing_unusable():
+            return self._num_steps_saved()
+
+    def _num_steps_saved(self) -> int:
+        latest = self.checkpoints.latest()
+        return 0 if latest is None else latest.step
+
+    def _refuse_other_run(
+        self,
+        config: bytes,
+        inputs: bytes | None,
+        *,
+        where: str,
+        key: str,
+        num_steps_done: int,
+        may_differ: Set[str] = frozenset(),
     ) -> None:
-        """Refuse what differs from a saved config, of the keys that begin with one of `only`."""
-        # Read as plain YAML: what the user escaped, such as `\\${x}` in a prompt, is a literal by now.
-        before, now = flatten(yaml.safe_load(saved)), flatten(asdict(self._config))
-        changed = [
-            name
-            for name in sorted(before | now)
-            if before.get(name) != now.get(name)
-            and name.startswith(only)
-            and name not in _MAY_CHANGE | may_differ
-            and not _MAY_CHANGE_IN.fullmatch(name)
-            and not (name == "run.num_steps" and now[name] > before.get(name, math.inf))  # no other step depends on it
-        ]
-        if changed:
-            details = ", ".join(f"`{name}` was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)
-            raise ConfigError(
-                f"{where} a run of another config: {details}. Go on with the old values, or name another `{key}`."
-            )
+        """Refuse to go on with what a run of that config and of inputs with those digests has made, if it is another one."""
+        changes = changes_of_keys(config, self._config)
+        changes |= changes_of_stages(config, self._config, num_steps_done=num_steps_done)
+        refuse_changes({name: changes[name] for name in changes.keys() - may_differ}, where=where, key=key)
+        num_begun = len(stages_begun(config, num_steps_done=num_steps_done))
+        later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
+        read = {name: found for name, found in self._inputs.items() if not name.startswith(later)}
+        _refuse_other_inputs(read, inputs, where=where, key=key)
 
 
 def _refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:

@@ -12,7 +12,8 @@ from agentrl.config.validate import Purpose
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.run import prepare, prepare_evaluation, stages_left
-from agentrl.runners.run_directory import _MAY_CHANGE, RunDirectory
+from agentrl.runners.run_changes import MAY_CHANGE
+from agentrl.runners.run_directory import RunDirectory
 
 
 def directory(tmp_path: Path, *overrides: str) -> RunDirectory:
@@ -134,7 +135,7 @@ def test_a_run_that_died_of_memory_may_go_on_with_what_takes_less_of_it(run: Run
 
 def test_every_key_that_may_change_is_one_of_the_config():
     known = flatten(asdict(load_run_config("configs/demo.yaml", []).config))
-    assert known.keys() >= _MAY_CHANGE
+    assert known.keys() >= MAY_CHANGE
 
 
 @pytest.mark.parametrize(
@@ -309,6 +310,103 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps_and_not_when_it_is_g
     assert not longer.finished
     with pytest.raises(ConfigError, match=r"`run.num_steps` was 70 and is 60"):
         directory(tmp_path).open({}, trains=True)
+
+
+STAGES = ("{num_steps: 2}", "{num_steps: 2, max_turns: 2}", "{num_steps: 2, max_pass_rate: 0.5}")
+
+
+def staged(tmp_path: Path, *stages: str) -> RunDirectory:
+    num_steps = sum(int(stage.split("num_steps: ")[1][0]) for stage in stages)
+    return directory(tmp_path, f"run.num_steps={num_steps}", f"stages=[{', '.join(stages)}]")
+
+
+def begun(tmp_path: Path, *stages: str, step: int, inputs: Mapping[str, Path] | None = None) -> None:
+    """Leave a run that has done so many steps."""
+    run = staged(tmp_path, *stages)
+    run.open(inputs or {}, trains=True)
+    run.checkpoints.begin(step)
+    run.checkpoints.commit(RunState(step=step))
+    run.note_checkpoint(step)
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("step", "stages"),
+    [
+        (3, [*STAGES[:2], "{num_steps: 1, max_pass_rate: 0.9}"]),
+        (3, STAGES[:2]),
+        (3, [*STAGES, "{num_steps: 4}"]),
+        (3, [STAGES[0], "{num_steps: 3, max_turns: 2}", STAGES[2]]),
+        (4, [STAGES[0], "{num_steps: 3, max_turns: 2}"]),
+        (2, [STAGES[0], "{num_steps: 1, reset_optimiser: true}"]),
+        (2, ["{num_steps: 3}"]),
+    ],
+)
+def test_stages_that_have_not_begun_may_change_and_the_last_that_has_may_be_longer(
+    tmp_path: Path, step: int, stages: list[str]
+):
+    begun(tmp_path, *STAGES, step=step)
+    staged(tmp_path, *stages).open({}, trains=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "stages", "named"),
+    [
+        (3, ["{num_steps: 3}", *STAGES[1:]], r"`stages\[0\]\.num_steps` was 2 and is 3"),
+        (3, [STAGES[0], "{num_steps: 1, max_turns: 2}"], r"`stages\[1\]\.num_steps` was 2 and is 1"),
+        (3, [STAGES[0], "{num_steps: 3, max_turns: 3}"], r"`stages\[1\]\.max_turns` was 2 and is 3"),
+        (3, STAGES[:1], r"`stages\[1\]\.num_steps` was 2 and is 0"),
+        (5, [*STAGES[:2], "{num_steps: 2, max_pass_rate: 0.9}"], r"`stages\[2\]\.max_pass_rate` was 0\.5 and is 0\.9"),
+    ],
+)
+def test_stages_that_have_begun_stay(tmp_path: Path, step: int, stages: list[str], named: str):
+    begun(tmp_path, *STAGES, step=step)
+    with pytest.raises(ConfigError, match=rf"run of another config: {named}\."):
+        staged(tmp_path, *stages).open({}, trains=True)
+
+
+def test_the_last_stage_of_a_finished_run_stays_where_its_checkpoints_are_gone(tmp_path: Path):
+    begun(tmp_path, *STAGES, step=6)
+    run = staged(tmp_path, *STAGES)
+    run.finish({"num_steps": 6})
+    shutil.rmtree(run.path / "checkpoints")
+    with pytest.raises(ConfigError, match=r"`stages\[2\]\.num_steps` was 2 and is 0"):
+        staged(tmp_path, *STAGES[:2]).open({}, trains=True)
+    staged(tmp_path, *STAGES).open({}, trains=True)
+
+
+def test_a_run_may_be_given_stages_after_what_it_is_and_lose_those_to_come(run: RunDirectory, tmp_path: Path):
+    run.finish({"num_steps": 60})
+    run.close()
+    later = directory(tmp_path, "run.num_steps=62", "stages=[{num_steps: 60}, {num_steps: 2, max_turns: 2}]")
+    later.open({}, trains=True)
+    later.close()
+    assert not later.finished
+    with pytest.raises(ConfigError, match=r"`run\.num_steps` was 60 and is 50"):
+        directory(tmp_path, "run.num_steps=50").open({}, trains=True)
+    directory(tmp_path, "run.num_steps=60").open({}, trains=True)
+
+
+def test_the_data_of_a_stage_that_has_not_begun_may_change(tmp_path: Path):
+    data = tmp_path / "later.jsonl"
+    inputs = {"stages[1].train_files[0]": data}
+    for step, content in ((1, "one"), (2, "two"), (3, "three")):
+        data.write_text(content)
+        begun(tmp_path, *STAGES, step=step, inputs=inputs)
+    data.write_text("four")
+    with pytest.raises(ConfigError, match=r"read other content from `stages\[1\]\.train_files\[0\]`"):
+        staged(tmp_path, *STAGES).open(inputs, trains=True)
+
+
+def test_stages_to_come_may_change_where_the_checkpoints_are_elsewhere_too(tmp_path: Path):
+    words = ["run.num_steps=4", "stages=[{num_steps: 2}, {num_steps: 2}]"]
+    first = elsewhere(tmp_path, "first", *words)
+    first.claim_checkpoints()
+    first.checkpoints.begin(2)
+    first.checkpoints.commit(RunState(step=2))
+    elsewhere(tmp_path, "second", "run.num_steps=2", "stages=[{num_steps: 2}]").claim_checkpoints()
+    with pytest.raises(ConfigError, match=r"checkpoint.dir: .*`stages\[0\]\.num_steps` was 2 and is 1"):
+        elsewhere(tmp_path, "third", "run.num_steps=1", "stages=[{num_steps: 1}]").claim_checkpoints()
 
 
 def test_a_finished_run_is_shown_on_a_machine_that_could_not_hold_it(tmp_path: Path):

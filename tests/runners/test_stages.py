@@ -245,6 +245,20 @@ async def test_prompts_of_a_file_are_the_same_ones_whatever_files_a_stage_has_be
     assert prompts.num_left_out == 7
 
 
+def test_a_run_whose_next_stage_leaves_out_every_prompt_goes_on_by_both_ways_that_it_is_told(tmp_path: Path):
+    first = f"train_files: [{without_ids(tmp_path / 'four' / 'train.jsonl', 4)}]"
+    plan = staged_plan(tmp_path, first, f"{first}, max_pass_rate: 0.0")
+    checkpoint(plan, 1, PassRates({prompt.prompt_id: 0.5 for prompt in plan.prompts.all()}))
+    with pytest.raises(ConfigError, match=r"all 4 prompts of .* Raise it, or take the stage out of `stages`: the run"):
+        plan_stage(plan, plan.stages[1])
+    plan.directory.close()
+    raised = staged_plan(tmp_path, first, f"{first}, max_pass_rate: 0.5")
+    assert len(plan_stage(raised, *stages_left(raised)).prompts) == 4
+    raised.directory.close()
+    without = staged_plan(tmp_path, first)
+    assert [stage.end for stage in stages_left(without)] == [1], "what is left is its end"
+
+
 def rows(file: Path, count: int) -> Path:
     lines = ({"id": f"p{number}", "prompt": "Compute.", "answer": "1"} for number in range(count))
     file.write_text("\n".join(json.dumps(line) for line in lines))
