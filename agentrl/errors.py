@@ -94,9 +94,9 @@ class CheckpointError(AgentRLError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint that counts lacks a file, or a file is not what was written there; only its removal helps.
+    """A checkpoint that counts lacks a file, or a file is not what was written there.
 
-    `reason` says which file and why.
+    `reason` says which file and why, without the way out.
     """
 
     def __init__(self, message: str, *, reason: str = "") -> None:
@@ -104,22 +104,25 @@ class DamagedCheckpointError(CheckpointError):
         self.reason = reason
 
     @classmethod
-    def of(cls, url: str, file: str, error: BaseException) -> "DamagedCheckpointError":
-        """Return the error for what a file raised.
+    def of(cls, url: str, file: str, error: BaseException, *, written_by: str = "") -> "DamagedCheckpointError":
+        """Return the error for what a file raised, with the removal of the checkpoint as the way out.
 
         Args:
             url: the folder of the checkpoint, or of a part of it.
             file: its name in there.
             error: what came of reading it.
+            written_by: the package of which another version may still read it, where that is possible.
         """
         # The first line will do: torch adds paragraphs of advice that do not help here.
         words, _, _ = str(error).partition("\n")
         raised = f"{type(error).__name__}: {words}" if words else type(error).__name__
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({raised})"
+        other = f", or was written by another version of {written_by} (try that one first)" if written_by else ""
+        reason = f"is damaged{other}: `{file}` {problem}"
         return cls(
-            f"checkpoint {url} is damaged: `{file}` {problem}. Remove the whole folder of that step, and the run goes on from "
+            f"checkpoint {url} {reason}. Remove the whole folder of that step, and the run goes on from "
             "the one before it; where there is none, begin anew in another `run.dir`",
-            reason=f"`{file}` {problem}",
+            reason=reason,
         )
 
 

@@ -18,7 +18,7 @@ import functools
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -61,6 +61,14 @@ def by_accuracy(states: Sequence[RunState]) -> list[RunState]:
     return sorted(measured, key=lambda state: (state.accuracy, state.step))
 
 
+def lost_reference(url: str, problem: str) -> DamagedCheckpointError:
+    """Return the error for a checkpoint that is missed though it is none to go on from: removing it is no way out."""
+    reason = f"{problem}, and holds the reference of this stage and of those after it (`stages`, `update_reference`)"
+    return DamagedCheckpointError(
+        f"checkpoint {url} {reason}. Put the whole folder back, or begin anew in another `run.dir`", reason=reason
+    )
+
+
 def _telling(
     method: Callable[Concatenate[Any, ParamsT], ResultT],
 ) -> Callable[Concatenate[Any, ParamsT], ResultT]:
@@ -91,11 +99,12 @@ class CheckpointStore:
     DamagedCheckpointError where a folder that counts is not whole: to pass it over would lose its steps unnoticed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, references: Mapping[int, float] | None = None) -> None:
         """Name the folder; nothing is looked at yet.
 
         Args:
             url: a path, or a URL such as `s3://bucket/runs/demo`; addresses and keys of a store come from the environment.
+            references: see `references_of`.
 
         Raises:
             ConfigError: see `open_store`.
@@ -103,6 +112,7 @@ class CheckpointStore:
         self._files, self._root = open_store(url, key=_KEY)
         self.url = url.rstrip("/")
         """Where the folder is."""
+        self._references = references or {}
         self._on_disk = isinstance(self._files, LocalFileSystem)
         self._word = b""  # until this store takes the folder over, which one that only reads never does
 
@@ -266,7 +276,15 @@ class CheckpointStore:
         try:
             yield
         except errors as error:
-            raise DamagedCheckpointError.of(self.url_of(step), name, error) from error
+            damaged = DamagedCheckpointError.of(self.url_of(step), name, error)
+            if self._is_missed(step):
+                damaged = lost_reference(self.url_of(step), damaged.reason)
+            raise damaged from error
+
+    def _is_missed(self, step: int) -> bool:
+        """Return whether a run that goes on from its newest checkpoint needs that of `step` besides."""
+        newer = [later for later in self._steps() if later > step and self._state(later) is not None]
+        return bool(newer) and newer[-1] < self._references.get(step, 0)
 
     def _remove(self, step: int) -> None:
         folder = self._path(step)

@@ -29,12 +29,12 @@ from agentrl.config.schema import DataSection, RewardSection, RunConfig
 from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
-from agentrl.errors import CheckpointError
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.rewards.loader import check_reward
 from agentrl.runners.algorithm_functions import check_algorithm_functions
+from agentrl.runners.checkpoint_store import lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.inputs import inputs_of
@@ -175,7 +175,7 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
 
     Raises:
         ConfigError: no prompt is left for it.
-        CheckpointError: that of its reference is gone.
+        DamagedCheckpointError: that of its reference is gone, or one in there that counts is not whole.
     """
     store, latest, pass_rates = plan.directory.checkpoints, plan.directory.checkpoints.latest(), PassRates()
     first_epoch = 0
@@ -204,14 +204,6 @@ def _epochs_begun(prompts: PromptDataset, *, left_out: Set[str], position: int) 
     """
     num_prompts = sum(prompt.prompt_id not in left_out for prompt in prompts.all())
     return -(-position // num_prompts)
-
-
-def lost_reference(url: str, problem: str) -> CheckpointError:
-    """Return the error for a checkpoint that is missed though it is none to go on from: removing it is no way out."""
-    return CheckpointError(
-        f"checkpoint {url} {problem}, and holds the reference of this stage and of those after it (`stages`, "
-        "`update_reference`). Put the whole folder back, or begin anew in another `run.dir`"
-    )
 
 
 def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:

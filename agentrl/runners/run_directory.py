@@ -35,6 +35,7 @@ from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.runners.inputs import digest_of
 from agentrl.runners.run_changes import changes_of_keys, changes_of_stages, refuse_changes, stages_begun
+from agentrl.runners.stages import references_of
 from agentrl.trajectories.store import TrajectoryStore
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,9 @@ class RunDirectory:
         """Name the folder; `open` looks at it."""
         assert config.run.dir is not None  # `load_run_config` has filled it
         self.path = Path(config.run.dir)
-        self.checkpoints = CheckpointStore(config.checkpoint.dir or str(self.path / "checkpoints"))
+        self.checkpoints = CheckpointStore(
+            config.checkpoint.dir or str(self.path / "checkpoints"), references=references_of(config)
+        )
         self.in_hand = self.path / "in_hand"
         """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
         self._config = config

@@ -14,9 +14,9 @@ from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
-from agentrl.runners.checkpoint_store import RunState
+from agentrl.runners.checkpoint_store import RunState, lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, ROLLOUTS
-from agentrl.runners.run import EvaluationRun, Run, lost_reference
+from agentrl.runners.run import EvaluationRun, Run
 from agentrl.types import Group, TrajectorySummary
 
 logger = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ async def _enter_stage(run: Run, state: RunState) -> RunState:
         try:
             await run.learner.load_reference(url)
         except DamagedCheckpointError as error:
-            raise lost_reference(url, f"is damaged: {error.reason}") from error
+            raise lost_reference(url, error.reason) from error
     return state
 
 
