@@ -201,7 +201,9 @@ class _TellingFiles(FileSystem):
                 raise error.__context__ from None
             if "r" not in mode or not _tells_of_damage(name, error):
                 raise
-            raise DamagedCheckpointError.of(url, name, error) from error
+            # What is pickled in `.metadata` are classes of torch, which another version may have elsewhere.
+            written_by = "torch" if isinstance(error, AttributeError | ImportError) else ""
+            raise DamagedCheckpointError.of(url, name, error, written_by=written_by) from error
 
 
 def _tells_of_damage(name: str, error: Exception) -> bool:

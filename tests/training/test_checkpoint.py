@@ -167,6 +167,17 @@ def test_a_pickle_with_other_bytes_anywhere_in_it_is_damaged_too(writer: Checkpo
             load_checkpoint(str(tmp_path), model, optimiser)
 
 
+@pytest.mark.parametrize("other", [b"ctorch.distributed.checkpoint\nGone\n.", b"ctorch.gone\nMetadata\n."])
+def test_what_another_version_of_torch_may_still_read_is_told_as_that(parallel: Parallel, tmp_path: Path, other: bytes):
+    model, _ = trained(1)
+    (tmp_path / ".metadata").write_bytes(other)
+    with pytest.raises(
+        DamagedCheckpointError,
+        match=r"is damaged, or was written by another version of torch \(try that one first\): `\.metadata` cannot be read \(",
+    ):
+        load_weights(str(tmp_path), model)
+
+
 def test_a_file_that_cannot_be_opened_is_not_taken_for_a_damaged_one(writer: CheckpointWriter, tmp_path: Path):
     model, optimiser = trained(1)
     writer.begin(str(tmp_path), model, optimiser)
