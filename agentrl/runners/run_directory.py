@@ -34,6 +34,7 @@ from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.runners.inputs import digest_of
+from agentrl.runners.policy_folder import PolicyFolder
 from agentrl.runners.run_changes import changes_of_keys, changes_of_stages, refuse_changes, stages_begun
 from agentrl.runners.stages import references_of
 from agentrl.trajectories.store import TrajectoryStore
@@ -55,6 +56,8 @@ class RunDirectory:
         self.checkpoints = CheckpointStore(
             config.checkpoint.dir or str(self.path / "checkpoints"), references=references_of(config)
         )
+        self.policy = PolicyFolder(self.path / "policy")
+        """The trained policy, once the run is finished."""
         self.in_hand = self.path / "in_hand"
         """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
         self._config = config
@@ -70,7 +73,8 @@ class RunDirectory:
 
         Raises:
             ConfigError: the folder holds a run of another config or of other inputs (the keys are named), or something
-                else, or a run that is alive; or the checkpoints of that run are gone. Nothing is changed then.
+                else, or a run that is alive; or the checkpoints of that run are gone; or the policy could not be put where it
+                belongs. Nothing is changed then.
         """
         saved = self.path / "config.yaml"
         try:
@@ -93,6 +97,7 @@ class RunDirectory:
                 saved.read_bytes(), _content(digests), where=where, key="run.dir", num_steps_done=num_steps_done
             )
         if trains and not self.has_all_steps:
+            self.policy.refuse_mount()
             self.refuse_lost_checkpoints()
         write_whole(digests, self._encoded_inputs())
         write_whole(saved, self._encoded_config())
@@ -186,38 +191,6 @@ class RunDirectory:
         """Leave the folder to another process."""
         self._lock_file.close()
 
-    def begin_policy(self) -> Path:
-        """Return where the trained policy is to be written; an older one stays until `take_policy`."""
-        shutil.rmtree(self._partial_policy, ignore_errors=True)  # of a run that was killed there
-        return self._partial_policy
-
-    def take_policy(self) -> None:
-        """Make what has been written the policy of the run: what is in `policy/` is always whole.
-
-        Raises:
-            CheckpointError: it is not there, or cannot take the place of the older one.
-        """
-        # Listed, and not asked for: a shared disk may remember that it was not there.
-        if self._partial_policy not in self.path.iterdir():
-            raise CheckpointError(
-                f"{self._partial_policy} is not there: the actor, on another node, sees another `run.dir`. Let the nodes share "
-                "it; the same command goes on from the last checkpoint"
-            )
-        old = self.path / "policy.old"
-        shutil.rmtree(old, ignore_errors=True)
-        try:
-            if self.policy.is_symlink():
-                self.policy.unlink()
-            elif self.policy.exists():
-                self.policy.replace(old)  # rather than removed: some of it may be in use
-            self._partial_policy.replace(self.policy)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.policy} cannot be replaced: {error.strerror}. Move it away; the same command goes on from the last "
-                "checkpoint, and writes the policy again"
-            ) from error
-        shutil.rmtree(old, ignore_errors=True)
-
     @property
     def finished(self) -> bool:
         """Whether the run has come to its end."""
@@ -237,7 +210,7 @@ class RunDirectory:
         return (
             f"{text_curve(self.metrics)}\n"
             f"reward curve:   {self.reward_curve}\n"
-            f"trained policy: {self.policy}\n"
+            f"trained policy: {self.policy.path}\n"
             f"metrics:        {self.metrics}"
         )
 
@@ -257,20 +230,11 @@ class RunDirectory:
         return self.path / "reward_curve.png"
 
     @property
-    def policy(self) -> Path:
-        """The trained policy, once the run is finished."""
-        return self.path / "policy"
-
-    @property
     def has_all_steps(self) -> bool:
         """Whether the run has come to its end, and is not to go on for longer now."""
         if not self.finished or not (self.path / "config.yaml").is_file():  # else it may be the result of anything
             return False
         return self.result().get("num_steps", math.inf) >= self._config.run.num_steps
-
-    @property
-    def _partial_policy(self) -> Path:
-        return self.path / "policy.partial"
 
     @property
     def _noted(self) -> Path:

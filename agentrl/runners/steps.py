@@ -208,10 +208,10 @@ async def finish(run: Run) -> None:
         return
     run.progress.start_phase("export")
     directory = run.plan.directory
-    await run.learner.export(str(directory.begin_policy()))
-    directory.take_policy()
+    await run.learner.export(str(directory.policy.begin()))
+    directory.policy.take()
     draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
-    policy, curve = str(directory.policy), str(directory.reward_curve)
+    policy, curve = str(directory.policy.path), str(directory.reward_curve)
     directory.finish({"num_steps": run.config.run.num_steps, "policy": policy, "reward_curve": curve})
 
 

@@ -421,28 +421,11 @@ def test_a_finished_run_is_shown_on_a_machine_that_could_not_hold_it(tmp_path: P
     assert stages_left(prepare(load_run_config("configs/demo.yaml", words))) == []
 
 
-def test_the_policy_of_a_run_is_whole_or_that_of_before(run: RunDirectory):
-    (run.begin_policy() / "adapter").mkdir(parents=True)
-    (run.begin_policy()).mkdir()  # the first one was killed
-    (run.begin_policy().parent / "policy.partial").mkdir()
-    (run.path / "policy.partial" / "config.json").write_text("first")
-    run.take_policy()
-    assert [file.name for file in run.policy.iterdir()] == ["config.json"]
-    run.begin_policy().mkdir()
-    (run.path / "policy.partial" / "model.safetensors").write_text("second, half written")
-    assert (run.policy / "config.json").read_text() == "first"
-    run.begin_policy()
-    with pytest.raises(
-        CheckpointError, match=r"policy\.partial is not there: the actor, on another node, sees another"
-    ):
-        run.take_policy()
-    assert (run.policy / "config.json").read_text() == "first"
-    run.policy.rename(run.path / "elsewhere")
-    run.policy.symlink_to(run.path / "elsewhere")
-    run.begin_policy().mkdir()
-    run.take_policy()
-    assert list(run.policy.iterdir()) == []
-    assert not [file.name for file in run.path.iterdir() if file.name.startswith("policy.")]
+def test_a_result_without_a_config_beside_it_is_not_taken_for_that_of_the_run(run: RunDirectory):
+    run.finish({"num_steps": 60})
+    assert run.has_all_steps
+    (run.path / "config.yaml").unlink()
+    assert not run.has_all_steps
 
 
 def with_a_checkpoint(tmp_path: Path) -> RunDirectory:
