@@ -28,7 +28,7 @@ import orjson
 from fsspec.implementations.local import LocalFileSystem
 
 from agentrl.errors import UNDECODABLE, CheckpointError, DamagedCheckpointError
-from agentrl.runners.stores import open_store
+from agentrl.runners.stores import open_store, refuse_missing_bucket
 
 _KEY = "checkpoint.dir"
 _STATE = "state.json"
@@ -128,15 +128,23 @@ class CheckpointStore:
 
     @_telling
     def claim(self, config: bytes, inputs: bytes) -> None:
-        """Write down whose checkpoints these are, and what that run reads."""
-        self._files.makedirs(self._root, exist_ok=True)
+        """Write down whose checkpoints these are, and what that run reads.
+
+        Raises:
+            ConfigError: there is no such bucket.
+        """
+        self._make_root()
         self._write(f"{self._root}/{_INPUTS}", inputs)
         self._write(f"{self._root}/{_OWNER}", config)
 
     @_telling
     def take_over(self) -> None:
-        """Let this store alone write here from now on: one that another run still has is refused at its next checkpoint."""
-        self._files.makedirs(self._root, exist_ok=True)
+        """Let this store alone write here from now on: one that another run still has is refused at its next checkpoint.
+
+        Raises:
+            ConfigError: there is no such bucket.
+        """
+        self._make_root()
         self._word = uuid.uuid4().hex.encode()
         self._write(f"{self._root}/{_WRITER}", self._word)
 
@@ -243,6 +251,10 @@ class CheckpointStore:
         for step in self._steps():
             if self._state(step) is None:
                 self._remove(step)
+
+    def _make_root(self) -> None:
+        refuse_missing_bucket(self._files, self._root, url=self.url, key=_KEY)
+        self._files.makedirs(self._root, exist_ok=True)
 
     def _steps(self) -> list[int]:
         """Return the steps of all folders in order, whether they count or not."""

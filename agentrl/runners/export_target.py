@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from agentrl.config.places import check_folder_or_url, is_url
 from agentrl.errors import ConfigError
-from agentrl.runners.stores import open_store
+from agentrl.runners.stores import open_store, refuse_missing_bucket
 
 _KEY = "--to"
 _LAST = "config.json"
@@ -78,6 +78,7 @@ def _put_whole(url: str) -> Iterator[Path]:
     with _refusing_unusable(url):
         if files.exists(root) and (files.isfile(root) or files.find(root)):
             raise ConfigError(f"{_KEY}: {url} exists and is not empty; remove it, or name another place")
+        refuse_missing_bucket(files, root, url=url, key=_KEY)
     with tempfile.TemporaryDirectory(prefix="agentrl-export-") as made:
         folder = Path(made)
         with _telling(

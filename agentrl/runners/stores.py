@@ -26,6 +26,9 @@ _VIEWS = {
 }
 """Protocols of fsspec that show what is elsewhere, or in the URL itself, and hold nothing of their own."""
 
+_WITH_BUCKETS = {"abfs", "abfss", "az", "gcs", "gs", "oci", "oss", "s3", "s3a"}
+"""Protocols whose packages take the first part of a path for a bucket, and make one that is not there."""
+
 
 def open_store(url: str, *, key: str) -> tuple[Any, str]:
     """Return the file system (of fsspec) of a path or URL, and the path in it.
@@ -42,6 +45,27 @@ def open_store(url: str, *, key: str) -> tuple[Any, str]:
     check_url(url, key=key)
     with _refusing_unreachable(url, key=key):
         return url_to_fs(url)
+
+
+def refuse_missing_bucket(files: Any, path: str, *, url: str, key: str) -> None:
+    """Check that there is the bucket of a path, for a mistyped one would be made.
+
+    Args:
+        files: the file system, as `open_store` returned it.
+        path: the path in it, likewise.
+        url: what was given to it.
+        key: where it was given, for the message.
+
+    Raises:
+        ConfigError: there is no such bucket, as far as one can see.
+    """
+    protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
+    bucket = path.partition("/")[0]
+    if protocols & _WITH_BUCKETS and not files.exists(bucket):
+        raise ConfigError(
+            f"{key}: {url} is in a bucket `{bucket}` that is not there, or not to be seen with these keys. Look at its name, "
+            "or make it first: no bucket is made here."
+        )
 
 
 def check_url(url: str, *, key: str) -> None:

@@ -9,7 +9,7 @@ import fsspec
 import orjson
 import pytest
 
-from agentrl.errors import CheckpointError
+from agentrl.errors import CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 from tests.object_store import object_store
 
@@ -111,6 +111,16 @@ def test_whose_checkpoints_they_are_is_written_down(url: str):
     assert CheckpointStore(url).owner() == b"run: {seed: 1}"
     assert CheckpointStore(url).inputs() == b"{}"
     assert steps(store) == []
+
+
+def test_a_bucket_with_another_name_is_told_and_not_made(bucket: str):
+    store = CheckpointStore("s3://typo/run")
+    for write_first in (store.take_over, lambda: store.claim(b"", b"")):
+        with pytest.raises(
+            ConfigError, match=r"^checkpoint\.dir: s3://typo/run is in a bucket `typo` that is not there"
+        ):
+            write_first()
+    assert fsspec.filesystem("s3").ls("") == [bucket.removeprefix("s3://")]
 
 
 class OnlyRead(fsspec.AbstractFileSystem):

@@ -84,6 +84,16 @@ def test_a_store_that_does_not_answer_is_told_before_anything_is_written(monkeyp
             pytest.fail("it was to be refused")
 
 
+def test_a_policy_is_put_into_no_bucket_that_has_to_be_made():
+    with object_store() as bucket:
+        with (
+            pytest.raises(ConfigError, match=r"^--to: s3://typo/policy is in a bucket `typo` that is not there"),
+            written_whole("s3://typo/policy"),
+        ):
+            pytest.fail("it was to be refused")
+        assert fsspec.filesystem("s3").ls("") == [bucket.removeprefix("s3://")]
+
+
 def test_a_disk_without_room_on_the_way_to_a_store_is_told_as_that_and_nothing_is_put():
     with object_store() as bucket:
         url = f"{bucket}/without_room"
