@@ -6,7 +6,11 @@ from agentrl.errors import ConfigError
 
 _BEGINS_AS_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.DOTALL)
 """A scheme has two letters at least, as `C:` is none."""
-_BEGINS_WITH_SLASH = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+:/")
+_BEGINS_AS_STORE = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*(?:[A-Za-z][A-Za-z0-9+.-]+:/|(?:s3a?|gc?s|abfss?|az|oss|oci|hdfs|hf|https?|s?ftp):)",
+    re.IGNORECASE,
+)
+"""With a slash any scheme will do, and without one those of the usual stores: other folders may have a colon in their names."""
 
 
 def is_url(place: str) -> bool:
@@ -15,7 +19,7 @@ def is_url(place: str) -> bool:
 
 
 def check_folder(place: str, *, key: str, instead: str) -> None:
-    """Check that a folder of this machine is named by none of the URLs of stores; `s3:/bucket` would become a folder `s3:`.
+    """Check that a folder of this machine is named and no store; `s3:bucket` would become a folder of that name.
 
     Args:
         place: what is given.
@@ -25,7 +29,7 @@ def check_folder(place: str, *, key: str, instead: str) -> None:
     Raises:
         ConfigError: it is a URL, or one of which a slash is missing.
     """
-    if _BEGINS_WITH_SLASH.match(place):
+    if _BEGINS_AS_STORE.match(place):
         raise ConfigError(f"{key} is {place!r}, a URL; it must be a folder of this machine. {instead}")
 
 

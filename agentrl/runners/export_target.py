@@ -1,5 +1,7 @@
 """Where `agentrl.runners.export` writes to: a folder of this machine, or a store that fsspec knows; whole, or not at all."""
 
+import errno
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ from agentrl.runners.stores import open_store, refuse_missing_bucket
 _KEY = "--to"
 _LAST = "config.json"
 """The file without which no loader takes a folder for a model."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""What no reading raises."""
 
 
 def place_of(to: str) -> str:
@@ -76,7 +80,8 @@ def _put_whole(url: str) -> Iterator[Path]:
     files, root = open_store(url, key=_KEY)
     files.invalidate_cache()
     with _refusing_unusable(url):
-        if files.exists(root) and (files.isfile(root) or files.find(root)):
+        # What ends with a slash is an empty object with which consoles of stores show a folder.
+        if files.exists(root) and (files.isfile(root) or any(not name.endswith("/") for name in files.find(root))):
             raise ConfigError(f"{_KEY}: {url} exists and is not empty; remove it, or name another place")
         refuse_missing_bucket(files, root, url=url, key=_KEY)
     with tempfile.TemporaryDirectory(prefix="agentrl-export-") as made:
@@ -98,9 +103,14 @@ def _telling(folder: Path, problem: str, way_out: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:  # what reads the checkpoint raises none of them
         told = " ".join(str(error).split())
-        if isinstance(error, OSError) and error.filename and folder not in Path(error.filename).parents:
+        if isinstance(error, OSError) and error.errno not in _NO_ROOM and _is_elsewhere(error.filename, folder):
             raise ConfigError(f"model.path: a file of it cannot be read: {told}") from error
         raise ConfigError(f"{problem}{told}{way_out}") from error
+
+
+def _is_elsewhere(file: object, folder: Path) -> bool:
+    """Return whether a file, as an OSError names it (a descriptor has no name), is outside a folder."""
+    return isinstance(file, str | bytes) and folder not in Path(os.fsdecode(file)).parents
 
 
 def _put(files: Any, folder: Path, root: str) -> None:

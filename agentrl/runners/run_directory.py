@@ -37,6 +37,7 @@ from agentrl.runners.inputs import digest_of
 from agentrl.runners.policy_folder import PolicyFolder
 from agentrl.runners.run_changes import changes_of_keys, changes_of_stages, refuse_changes, stages_begun
 from agentrl.runners.stages import references_of
+from agentrl.runners.stores import check_url
 from agentrl.trajectories.store import TrajectoryStore
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class RunDirectory:
         """Name the folder; `open` looks at it."""
         assert config.run.dir is not None  # `load_run_config` has filled it
         self.path = Path(config.run.dir)
+        if config.checkpoint.dir is None:
+            check_url(str(self.path), key="run.dir")  # else the message would name a key that nobody has set
         self.checkpoints = CheckpointStore(
             config.checkpoint.dir or str(self.path / "checkpoints"), references=references_of(config)
         )

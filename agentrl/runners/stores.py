@@ -75,10 +75,11 @@ def check_url(url: str, *, key: str) -> None:
         ConfigError: no installed package can reach it, it is none but a view of another store, or only the process that
             writes can see it.
     """
-    protocol = split_protocol(url)[0]
-    if protocol is None and "::" in url:
+    protocol = split_protocol(url)[0] or "file"
+    joins = "::" in protocol
+    if "::" in url and not joins and protocol not in _VIEWS:
         raise ConfigError(f"{key}: {url} has `::` in it, which joins stores for fsspec. Name a folder without it.")
-    if protocol in _VIEWS or "::" in url:
+    if joins or protocol in _VIEWS:
         # A cache is no gain for what is written once and read by others, and what it keeps hides that a second run has taken
         # the folder over.
         raise ConfigError(
@@ -86,7 +87,7 @@ def check_url(url: str, *, key: str) -> None:
             "what others have written. Name the store itself, such as `s3://bucket/runs/demo`, or a folder."
         )
     with _refusing_unreachable(url, key=key):
-        kind = get_filesystem_class(protocol or "file")
+        kind = get_filesystem_class(protocol)
     if issubclass(kind, MemoryFileSystem):
         raise ConfigError(
             f"{key}: {url} is in the memory of each process by itself: no other process, such as the ranks of a run, would see "

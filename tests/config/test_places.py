@@ -10,7 +10,15 @@ from agentrl.runners.sft import load_sft_config
 
 
 @pytest.mark.parametrize(
-    "place", ["s3://bucket/run", "s3:/bucket/run", "file:///tmp/run", "simplecache::s3://bucket/run"]
+    "place",
+    [
+        "s3://bucket/run",
+        "s3:/bucket/run",
+        "s3:bucket/run",
+        "GS:bucket",
+        "file:///tmp/run",
+        "simplecache::s3://bucket/run",
+    ],
 )
 def test_a_run_lives_in_a_folder_of_this_machine_and_not_in_a_store(place: str):
     with pytest.raises(

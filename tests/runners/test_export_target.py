@@ -3,12 +3,14 @@
 import errno
 from pathlib import Path
 
+import boto3
 import fsspec
 import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.runners.export_target import _put, place_of, written_whole
-from tests.object_store import object_store
+from tests.object_store import BUCKET, object_store
+from tests.small_disk import small_disk
 
 
 def test_a_file_url_is_a_folder(tmp_path: Path):
@@ -30,19 +32,49 @@ def test_a_file_of_the_model_that_cannot_be_read_is_not_taken_for_one_that_canno
         raise PermissionError(errno.EACCES, "Permission denied", str(partial / "config.json"))
 
 
-class Store:
-    """Keeps the names of what is put into it, and has no room for one of them."""
+@pytest.mark.parametrize("file", ["/elsewhere/part", b"/elsewhere/part", 7])
+def test_no_room_wherever_it_is_missing_is_no_fault_of_the_model(tmp_path: Path, file: object):
+    with (
+        pytest.raises(ConfigError, match=r"out cannot be written: \[Errno 28\] No space left .*; make room there"),
+        written_whole(str(tmp_path / "out")),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device", file)
 
-    def __init__(self, *, full_at: str = "") -> None:
-        self.full_at = full_at
+
+def test_a_file_of_the_model_may_be_named_in_bytes_and_a_descriptor_is_none(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"^model\.path: a file of it"), written_whole(str(tmp_path / "out")):
+        raise OSError(errno.EIO, "Input/output error", b"/models/a/tokenizer.json")
+    for file in (bytes(tmp_path / "out.partial" / "config.json"), 7):
+        with pytest.raises(ConfigError, match="out cannot be written: "), written_whole(str(tmp_path / "out")):
+            raise OSError(errno.EIO, "Input/output error", file)
+
+
+def test_an_empty_folder_on_which_a_disk_is_mounted_is_told_with_the_way_out(tmp_path: Path):
+    with small_disk(tmp_path / "disk"):
+        with (
+            pytest.raises(
+                ConfigError, match=r"disk cannot be replaced by .*: Device or resource busy; name a folder below"
+            ),
+            written_whole(str(tmp_path / "disk")) as partial,
+        ):
+            (partial / "config.json").touch()
+        assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+
+
+class Store:
+    """Keeps the names of what is put into it, and fails at one of them."""
+
+    def __init__(self, *, fails_at: str = "", failure: BaseException | None = None) -> None:
+        self.fails_at = fails_at
+        self.failure = failure
         self.holds: list[str] = []
 
     def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
 
     def put_file(self, source: str, target: str) -> None:
         self.holds.append(target)
-        if target == self.full_at:
-            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        if self.failure is not None and target == self.fails_at:
+            raise self.failure
 
     def rm_file(self, path: str) -> None:
         self.holds.remove(path)
@@ -68,9 +100,12 @@ def test_the_file_that_makes_a_folder_a_model_is_put_last_and_folders_go_as_well
     assert last == "bucket/policy/config.json"
 
 
-def test_what_has_been_put_is_taken_back_when_a_later_file_fails(policy: Path):
-    store = Store(full_at="bucket/policy/model.safetensors")
-    with pytest.raises(OSError, match="quota exceeded"):
+@pytest.mark.parametrize("failure", [OSError(errno.EDQUOT, "Disk quota exceeded"), KeyboardInterrupt()])
+def test_what_has_been_put_is_taken_back_when_a_later_file_fails_or_nobody_waits_for_it(
+    policy: Path, failure: BaseException
+):
+    store = Store(fails_at="bucket/policy/model.safetensors", failure=failure)
+    with pytest.raises(type(failure)):
         _put(store, policy, "bucket/policy")
     assert store.holds == []
 
@@ -82,6 +117,24 @@ def test_a_store_that_does_not_answer_is_told_before_anything_is_written(monkeyp
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         with pytest.raises(ConfigError, match=r"^--to: s3://.*/unreachable cannot be used: \w+: "), written:
             pytest.fail("it was to be refused")
+
+
+def test_what_is_there_is_asked_of_the_store_and_not_of_what_is_remembered_of_it():
+    with object_store() as bucket:
+        place, others = f"{bucket}/remembered", boto3.client("s3")
+        others.put_object(Bucket=BUCKET, Key="remembered/config.json", Body=b"{}")
+        assert fsspec.filesystem("s3").ls(place)
+        others.delete_object(Bucket=BUCKET, Key="remembered/config.json")
+        with written_whole(place) as folder:
+            (folder / "config.json").touch()
+
+
+def test_a_folder_that_a_console_shows_is_empty():
+    with object_store() as bucket:
+        boto3.client("s3").put_object(Bucket=BUCKET, Key="shown/", Body=b"")
+        with written_whole(f"{bucket}/shown") as folder:
+            (folder / "config.json").touch()
+        assert fsspec.filesystem("s3").isfile(f"{bucket}/shown/config.json")
 
 
 def test_a_policy_is_put_into_no_bucket_that_has_to_be_made():

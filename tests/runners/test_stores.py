@@ -11,7 +11,8 @@ from agentrl.errors import ConfigError
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.checkpoint_store import CheckpointStore
 from agentrl.runners.run import prepare
-from agentrl.runners.stores import check_url, open_store
+from agentrl.runners.run_directory import RunDirectory
+from agentrl.runners.stores import _VIEWS, check_url, open_store
 
 
 def refused(url: str) -> str:
@@ -38,7 +39,7 @@ def test_what_lives_in_one_process_is_no_place_for_checkpoints():
         ("simplecache::memory://runs", "simplecache::memory"),
         ("blockcache::s3://bucket/runs", "blockcache::s3"),
         ("dir::file:///tmp/runs", "dir::file"),
-        *((f"{name}://x", name) for name in ("filecache", "reference", "generic", "zip", "tar", "data", "dir")),
+        *((f"{name}://x", name) for name in sorted(_VIEWS)),
     ],
 )
 def test_what_only_shows_another_store_is_no_place_for_checkpoints(url: str, protocol: str):
@@ -47,8 +48,15 @@ def test_what_only_shows_another_store_is_no_place_for_checkpoints(url: str, pro
         check_url(url, key="--to")
 
 
-def test_a_folder_whose_name_joins_stores_is_told_as_a_folder():
-    assert refused("/tmp/a::b").endswith("has `::` in it, which joins stores for fsspec. Name a folder without it.")
+@pytest.mark.parametrize("url", ["/tmp/a::b", "s3://bucket/runs/a::b"])
+def test_a_folder_whose_name_joins_stores_is_told_as_a_folder(url: str):
+    assert refused(url).endswith("has `::` in it, which joins stores for fsspec. Name a folder without it.")
+
+
+def test_a_folder_of_a_run_whose_name_joins_stores_is_told_by_the_key_that_was_set(tmp_path: Path):
+    config = load_run_config("configs/demo.yaml", [f"run.dir={tmp_path}/a::b"]).config
+    with pytest.raises(ConfigError, match=rf"^run\.dir: {tmp_path}/a::b has `::` in it"):
+        RunDirectory(config)
 
 
 @pytest.fixture
