@@ -12,9 +12,10 @@ import shutil
 from dataclasses import dataclass
 
 _RANGES = "/etc/subuid"
-_FIRST_OF_ANY = 2_000_000_000
-_LAST_OF_ANY = 2**31 - 1
-"""Some programs take what is beyond it for negative."""
+_ANY = range(2_001_000_000, 2_147_000_000)
+"""Beyond what SSSD gives to accounts by default, and below what systemd keeps for users of other machines. From `2**31` on some
+programs take them for negative.
+"""
 _CAP_SETUID = 7
 
 
@@ -41,10 +42,15 @@ def first_user_of_any(num_slots: int) -> int:
     keep the programs of another from starting, and its canaries would take that for a weaker machine. No judge knows of the
     others, so each draws its own out of more than 100 million.
     """
-    num_blocks = (_LAST_OF_ANY - _FIRST_OF_ANY) // max(1, num_slots)
+    return _draw_block(_ANY, num_slots)
+
+
+def _draw_block(users: range, num_slots: int) -> int:
+    """Return the first of so many users; two judges of the same size have either all of them in common, or none."""
+    num_blocks = max(1, len(users) // max(1, num_slots))
     # Not by `secrets`: there are libraries behind it, which each job would be charged for.
     drawn = int.from_bytes(os.urandom(8), "big")
-    return _FIRST_OF_ANY + drawn % num_blocks * num_slots
+    return users.start + drawn % num_blocks * num_slots
 
 
 def find_slot_users(num_slots: int) -> SlotUsers | None:
@@ -56,19 +62,25 @@ def find_slot_users(num_slots: int) -> SlotUsers | None:
         return None
     try:
         with open(_RANGES) as ranges:
-            first = range_of(ranges.read(), own_names(), num_slots)
+            first = first_user_of(ranges.read(), own_names(), num_slots)
     except OSError:
         return None
     return None if first is None else SlotUsers(first=first, count=num_slots, newuidmap=newuidmap)
 
 
-def range_of(ranges: str, names: set[str], count: int) -> int | None:
-    """Return the first of `count` users in the first range, of a file as subuid(5) describes it, that is for one of `names`."""
+def first_user_of(ranges: str, names: set[str], num_slots: int) -> int | None:
+    """Return the first of so many users, drawn as `first_user_of_any` does, for other judges of this user have the same range.
+
+    Args:
+        ranges: a file as subuid(5) describes it; the first range counts that is large enough, and for one of `names`.
+        names: of this user.
+        num_slots: how many.
+    """
     for line in ranges.splitlines():
         name, _, numbers = line.strip().partition(":")
         first, _, size = numbers.partition(":")
-        if name in names and first.isdecimal() and size.isdecimal() and int(size) >= count:
-            return int(first)
+        if name in names and first.isdecimal() and size.isdecimal() and int(size) >= num_slots:
+            return _draw_block(range(int(first), int(first) + int(size)), num_slots)
     return None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge, wait_until
 
-from code_judge_server.jail.slot_users import SlotUsers, find_slot_users, range_of
+from code_judge_server.jail.slot_users import SlotUsers, find_slot_users, first_user_of, first_user_of_any
 from code_judge_server.jail.user_namespace import become_slot_user, enter_user_namespace, enter_user_namespace_with
 
 PIPE_BYTES = 65536
@@ -183,17 +183,37 @@ def in_child(users: SlotUsers) -> str:
 
 
 def test_the_first_range_that_is_large_enough_and_for_this_user_is_taken() -> None:
-    ranges = "# none\nother:100000:65536\nme:165536:3\nme:\n1000:x:9\n1000:231072:65536\nme:300000:65536\n"
-    assert range_of(ranges, {"me", "1000"}, 3) == 165536
-    assert range_of(ranges, {"me", "1000"}, 4) == 231072
-    assert range_of(ranges, {"me"}, 4) == 300000
-    assert range_of(ranges, {"me"}, 70000) is None
-    assert range_of("", {"me"}, 1) is None
+    ranges = "# none\nother:100000:9\nme:165536:3\nme:\n1000:x:9\n1000:231072:7\nme:300000:5\n"
+    assert first_user_of(ranges, {"me", "1000"}, 3) == 165536
+    assert first_user_of(ranges, {"me", "1000"}, 4) == 231072
+    assert first_user_of(ranges, {"me"}, 4) == 300000
+    assert first_user_of(ranges, {"me"}, 6) is None
+    assert first_user_of("", {"me"}, 1) is None
+
+
+def test_judges_of_one_user_draw_their_users_out_of_its_range_and_share_all_of_them_or_none() -> None:
+    firsts = {first_user_of("me:100000:65536\n", {"me"}, 20) for _ in range(1000)}
+    assert len(firsts) > 700, "of 3276 that there are"
+    assert firsts <= set(range(100000, 165536 - 19, 20))
 
 
 def test_who_may_be_any_user_needs_no_range() -> None:
     found = [find_slot_users(7) for _ in range(1000)]
     firsts = [users.first for users in found if users is not None]
     assert found == [SlotUsers(first=first, count=7, newuidmap=None) for first in firsts]
-    assert len({(first - 2_000_000_000) // 7 for first in firsts}) > 990, "two judges share users"
-    assert all(2_000_000_000 <= first < 2**31 - 7 for first in firsts)
+    assert len(set(firsts)) > 990, "two judges share users"
+    assert len({first % 7 for first in firsts}) == 1, "two judges share some of their users"
+
+
+def test_users_that_others_give_to_accounts_or_containers_are_not_drawn() -> None:
+    """SSSD's default range ends at 2,000,200,000, and systemd's for users of other machines begins at 2,147,352,576."""
+    for num_slots in (1, 7, 20_000_000):
+        for _ in range(1000):
+            first = first_user_of_any(num_slots)
+            assert first > 2_000_200_000
+            assert first + num_slots <= 2_147_352_576
+
+
+@pytest.mark.parametrize("num_slots", [0, 10**12])
+def test_a_number_of_slots_that_cannot_be_is_no_division_by_zero(num_slots: int) -> None:
+    assert first_user_of_any(num_slots) == first_user_of_any(num_slots)
