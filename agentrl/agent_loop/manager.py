@@ -182,19 +182,23 @@ class AgentLoopManager:
         refs = [made.ref for group in groups for made in group.trajectories]
         await self._workers.ask(lambda worker, again: worker.record(step, list(prompts), validation, again, *refs))
 
-    async def save_group(self, path: Path, made: Sequence[TrajectoryRef]) -> None:
-        """Have trajectories of one group written into a file of their own."""
+    async def save_group(self, path: Path, made: Sequence[TrajectoryRef]) -> str:
+        """Have trajectories of one group written into a file of their own; returns its digest."""
         refs = [one.ref for one in made]
-        await self._workers.ask(lambda worker, _: worker.save_group(path, *refs))
+        return await self._workers.ask(lambda worker, _: worker.save_group(path, *refs))
 
-    async def load_group(self, path: Path, *, num_trajectories: int, source: str) -> list[TrajectoryRef]:
+    async def load_group(
+        self, path: Path, *, num_trajectories: int, digest: str | None, source: str
+    ) -> list[TrajectoryRef]:
         """Return the trajectories that `save_group` wrote; their tokens stay with the worker that reads them.
 
         Raises:
             DamagedCheckpointError: the file, which was fetched from the folder `source`, is not what was written.
         """
         summaries, refs = await self._workers.ask(
-            lambda worker, _: worker.call_keeping_rest("load_group", num_trajectories, path, num_trajectories, source)
+            lambda worker, _: worker.call_keeping_rest(
+                "load_group", num_trajectories, path, num_trajectories, digest, source
+            )
         )
         now = clock.now()
         return [

@@ -51,6 +51,8 @@ class SavedGroup:
     """Whether it was finished; of any other, what is missing is rolled out again."""
     num_saved: int
     """Trajectories in its file; without any, there is none."""
+    digest: str | None = None
+    """Of its file; a checkpoint of before there were digests has none."""
 
     def file_in(self, folder: Path) -> Path:
         """Return where its trajectories are."""
@@ -234,15 +236,17 @@ class RolloutStream:
             else [m for m in flight.finished if m.summary.reward is not None]
         )
         saved = SavedGroup(number=flight.number, is_whole=is_whole, num_saved=len(made))
-        if made:
-            await self._rollouts.save_group(saved.file_in(folder), made)
-        return saved
+        if not made:
+            return saved
+        return replace(saved, digest=await self._rollouts.save_group(saved.file_in(folder), made))
 
     async def _load(self, saved: SavedGroup, folder: Path, source: str) -> list[TrajectoryRef]:
         if not saved.num_saved:
             return []
         file = saved.file_in(folder)
-        return await self._rollouts.load_group(file, num_trajectories=saved.num_saved, source=source)
+        return await self._rollouts.load_group(
+            file, num_trajectories=saved.num_saved, digest=saved.digest, source=source
+        )
 
     def _show(self, flights: Iterable[_Flight], *, step: int) -> None:
         """Let the progress bar count what is missing of the groups that are waited for."""

@@ -26,15 +26,13 @@ from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.waits import judge_waits
-from agentrl.observability.json_lines import append_json_lines
 from agentrl.observability.loop_lag import Lag, LoopLag
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
-from agentrl.trajectories.codec import encode_trajectory
-from agentrl.trajectories.store import TrajectoryStore, read_saved_group
+from agentrl.trajectories.store import TrajectoryStore, read_saved_group, write_saved_group
 from agentrl.types import (
     Failure,
     FailureClass,
@@ -183,20 +181,19 @@ class AgentLoopWorker:
             store.append, step, trajectories, prompts=prompts, validation=validation, leave_out_recorded=again
         )
 
-    async def save_group(self, path: Path, *trajectories: Trajectory) -> None:
-        """Write trajectories into a file of their own, in place of what another worker began to write there."""
+    async def save_group(self, path: Path, *trajectories: Trajectory) -> str:
+        """Write trajectories into a file of their own, in place of what another worker began to write there.
 
-        def write() -> None:
-            path.unlink(missing_ok=True)
-            append_json_lines(path, map(encode_trajectory, trajectories))
-
-        await asyncio.to_thread(write)
+        Returns:
+            A digest of the file.
+        """
+        return await asyncio.to_thread(write_saved_group, path, trajectories)
 
     async def load_group(
-        self, path: Path, num_trajectories: int, source: str
+        self, path: Path, num_trajectories: int, digest: str | None, source: str
     ) -> tuple[list[TrajectorySummary], *tuple[Trajectory, ...]]:
         """Return the trajectories that `save_group` wrote, after their summaries; see `read_saved_group`."""
-        trajectories = await asyncio.to_thread(read_saved_group, path, num_trajectories, source=source)
+        trajectories = await asyncio.to_thread(read_saved_group, path, num_trajectories, digest=digest, source=source)
         return list(map(summarise_trajectory, trajectories)), *trajectories
 
     async def ping(self) -> None:

@@ -7,6 +7,7 @@ Each file holds a line for every prompt and a line for every trajectory (see `co
 of the same step is written: then everything that a checkpoint follows is here, and a torn line cannot precede it.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -81,15 +82,30 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
             yield decode_trajectory(record)
 
 
-def read_saved_group(path: Path, num_trajectories: int, *, source: str) -> list[Trajectory]:
+def write_saved_group(path: Path, trajectories: Iterable[Trajectory]) -> str:
+    """Write trajectories into a file of a checkpoint, in place of what is there, and return a digest of it."""
+    path.unlink(missing_ok=True)
+    append_json_lines(path, map(encode_trajectory, trajectories))
+    return _digest_of(path)
+
+
+def read_saved_group(path: Path, num_trajectories: int, *, digest: str | None, source: str) -> list[Trajectory]:
     """Return the trajectories of a file of a checkpoint, which was fetched from the folder `source`.
+
+    Args:
+        path: the file.
+        num_trajectories: in it.
+        digest: what `write_saved_group` returned; absent in a checkpoint of before there were any.
+        source: for errors.
 
     Raises:
         DamagedCheckpointError: the file is missing, or is not what was written.
     """
     try:
-        with path.open("rb"):  # a missing file would read as one without trajectories
-            trajectories = list(read_trajectories(path))
+        found = _digest_of(path)  # always, for a missing file would read as one without trajectories
+        if digest not in (None, found):
+            raise ValueError("its SHA-256 is not the one that was noted")
+        trajectories = list(read_trajectories(path))
         if len(trajectories) != num_trajectories:
             raise EOFError(f"{len(trajectories)} trajectories of {num_trajectories}")
     except (FileNotFoundError, EOFError, *UNDECODABLE) as error:
@@ -105,6 +121,11 @@ def read_prompts(path: Path) -> dict[str, Prompt]:
     """
     records = (record for record in read_json_lines(path) if record_kind(record) is RecordKind.PROMPT)
     return {prompt.prompt_id: prompt for prompt in map(decode_prompt, records)}
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _encode_all(prompts: Iterable[Prompt], trajectories: Iterable[Trajectory]) -> Iterator[dict[str, object]]:

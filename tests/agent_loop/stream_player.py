@@ -42,14 +42,16 @@ class Player:
 
     async def ping(self) -> None: ...
 
-    async def save_group(self, path: Path, *trajectory_ids: str) -> None:
+    async def save_group(self, path: Path, *trajectory_ids: str) -> str:
         write(path, {"ids": trajectory_ids, "version": self.policy_version})
+        return f"digest of {path.name}"
 
     async def call_keeping_rest(
-        self, method: str, num_kept: int, path: Path, num_trajectories: int, source: str
+        self, method: str, num_kept: int, path: Path, num_trajectories: int, digest: str | None, source: str
     ) -> tuple[Any, list[Any]]:
         assert method == "load_group"
         assert source
+        assert digest == f"digest of {path.name}"
         saved = read(path)
         assert len(saved["ids"]) == num_kept == num_trajectories
         return [

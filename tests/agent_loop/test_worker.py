@@ -345,18 +345,23 @@ async def test_a_group_of_a_checkpoint_is_read_back_and_one_that_lost_a_part_is_
     worker, file = make_worker(model_path, tmp_path), tmp_path / "000000007.jsonl"
     answers = [answer(tokenizer, "<answer>42</answer>"), answer(tokenizer, "<answer>41</answer>")]
     made = [(await worker.run(REQUEST, ScriptedEngine([one])))[1] for one in answers]
-    await worker.save_group(file, *made)
+    digest = await worker.save_group(file, *made)
     source, content = "runs/a/step_000020/rollouts", file.read_bytes()
-    summaries, *read = await worker.load_group(file, 2, source)
+    summaries, *read = await worker.load_group(file, 2, digest, source)
     assert [summary.reward for summary in summaries] == [1.0, 0.0]
     assert [one.token_ids for one in read] == [one.token_ids for one in made]
     for damaged in (content[: len(content) // 2], content[:-20], content.replace(b"token_ids", b"\xff\xff\xff"), b""):
         file.write_bytes(damaged)
         with pytest.raises(DamagedCheckpointError, match=rf"{source} is damaged: `{file.name}` cannot be read"):
-            await worker.load_group(file, 2, source)
+            await worker.load_group(file, 2, None, source)
+    file.write_bytes(changed := content.replace(b"42", b"43"))
+    assert changed != content
+    with pytest.raises(DamagedCheckpointError, match=rf"`{file.name}` cannot be read \(ValueError: its SHA-256 is not"):
+        await worker.load_group(file, 2, digest, source)
+    assert len(await worker.load_group(file, 2, None, source)) == 3, "it is of before there were digests"
     file.unlink()
     with pytest.raises(DamagedCheckpointError, match=rf"{source} is damaged: `{file.name}` is missing"):
-        await worker.load_group(file, 2, source)
+        await worker.load_group(file, 2, digest, source)
     await worker.aclose()
 
 
