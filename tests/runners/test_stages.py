@@ -390,6 +390,13 @@ def test_the_recipe_of_rstar2_has_its_three_stages():
     assert (stages[2].reset_optimiser, stages[2].max_pass_rate) == (True, 0.999)
 
 
-def test_a_stage_without_steps_is_named_where_the_steps_of_the_run_are_too():
-    with pytest.raises(ConfigError, match=r"`stages\[0\]\.num_steps` is 0"):
-        load_run_config("configs/demo.yaml", ["run.num_steps=2", "stages=[{num_steps: 0}]"])
+@pytest.mark.parametrize(
+    ("stages", "named"),
+    [
+        ("[{num_steps: 0}]", r"`stages\[0\]\.num_steps` is 0"),
+        ("[{num_steps: 5}, {num_steps: -1}]", r"`stages\[1\]\.num_steps` is -1"),
+    ],
+)
+def test_a_stage_without_steps_is_named_where_the_steps_of_the_run_are_too(stages: str, named: str):
+    with pytest.raises(ConfigError, match=named):
+        load_run_config("configs/demo.yaml", ["run.num_steps=9", f"stages={stages}"])
