@@ -125,14 +125,18 @@ def _concurrency(config: RunConfig) -> Table:
     rollout = config.rollout
     at_once = rollout.max_concurrent_trajectories * rollout.num_engines
     per_step = rollout.prompts_per_step * rollout.samples_per_prompt
-    kv_tokens = rollout.max_concurrent_trajectories * (rollout.max_prompt_tokens + rollout.max_response_tokens)
+    stages = stages_of(config)
+    longest = max(stages, key=lambda stage: stage.config.rollout.max_response_tokens)
+    max_tokens = rollout.max_prompt_tokens + longest.config.rollout.max_response_tokens
+    kv_tokens = rollout.max_concurrent_trajectories * max_tokens
+    which = f" (stage {longest.index + 1} of {len(stages)})" if config.stages else ""
     table = Table(title="concurrency budget")
     for column in ("what", "number"):
         table.add_column(column)
     table.add_row("trajectories of one step (refills come on top)", f"{per_step:,}")
     table.add_row("trajectories at once", f"{at_once:,}")
     table.add_row("waves per step", f"{per_step / at_once:.1f}")
-    table.add_row("KV-cache tokens reserved per engine", f"{kv_tokens:,}")
+    table.add_row(f"KV-cache tokens reserved per engine{which}", f"{kv_tokens:,}")
     table.add_row("tool calls at once, at most", f"{at_once:,}")
     table.add_row("longest that one trajectory may take", f"{rollout.trajectory_timeout_s:g} s")
     return table
