@@ -86,3 +86,24 @@ def test_a_change_of_nearly_all_weights_of_a_large_file_is_seen(model: Path):
 def test_a_model_that_cannot_be_read_is_one_clear_line(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"model\.path: .*/absent cannot be read: No such file .*; fetch it again"):
         digest(tmp_path / "absent")
+
+
+def test_the_names_of_the_files_of_a_model_count(model: Path):
+    before = digest(model)
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+    assert digest(model) != before
+
+
+def test_a_file_of_weights_of_a_few_mib_is_read_whole(model: Path):
+    weights = model / "pytorch_model.bin"
+    weights.touch()
+    os.truncate(weights, 8 << 20)
+    before = digest(model)
+    change(weights, (4 << 20) + (1 << 19), to=b"between two samples of a larger file")
+    assert digest(model) != before
+
+
+def test_the_data_of_every_stage_are_inputs():
+    own = "stages=[{num_steps: 1}, {num_steps: 1, train_files: [examples/arithmetic/validation.jsonl]}]"
+    config = load_run_config("configs/demo.yaml", ["run.num_steps=2", own]).config
+    assert inputs_of(config, trains=True)["stages[1].train_files[0]"] == EXAMPLES / "validation.jsonl"
