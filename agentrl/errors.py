@@ -13,6 +13,7 @@
     │   └── WorkerDiedError
     ├── CheckpointError        a checkpoint could not be written or read; the ones before it still count
     │   └── DamagedCheckpointError  one that counts lacks a file, or a file is not what was written
+    ├── DiskFullError          the disk of `run.dir` has no room left
     └── WorkerError            a worker raised something unexpected; ends with its traceback
         ├── CallFailedError    a method of an extra role did: the policy reads what
         ├── NoRoomError        the cluster has had no room for a process for too long
@@ -124,6 +125,10 @@ class DamagedCheckpointError(CheckpointError):
             "the one before it; where there is none, begin anew in another `run.dir`",
             reason=reason,
         )
+
+
+class DiskFullError(AgentRLError):
+    """The disk of the run's own folder has no room left, whichever process was to write there."""
 
 
 class WorkerError(AgentRLError):

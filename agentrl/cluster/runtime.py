@@ -77,7 +77,9 @@ def ray_runtime(
             shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
             logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
         except OSError as error:
-            logger.warning("the run failed, and Ray's logs could not be kept: %s", error)
+            # Of a folder that is copied the error lists every file.
+            why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+            logger.warning("the run failed, and Ray's logs could not be kept: %s", why)
         raise
     finally:
         ray.shutdown()

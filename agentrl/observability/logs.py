@@ -4,6 +4,7 @@ INFO and up from agentrl and the judge, WARNING and up from everything else.
 """
 
 import logging
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -58,8 +59,16 @@ def _console_handler(console: Console) -> logging.Handler:
     return handler
 
 
+class _FileHandler(logging.FileHandler):
+    """Does without the lines that the disk has no room for: what else is to be written there ends the run, and says why."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 def _file_handler(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FILE_FORMAT))
     handler.set_name(f"{_HANDLER_PREFIX}file")
     return handler

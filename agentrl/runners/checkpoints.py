@@ -1,7 +1,6 @@
 """Writes the checkpoints of a run while it goes on: what the driver has, beside what the ranks of the actor write."""
 
 import asyncio
-import errno
 import logging
 import shutil
 import time
@@ -14,6 +13,7 @@ from agentrl.config.checkpoint_schema import CheckpointSection
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import GoBackError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
+from agentrl.runners.full_disk import is_full
 
 logger = logging.getLogger(__name__)
 
@@ -147,12 +147,5 @@ class CheckpointKeeper:
 
 def _log_failure(step: int, error: Exception) -> None:
     """Say at once what ends the run at its next step."""
-    full = "; there is no space left where it is written" if _is_full(error) else ""
+    full = "; there is no space left where it is written" if is_full(error) else ""
     logger.error("checkpoint of step %d: not written%s: %s: %s", step, full, type(error).__name__, error)
-
-
-def _is_full(error: BaseException) -> bool:
-    """Return whether no room was the reason; libraries wrap it, and ranks send only its words."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    words = any(text in str(error).lower() for text in ("no space left", "quota exceeded"))
-    return full or words or (error.__cause__ is not None and _is_full(error.__cause__))

@@ -37,6 +37,7 @@ from agentrl.runners.algorithm_functions import check_algorithm_functions
 from agentrl.runners.checkpoint_store import lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
+from agentrl.runners.full_disk import telling_full_disk
 from agentrl.runners.inputs import inputs_of
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
@@ -219,7 +220,8 @@ def _prepared(loaded: LoadedConfig, *, trains: bool) -> EvaluationPlan:
     check_model_path(loaded.config.model.path)
     prompts = held_out_prompts(loaded.config)
     warnings = training_warnings(loaded.config) if trains else []
-    directory.open(inputs_of(loaded.config, trains=trains), trains=trains)
+    with telling_full_disk(directory.path):
+        directory.open(inputs_of(loaded.config, trains=trains), trains=trains)
     return EvaluationPlan(
         loaded=loaded, directory=directory, tools=tools, reward=reward, validation_prompts=prompts, warnings=warnings
     )
@@ -324,7 +326,7 @@ async def _alive(
     configure_logging(path, console=console)
     for warning in plan.warnings:
         logger.warning("%s: %s", plan.loaded.path.name, warning)
-    with guarded_run() as temp_dir:
+    with telling_full_disk(path), guarded_run() as temp_dir:
         async with (
             judge_for(plan.tools, plan.reward, config.judge) as judged,
             launcher(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,

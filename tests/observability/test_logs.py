@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from agentrl.observability.logs import configure_logging
+from tests.small_disk import fill, small_disk
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +74,17 @@ def test_brackets_in_a_message_are_text_and_not_markup_in_a_terminal() -> None:
     configure_logging(None, console=console)
     logging.getLogger("agentrl").warning("answer was [bold]5[/bold]")
     assert "[bold]5[/bold]" in written_to(console)
+
+
+def test_lines_for_which_the_disk_has_no_room_are_missing_without_a_traceback_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        configure_logging(disk, console=(console := piped_console()))
+        fill(disk, leave_bytes=0)
+        logging.getLogger("agentrl").info("step 1")
+        assert written_to(console).endswith("INFO    step 1\n")
+        assert capsys.readouterr().err == ""
+        (disk / "fill").unlink()
+        logging.getLogger("agentrl").info("step 2")
+        assert "step 2" in (disk / "run.log").read_text()
