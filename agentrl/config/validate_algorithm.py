@@ -55,16 +55,6 @@ def algorithm_problems(config: RunConfig) -> list[str]:
     return [*_unknown_names(config.algorithm), *_number_problems(config.algorithm), *_idle_switches(config)]
 
 
-def algorithm_warnings(algorithm: AlgorithmSection) -> list[str]:
-    """Return what is allowed, and may not do what was meant, one line each."""
-    if algorithm.kl_coefficient > 0 and algorithm.kl_in == "loss" and algorithm.kl_estimator == "k1":
-        return [
-            "`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average on fresh samples, whatever the "
-            "divergence; unless that is meant, use `k2` or `k3`, or `algorithm.kl_in: reward`"
-        ]
-    return []
-
-
 def _unknown_names(algorithm: AlgorithmSection) -> list[str]:
     choices = {
         "algorithm.advantage": (algorithm.advantage, (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES)),

@@ -26,7 +26,7 @@ from agentrl.cluster.weight_route import WeightSync
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import DataSection, RewardSection, RunConfig
-from agentrl.config.validate_algorithm import algorithm_warnings
+from agentrl.config.seldom_meant import seldom_meant
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.observability.logs import configure_logging
@@ -234,7 +234,7 @@ def training_warnings(config: RunConfig) -> list[str]:
         ConfigError: a function of the user's own cannot serve; see `check_algorithm_functions`.
     """
     tried = check_algorithm_functions(config.algorithm, has_critic=config.has_critic)
-    return [*algorithm_warnings(config.algorithm), *tried]
+    return [*seldom_meant(config), *tried]
 
 
 def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:

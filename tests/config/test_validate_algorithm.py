@@ -15,7 +15,6 @@ from agentrl.config.algorithm_schema import (
     TOKEN_ADVANTAGE_NAMES,
 )
 from agentrl.config.load import load_run_config
-from agentrl.config.validate_algorithm import algorithm_warnings
 from agentrl.errors import ConfigError
 
 DEMO = str(Path(__file__).resolve().parents[2] / "configs" / "demo.yaml")
@@ -152,18 +151,6 @@ def test_a_switch_without_effect_is_refused(words: list[str], message: str):
 )
 def test_a_switch_with_an_effect_is_accepted(words: list[str]):
     assert load_run_config(DEMO, words)
-
-
-def test_k1_in_the_loss_is_warned_of():
-    def warnings(*words: str) -> list[str]:
-        return algorithm_warnings(load_run_config(DEMO, words).config.algorithm)
-
-    [warning] = warnings("algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k1")
-    assert "`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average on fresh samples" in warning
-    assert "use `k2` or `k3`, or `algorithm.kl_in: reward`" in warning
-    assert warnings("algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k2") == []
-    assert warnings("algorithm.kl_coefficient=0.1", "algorithm.kl_estimator=k1", "algorithm.kl_in=reward") == []
-    assert warnings() == []
 
 
 def test_what_the_algorithm_asks_for_decides_which_models_there_are():

@@ -1,0 +1,61 @@
+"""What is allowed in a training run, and may not do what was meant: told, and no reason to refuse it."""
+
+import math
+
+from agentrl.config.algorithm_schema import POLICY_LOSS_NAMES
+from agentrl.config.schema import RunConfig
+from agentrl.config.update_schema import UpdateSection
+from agentrl.config.validate_idle import changed
+
+
+def seldom_meant(config: RunConfig) -> list[str]:
+    """Return it, one line each."""
+    return [
+        *_divergence_without_gradient(config),
+        *_bounds_that_never_act(config),
+        *_few_checkpoints_with_accuracy(config),
+    ]
+
+
+def _divergence_without_gradient(config: RunConfig) -> list[str]:
+    algorithm = config.algorithm
+    if algorithm.kl_coefficient > 0 and algorithm.kl_in == "loss" and algorithm.kl_estimator == "k1":
+        return [
+            "`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average on fresh samples, whatever the "
+            "divergence; unless that is meant, use `k2` or `k3`, or `algorithm.kl_in: reward`"
+        ]
+    return []
+
+
+def _bounds_that_never_act(config: RunConfig) -> list[str]:
+    """Return the bounds that were set where a model is compared with itself alone; those that are there anyway do no harm."""
+    algorithm, problems = config.algorithm, []
+    if algorithm.clip_ratio_dual and algorithm.policy_loss in POLICY_LOSS_NAMES and _updates_once(config.actor):
+        problems.append(
+            f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual:g}, but with one update of the actor in a step every "
+            "ratio is 1; unless that is meant, raise `actor.mini_batches_per_step` or `actor.epochs_per_step`, or leave it out"
+        )
+    if config.critic.value_clip and changed(config.critic, "value_clip") and _updates_once(config.critic):
+        problems.append(
+            f"`critic.value_clip` is {config.critic.value_clip:g}, but with one update of the critic in a step no value has "
+            "moved; unless that is meant, raise `critic.mini_batches_per_step` or `critic.epochs_per_step`, or leave it out"
+        )
+    return problems
+
+
+def _updates_once(section: UpdateSection) -> bool:
+    return section.mini_batches_per_step == section.epochs_per_step == 1
+
+
+def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:
+    validation, checkpoint = config.validation, config.checkpoint
+    if not (validation.every_steps and checkpoint.keep_best):
+        return []
+    both = math.lcm(validation.every_steps, checkpoint.every_steps)
+    if both == max(validation.every_steps, checkpoint.every_steps):
+        return []
+    return [
+        f"`checkpoint.keep_best` is {checkpoint.keep_best}, but `validation.every_steps` is {validation.every_steps} and "
+        f"`checkpoint.every_steps` {checkpoint.every_steps}, so that only every {both}th step and the last have both; unless "
+        "that is meant, make one a multiple of the other"
+    ]
