@@ -199,6 +199,21 @@ def test_a_transport_that_the_devices_do_not_have_is_refused(
         assert words in problem
 
 
+@pytest.mark.parametrize(("num_gpus", "refused"), [((1, 1), True), ((0.5, 0.5), False), ((0, 0), False)])
+def test_engines_that_sleep_for_an_actor_on_other_gpus_are_refused(
+    num_gpus: tuple[float, float], refused: bool, tmp_path: Path
+):
+    pools = [f"{name}: {{num_processes: 1, num_gpus: {number:g}}}" for name, number in zip("ab", num_gpus, strict=True)]
+    words = ["cluster.colocated=true", "actor.share_prefixes=false"]
+    apart = f"pools: {{{', '.join(pools)}}}, roles: {{actor: a, rollout: b}}"
+    load(tmp_path, f"pools: {{{pools[0]}}}, roles: {{actor: a, rollout: a}}", *words)
+    if not refused:
+        load(tmp_path, apart, *words)
+        return
+    with pytest.raises(ConfigError, match=r"`cluster.colocated` .* pools with GPUs of their own \(`a`, `b`\)"):
+        load(tmp_path, apart, *words)
+
+
 def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(tmp_path: Path):
     cluster = "pools: {a: {num_processes: 1, num_gpus: 1}}, roles: {actor: a, rollout: a}"
     words = (
