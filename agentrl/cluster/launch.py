@@ -232,6 +232,10 @@ def require_room_here(config: RunConfig, *, num_gpus: int, with_models: bool = T
     """
     if config.cluster.address is not None:
         return
+    if with_models and config.actor.cpu_offload and num_gpus == 0:
+        raise ConfigError(
+            "`actor.cpu_offload` is set, but this machine has no GPU, so that all is in its own memory anyway; leave it out"
+        )
     needed = config if with_models else _without_models(config)
     gpus_each = (_gpus_with_models if with_models else _gpus_without_models)(needed, there=num_gpus)
     needs = processes_of(needed, num_gpus=gpus_each, gpus_per_engine=gpus_per_engine(config), with_models=with_models)

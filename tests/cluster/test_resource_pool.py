@@ -94,6 +94,11 @@ def in_pool(section: PoolSection, **cluster: Any) -> RunConfig:
             r"`cluster.weight_transport` is `cuda_ipc`",
         ),
         (RunConfig(cluster=ClusterSection(weight_transport="broadcast")), 1, r"they share them; take `cuda_ipc`"),
+        (
+            RunConfig(actor=ActorSection(cpu_offload=True)),
+            0,
+            r"`actor.cpu_offload` is set, but this machine has no GPU",
+        ),
     ],
 )
 def test_what_a_ray_of_the_runs_own_could_not_hold_is_refused_without_one(config: RunConfig, num_gpus: int, words: str):
@@ -108,6 +113,7 @@ def test_what_a_ray_of_the_runs_own_could_not_hold_is_refused_without_one(config
     [
         (RunConfig(actor=ActorSection(num_workers=64)), 0),
         (RunConfig(), 1),
+        (RunConfig(actor=ActorSection(cpu_offload=True)), 1),
         (RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc")), 1),
         (in_pool(PoolSection(processes_per_node=[64], num_cpus=2.0)), 0),
         (in_pool(PoolSection(processes_per_node=[4], num_gpus=0.5)), 2),
