@@ -148,7 +148,7 @@ class RewardModelSection:
     path: str | None = None
     """Hugging Face folder of a sequence classifier with one label; absent: there is no such model."""
     weight: float = 1.0
-    """Its share of what is trained on: `reward.weight` x reward + this x score."""
+    """Its share of what is trained on: `reward.weight` x reward + this x score; negative where a low score is the better."""
     activation: Literal["none", "sigmoid"] = "none"
     """What is done to its output: `sigmoid` makes a probability of it."""
     max_tokens_per_micro_batch: int = 16384

@@ -47,6 +47,7 @@ def algorithm_not_negative(config: RunConfig) -> dict[str, float]:
         "critic.warmup_steps": critic.warmup_steps,
         "critic.weight_decay": critic.weight_decay,
         "critic.value_clip": critic.value_clip,
+        "reward.weight": config.reward.weight,
     }
 
 

@@ -49,5 +49,8 @@ def test_an_evaluation_reads_its_samples_whatever_training_does():
 
 def test_rewards_that_are_all_weighed_with_0_are_refused():
     load_run_config(DEMO_PPO, ["reward.weight=1", "reward.model.weight=0"])
+    load_run_config(DEMO_PPO, ["reward.weight=1", "reward.model.weight=-1"])
+    with pytest.raises(ConfigError, match=r"`reward\.weight` is -1\.0, and must not be negative"):
+        load_run_config(DEMO_PPO, ["reward.weight=-1"])
     with pytest.raises(ConfigError, match=r"`reward\.weight` and `reward\.model\.weight` are both 0"):
         load_run_config(DEMO_PPO, ["reward.model.weight=0"])
