@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.load import load_run_config
+from agentrl.config.validate import Purpose
+from agentrl.errors import ConfigError
 from agentrl.runners.evaluate import result_table
+from agentrl.runners.run import EvaluationPlan, prepare_evaluation
 
 
 def refused(runner: str, *arguments: str) -> str:
@@ -35,6 +39,18 @@ def test_an_evaluation_that_cannot_run_ends_in_one_line_before_anything_starts(
     tmp_path: Path, override: str, named: str
 ):
     assert named in refused("evaluate", f"run.dir={tmp_path / 'run'}", *SERVERS, override)
+
+
+def test_an_evaluation_that_this_machine_cannot_hold_is_refused_unless_it_is_only_shown_again(tmp_path: Path):
+    def prepared(num_gpus: int) -> EvaluationPlan:
+        pools = f"cluster.pools={{a: {{num_processes: 1}}, b: {{num_processes: 1, num_gpus: {num_gpus}}}}}"
+        words = [f"run.dir={tmp_path}", pools, "cluster.roles={actor: a, rollout: b}"]
+        return prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION))
+
+    with pytest.raises(ConfigError, match=r"`cluster\.pools\.b`: 1 x \(CPU 1, GPU 1000\)"):
+        prepared(num_gpus=1000)
+    prepared(num_gpus=0).directory.finish({})
+    assert prepared(num_gpus=1000).directory.finished
 
 
 def test_what_could_not_be_measured_is_a_dash_in_the_table():
