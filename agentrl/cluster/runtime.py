@@ -7,11 +7,13 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import utils as ray_utils
 from ray.exceptions import AuthenticationError
 
 from agentrl.cluster.joining import join
@@ -22,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107
 """Of Linux."""
+_SET_EVERY_S = 0.02
+
+_Handlers = Mapping[signal.Signals, Any]
 
 
 @contextlib.contextmanager
@@ -61,13 +66,13 @@ def ray_runtime(
     # What a process that died owed, and nobody waits for any more, is no error of the run; the others are all awaited.
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if address is None:
-        _check_socket_paths(temp_dir)
-        _start(num_cpus, temp_dir, _runtime_env(user_folder, temp_dir / "user_code"))
-    else:
-        join(address, _runtime_env(user_folder, temp_dir / "user_code"))
-    for number, handler in handlers.items():
-        signal.signal(number, handler)  # Ray puts its own crash reporter there
+    with _without_handler_of_ray():
+        if address is None:
+            _check_socket_paths(temp_dir)
+            _start(num_cpus, temp_dir, _runtime_env(user_folder, temp_dir / "user_code"))
+        else:
+            join(address, _runtime_env(user_folder, temp_dir / "user_code"))
+    _set(handlers)  # Ray puts its own crash reporter there
     try:
         yield
     except Exception:
@@ -82,7 +87,33 @@ def ray_runtime(
             logger.warning("the run failed, and Ray's logs could not be kept: %s", why)
         raise
     finally:
-        ray.shutdown()
+        _leave(handlers)
+
+
+@contextlib.contextmanager
+def _without_handler_of_ray() -> Iterator[None]:
+    """Keep Ray from ending this process, without a word, on a SIGTERM that comes while it starts: the run's own way waits."""
+    theirs = ray_utils.set_sigterm_handler
+    ray_utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        ray_utils.set_sigterm_handler = theirs
+
+
+def _leave(handlers: _Handlers) -> None:
+    """Shut Ray down, beside this thread: it first takes `handlers` away, which only this one can set, and then takes long."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        leaving = beside.submit(ray.shutdown)
+        while not leaving.done():
+            wait([leaving], timeout=_SET_EVERY_S)
+            _set(handlers)
+    leaving.result()
+
+
+def _set(handlers: _Handlers) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
