@@ -22,16 +22,19 @@ class PhaseMemory:
 
     async def end(self, phase: str) -> None:
         """End `phase` (`update`) and begin the next."""
-        actor = self._most(self._learner.groups["actor"].ranks)
+        actor = self._learner.groups["actor"]
+        others = set(self._learner.groups.values()) - {actor}
         # Engines in the actor's processes have no memory of their own, and whoever asks first begins the next phase.
-        engines = self._most([] if "rollout" in self._learner.groups else list(self._engines))
-        (
-            self._metrics[f"memory/actor_{phase}_bytes_max"],
-            self._metrics[f"memory/engine_{phase}_bytes_max"],
-        ) = await asyncio.gather(actor, engines)
+        engines = [] if "rollout" in self._learner.groups else list(self._engines)
+        processes = {"actor": actor.ranks, "engine": engines} | {group.name: group.ranks for group in others}
+        most = await asyncio.gather(*map(self._most, processes.values()))
+        for who, peak_bytes in zip(processes, most, strict=True):
+            self._metrics[f"memory/{who}_{phase}_bytes_max"] = peak_bytes
 
     def metrics(self) -> dict[str, float]:
-        """Return `memory/<actor or engine>_<phase>_bytes_max`, of the rank or engine that had most.
+        """Return `memory/<who>_<phase>_bytes_max`, of the rank or engine that had most.
+
+        Who: `actor`, with the roles in its processes; `engine`; each role with processes of its own (`critic`, `ref_reward`).
 
         NaN: it did not say, or engines and actor are the same processes.
         """

@@ -243,6 +243,26 @@ def test_the_most_memory_is_told_by_phase_of_the_process_that_had_most():
     }
 
 
+def test_roles_with_processes_of_their_own_have_memory_of_their_own_and_those_in_one_process_have_it_once():
+    async def story() -> dict[str, float]:
+        world = World()
+        other, actor = RecordingActor([]), world.actor.groups["actor"]
+        critic = type("Group", (), {"name": "critic_reward", "ranks": [other]})()
+        world.actor.groups |= {"ref": actor, "critic": critic, "reward": critic}
+        await world.step(1)
+        return world.sync.metrics()
+
+    told = run_in_virtual_time(story())
+    assert {name: peak for name, peak in told.items() if "engine" not in name} == {
+        "memory/actor_rollout_bytes_max": 6.0,
+        "memory/actor_update_bytes_max": 7.0,
+        "memory/actor_weight_sync_bytes_max": 8.0,
+        "memory/critic_reward_rollout_bytes_max": 6.0,
+        "memory/critic_reward_update_bytes_max": 7.0,
+        "memory/critic_reward_weight_sync_bytes_max": 8.0,
+    }
+
+
 def test_an_engine_that_is_gone_has_no_peak():
     async def story() -> float:
         world = World()
