@@ -129,7 +129,7 @@ async def collect(run: Run, state: RunState) -> Batch:
 
 
 async def test_dropped_groups_are_refilled_with_fresh_prompts_up_to_the_cap(tmp_path: Path):
-    rollouts = ScriptedRollouts(lambda count, prompt_id: hash(prompt_id) % 2 == 0)
+    rollouts = ScriptedRollouts(lambda count, prompt_id: int(prompt_id[-1]) % 2 == 0)
     run = make_run(tmp_path, rollouts, "algorithm.selection.max_refill_rounds=3")
     batch = await collect(run, RunState())
     assert len(batch.groups) > 12 / 2
@@ -141,7 +141,7 @@ async def test_dropped_groups_are_refilled_with_fresh_prompts_up_to_the_cap(tmp_
 
 
 async def test_without_refill_rounds_a_step_takes_its_prompts_once(tmp_path: Path):
-    rollouts = ScriptedRollouts(lambda count, prompt_id: hash(prompt_id) % 2 == 0)
+    rollouts = ScriptedRollouts(lambda count, prompt_id: int(prompt_id[-1]) % 2 == 0)
     batch = await collect(make_run(tmp_path, rollouts), RunState())
     assert len(rollouts.rolled_out) == 12
     assert batch.state.prompts_taken == 12
