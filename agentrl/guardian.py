@@ -7,6 +7,7 @@ Programs that the judge runs have a clean environment; their slot ends them.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 MARK = "AGENTRL_RUN_MARK"
 _FAREWELL = "farewell"
@@ -27,6 +30,7 @@ class Guardian:
 
     def __init__(self, *, mark: str, temp_dir: Path) -> None:
         """Start guarding; `mark` must be the value of a variable of everything that is started afterwards."""
+        self._mark, self._temp_dir = mark, temp_dir
         self._process = subprocess.Popen(
             [sys.executable, "-m", "agentrl.guardian", mark, str(temp_dir)],
             stdin=subprocess.PIPE,
@@ -38,8 +42,13 @@ class Guardian:
         )
 
     def dismiss(self) -> None:
-        """End the guard; what is left by then is cleaned up all the same."""
+        """End the guard; what is left by then is cleaned up all the same, by this process where the guard has been killed."""
         self._process.communicate(_FAREWELL)
+        if self._process.returncode != 0:
+            logger.warning(
+                "guardian: its process ended before the run did (%d); cleaning up here", self._process.returncode
+            )
+            _clean_up(os.getpid(), self._mark, self._temp_dir)
 
 
 def _processes_of(owner: int, mark: str, temp_dir: Path) -> list[int]:
@@ -96,6 +105,10 @@ def _main(mark: str, temp_dir: Path) -> None:
     farewell = sys.stdin.read()
     if farewell != _FAREWELL:
         time.sleep(_GRACE_S)  # Ray and the judge notice by themselves, and end more cleanly than we can
+    _clean_up(owner, mark, temp_dir)
+
+
+def _clean_up(owner: int, mark: str, temp_dir: Path) -> None:
     _kill_all_of(owner, mark, temp_dir)
     shutil.rmtree(temp_dir, ignore_errors=True)
 

@@ -7,11 +7,15 @@ from pathlib import Path
 
 RUN = """
 import subprocess, sys, time
+import psutil
 from agentrl.cluster.runtime import guarded_run
 with guarded_run() as temp_dir:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
     (temp_dir / "file").write_text("x")
     print(child.pid, temp_dir, flush=True)
+    if "unguarded" in sys.argv:
+        [guardian] = [one for one in psutil.Process().children() if "agentrl.guardian" in one.cmdline()]
+        guardian.kill()
     if "finish" in sys.argv:
         own_log = open(temp_dir / "log", "w")
     else:
@@ -20,7 +24,9 @@ with guarded_run() as temp_dir:
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], int, Path]:
-    process = subprocess.Popen([sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     pid, temp_dir = process.stdout.readline().split()
     return process, int(pid), Path(temp_dir)
@@ -51,5 +57,14 @@ def test_sigkill_of_the_run_leaves_no_process_and_no_file():
 def test_a_run_that_ends_well_leaves_nothing_and_is_not_killed_itself():
     process, child, temp_dir = start("finish")
     assert process.wait(timeout=60) == 0
+    assert wait_until(lambda: gone(child), timeout_s=60)
+    assert not temp_dir.exists()
+
+
+def test_a_run_that_ends_well_without_its_guardian_says_so_and_leaves_nothing_either():
+    process, child, temp_dir = start("finish", "unguarded")
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "guardian: its process ended before the run did (-9); cleaning up here" in told
     assert wait_until(lambda: gone(child), timeout_s=60)
     assert not temp_dir.exists()
