@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,18 @@ def one_compute_thread() -> None:
     """Tiny models compute no faster on two threads, and beside another process of tests these wait for each other."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """Take away what a test that calls `configure_logging` has set up: its files and streams are gone later."""
+    root, own = logging.getLogger(), logging.getLogger("agentrl")
+    handlers, level = list(root.handlers), own.level
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+        handler.close()
+    own.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,14 @@ MAPPING = SummaryMapping(
 )  # fmt: skip
 
 
+TAKES_LONG_TO_COMPILE = """
+constexpr long sum() { long s = 0; for (int i = 0; i < 100; i++) for (int j = 0; j < 200000; j++) s += j; return s; }
+static_assert(sum() > 0);
+int main() {}
+"""
+"""Four seconds on a fast machine."""
+
+
 def request(code: str, **fields: Any) -> RunCodeRequest:
     return RunCodeRequest(**{"language": "python", "code": code, **fields})
 
@@ -66,7 +74,7 @@ def run_with_a_core(judge: JudgeProcess, code: str, **fields: Any) -> RunCodeRes
         ({"code": "int main() { return 0; }", "language": "cpp"}, "success"),
         ({"code": "int main() { return 1; }", "language": "cpp"}, "run failed"),
         ({"code": "int main( { return 1; }", "language": "cpp"}, "compile failed"),
-        ({"code": "#include <regex>\nint main() {}", "language": "cpp", "compile_timeout": 0.3}, "compile timeout"),
+        ({"code": TAKES_LONG_TO_COMPILE, "language": "cpp", "compile_timeout": 0.3}, "compile timeout"),
     ],
 )
 def test_the_clients_own_summary_knows_every_end(judge: JudgeProcess, fields: dict[str, Any], summary: str) -> None:

@@ -1,6 +1,5 @@
 import io
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,16 +8,7 @@ from rich.console import Console
 from agentrl.observability.logs import configure_logging
 from tests.small_disk import fill, small_disk
 
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root, own = logging.getLogger(), logging.getLogger("agentrl")
-    handlers, level = list(root.handlers), own.level
-    yield
-    for handler in set(root.handlers) - set(handlers):
-        root.removeHandler(handler)
-        handler.close()
-    own.setLevel(level)
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def piped_console() -> Console:

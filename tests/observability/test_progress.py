@@ -2,7 +2,6 @@ import io
 import logging
 import re
 import time
-from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
@@ -17,14 +16,8 @@ def terminal() -> Console:
 
 
 @pytest.fixture
-def logging_to_terminal(terminal: Console) -> Iterator[None]:
-    root, own = logging.getLogger(), logging.getLogger("agentrl")
-    before, level = list(root.handlers), own.level
+def logging_to_terminal(terminal: Console, restored_logging: None) -> None:
     configure_logging(None, console=terminal)
-    yield
-    own.setLevel(level)
-    for handler in set(root.handlers) - set(before):
-        root.removeHandler(handler)
 
 
 def screen_text(console: Console) -> str:

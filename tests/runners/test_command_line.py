@@ -13,6 +13,7 @@ from agentrl.runners.command_line import EXIT_FAILED, run_command
 NOTE = "raised in actor 1: ray::ModelWorker.update()\n  File model.py, line 3, in update\nEngineError: ours"
 
 
+@pytest.mark.usefixtures("restored_logging")
 def test_an_error_of_ours_says_where_it_was_raised_and_the_log_has_the_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -10,6 +10,7 @@ import pytest
 from agentrl.cluster.launch import Cluster
 from agentrl.config.load import load_run_config
 from agentrl.errors import CheckpointError, DiskFullError, WorkerError
+from agentrl.guardian import MARK
 from agentrl.runners.full_disk import telling_full_disk
 from agentrl.runners.run import _alive, prepare
 from tests.small_disk import fill, small_disk
@@ -45,7 +46,10 @@ def test_what_has_another_reason_or_says_where_stays_what_it_is(tmp_path: Path, 
     assert raised.value is error
 
 
-async def test_a_run_tells_it_at_its_start_and_while_it_goes_on(tmp_path: Path):
+@pytest.mark.usefixtures("restored_logging")
+async def test_a_run_tells_it_at_its_start_and_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(MARK, raising=False)  # that of a Ray of this process, which comes back afterwards
+
     @asynccontextmanager
     async def dies(*_: object, **__: object) -> AsyncIterator[Cluster]:
         fill(disk, leave_bytes=0)
