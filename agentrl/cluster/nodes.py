@@ -61,7 +61,8 @@ def living_nodes() -> dict[str, Node]:
 
 def has_place(worker: WorkerHandle) -> bool:
     """Ask Ray whether a just spawned worker has a process, in which its class may still be being built."""
-    return bool(state.actor_table(worker.caller_id).get("Pid"))
+    # One that is to be started elsewhere, as its node has gone, keeps the `Pid` that it had, and has no address.
+    return bool(state.actor_table(worker.caller_id).get("Address", {}).get("IPAddress"))
 
 
 class Nodes:
@@ -119,8 +120,10 @@ class Nodes:
 
         placing = asyncio.ensure_future(all_of(map(place, workers)))
         try:
-            await self._while_without_room(placing, missing, needs)
-            await self._while_built(placing, missing)
+            while not placing.done():
+                await self._while_without_room(placing, missing, needs)
+                await self._while_built(placing, missing)
+            placing.result()
         finally:
             placing.cancel()
             await asyncio.gather(placing, return_exceptions=True)  # while Ray is still there to be told
@@ -142,17 +145,20 @@ class Nodes:
             look_at_s = min(look_at_s + _LOOK_EVERY_S, word_at_s)
 
     async def _while_built(self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle]) -> None:
-        """Return when `placing` is done, with its errors."""
-        started_at = clock.now()
-        while not await _is_done(placing, by=clock.now() + _WORD_EVERY_S):
-            waited_s = clock.now() - started_at
+        """Return when `placing` is done, or one of those still `missing` has lost its place with its node."""
+        started_at, word_at_s = clock.now(), _WORD_EVERY_S
+        while not await _is_done(placing, by=clock.now() + _LOOK_EVERY_S):
+            if await self._homeless(missing):
+                return
+            if (waited_s := clock.now() - started_at) < word_at_s:
+                continue
             problem = (
                 f"{_named(missing)}: there is room, but after {waited_s:.0f} s the class is not built yet (`__init__`)"
             )
             if waited_s >= START_TIMEOUT_S:
                 raise NotBuiltError(f"{problem}. It is taken to hang; build the class by hand with the same `config`")
             logger.warning("%s", problem)
-        placing.result()
+            word_at_s += _WORD_EVERY_S
 
     async def _homeless(self, workers: Sequence[WorkerHandle]) -> list[WorkerHandle]:
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,10 +35,22 @@ class World:
 
 
 class Waiting:
-    """A process that gets a place after `after_s`, where it is built in `build_s`, or dies if it `dies`."""
+    """A process that gets a place after `after_s`, where it is built in `build_s`, or dies if it `dies`.
 
-    def __init__(self, name: str, after_s: float, *, build_s: float = 0.0, dies: bool = False) -> None:
+    It loses that place `loses_after_s` after it was spawned, as its node leaves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        after_s: float,
+        *,
+        build_s: float = 0.0,
+        dies: bool = False,
+        loses_after_s: float = math.inf,
+    ) -> None:
         self.name, self.after_s, self.build_s, self.dies = name, after_s, build_s, dies
+        self.loses_after_s = loses_after_s
         self.spawned_at, self.was_cancelled = clock.now(), False
 
     def __str__(self) -> str:
@@ -53,7 +66,7 @@ class Waiting:
             raise WorkerDiedError(f"{self.name}: its process died")
 
     def has_place(self) -> bool:
-        return clock.now() >= self.spawned_at + self.after_s
+        return self.after_s <= clock.now() - self.spawned_at < self.loses_after_s
 
 
 def played(story: Callable[[World, Nodes], Coroutine[Any, Any, None]]) -> dict[str, float]:
@@ -146,6 +159,16 @@ def test_who_has_room_and_is_never_built_is_not_said_to_lack_it():
             await place(nodes, Waiting("actor 0", 30, build_s=9999))
 
     assert played(story)["cluster/room_wait_s"] == pytest.approx(30, abs=LOOK_S)
+
+
+def test_whose_node_leaves_while_it_is_built_waits_for_room_again(caplog: pytest.LogCaptureFixture):
+    async def story(world: World, nodes: Nodes) -> None:
+        with pytest.raises(NoRoomError, match=r"`actor 0`: no room in 1000 s"):
+            await place(nodes, Waiting("actor 0", 1, build_s=9999, loses_after_s=100))
+        assert clock.now() == pytest.approx(1100, abs=2 * LOOK_S)
+
+    assert played(story)["cluster/room_wait_s"] == pytest.approx(1000, abs=2 * LOOK_S)
+    assert ["there is room" in record.message for record in caplog.records[:2]] == [True, False]
 
 
 def test_who_finds_no_room_for_too_long_ends_the_wait_with_the_reason():
