@@ -279,10 +279,11 @@ def _sync_problems(config: RunConfig) -> list[str]:
         gpus = cluster.pools[actor].num_gpus, cluster.pools[engines].num_gpus
         # Ray may put parts of a GPU together, whichever pools they are of.
         shared = True if actor == engines else None if max(gpus) < 1 else False
-        if cluster.colocated and shared is False and min(gpus) > 0:
+        engines_alone = [role for role, pool in cluster.roles.items() if pool == engines] == ["rollout"]
+        if cluster.colocated and engines_alone and shared is False and min(gpus) > 0:
             problems.append(
-                "`cluster.colocated` has engines sleep while the actor trains, and `cluster.roles` has them in pools with GPUs "
-                f"of their own (`{actor}`, `{engines}`), where nobody needs the room; put both into one pool, or leave it out"
+                "`cluster.colocated` has engines sleep while models are trained or asked, and `cluster.roles` has them alone "
+                f"on the GPUs of `{engines}`, where nobody needs the room; put others into that pool, or leave it out"
             )
         problems += transport_problems(config, actor_has_gpu=gpus[0] > 0, engine_has_gpu=gpus[1] > 0, shared=shared)
     return problems

@@ -210,8 +210,16 @@ def test_engines_that_sleep_for_an_actor_on_other_gpus_are_refused(
     if not refused:
         load(tmp_path, apart, *words)
         return
-    with pytest.raises(ConfigError, match=r"`cluster.colocated` .* pools with GPUs of their own \(`a`, `b`\)"):
+    with pytest.raises(ConfigError, match=r"`cluster.colocated` .* has them alone on the GPUs of `b`"):
         load(tmp_path, apart, *words)
+
+
+@pytest.mark.parametrize("roles", ["actor: a, critic_ref: b, rollout: b", "actor_ref: a, critic: b, rollout: b"])
+def test_engines_that_sleep_for_a_critic_on_their_gpus_are_taken(roles: str, tmp_path: Path):
+    pools = "a: {num_processes: 1, num_gpus: 1}, b: {num_processes: 1, num_gpus: 1}"
+    ppo = ["algorithm.advantage=gae", "algorithm.kl_coefficient=0.1", "critic.path=examples/arithmetic/policy"]
+    words = [*ppo, "cluster.colocated=true", "actor.share_prefixes=false"]
+    load(tmp_path, f"pools: {{{pools}}}, roles: {{{roles}}}", *words)
 
 
 def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(tmp_path: Path):
