@@ -159,13 +159,15 @@ class RolloutStream:
         """
         groups = _read_index(folder, source)
         loaded = await all_of(self._load(saved, folder, source) for saved in groups)
+        missing: dict[int, list[TrajectoryRef]] = {}
         for saved, made in zip(groups, loaded, strict=True):
-            if saved.is_whole:
+            if made is None or not saved.is_whole:
+                missing[saved.number] = made or []
+            else:
                 prompt = self._prompts.at(saved.number)
                 group = asyncio.get_running_loop().create_future()
                 group.set_result(Group(prompt_id=prompt.prompt_id, trajectories=made))
                 self._add(saved.number, prompt, group, made)
-        missing = {saved.number: made for saved, made in zip(groups, loaded, strict=True) if not saved.is_whole}
         self._start(missing, step=0, finished=missing)
         self._flights = dict(sorted(self._flights.items(), key=lambda item: item[1].number))
 
@@ -240,13 +242,20 @@ class RolloutStream:
             return saved
         return replace(saved, digest=await self._rollouts.save_group(saved.file_in(folder), made))
 
-    async def _load(self, saved: SavedGroup, folder: Path, source: str) -> list[TrajectoryRef]:
+    async def _load(self, saved: SavedGroup, folder: Path, source: str) -> list[TrajectoryRef] | None:
+        """Return what is there of a group; None if it is of another prompt than has its place now."""
         if not saved.num_saved:
             return []
         file = saved.file_in(folder)
-        return await self._rollouts.load_group(
+        made = await self._rollouts.load_group(
             file, num_trajectories=saved.num_saved, digest=saved.digest, source=source
         )
+        prompt_id, was = self._prompts.at(saved.number).prompt_id, made[0].summary.prompt_id
+        if was == prompt_id:
+            return made
+        # Ids of prompts without a column of them were others in earlier versions, and with them the order.
+        logger.warning("group `%s` in %s: that place is `%s` now, which is rolled out anew", was, source, prompt_id)
+        return None
 
     def _show(self, flights: Iterable[_Flight], *, step: int) -> None:
         """Let the progress bar count what is missing of the groups that are waited for."""

@@ -66,7 +66,9 @@ class _Serving:
             outcome = await call(**arguments)
         except RolloutError as error:
             raise RolloutError(f"`{type(self).__name__}.{method}`: {_words(error)}") from None
-        except BaseException as error:  # noqa: BLE001 - `SystemExit`, say, would end the event loop and every call with it
+        except BaseException as error:  # `SystemExit`, say, would end the event loop and every call with it
+            if _is_ended(error):
+                raise
             raise CallFailedError(_in_one_line(error)) from None
         if isinstance(outcome, str):
             return str.__str__(outcome)  # not one of a class of the user's
@@ -74,6 +76,13 @@ class _Serving:
             return to_json(outcome, fallback=str).decode()
         except PydanticSerializationError as error:  # half a surrogate pair, say, that the policy itself has sent
             raise CallFailedError(f"the result, {type(outcome).__name__}, is no text and no JSON: {error}") from None
+
+
+def _is_ended(error: BaseException) -> bool:
+    """Return whether nobody waits for the call any more, rather than that its method has raised."""
+    task = asyncio.current_task()
+    is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit) or is_cancelled
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ class PhaseMemory:
     async def end(self, phase: str) -> None:
         """End `phase` (`update`) and begin the next."""
         actor = self._learner.groups["actor"]
-        others = set(self._learner.groups.values()) - {actor}
+        others = dict.fromkeys(group for group in self._learner.groups.values() if group is not actor)
         # Engines in the actor's processes have no memory of their own, and whoever asks first begins the next phase.
         engines = [] if "rollout" in self._learner.groups else list(self._engines)
         processes = {"actor": actor.ranks, "engine": engines} | {group.name: group.ranks for group in others}

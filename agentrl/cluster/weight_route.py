@@ -64,7 +64,7 @@ class WeightSync:
         await self._memory.end("weight_sync")
 
     def metrics(self) -> dict[str, float]:
-        """Return `memory/...` of the last step: what actor and engines had at most, phase by phase."""
+        """Return `memory/...` of the last step: what processes had at most, phase by phase."""
         return self._memory.metrics()
 
     async def _publish(self, engines: Sequence[str], version: int) -> WeightSource:

@@ -56,6 +56,6 @@ def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:
         return []
     return [
         f"`checkpoint.keep_best` is {checkpoint.keep_best}, but `validation.every_steps` is {validation.every_steps} and "
-        f"`checkpoint.every_steps` {checkpoint.every_steps}, so that only every {both}th step and the last have both; unless "
-        "that is meant, make one a multiple of the other"
+        f"`checkpoint.every_steps` {checkpoint.every_steps}, so that only every {both}th step, and the last of a run or stage, "
+        "have both; unless that is meant, make one a multiple of the other"
     ]

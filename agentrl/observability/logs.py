@@ -3,6 +3,7 @@
 INFO and up from agentrl and the judge, WARNING and up from everything else.
 """
 
+import errno
 import logging
 import sys
 from pathlib import Path
@@ -63,7 +64,8 @@ class _FileHandler(logging.FileHandler):
     """Does without the lines that the disk has no room for: what else is to be written there ends the run, and says why."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):
+        error = sys.exc_info()[1]
+        if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
             super().handleError(record)
 
 

@@ -185,17 +185,29 @@ def _longest(config: RunConfig) -> int:
 
 
 def _check_tokens(path: str, policy: str, *, key: str) -> None:
-    """Refuse a model that reads a token of the policy as another one; tokens of its own that the policy never writes may be."""
-    known, written = _tokens_by_id(path), _tokens_by_id(policy)
+    """Refuse a model that reads a token of the policy as another one.
+
+    It may have tokens of its own, which the policy never writes, and another one to fill rows with: rows are packed.
+    """
+    known, written, padding = _tokens_by_id(path), _tokens_by_id(policy), _padding(policy)
     if known is None or written is None:
         return
-    differs = next((token_id for token_id, token in written.items() if known.get(token_id) != token), None)
+    differs = next((id_ for id_, token in written.items() if known.get(id_) != token and token != padding), None)
     if differs is not None:
         found = f"`{known[differs]}`" if differs in known else "none of its tokens"
         raise ConfigError(
             f"{key}: {path} has another vocabulary than `model.path` ({policy}), whose token ids it is to read: {differs} is "
             f"{found}, and `{written[differs]}` in the policy; name a model with the same tokenizer"
         )
+
+
+def _padding(path: str) -> str | None:
+    """Return the token that does nothing but fill up rows, where the tokenizer of a folder names one."""
+    file = Path(path, "tokenizer_config.json")
+    settings = json.loads(file.read_text()) if file.is_file() else {}
+    named = {key: token.get("content") if isinstance(token, dict) else token for key, token in settings.items()}
+    padding = named.get("pad_token")
+    return None if padding in (named.get(key) for key in ("bos_token", "eos_token", "unk_token")) else padding
 
 
 def _tokens_by_id(path: str) -> dict[int, str] | None:

@@ -1,10 +1,11 @@
-"""The trained policy of a run: a folder that is always whole, also where it is a link to a place with more room."""
+"""The trained policy of a run: a folder that is whole wherever it is, also where it is a link to a place with more room."""
 
 import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 
 from agentrl.errors import CheckpointError, ConfigError
@@ -71,7 +72,12 @@ class PolicyFolder:
         return self._beside("partial")
 
     def _beside(self, kind: str) -> Path:
-        return self._target.with_name(f"{self._target.name}.{kind}")
+        word = ""
+        if (
+            self.path.is_symlink()
+        ):  # beside what it names are other people's files, and those of runs with a link to it too
+            word = "." + blake2b(os.fsencode(self.path.absolute()), digest_size=8).hexdigest()
+        return self._target.with_name(f"{self._target.name}{word}.{kind}")
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -79,19 +80,32 @@ def changes_of_keys(saved: bytes, config: RunConfig) -> Changes:
 def changes_of_stages(saved: bytes, config: RunConfig, *, num_steps_done: int) -> Changes:
     """Return what differs from a saved config in the stages that have begun.
 
-    The last of them may be given more steps, as no other step depends on their number.
+    The last of them may be given any number of steps but fewer than are done, as no other step depends on it.
     """
+    before, now = _flattened(saved), flatten(asdict(config))
     stages = config.stages or [StageSection(num_steps=config.run.num_steps)]
     begun = stages_begun(saved, num_steps_done=num_steps_done)
+    num_steps_before = sum(stage.num_steps for stage in begun[:-1])
     changes: Changes = {}
-    for index, was in enumerate(begun):
-        now: dict[str, Any] = asdict(stages[index]) if index < len(stages) else {"num_steps": 0}
-        if index == len(begun) - 1 and now["num_steps"] > was.num_steps:
-            del now["num_steps"]
-        changes |= {f"stages[{index}].{key}": (getattr(was, key), now[key]) for key in now}
-    if not config.stages and "stages[0].num_steps" in changes:
+    for index, stage in enumerate(begun):
+        was = _filled(stage, before)
+        is_now = _filled(stages[index], now) if index < len(stages) else {"num_steps": 0}
+        if index == len(begun) - 1 and is_now["num_steps"] >= max(1, num_steps_done - num_steps_before):
+            del is_now["num_steps"]
+        changes |= {f"stages[{index}].{key}": (was[key], value) for key, value in is_now.items() if was[key] != value}
+    if not (config.stages or before.get("stages")) and "stages[0].num_steps" in changes:
         changes["run.num_steps"] = changes.pop("stages[0].num_steps")
-    return {name: (was, now) for name, (was, now) in changes.items() if was != now}
+    return changes
+
+
+def _filled(stage: StageSection, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what holds in a stage: what it does not name is the run's."""
+    runs = {
+        "train_files": config["data.train_files"],
+        "max_response_tokens": config["rollout.max_response_tokens"],
+        "max_turns": config["rollout.max_turns"],
+    }
+    return {key: runs.get(key) if value is None else value for key, value in asdict(stage).items()}
 
 
 def stages_begun(saved: bytes, *, num_steps_done: int) -> list[StageSection]:

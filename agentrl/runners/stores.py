@@ -57,15 +57,20 @@ def refuse_missing_bucket(files: Any, path: str, *, url: str, key: str) -> None:
         key: where it was given, for the message.
 
     Raises:
-        ConfigError: there is no such bucket, as far as one can see.
+        ConfigError: there is no such bucket.
+        Exception: of whatever the package raises where the store does not answer, or shows nobody with these keys the bucket.
     """
     protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
-    bucket = path.partition("/")[0]
-    if protocols & _WITH_BUCKETS and not files.exists(bucket):
+    if not protocols & _WITH_BUCKETS:
+        return
+    bucket = files.split_path(path)[0]
+    try:
+        files.info(bucket)  # rather than `exists`, which takes a store that does not answer for one without the bucket
+    except FileNotFoundError as error:
         raise ConfigError(
-            f"{key}: {url} is in a bucket `{bucket}` that is not there, or not to be seen with these keys. Look at its name, "
-            "or make it first: no bucket is made here."
-        )
+            f"{key}: {url} is in a bucket `{bucket}` that is not there. Look at its name, or make it first: no bucket is made "
+            "here."
+        ) from error
 
 
 def check_url(url: str, *, key: str) -> None:

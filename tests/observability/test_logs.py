@@ -1,6 +1,8 @@
+import errno
 import io
 import logging
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -78,3 +80,18 @@ def test_lines_for_which_the_disk_has_no_room_are_missing_without_a_traceback_ea
         (disk / "fill").unlink()
         logging.getLogger("agentrl").info("step 2")
         assert "step 2" in (disk / "run.log").read_text()
+
+
+def test_a_log_that_cannot_be_written_for_another_reason_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class BrokenDisk(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    configure_logging(tmp_path, console=piped_console())
+    [handler] = [handler for handler in logging.getLogger().handlers if handler.name == "agentrl.file"]
+    assert isinstance(handler, logging.FileHandler)
+    handler.setStream(cast(Any, BrokenDisk()))
+    logging.getLogger("agentrl").info("step 1")
+    assert "Input/output error" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.runners.export_target import _put, place_of, written_whole
+from agentrl.runners.stores import refuse_missing_bucket
 from tests.object_store import BUCKET, object_store
 from tests.small_disk import small_disk
 
@@ -117,6 +118,15 @@ def test_a_store_that_does_not_answer_is_told_before_anything_is_written(monkeyp
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         with pytest.raises(ConfigError, match=r"^--to: s3://.*/unreachable cannot be used: \w+: "), written:
             pytest.fail("it was to be refused")
+
+
+def test_a_store_that_does_not_answer_is_not_said_to_lack_the_bucket(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with object_store() as bucket:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        files = fsspec.filesystem("s3", skip_instance_cache=True)
+        with pytest.raises(Exception, match="Could not connect to the endpoint"):
+            refuse_missing_bucket(files, bucket.removeprefix("s3://"), url=bucket, key="--to")
 
 
 def test_what_is_there_is_asked_of_the_store_and_not_of_what_is_remembered_of_it():

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import re
 import shutil
@@ -44,7 +45,7 @@ def test_a_critic_and_a_reward_model_with_other_special_tokens_are_refused(tmp_p
     tokens = {
         entry["content"]: entry["id"] for entry in json.loads((POLICY / "tokenizer.json").read_text())["added_tokens"]
     }
-    first, second = list(tokens)[:2]
+    first, second = "<|im_start|>", "<|im_end|>"
     path = with_tokens(tmp_path, **{first: tokens[second], second: tokens[first]})
     words = rf"has another vocabulary than .*: {tokens[first]} is `{re.escape(second)}`, and `{re.escape(first)}` in the policy"
     with pytest.raises(ConfigError, match=rf"reward\.model\.path: .* {words}"):
@@ -60,6 +61,16 @@ def test_a_special_token_that_the_policy_does_not_have_is_no_problem_and_one_tha
         ConfigError, match=r"critic\.path: .* 100000 is none of its tokens, and `padding` in the policy"
     ):
         check("algorithm.advantage=gae", f"critic.path={POLICY}", f"model.path={tmp_path}")
+
+
+@pytest.mark.parametrize(("ends_turns", "refused"), [(False, False), (True, True)])
+def test_a_token_that_only_fills_rows_may_be_another_one(tmp_path: Path, ends_turns: bool, refused: bool):
+    path = with_tokens(tmp_path, padding=100_000)
+    settings = {"pad_token": {"content": "padding"}, "eos_token": "padding" if ends_turns else "<|im_end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    words = ["algorithm.advantage=gae", f"critic.path={POLICY}", f"model.path={path}"]
+    with pytest.raises(ConfigError, match="another vocabulary") if refused else contextlib.nullcontext():
+        check(*words)
 
 
 def test_a_model_on_a_hub_is_not_fetched_to_compare_its_tokens():

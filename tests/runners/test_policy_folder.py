@@ -64,6 +64,23 @@ def test_a_link_to_a_place_with_more_room_stays_and_what_it_names_is_exchanged(
     assert [file.name for file in big.parent.iterdir()] == ["trained"]
 
 
+def test_what_lies_beside_that_which_a_link_names_is_left_alone(policy: PolicyFolder, tmp_path: Path):
+    big = tmp_path / "big" / "trained"
+    beside = [big.with_name(f"trained.{kind}") for kind in ("partial", "replaced")]
+    for folder in (big, *beside):
+        folder.mkdir(parents=True)
+        (folder / "theirs").touch()
+    (tmp_path / "other").mkdir()
+    other = PolicyFolder(tmp_path / "other" / "policy")
+    for one in (policy, other):
+        one.path.symlink_to(big)
+    write(policy, "of this run")
+    write(other, "of another run")
+    policy.take()
+    assert (big / "config.json").read_text() == "of this run"
+    assert all((folder / "theirs").exists() for folder in beside)
+
+
 def test_a_file_in_the_place_of_the_policy_is_replaced_however_often(policy: PolicyFolder):
     for content in ("first", "second"):
         if policy.path.is_dir():
