@@ -6,9 +6,8 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint
 # The torch that vLLM's CPU build is made for; `setup` installs it wherever pip finds it.
 VLLM_TORCH := 2.13.0+cpu
-# Several processes keep two cores busy, since many a test waits, fast ones most; each has its own judges and its own Ray. A file
-# stays together.
-PYTEST_IN = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
+# Three processes keep two cores busy, since many a test waits; each has its own judges and its own Ray. A file stays together.
+IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup vllm demo demo-ppo demo-vllm test test-all test-vllm test-gpu bench soak lint fmt clean
 
@@ -42,11 +41,11 @@ demo-vllm: vllm
 	$(BIN)/python -m agentrl.runners.rstar2 configs/demo_vllm.yaml
 
 test: $(STAMP)
-	$(PYTEST_IN) 3 -m 'not slow and not gpu and not alone'
+	$(IN_THREE) -m 'not slow and not gpu and not alone'
 	$(BIN)/python -m pytest -m 'alone and not slow'
 
 test-all: vllm
-	$(PYTEST_IN) 2 -m 'not gpu and not alone'
+	$(IN_THREE) -m 'not gpu and not alone'
 	$(BIN)/python -m pytest -m alone
 
 test-vllm: vllm
