@@ -136,6 +136,8 @@ class Nodes:
         look_at_s = word_at_s = min(_FIRST_WORD_S, self._max_wait_s)
         while not await _is_done(placing, by=started_at + look_at_s):
             homeless = await self._homeless(missing)
+            if homeless is None:
+                homeless = list(missing)
             if not homeless:
                 return
             counted_at = self._count(counted_at)
@@ -160,11 +162,13 @@ class Nodes:
             logger.warning("%s", problem)
             word_at_s += _WORD_EVERY_S
 
-    async def _homeless(self, workers: Sequence[WorkerHandle]) -> list[WorkerHandle]:
+    async def _homeless(self, missing: Sequence[WorkerHandle]) -> list[WorkerHandle] | None:
+        """Return who has no place; None where Ray does not say."""
+        workers = tuple(missing)  # which is asked for in a thread, while some may get theirs
         try:
             return await asked(lambda: [worker for worker in workers if not self._has_place(worker)])
         except RayError:
-            return list(workers)
+            return None
 
     def _count(self, since: float) -> float:
         """Count the time from `since` to now, less what another wait has counted of it; returns now."""

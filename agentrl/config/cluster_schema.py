@@ -59,6 +59,6 @@ class ClusterSection:
     check_weights: bool = False
     """Compare a checksum of every weight that an engine reads from shared memory: a second or two for each GB of a sync."""
     colocated: bool = False
-    """Engines sleep while the actor trains, and wake with the new weights: for engines that share its GPUs, or its memory."""
+    """Engines sleep while models train or are asked, and wake with the new weights: for engines that share their devices."""
     extra_roles: dict[str, ExtraRoleSection] = field(default_factory=dict)
     """Workers of other kinds beside the policy, by the name of their role, such as a model that serves a tool."""

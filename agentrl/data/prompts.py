@@ -130,8 +130,8 @@ def name_files(stages: Iterable[Sequence[Path]]) -> dict[Path, str]:
     for files in stages:
         new = [file for file in dict.fromkeys(files) if file not in names]
         uses = Counter(file.stem for file in [*names, *new])
-        for file in new:
-            names[file] = _name(file, names.values(), num_folders=0 if uses[file.stem] == 1 else 1)
+        taken = set(names.values())
+        names |= {file: _name(file, taken, num_folders=0 if uses[file.stem] == 1 else 1) for file in new}
     return names
 
 

@@ -204,7 +204,10 @@ def _check_tokens(path: str, policy: str, *, key: str) -> None:
 def _padding(path: str) -> str | None:
     """Return the token that does nothing but fill up rows, where the tokenizer of a folder names one."""
     file = Path(path, "tokenizer_config.json")
-    settings = json.loads(file.read_text()) if file.is_file() else {}
+    if not file.is_file():
+        return None
+    _check_object(file, key="model.path")
+    settings = json.loads(file.read_text())
     named = {key: token.get("content") if isinstance(token, dict) else token for key, token in settings.items()}
     padding = named.get("pad_token")
     return None if padding in (named.get(key) for key in ("bos_token", "eos_token", "unk_token")) else padding

@@ -72,12 +72,14 @@ class PolicyFolder:
         return self._beside("partial")
 
     def _beside(self, kind: str) -> Path:
-        word = ""
-        if (
-            self.path.is_symlink()
-        ):  # beside what it names are other people's files, and those of runs with a link to it too
-            word = "." + blake2b(os.fsencode(self.path.absolute()), digest_size=8).hexdigest()
-        return self._target.with_name(f"{self._target.name}{word}.{kind}")
+        return self._target.with_name(f"{self._target.name}{self._word()}.{kind}")
+
+    def _word(self) -> str:
+        """Return what tells this run's files beside that which a link names: others may be there, of other runs too."""
+        if not self.path.is_symlink():
+            return ""
+        place = os.path.realpath(self.path.parent)
+        return f".{blake2b(os.fsencode(place), digest_size=8).hexdigest()}"
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

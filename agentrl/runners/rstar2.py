@@ -39,10 +39,11 @@ async def train_from_checkpoint(run: Run, *, until: int) -> None:
     await run.weight_sync.push(version=state.step)
     if state.step == 0:
         run.metrics.log(0, await validate(run, step=0))
-    # Where `rollout.max_staleness` is above 0, rollouts go on while the actor is updated.
-    async with rolling_out(run, state) as rollouts:
-        while state.step < until:
-            state = await train_step(run, rollouts, state)
+    if state.step < until:  # all steps of a run that was killed at its end, or made shorter, are done
+        # Where `rollout.max_staleness` is above 0, rollouts go on while the actor is updated.
+        async with rolling_out(run, state) as rollouts:
+            while state.step < until:
+                state = await train_step(run, rollouts, state)
     await finish(run)
 
 

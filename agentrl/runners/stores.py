@@ -63,13 +63,16 @@ def refuse_missing_bucket(files: Any, path: str, *, url: str, key: str) -> None:
     protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
     if not protocols & _WITH_BUCKETS:
         return
-    bucket = files.split_path(path)[0]
+    # Names of S3's access points have slashes.
+    bucket = files.split_path(path)[0] if protocols & {"s3", "s3a"} else path.partition("/")[0]
+    if files.exists(bucket):
+        return
     try:
-        files.info(bucket)  # rather than `exists`, which takes a store that does not answer for one without the bucket
+        files.info(bucket)  # as `exists` takes a store that does not answer for one without the bucket
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{key}: {url} is in a bucket `{bucket}` that is not there. Look at its name, or make it first: no bucket is made "
-            "here."
+            f"{key}: {url} is in a bucket `{bucket}` that is not there, or not to be seen with these keys. Look at its name, "
+            "or make it first: no bucket is made here."
         ) from error
 
 

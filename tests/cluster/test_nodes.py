@@ -161,6 +161,22 @@ def test_who_has_room_and_is_never_built_is_not_said_to_lack_it():
     assert played(story)["cluster/room_wait_s"] == pytest.approx(30, abs=LOOK_S)
 
 
+def test_that_ray_does_not_always_say_where_a_process_is_keeps_no_class_from_being_given_up():
+    class Unsaid(Waiting):
+        def has_place(self) -> bool:
+            if clock.now() - self.spawned_at > 60 and clock.now() % 300 < 100:
+                raise RayError("no answer")
+            return super().has_place()
+
+    async def story(world: World, nodes: Nodes) -> None:
+        with pytest.raises(
+            NotBuiltError, match=r"`actor 0`: there is room, but after 1\d\d\d s .* It is taken to hang"
+        ):
+            await place(nodes, Unsaid("actor 0", 1, build_s=9999))
+
+    assert played(story)["cluster/room_wait_s"] == 0
+
+
 def test_whose_node_leaves_while_it_is_built_waits_for_room_again(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
         with pytest.raises(NoRoomError, match=r"`actor 0`: no room in 1000 s"):

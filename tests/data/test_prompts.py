@@ -189,7 +189,6 @@ def test_names_of_files_do_not_depend_on_later_stages_and_none_is_given_twice() 
         names.items() >= name_files(stages).items() for stages in ([first], [first, second], [first, second, first])
     )
     assert name_files([[a, b], first]) == {a: "a-train", b: "b-train"}
-    assert list(name_files([[b, deep]]).values()) == ["b-train", "more-b-train"]
 
 
 def test_a_file_named_twice_is_an_error(tmp_path: Path) -> None:
