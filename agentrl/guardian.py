@@ -88,8 +88,11 @@ def _kill_all_of(owner: int, mark: str, temp_dir: Path) -> None:
 
     A tracker removes the named semaphores and shared memory of its process when that is gone. It must live to do so.
     """
-    started = time.monotonic()
-    while (pids := _processes_of(owner, mark, temp_dir)) and time.monotonic() < started + _LIMIT_S:
+    started, num_looks_without = time.monotonic(), 0
+    while num_looks_without < 2 and time.monotonic() < started + _LIMIT_S:
+        pids = _processes_of(owner, mark, temp_dir)
+        # One that has just been started shows its environment a moment later.
+        num_looks_without = 0 if pids else num_looks_without + 1
         spare_trackers = time.monotonic() < started + _TRACKER_GRACE_S
         for pid in pids:
             if not (spare_trackers and _is_resource_tracker(pid)):

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,9 @@ import subprocess, sys, time
 import psutil
 from agentrl.cluster.runtime import guarded_run
 with guarded_run() as temp_dir:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+    code = "import time; print('up', flush=True); time.sleep(100)"
+    child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)
+    child.stdout.readline()  # its environment is to be seen
     (temp_dir / "file").write_text("x")
     print(child.pid, temp_dir, flush=True)
     if "unguarded" in sys.argv:
@@ -23,10 +26,11 @@ with guarded_run() as temp_dir:
 """
 
 
-def start(*arguments: str) -> tuple[subprocess.Popen[str], int, Path]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def start(*arguments: str, told: Path | None = None) -> tuple[subprocess.Popen[str], int, Path]:
+    with contextlib.nullcontext() if told is None else told.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
     assert process.stdout is not None
     pid, temp_dir = process.stdout.readline().split()
     return process, int(pid), Path(temp_dir)
@@ -61,10 +65,10 @@ def test_a_run_that_ends_well_leaves_nothing_and_is_not_killed_itself():
     assert not temp_dir.exists()
 
 
-def test_a_run_that_ends_well_without_its_guardian_says_so_and_leaves_nothing_either():
-    process, child, temp_dir = start("finish", "unguarded")
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "guardian: its process ended before the run did (-9); cleaning up here" in told
+def test_a_run_that_ends_well_without_its_guardian_says_so_and_leaves_nothing_either(tmp_path: Path):
+    told = tmp_path / "stderr"
+    process, child, temp_dir = start("finish", "unguarded", told=told)
+    assert process.wait(timeout=60) == 0
+    assert told.read_text() == "guardian: its process ended before the run did (-9); cleaning up here\n"
     assert wait_until(lambda: gone(child), timeout_s=60)
     assert not temp_dir.exists()
