@@ -27,11 +27,14 @@ Exceptions cross process borders, so each must survive pickling: one positional 
 defaults.
 """
 
+import errno
 import traceback
 from pathlib import Path
 
 UNDECODABLE = (ValueError, LookupError, TypeError)
 """What content that is cut off or overwritten raises when it is decoded, and its keys are looked up."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of an `OSError` where a disk, or somebody's share of it, is full."""
 
 
 class AgentRLError(Exception):

@@ -248,9 +248,8 @@ def _add_up_stages(config: RunConfig, *, is_named: bool, source: str) -> RunConf
     num_steps = sum(stage.num_steps for stage in config.stages)
     if not config.stages or config.run.num_steps == num_steps:
         return config
-    if is_named and all(
-        stage.num_steps > 0 for stage in config.stages
-    ):  # else the numbers of the stages are what is wrong, and told as that
+    # Else the numbers of the stages are what is wrong, and told as that.
+    if is_named and all(stage.num_steps > 0 for stage in config.stages):
         raise ConfigError(
             f"{source}: `run.num_steps` is {config.run.num_steps}, but `stages` have {num_steps} steps; leave it out"
         )

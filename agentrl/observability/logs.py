@@ -3,7 +3,6 @@
 INFO and up from agentrl and the judge, WARNING and up from everything else.
 """
 
-import errno
 import logging
 import sys
 from pathlib import Path
@@ -11,6 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.highlighter import NullHighlighter
 from rich.logging import RichHandler
+
+from agentrl.errors import NO_ROOM
 
 ONLY_IN_FILE = {"only_in_file": True}
 """As `extra` of a record: what is too long for the terminal, such as a traceback of another process."""
@@ -65,7 +66,7 @@ class _FileHandler(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
-        if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        if not (isinstance(error, OSError) and error.errno in NO_ROOM):
             super().handleError(record)
 
 

@@ -1,6 +1,5 @@
 """Where `agentrl.runners.export` writes to: a folder of this machine, or a store that fsspec knows; whole, or not at all."""
 
-import errno
 import os
 import shutil
 import tempfile
@@ -12,14 +11,12 @@ from typing import Any
 from safetensors import SafetensorError
 
 from agentrl.config.places import check_folder_or_url, is_url
-from agentrl.errors import ConfigError
+from agentrl.errors import NO_ROOM, ConfigError
 from agentrl.runners.stores import open_store, refuse_missing_bucket
 
 _KEY = "--to"
 _LAST = "config.json"
 """The file without which no loader takes a folder for a model."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""What no reading raises."""
 
 
 def place_of(to: str) -> str:
@@ -103,7 +100,7 @@ def _telling(folder: Path, problem: str, way_out: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:  # what reads the checkpoint raises none of them
         told = " ".join(str(error).split())
-        if isinstance(error, OSError) and error.errno not in _NO_ROOM and _is_elsewhere(error.filename, folder):
+        if isinstance(error, OSError) and error.errno not in NO_ROOM and _is_elsewhere(error.filename, folder):
             raise ConfigError(f"model.path: a file of it cannot be read: {told}") from error
         raise ConfigError(f"{problem}{told}{way_out}") from error
 

@@ -1,15 +1,13 @@
 """A disk without room left, told in one line wherever in a run something was to be written."""
 
-import errno
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentrl.errors import CheckpointError, ConfigError, DiskFullError
+from agentrl.errors import NO_ROOM, CheckpointError, ConfigError, DiskFullError
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_NO_ROOM_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 20
 
 
 @contextmanager
@@ -35,7 +33,7 @@ def is_full(error: BaseException) -> bool:
     """Return whether no room was the reason; libraries wrap it, and other processes send only its words."""
     if isinstance(error, BaseExceptionGroup):
         return any(is_full(member) for member in error.exceptions)
-    full = isinstance(error, OSError) and error.errno in _NO_ROOM
+    full = isinstance(error, OSError) and error.errno in NO_ROOM
     words = any(text in str(error).lower() for text in ("no space left", "quota exceeded"))
     return full or words or (error.__cause__ is not None and is_full(error.__cause__))
 
@@ -44,7 +42,7 @@ def _has_no_room(folder: Path) -> bool:
     """Return whether that disk is the full one; written to, because neither quotas nor entries are seen otherwise."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(_NO_ROOM_BYTES))
+            file.write(bytes(_PROBE_BYTES))
     except OSError as error:
-        return error.errno in _NO_ROOM
+        return error.errno in NO_ROOM
     return False

@@ -38,17 +38,18 @@ def write_problems(folder: Path) -> None:
     """Write `train.jsonl` and `validation.jsonl`."""
     for name, problems in (("train", training_problems()), ("validation", validation_problems())):
         rows = ({"prompt": prompt_messages(problem), "answer": str(problem.answer)} for problem in problems)
-        _write_rows(folder / f"{name}.jsonl", rows)
+        write_rows(folder / f"{name}.jsonl", rows)
 
 
 def write_demonstrations(file: Path, number: int) -> None:
     """Write `number` noisy dialogues, none of them about a validation question."""
     held_out = frozenset(problem.question for problem in validation_problems())
     dialogues = islice(demonstrations(DEMONSTRATION_SEED, held_out), number)
-    _write_rows(file, ({"messages": dialogue} for dialogue in dialogues))
+    write_rows(file, ({"messages": dialogue} for dialogue in dialogues))
 
 
-def _write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> None:
+def write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write JSONL, and say so."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
     print(f"wrote {file}")

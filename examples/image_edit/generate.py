@@ -6,15 +6,15 @@ them about a question of `validation.jsonl`.
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from agentrl.tools.loader import load_tool_file
 from agentrl.types import Message
+from examples.arithmetic.generate import write_rows
 from examples.arithmetic.make_tokenizer import make_model_config, train_tokenizer
 from examples.image_edit.problems import Edit, Problem, all_problems, results
 
@@ -37,12 +37,12 @@ def write_problems(folder: Path) -> None:
         ("validation", problems[:NUM_VALIDATION_PROBLEMS]),
         ("train", problems[NUM_VALIDATION_PROBLEMS:]),
     ):
-        _write_rows(folder / f"{name}.jsonl", ({"prompt": one.messages, "answer": one.answer} for one in some))
+        write_rows(folder / f"{name}.jsonl", ({"prompt": one.messages, "answer": one.answer} for one in some))
 
 
 def write_demonstrations(file: Path, number: int) -> None:
     """Write dialogues that call the tool rightly in form, and often for the wrong thing or not at all."""
-    _write_rows(file, ({"messages": dialogue} for dialogue in islice(demonstrations(seed=2), number)))
+    write_rows(file, ({"messages": dialogue} for dialogue in islice(demonstrations(seed=2), number)))
 
 
 def write_model_description(folder: Path) -> None:
@@ -81,12 +81,6 @@ def _call(edit: Edit, result: dict[str, object]) -> list[Message]:
 
 def _answer(contrast: str) -> Message:
     return {"role": "assistant", "content": f"<answer>\\boxed{{{contrast}}}</answer>"}
-
-
-def _write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
-    print(f"wrote {file}")
 
 
 if __name__ == "__main__":

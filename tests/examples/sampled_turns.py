@@ -1,13 +1,22 @@
 """One turn of an example's policy for each prompt, with transformers' own sampling: no engine of this project takes part."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.types import Message
+
+
+def policy_on_one_thread(example: Path) -> Iterator[PreTrainedModel]:
+    """Yield the policy of an example; another number of threads rounds sums differently."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield AutoModelForCausalLM.from_pretrained(example / "policy")
+    torch.set_num_threads(threads)
 
 
 @torch.no_grad()

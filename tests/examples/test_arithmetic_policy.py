@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import trl
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
@@ -20,7 +20,7 @@ from examples.arithmetic.demonstrations import demonstrations, prompt_messages
 from examples.arithmetic.generate import validation_problems
 from examples.arithmetic.make_tokenizer import make_model_config, make_tokenizer
 from examples.arithmetic.problems import Problem
-from tests.examples.sampled_turns import sample_turns
+from tests.examples.sampled_turns import policy_on_one_thread, sample_turns
 
 EXAMPLE = SHIPPED_FOLDER / "examples" / "arithmetic"
 TOOLS = [PYTHON_TOOL_SCHEMA.as_template_dict()]
@@ -39,10 +39,7 @@ def tokens(tokenizer: PreTrainedTokenizerFast) -> ChatTokens:
 
 @pytest.fixture(scope="module")
 def policy() -> Iterator[PreTrainedModel]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield AutoModelForCausalLM.from_pretrained(EXAMPLE / "policy")
-    torch.set_num_threads(threads)
+    yield from policy_on_one_thread(EXAMPLE)
 
 
 def complete(

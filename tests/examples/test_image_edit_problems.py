@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
@@ -25,7 +25,7 @@ from examples.image_edit.generate import (
 )
 from examples.image_edit.image_worker import ImageEditWorker
 from examples.image_edit.problems import Problem, all_problems
-from tests.examples.sampled_turns import sample_turns
+from tests.examples.sampled_turns import policy_on_one_thread, sample_turns
 
 EXAMPLE = SHIPPED_FOLDER / "examples" / "image_edit"
 
@@ -44,10 +44,7 @@ def tokens(tokenizer: PreTrainedTokenizerFast) -> ChatTokens:
 
 @pytest.fixture(scope="module")
 def policy() -> Iterator[PreTrainedModel]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield AutoModelForCausalLM.from_pretrained(EXAMPLE / "policy")
-    torch.set_num_threads(threads)
+    yield from policy_on_one_thread(EXAMPLE)
 
 
 def held_out() -> list[Problem]:
