@@ -46,6 +46,15 @@ def one_compute_thread() -> None:
 
 
 @pytest.fixture
+def vllm_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a config that names vLLM pass where it is not installed, as after `make test` alone."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *package: name if name == "vllm" else find_spec(name, *package)
+    )
+
+
+@pytest.fixture
 def restored_logging() -> Iterator[None]:
     """Take away what a test that calls `configure_logging` has set up: its files and streams are gone later."""
     root, own = logging.getLogger(), logging.getLogger("agentrl")

@@ -231,10 +231,8 @@ def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(
         load(tmp_path, cluster, "rollout.engine=vllm", "rollout.tensor_parallel_size=4")
 
 
-def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as where vLLM is installed
+@pytest.mark.usefixtures("vllm_is_installed")
+def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(tmp_path: Path):
     engine = ["rollout.engine=vllm", "rollout.tensor_parallel_size=2"]
     cluster = "pools: {a: {num_processes: 1, num_gpus: %d}}, roles: {actor: a, rollout: a}"
     load(tmp_path, cluster % 4, *engine)
@@ -244,6 +242,7 @@ def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(
     load(tmp_path, cluster % 1, "rollout.engine=vllm")
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 @pytest.mark.parametrize(
     ("size", "changes", "message"),
     [
@@ -257,9 +256,8 @@ def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(
     ],
 )
 def test_a_policy_that_vllm_cannot_divide_over_the_gpus_of_an_engine_is_refused(
-    size: int, changes: dict[str, int], message: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int, changes: dict[str, int], message: str | None, tmp_path: Path
 ):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as where vLLM is installed
     counts = {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 1000}
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "config.json").write_text(json.dumps(counts | changes))

@@ -15,6 +15,7 @@ def warnings(*words: str, file: Path = CONFIGS / "demo.yaml") -> list[str]:
     return seldom_meant(load_run_config(str(file), words, purpose=Purpose.SIMULATION).config)
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
 def test_no_config_that_is_shipped_is_warned_of(file: Path):
     assert warnings(file=file) == []

@@ -10,7 +10,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.schema import RunConfig
-from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
 from agentrl.runners.memory_check import Machine, check_memory, estimate_devices, read_size
 from agentrl.training.memory_estimate import GIB, ModelSize
@@ -25,11 +24,6 @@ IN_POOLS = ["cluster.pools.a.num_processes=4", "cluster.pools.a.num_gpus=1", "ac
 
 def config_of(*words: str) -> RunConfig:
     return load_run_config(DEMO, words).config
-
-
-def vllm_config(*words: str) -> RunConfig:
-    """Of a simulation, which asks for no vLLM here."""
-    return load_run_config(DEMO, words, purpose=Purpose.SIMULATION).config
 
 
 def test_the_weights_of_a_folder_are_counted_without_loading_them(tmp_path: Path):
@@ -70,11 +64,12 @@ def test_what_shares_a_pool_shares_its_gpus():
     assert found.memory.certain == 2 * (4 + 4) * GIB
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 def test_engines_that_sleep_during_updates_do_not_add_up_with_what_only_updates_take():
     words = ["cluster.roles.actor=a", "cluster.roles.rollout=a", "rollout.engine=vllm", "rollout.kv_memory_gb=8"]
-    [beside] = estimate_devices(vllm_config(*IN_POOLS, *words), SIZES, GPUS)
+    [beside] = estimate_devices(config_of(*IN_POOLS, *words), SIZES, GPUS)
     assert beside.memory.certain == (4 + 4 + 8) * GIB
-    colocated = vllm_config(*IN_POOLS, *words, "cluster.colocated=true")
+    colocated = config_of(*IN_POOLS, *words, "cluster.colocated=true")
     updates, rollouts = estimate_devices(colocated, SIZES, GPUS)
     assert [updates.device, rollouts.device] == [
         "each GPU of `cluster.pools.a`, in updates",
@@ -86,8 +81,9 @@ def test_engines_that_sleep_during_updates_do_not_add_up_with_what_only_updates_
     assert rollouts.memory.activations_at_most == 0
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 def test_only_an_engine_that_can_sleep_makes_room():
-    embedded, vllm = config_of("cluster.colocated=true"), vllm_config("cluster.colocated=true", "rollout.engine=vllm")
+    embedded, vllm = config_of("cluster.colocated=true"), config_of("cluster.colocated=true", "rollout.engine=vllm")
     assert [found.device for found in estimate_devices(embedded, SIZES, HOST)] == [
         "this machine, in updates",
         "this machine, in rollouts",
