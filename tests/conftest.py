@@ -5,6 +5,8 @@ import importlib.util
 import logging
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +45,16 @@ def one_compute_thread() -> None:
     """Tiny models compute no faster on two threads, and beside another process of tests these wait for each other."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_event_loop_is_left() -> Iterator[None]:
+    """A tool's or a reward's event loop that outlives its test warns in the log of later ones that it is late."""
+    yield
+    until = time.monotonic() + 5
+    while left := [thread.name for thread in threading.enumerate() if thread.name.startswith("lag of ")]:
+        assert time.monotonic() < until, f"left running, and watched still: {left}"
+        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -126,9 +126,11 @@ async def play(
     )
     worker = AgentLoopWorker(config, "agent_loop")
     await worker.start()
-    async with asyncio.timeout(60):
-        summary, _ = await worker.run(REQUEST, engine)
-    await worker.aclose()
+    try:
+        async with asyncio.timeout(60):
+            summary, _ = await worker.run(REQUEST, engine)
+    finally:
+        await worker.aclose()
     return summary
 
 
