@@ -31,6 +31,7 @@ import yaml
 
 from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from agentrl.observability.survived import describe_survived
 from agentrl.observability.text_curve import text_curve
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.runners.inputs import digest_of
@@ -209,13 +210,14 @@ class RunDirectory:
         return orjson.loads(self._result.read_bytes())
 
     def describe_result(self) -> str:
-        """Return what a person wants to see at the end: the curve, and where everything is."""
+        """Return what a person wants to see at the end: the curve, where everything is, and what was lost on the way."""
+        survived = describe_survived(self.metrics)
         return (
             f"{text_curve(self.metrics)}\n"
             f"reward curve:   {self.reward_curve}\n"
             f"trained policy: {self.policy.path}\n"
             f"metrics:        {self.metrics}"
-        )
+        ) + (f"\nsurvived:       {survived}" if survived else "")
 
     @property
     def trajectories(self) -> TrajectoryStore:

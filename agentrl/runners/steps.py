@@ -14,6 +14,7 @@ from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
+from agentrl.observability.survived import count_survived
 from agentrl.runners.checkpoint_store import RunState, lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, ROLLOUTS
 from agentrl.runners.run import EvaluationRun, Run
@@ -212,7 +213,10 @@ async def finish(run: Run) -> None:
     directory.policy.take()
     draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
     policy, curve = str(directory.policy.path), str(directory.reward_curve)
-    directory.finish({"num_steps": run.config.run.num_steps, "policy": policy, "reward_curve": curve})
+    survived = count_survived(directory.metrics)
+    directory.finish(
+        {"num_steps": run.config.run.num_steps, "policy": policy, "reward_curve": curve, "survived": survived}
+    )
 
 
 def _summaries(groups: Sequence[Group]) -> list[TrajectorySummary]:

@@ -34,6 +34,7 @@ def test_a_run_whose_rank_is_killed_starts_its_models_again_and_reaches_its_end(
         ranks[0].kill()
         output, _ = run.process.communicate(timeout=1200)
         assert run.process.returncode == 0, output
+        assert "survived:       1 restart of the models" in output
     assert steps(tmp_path / "run") == [0, 1, 2, 3], "each step once, those after the checkpoint made again"
     assert [row.get("actor/restarts") for row in metrics(tmp_path / "run")][-1] == 1
     assert "its process died; starting the models again" in (tmp_path / "run" / "run.log").read_text()

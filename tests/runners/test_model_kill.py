@@ -1,5 +1,6 @@
 """Processes of the models are killed in the middle of steps: the run goes on from its checkpoints, and learns all the same."""
 
+import json
 import math
 import random
 import shutil
@@ -40,6 +41,9 @@ def test_every_step_ends_once_whichever_model_dies_and_nothing_is_lost_or_left(o
     assert read_metrics(outcome.run_dir / "metrics.jsonl")[-1]["actor/restarts"] == len(_MODELS)
     log = (outcome.run_dir / "run.log").read_text()
     assert log.count("its process died; starting the models again") == len(_MODELS)
+    result = json.loads((outcome.run_dir / "result.json").read_text())
+    assert result["survived"]["actor/restarts"] == len(_MODELS)
+    assert f"survived:       {len(_MODELS)} restarts of the models" in outcome.output
 
 
 @pytest.mark.ray
