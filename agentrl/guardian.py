@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,16 +24,33 @@ _FAREWELL = "farewell"
 _GRACE_S = 2.0
 _TRACKER_GRACE_S = 3.0
 _LIMIT_S = 20.0
+_RESTART_EVERY_S = 1.0
 
 
 class Guardian:
-    """The owner's side: starts the process, and says farewell when all has been cleaned up properly."""
+    """The owner's side: keeps the process alive, and says farewell when all has been cleaned up properly."""
 
     def __init__(self, *, mark: str, temp_dir: Path) -> None:
         """Start guarding; `mark` must be the value of a variable of everything that is started afterwards."""
         self._mark, self._temp_dir = mark, temp_dir
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentrl.guardian", mark, str(temp_dir)],
+        self._dismissed = False
+        self._change = threading.Lock()
+        """Held while the process changes, and while it is dismissed."""
+        self._process = self._start()
+        threading.Thread(target=self._keep_alive, name="guardian", daemon=True).start()
+
+    def dismiss(self) -> None:
+        """End the guard; what is left by then is cleaned up all the same, by this process where the guard has been killed."""
+        with self._change:
+            self._dismissed = True
+        self._process.communicate(_FAREWELL)
+        if self._process.returncode != 0:
+            logger.warning("guardian: its process ended with the run (%d); cleaning up here", self._process.returncode)
+            _clean_up(os.getpid(), self._mark, self._temp_dir)
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "agentrl.guardian", self._mark, str(self._temp_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # a log of the run would be a file of it
@@ -41,14 +59,16 @@ class Guardian:
             env={key: value for key, value in os.environ.items() if key != MARK},
         )
 
-    def dismiss(self) -> None:
-        """End the guard; what is left by then is cleaned up all the same, by this process where the guard has been killed."""
-        self._process.communicate(_FAREWELL)
-        if self._process.returncode != 0:
-            logger.warning(
-                "guardian: its process ended before the run did (%d); cleaning up here", self._process.returncode
-            )
-            _clean_up(os.getpid(), self._mark, self._temp_dir)
+    def _keep_alive(self) -> None:
+        """Put another process in the place of one that was killed: the owner may be next."""
+        while True:
+            code = self._process.wait()
+            with self._change:
+                if self._dismissed:
+                    return
+                logger.warning("guardian: its process ended before the run did (%d); starting another", code)
+                self._process = self._start()
+            time.sleep(_RESTART_EVERY_S)
 
 
 def _processes_of(owner: int, mark: str, temp_dir: Path) -> list[int]:

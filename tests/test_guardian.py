@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 RUN = """
-import subprocess, sys, time
+import contextlib, os, signal, subprocess, sys, time
 import psutil
 from agentrl.cluster.runtime import guarded_run
 with guarded_run() as temp_dir:
@@ -16,9 +16,20 @@ with guarded_run() as temp_dir:
     child.stdout.readline()  # its environment is to be seen
     (temp_dir / "file").write_text("x")
     print(child.pid, temp_dir, flush=True)
+    def guardians():
+        found = set()
+        for one in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):  # of one that is dead and not yet waited for
+                if "agentrl.guardian" in one.cmdline():
+                    found.add(one.pid)
+        return found
     if "unguarded" in sys.argv:
-        [guardian] = [one for one in psutil.Process().children() if "agentrl.guardian" in one.cmdline()]
-        guardian.kill()
+        [killed] = guardians()
+        os.kill(killed, signal.SIGKILL)
+    if "guarded_again" in sys.argv:
+        while not guardians() - {killed}:
+            time.sleep(0.01)
+        print("again", flush=True)
     if "finish" in sys.argv:
         own_log = open(temp_dir / "log", "w")
     else:
@@ -65,10 +76,19 @@ def test_a_run_that_ends_well_leaves_nothing_and_is_not_killed_itself():
     assert not temp_dir.exists()
 
 
-def test_a_run_that_ends_well_without_its_guardian_says_so_and_leaves_nothing_either(tmp_path: Path):
+def test_a_guardian_that_is_killed_is_told_at_once_and_another_takes_its_place(tmp_path: Path):
     told = tmp_path / "stderr"
-    process, child, temp_dir = start("finish", "unguarded", told=told)
+    process, child, temp_dir = start("unguarded", "guarded_again", told=told)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "again\n"
+    assert told.read_text() == "guardian: its process ended before the run did (-9); starting another\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert wait_until(lambda: gone(child) and not temp_dir.exists(), timeout_s=60)
+
+
+def test_a_run_that_ends_as_its_guardian_is_killed_leaves_nothing_either():
+    process, child, temp_dir = start("finish", "unguarded")
     assert process.wait(timeout=60) == 0
-    assert told.read_text() == "guardian: its process ended before the run did (-9); cleaning up here\n"
     assert wait_until(lambda: gone(child), timeout_s=60)
     assert not temp_dir.exists()
