@@ -29,7 +29,11 @@ defaults.
 
 import errno
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 UNDECODABLE = (ValueError, LookupError, TypeError)
 """What content that is cut off or overwritten raises when it is decoded, and its keys are looked up."""
@@ -164,3 +168,18 @@ class PeerLostError(GoBackError):
 
 class ResultLostError(GoBackError):
     """What a worker made, such as trajectories, is gone with the node that held it."""
+
+
+def contained(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a thread for whose result an event loop waits; whatever it raises is an error of its own call.
+
+    Raises:
+        RuntimeError: it raised `StopIteration`, as `next` of nothing does, which no future takes, so that the loop would wait
+            for ever; or what is no `Exception`, such as `SystemExit`, which would end the loop.
+    """
+    try:
+        return function(*arguments)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error

@@ -26,7 +26,7 @@ _SILENT_S = 60.0
 
 _START_TIMEOUT_S = 120.0
 _BUILD_WITHIN_S = sum(_PAUSES_S)
-"""A worker that is back and still cannot build its tools, say because the judge is away, never will."""
+"""Where no worker lives, one that is back and still cannot build its tools, say because the judge is away, never will."""
 
 
 class LoopWorkers:
@@ -79,11 +79,24 @@ class LoopWorkers:
                     raise WorkerError(f"agent loop: waiting for a worker failed, which is a bug: {error!r}") from error
             if all(task.done() for task in self._dead.values()):
                 raise WorkerError(
-                    f"agent loop: all {len(self.all)} workers died, and none came back in time (`cluster.max_wait_s`, "
-                    f"{self._max_wait_s:g} s, where there is no room). See `run.log` and `ray_logs/` in the run's directory"
+                    f"agent loop: all {len(self.all)} workers died, and none came back: in {self._max_wait_s:g} s "
+                    f"(`cluster.max_wait_s`) where there is no room, in {_BUILD_WITHIN_S:g} s where tools cannot be built. "
+                    "See `run.log` and `ray_logs/` in the run's directory"
                 )
             self._changed.clear()
             await self._changed.wait()
+
+    async def next_answering(self) -> WorkerHandle:
+        """Return the same, but one that is asked whether it lives: with a node all of its workers are gone at once.
+
+        Raises:
+            WorkerError: none is left.
+        """
+        while True:
+            worker = await self.next()
+            await self._require_answer(worker)
+            if worker not in self._dead:
+                return worker
 
     async def ask(self, call: Callable[[WorkerHandle, bool], Awaitable[T]]) -> T:
         """Return what `call` gives for a living worker; if that one dies, for another one.
@@ -100,7 +113,7 @@ class LoopWorkers:
             return await call(worker, False)
         except WorkerDiedError:
             self.note_death(worker)
-        worker = await self.next()
+        worker = await self.next_answering()
         try:
             return await call(worker, True)
         except WorkerDiedError:
@@ -153,7 +166,8 @@ class LoopWorkers:
                     await worker.start()
             except (TimeoutError, AgentRLError) as error:
                 away_s = clock.now() - died_at
-                if away_s >= (self._max_wait_s if isinstance(error, WorkerDiedError) else _BUILD_WITHIN_S):
+                is_patient = isinstance(error, WorkerDiedError) or bool(self.living)
+                if away_s >= (self._max_wait_s if is_patient else _BUILD_WITHIN_S):
                     logger.error("%s: did not come back in %.0f s: %r", worker, away_s, error)
                     break
                 if pause_s == _PAUSES_S[-1]:

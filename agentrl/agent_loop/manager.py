@@ -299,8 +299,9 @@ class AgentLoopManager:
 
     async def _run(self, request: TrajectoryRequest, failures: list[Failure], engine: WorkerHandle) -> TrajectoryRef:
         """Have one worker after the other try; what one of them left in an engine or a tool is none of the next one's."""
-        for _ in range(_WORKER_TRIES):
-            worker, begun = await self._workers.next(), replace(request, failures=tuple(failures))
+        for number in range(_WORKER_TRIES):
+            worker = await (self._workers.next() if number == 0 else self._workers.next_answering())
+            begun = replace(request, failures=tuple(failures))
             try:
                 async with asyncio.timeout(self._timeout_s):
                     summary, ref = await worker.call_keeping_second("run", begun, engine)
@@ -319,9 +320,10 @@ class AgentLoopManager:
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
         """Return what a worker measured; None if it died, and took that with it. What blocked it goes into the run's log."""
-        try:
-            report: WorkerReport = await worker.report()
-        except WorkerDiedError:
+        report: WorkerReport | None = None
+        with contextlib.suppress(WorkerDiedError):
+            report = await worker.report()
+        if report is None:
             self._workers.note_death(worker)
             return None
         if late := report.lag.describe():

@@ -199,9 +199,10 @@ class AgentLoopWorker:
     async def ping(self) -> None:
         """Answer, which shows that the event loop runs."""
 
-    async def report(self) -> WorkerReport:
-        """Return what only this process knows."""
-        parts = await self._built()
+    async def report(self) -> WorkerReport | None:
+        """Return what only this process knows; None where it was started again, and has built nothing since."""
+        if (parts := self._parts) is None:
+            return None
         sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _AsksJudge))
         judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
         given_up = parts.reward.num_given_up if isinstance(parts.reward, _GivesUp) else 0

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import ray
 from pydantic_core import PydanticSerializationError, to_json
@@ -21,7 +21,15 @@ from agentrl.cluster.history import RunHistory
 from agentrl.cluster.node_drain import asked
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.cluster.watching import watching
-from agentrl.errors import AgentRLError, CallFailedError, MisfitError, NotBuiltError, RolloutError, WorkerDiedError
+from agentrl.errors import (
+    AgentRLError,
+    CallFailedError,
+    MisfitError,
+    NotBuiltError,
+    RolloutError,
+    WorkerDiedError,
+    contained,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -210,6 +218,17 @@ def spawn_extra_worker(
         ConfigError: the class cannot be a worker.
     """
     check_worker_class(cls)
-    serving = type(cls.__name__, (cls, _Serving), {"__module__": cls.__module__})
+    serving = type(cls.__name__, (cls, _Serving), {"__module__": cls.__module__} | _built_in_words(cls))
     [worker] = spawn(serving, place, config, role, max_concurrency=max_concurrency, first_rank=rank, restart=True)
     return ExtraWorkerHandle.of(worker)
+
+
+def _built_in_words(cls: type) -> dict[str, Any]:
+    """Return the constructor of `cls`, if it has one, in which `sys.exit` is an error: for Ray it is a process that ended."""
+    if cls.__init__ is object.__init__:
+        return {}
+
+    def __init__(self: Any, config: Any, role: str) -> None:
+        contained(cast(Any, cls).__init__, self, config, role)
+
+    return {"__init__": __init__}

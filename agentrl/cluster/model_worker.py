@@ -4,7 +4,6 @@ Everything that computes runs in one thread, in the order in which it was asked 
 """
 
 import asyncio
-import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from agentrl.cluster.network import own_address, own_node_id, use_interface_of
 from agentrl.config.class_path import import_by_path
 from agentrl.config.schema import RunConfig
-from agentrl.errors import CheckpointError, PeerLostError
+from agentrl.errors import CheckpointError, PeerLostError, contained
 from agentrl.observability.peak_memory import take_peak_memory
 from agentrl.types import Trajectory
 
@@ -154,7 +153,7 @@ class ModelWorker:
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, functools.partial(function, *args))
+            return await asyncio.get_running_loop().run_in_executor(self._thread, contained, function, *args)
         except Exception as error:  # of any kind: what a broken connection raises is for the collectives to say
             from agentrl.training.parallel import is_lost_peer
 

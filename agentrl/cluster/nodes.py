@@ -10,10 +10,12 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ray
+from ray import ActorID, PlacementGroupID
 from ray._private.state import state
+from ray.core.generated import gcs_pb2
 from ray.exceptions import RayError
 
 from agentrl import clock
@@ -60,9 +62,23 @@ def living_nodes() -> dict[str, Node]:
 
 
 def has_place(worker: WorkerHandle) -> bool:
-    """Ask Ray whether a just spawned worker has a process, in which its class may still be being built."""
-    # One that is to be started elsewhere, as its node has gone, keeps the `Pid` that it had, and has no address.
-    return bool(state.actor_table(worker.caller_id).get("Address", {}).get("IPAddress"))
+    """Ask Ray whether a just spawned worker has a process, in which its class may still be being built, or gets one.
+
+    It gets one where its place was set aside, however slowly a busy machine starts it.
+    """
+    # The public functions do not tell an actor's group.
+    accessor = state._connect_and_get_accessor()
+    encoded = accessor.get_actor_info(ActorID(bytes.fromhex(worker.caller_id)))
+    if encoded is None:
+        return False
+    told = cast(Any, gcs_pb2).ActorTableData.FromString(encoded)
+    # One that is to be started elsewhere, as its node has gone, keeps the `pid` that it had, and has no address.
+    return bool(told.address.ip_address) or _is_set_aside(told.placement_group_id)
+
+
+def _is_set_aside(group: bytes) -> bool:
+    """Ask Ray whether there is such a group of places (empty: none), and all of its nodes are there."""
+    return bool(group) and state.placement_group_table(PlacementGroupID(group)).get("state") == "CREATED"
 
 
 class Nodes:

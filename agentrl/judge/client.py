@@ -116,6 +116,20 @@ class JudgeClient:
         """
         return list(await asyncio.gather(*(self._health(url, timeout_s) for url in self._hosts.urls)))
 
+    async def require_one(self, *, timeout_s: float) -> None:
+        """See that a judge answers, waiting up to `timeout_s`; the others get nothing until they answer, too.
+
+        Raises:
+            JudgeUnavailableError: none does, or all refuse the token.
+        """
+        urls = self._hosts.urls
+        answers = await asyncio.gather(*(self._health(url, timeout_s) for url in urls), return_exceptions=True)
+        errors = {url: answer for url, answer in zip(urls, answers, strict=True) if isinstance(answer, BaseException)}
+        for url, error in errors.items():
+            if len(errors) == len(urls) or not isinstance(error, JudgeUnavailableError):
+                raise error
+            self._hosts.leave_alone(url, error)
+
     def take_stats(self) -> JudgeStats:
         """Return what was counted since the last call, and start again from zero."""
         return self._stats.take()

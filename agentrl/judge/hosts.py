@@ -112,7 +112,11 @@ class JudgeHosts:
         """
         return await self._transport.health(url, timeout_s=timeout_s)
 
-    def _drop(self, host: Host, error: BrokenError) -> None:
+    def leave_alone(self, url: str, error: Exception) -> None:
+        """Send the judge at `url` nothing until it answers."""
+        self._drop(next(host for host in self._hosts if host.url == url), error)
+
+    def _drop(self, host: Host, error: Exception) -> None:
         pause_s = host.note_failure()
         if host.is_down:
             return  # several requests were there when it failed

@@ -52,14 +52,14 @@ class CodeTestsReward:
         self._client = settings.client(owner="`reward.config`")
 
     async def start(self) -> None:
-        """Open the session, and see that the judge is there.
+        """Open the session, and see that a judge is there.
 
         Raises:
-            ConfigError: the judge does not answer, or refuses the token.
+            ConfigError: no judge answers, or they refuse the token.
         """
         await self._client.start()
         try:
-            await self._client.check(timeout_s=_START_TIMEOUT_S)
+            await self._client.require_one(timeout_s=_START_TIMEOUT_S)
         except JudgeUnavailableError as error:
             await self._client.aclose()
             raise ConfigError(f"`reward.config`: {error}") from error

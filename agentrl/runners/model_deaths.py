@@ -8,7 +8,9 @@ their own. Engines that live with the models come back with them. The same is do
 node that held them.
 """
 
+import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -23,7 +25,10 @@ _MAX_DEATHS = 3
 """From the same checkpoint on; what dies so often has a reason that starting again does not remove."""
 
 _MAX_STARTS = 3
-"""Of the run, or of a stage, where processes die before anything is done."""
+"""Of the run, of a stage, or of the models after a death, where processes die before anything is done."""
+
+_PAUSE_S = 8.0
+"""Before models are started once more: of a node that was killed Ray knows after some 15 seconds."""
 
 
 @contextlib.asynccontextmanager
@@ -62,9 +67,7 @@ async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]])
     while True:
         try:
             if num_deaths > 0:
-                run.progress.start_phase("starting the models again")
-                await run.learner.restart()
-                await run.engines.renew()
+                await _start_again(run)
             return await go_on()
         except GoBackError as error:
             await run.checkpoints.aclose()  # the new processes know nothing of what the old ones were writing
@@ -79,3 +82,24 @@ async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]])
             logger.warning(
                 "%s; starting the models again from step %d (%d of %d)", error, step, num_deaths, _MAX_DEATHS
             )
+
+
+async def _start_again(run: Run) -> None:
+    """Start the models again; where one dies meanwhile, as on a node that is gone without Ray's knowledge, once more.
+
+    Raises:
+        GoBackError: that happened three times.
+    """
+    run.progress.start_phase("starting the models again")
+    for num_starts in itertools.count(1):
+        try:
+            await run.learner.restart()
+            await run.engines.renew()
+            return
+        except GoBackError as error:
+            if num_starts == _MAX_STARTS:
+                raise
+            logger.warning(
+                "%s, while the models were started again; once more (%d of %d)", error, num_starts, _MAX_STARTS - 1
+            )
+            await asyncio.sleep(_PAUSE_S)

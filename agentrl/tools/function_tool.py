@@ -17,7 +17,7 @@ from pydantic_core import ArgsKwargs, to_json
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import ConfigError, DataError, RolloutError
+from agentrl.errors import ConfigError, DataError, RolloutError, contained
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -86,7 +86,9 @@ class FunctionTool:
         packed = ArgsKwargs((), arguments)
         if self._is_async:
             return await self._adapter.validate_python(packed)
-        return await asyncio.get_running_loop().run_in_executor(self._calls, self._adapter.validate_python, packed)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._calls, contained, self._adapter.validate_python, packed
+        )
 
 
 class _NoTitles(GenerateJsonSchema):

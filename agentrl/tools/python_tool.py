@@ -66,14 +66,14 @@ class PythonTool:
         self._client = settings.client(owner=f"tool `{PYTHON_TOOL}`")
 
     async def start(self) -> None:
-        """Open the session, and see that the judge is there.
+        """Open the session, and see that a judge is there.
 
         Raises:
-            ToolError: the judge does not answer, or refuses the token.
+            ToolError: no judge answers, or they refuse the token.
         """
         await self._client.start()
         try:
-            await self._client.check(timeout_s=_START_TIMEOUT_S)
+            await self._client.require_one(timeout_s=_START_TIMEOUT_S)
         except JudgeUnavailableError as error:
             await self._client.aclose()
             raise ToolError(f"tool `{self.schema.name}`: {error}") from error

@@ -8,7 +8,7 @@ import torch
 
 from agentrl.algorithms.policy_loss import ClipRange
 from agentrl.algorithms.token_advantage import TokenAdvantage
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, contained
 from agentrl.training import own_functions
 from agentrl.training.own_functions import NotFiniteError
 
@@ -42,7 +42,7 @@ def try_functions(algorithm: "AlgorithmSection") -> list[str]:
 def _problem(call: Callable[[], Any]) -> str:
     """Return what a trial met that may be all right in an update, or nothing."""
     try:
-        call()
+        contained(call)
     except NotFiniteError:
         return "gave nan or infinity, which ends a run that meets it in an update"
     except ConfigError:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentrl.agent_loop.loop_workers import LoopWorkers
-from agentrl.errors import WorkerDiedError, WorkerError
+from agentrl.errors import ToolError, WorkerDiedError, WorkerError
 from agentrl.runners.virtual_time import run_in_virtual_time
 
 
@@ -18,6 +18,7 @@ class FakeWorker:
         self.name = name
         self.back_at = 0.0
         self.hangs = False
+        self.is_gone = False
         self.events: list[str] = []
 
     def die(self, away_s: float) -> None:
@@ -31,6 +32,8 @@ class FakeWorker:
     async def ping(self) -> None:
         if self.hangs:
             await asyncio.sleep(1e6)
+        if self.is_gone:
+            raise WorkerDiedError(f"{self.name}: its process died")
 
     def end_for_restart(self) -> None:
         self.events.append("ended")
@@ -123,6 +126,38 @@ def test_where_none_comes_back_everybody_is_told_where_to_look():
         for task in waiting:
             with pytest.raises(WorkerError, match=r"all 2 workers died, and none came back.*300 s.*ray_logs"):
                 await task
+
+    played(story)
+
+
+def test_one_that_cannot_build_its_tools_is_waited_for_while_another_lives():
+    class JudgeIsAway(FakeWorker):
+        async def start(self) -> None:
+            if asyncio.get_running_loop().time() < self.back_at:
+                raise ToolError("judge: it does not answer")
+
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        fakes[0].__class__ = JudgeIsAway
+        die(workers, fakes[0], 250)
+        await asyncio.sleep(299)
+        assert workers.living == fakes
+        fakes[1].__class__ = JudgeIsAway
+        die(workers, fakes[0], 250)
+        die(workers, fakes[1], 250)
+        with pytest.raises(
+            WorkerError, match=r"all 2 workers died, and none came back.*127.5 s where tools cannot be built"
+        ):
+            await workers.next()
+
+    played(story)
+
+
+def test_with_a_node_all_of_its_workers_are_gone_and_only_the_first_has_to_be_tried():
+    async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
+        fakes[0].is_gone = True
+        assert await workers.next_answering() is fakes[1]
+        assert workers.living == [fakes[1]]
+        assert await workers.next_answering() is fakes[1]
 
     played(story)
 

@@ -202,6 +202,20 @@ async def test_a_dead_worker_costs_no_trajectory_while_another_lives():
     assert dead.begun
 
 
+async def test_workers_that_died_together_cost_no_trajectory_while_another_lives():
+    class Gone(FakeWorker):
+        async def ping(self) -> None:
+            raise WorkerDiedError("agent_loop: its node is gone")
+
+        async def start(self) -> None:
+            await self.ping()
+
+    gone = [Gone(lambda request: WorkerDiedError("agent_loop: its node is gone")) for _ in range(3)]
+    groups, _ = await collect(make_manager([*gone, FakeWorker()]))
+    made = [one.summary for group in groups for one in group.trajectories]
+    assert all(summary.reward == 1.0 for summary in made)
+
+
 async def test_what_a_dead_worker_has_asked_for_is_ended_in_every_engine():
     dead = FakeWorker(lambda request: WorkerDiedError("agent_loop 0: its process died"))
     manager = make_manager([dead, FakeWorker(delay_s=0.01)], engines=2)
@@ -308,6 +322,23 @@ async def test_the_figures_of_a_worker_that_died_are_left_out():
     dead = FakeWorker()
     dead.report = died
     assert (await make_manager([dead, FakeWorker()]).metrics())["judge/submissions"] == 3
+
+
+async def test_a_worker_that_ray_started_again_before_anybody_noticed_is_built_again():
+    built = asyncio.Event()
+
+    async def nothing_built() -> None:
+        return None
+
+    async def build() -> None:
+        built.set()
+
+    back = FakeWorker()
+    back.report, back.start = nothing_built, build  # type: ignore[method-assign]
+    manager = make_manager([back, FakeWorker()])
+    assert (await manager.metrics())["judge/submissions"] == 3
+    async with asyncio.timeout(10):
+        await built.wait()
 
 
 async def test_trajectories_that_the_infrastructure_keeps_losing_end_the_step_before_all_of_them_are_lost():

@@ -407,6 +407,7 @@ async def test_a_blocked_event_loop_is_measured_and_the_call_named(model_path: s
         time.sleep(0.05)  # noqa: ASYNC251
     await asyncio.sleep(0.1)
     report = await worker.report()
+    assert report is not None
     assert report.lag.max_s > 0.9
     assert "test_worker.py" in report.lag.blocked_by
     assert report.lag.blocked_by.endswith("test_a_blocked_event_loop_is_measured_and_the_call_named")
@@ -431,3 +432,11 @@ async def test_the_time_of_failed_episodes_and_of_the_reward_is_told_apart_from_
     assert times.reward_s >= 0.1 - 0.06
     assert trajectory.wall_time_s == pytest.approx(times.generate_s + times.tokenise_s + times.tool_s)
     await worker.aclose()
+
+
+async def test_a_worker_that_was_started_again_has_nothing_to_report_and_builds_nothing_for_it(
+    model_path: str, tmp_path: Path
+):
+    worker = make_worker(model_path, tmp_path)
+    assert await worker.report() is None
+    assert worker._parts is None

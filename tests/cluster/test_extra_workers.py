@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from agentrl.cluster import extra_workers
 from agentrl.cluster.extra_workers import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
@@ -14,7 +16,7 @@ from agentrl.cluster.history import RunHistory
 from agentrl.cluster.nodes import Nodes, has_place
 from agentrl.cluster.spawn import ResourcePool
 from agentrl.errors import NotBuiltError, WorkerDiedError
-from tests.cluster.workers import DiesWhileBuilt, Painter
+from tests.cluster.workers import DiesWhileBuilt, ExitsWhileBuilt, Painter
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
@@ -34,6 +36,16 @@ async def test_a_class_whose_process_ends_whenever_it_is_built_is_refused_with_t
     worker.kill()
 
 
+async def test_a_class_that_ends_its_process_itself_is_refused_at_once_with_its_words(local_ray: Path):
+    worker = started(ExitsWhileBuilt, {})
+    with pytest.raises(
+        NotBuiltError, match=r"(?s)painter 0: it could not be built: .*SystemExit: no license for painting"
+    ):
+        async with asyncio.timeout(60):
+            await worker.until_placed()
+    worker.kill()
+
+
 async def test_a_process_that_was_lost_once_while_its_class_was_built_is_waited_for(local_ray: Path, tmp_path: Path):
     worker = started(DiesWhileBuilt, {"deaths": 1, "notes": str(tmp_path)})
     await Nodes(max_wait_s=1800, history=RunHistory()).until_placed([worker], needs="CPU 0.1")
@@ -50,6 +62,22 @@ def test_a_worker_has_a_place_while_its_class_is_being_built_and_none_without_ro
     assert (has_place(worker), has_place(homeless)) == (True, False)
     worker.kill()
     homeless.kill()
+
+
+def test_a_worker_whose_place_was_set_aside_has_one_however_slowly_it_starts(local_ray: Path):
+    group, more_than_there_is = placement_group([{"CPU": 0.2}]), placement_group([{"CPU": 1000}])
+    ray.get(group.ready(), timeout=60)
+    first, second, homeless = (
+        spawn_extra_worker(Painter, place, {}, "painter", max_concurrency=8)
+        for place in (
+            ResourcePool(num_processes=1, num_cpus=0.2, bundle=(group, 0)),
+            ResourcePool(num_processes=1, num_cpus=0.2, bundle=(group, 0)),  # waits for the first to end
+            ResourcePool(num_processes=1, num_cpus=1, bundle=(more_than_there_is, 0)),
+        )
+    )
+    assert [has_place(worker) for worker in (first, second, homeless)] == [True, True, False]
+    remove_placement_group(group)
+    remove_placement_group(more_than_there_is)
 
 
 async def until_back(worker: ExtraWorkerHandle) -> None:

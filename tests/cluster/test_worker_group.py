@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -13,7 +14,7 @@ from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.errors import ConfigError, ModelDiedError, NoRoomError, PeerLostError, WorkerDiedError, WorkerError
-from tests.cluster.workers import RankWorker
+from tests.cluster.workers import ComputingRank, RankWorker
 
 pytestmark = pytest.mark.ray
 
@@ -73,6 +74,24 @@ async def test_an_error_on_one_rank_is_raised_at_once_with_its_rank_and_tracebac
     with pytest.raises(WorkerError, match=r"(?s)echo 1: .*in fail_on.*ZeroDivisionError.*rank 1 has a bug"):
         async with asyncio.timeout(60):  # the others would wait for an hour
             await group.each("fail_on", [(rank, 1) for rank in range(3)])
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.alone  # its time is measured
+@pytest.mark.parametrize(
+    ("method", "arguments", "words"),
+    [("find", ([1, 2], 3), "it raised StopIteration"), ("exit", (), "it raised SystemExit: bucket 7 has no weight")],
+)
+async def test_what_no_event_loop_can_take_is_an_error_of_the_rank_like_any_other(
+    local_ray: Path, method: str, arguments: tuple[Any, ...], words: str
+):
+    pool = ResourcePool(num_processes=2, num_cpus=0.1)
+    group = WorkerGroup("echo", spawn(ComputingRank, pool, {}, "echo", max_concurrency=4))
+    assert await group.all("call", "echo", "find", [1, 2], 1) == [2, 2]
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match=rf"(?s)echo [01]: .*in {method}.*{words}"):
+        async with asyncio.timeout(60):
+            await group.all("call", "echo", method, *arguments)
     assert time.monotonic() - began < 5
 
 

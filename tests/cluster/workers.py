@@ -5,11 +5,14 @@ import importlib
 import os
 import re
 import signal
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from agentrl.cluster.engine_handle import PackedEngine
+from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.network import own_address
 from agentrl.errors import ConfigError, EngineDeadError, EngineError, PeerLostError
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
@@ -169,6 +172,13 @@ class DiesWhileBuilt:
     async def work(self) -> None: ...
 
 
+class ExitsWhileBuilt:
+    def __init__(self, config: dict[str, Any], role: str) -> None:
+        sys.exit("no license for painting")
+
+    async def work(self) -> None: ...
+
+
 class BuiltByAwaiting:
     async def __init__(self, config: dict[str, Any], role: str) -> None: ...
 
@@ -181,6 +191,25 @@ class Blocking:
     def work(self) -> float:
         time.sleep(0.05)
         return time.monotonic()
+
+
+class Computing:
+    """Functions such as a user's own."""
+
+    def find(self, numbers: list[int], limit: int) -> int:
+        return next(number for number in numbers if number > limit)
+
+    def exit(self) -> None:
+        sys.exit("bucket 7 has no weight")
+
+
+class ComputingRank(ModelWorker):
+    """Has no model."""
+
+    def __init__(self, config: dict[str, Any], role: str) -> None:
+        importlib.import_module("agentrl.training.parallel")  # as a rank with a model has
+        self._thread = ThreadPoolExecutor(1)
+        self._components = {role: Computing()}  # type: ignore[dict-item]
 
 
 class RankWorker:

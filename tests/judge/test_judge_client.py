@@ -193,6 +193,25 @@ async def test_nobody_listening_is_unavailable() -> None:
     await client.aclose()
 
 
+async def test_one_judge_of_several_is_enough_to_go_on_and_the_others_are_left_alone() -> None:
+    judge = FakeJudge()
+    async with serving(judge) as there:
+        urls = ["http://127.0.0.1:9", *there.urls]
+        client = JudgeClient(urls, token=None, concurrency=2, batch_size=1, batch_timeout_s=60.0)
+        await client.start()
+        await client.require_one(timeout_s=0.5)
+        assert await run_all(client, 8) == expected(8)
+        stats = client.take_stats()
+        assert (stats.num_dropped_hosts, stats.num_unavailable) == (1, 0)
+        with pytest.raises(JudgeUnavailableError, match=r"does not answer"):
+            await client.check(timeout_s=0.5)
+        await client.aclose()
+    await client.start()
+    with pytest.raises(JudgeUnavailableError, match=r"does not answer.*127\.0\.0\.1:9"):
+        await client.require_one(timeout_s=0.5)
+    await client.aclose()
+
+
 async def test_a_cancelled_caller_does_not_hurt_the_others() -> None:
     async def slow(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
         await asyncio.sleep(0.2)

@@ -17,6 +17,7 @@ from agentrl.errors import (
     WorkerDiedError,
     WorkerError,
 )
+from agentrl.runners import model_deaths
 from agentrl.runners.model_deaths import surviving_early_deaths, surviving_model_deaths
 
 
@@ -82,15 +83,19 @@ async def test_a_lost_connection_and_lost_trajectories_are_deaths_too():
     assert (run.step, run.num_restarts) == (5, 2)
 
 
-async def test_a_death_while_the_models_start_again_is_one_more_in_the_row():
-    run: Any = FakeRun([died(2)])
+async def test_deaths_while_the_models_start_again_are_of_the_death_before_where_they_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(model_deaths, "_PAUSE_S", 0.0)
+    run: Any = FakeRun([died(2), died(2), died(2)])
     run.while_restarting = [ModelDiedError("actor 0: its process died")] * 2
     await surviving_model_deaths(run, run.go_on)
-    assert (run.step, run.num_restarts, run.num_renewals) == (5, 3, 1)
+    assert (run.step, run.num_restarts, run.num_renewals) == (5, 5, 3)
     run = FakeRun([died(2)])
-    run.while_restarting = [ModelDiedError("actor 0: its process died")] * 3
+    run.while_restarting = [ModelDiedError("actor 0: its process died")] * 9
     with pytest.raises(ModelDiedError, match="4th time"):
         await surviving_model_deaths(run, run.go_on)
+    assert run.num_restarts == 9
 
 
 async def test_where_there_is_no_room_for_the_models_the_run_ends_with_the_reason():

@@ -1,5 +1,6 @@
 import asyncio
 import datetime
+import sys
 import threading
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -44,6 +45,16 @@ def thread_name() -> str:
 def divide(a: float, b: float) -> float:
     """Divide."""
     return a / b
+
+
+def first_above(numbers: list[int], limit: int) -> int:
+    """Find a number."""
+    return next(number for number in numbers if number > limit)
+
+
+def give_up(code: int) -> None:
+    """Exit."""
+    sys.exit(code)
 
 
 def on_day(day: datetime.date) -> str:
@@ -131,6 +142,13 @@ async def test_an_exception_of_a_function_is_a_failed_call_that_names_it() -> No
     result = await call("divide", a=1, b=0)
     assert result.status is ToolStatus.ERROR
     assert result.text.startswith("failure: ZeroDivisionError: ")
+
+
+async def test_what_no_event_loop_can_take_is_a_failed_call_at_once_too() -> None:
+    result = await call("first_above", numbers=[1, 2], limit=3)
+    assert (result.status, result.text) == (ToolStatus.ERROR, "failure: RuntimeError: it raised StopIteration: ")
+    result = await call("give_up", code=3)
+    assert (result.status, result.text) == (ToolStatus.ERROR, "failure: RuntimeError: it raised SystemExit: 3")
 
 
 async def test_a_lost_connection_is_not_the_policys_fault() -> None:
