@@ -11,7 +11,7 @@ COMPONENTS = ("actor", "rollout", "ref", "critic", "reward")
 _OWN_PROCESSES = ("engine", "agent_loop", "judge")
 """What else a run calls its processes."""
 _REASONS_FOR_NONE = {
-    "ref": "`algorithm.kl_coefficient` is 0, or the base model of `actor.lora` is the reference",
+    "ref": "`algorithm.kl_coefficient` is 0",
     "critic": "`algorithm.advantage` uses no values",
     "reward": "`reward.model.path` is absent",
 }
@@ -209,9 +209,12 @@ def _role_problems(config: RunConfig) -> list[str]:
         for name in needed
         if name not in counts
     ]
+    reasons = _REASONS_FOR_NONE
+    if config.algorithm.kl_coefficient > 0:
+        reasons = reasons | {"ref": "the base model of `actor.lora` is the reference"}
     problems += [
         f"`cluster.roles` places `{name}`, and {reason}, so that nobody would ask it; set the one, or leave out the other"
-        for name, reason in _REASONS_FOR_NONE.items()
+        for name, reason in reasons.items()
         if name in counts and name not in needed
     ]
     together = next((role for role in roles if "rollout" in role.split("_") and role != "rollout"), None)

@@ -13,6 +13,7 @@ def seldom_meant(config: RunConfig) -> list[str]:
     return [
         *_divergence_without_gradient(config),
         *_bounds_that_never_act(config),
+        *_stale_without_correction(config),
         *_few_checkpoints_with_accuracy(config),
     ]
 
@@ -45,6 +46,16 @@ def _bounds_that_never_act(config: RunConfig) -> list[str]:
 
 def _updates_once(section: UpdateSection) -> bool:
     return section.mini_batches_per_step == section.epochs_per_step == 1
+
+
+def _stale_without_correction(config: RunConfig) -> list[str]:
+    if config.rollout.max_staleness and config.algorithm.rollout_correction.method == "none":
+        return [
+            f"`rollout.max_staleness` is {config.rollout.max_staleness}, and `algorithm.rollout_correction.method` is `none`, "
+            "so that tokens of earlier policies are learnt from as if the one before this update had sampled them; unless that "
+            "is meant, use `truncate` or `mask`"
+        ]
+    return []
 
 
 def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:

@@ -47,6 +47,12 @@ def test_the_default_bound_of_a_critic_is_no_reason_to_warn():
     assert warnings(*GAE) == []
 
 
+def test_tokens_of_earlier_policies_that_are_learnt_from_as_they_are_are_warned_of():
+    [warning] = warnings("rollout.max_staleness=3")
+    assert warning.startswith("`rollout.max_staleness` is 3, and `algorithm.rollout_correction.method` is `none`")
+    assert warnings("rollout.max_staleness=3", "algorithm.rollout_correction.method=truncate") == []
+
+
 def test_best_checkpoints_of_steps_that_hardly_ever_have_an_accuracy_are_warned_of():
     [warning] = warnings("validation.every_steps=7", "checkpoint.keep_best=3")
     assert "`validation.every_steps` is 7 and `checkpoint.every_steps` 10, so that only every 70th step" in warning
