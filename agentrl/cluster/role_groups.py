@@ -2,10 +2,12 @@
 
 import contextlib
 import functools
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from agentrl import clock
 from agentrl.cluster.engine_handle import EngineHandle
 from agentrl.cluster.engine_worker import EngineWorker
 from agentrl.cluster.extra_workers import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
@@ -20,7 +22,9 @@ from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
 from agentrl.config.layout import Placement, actor_ranks_per_node, layout, pool_users
 from agentrl.config.schema import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, NoRoomError
+
+logger = logging.getLogger(__name__)
 
 SPARE_CALLS = 64
 """Calls beyond the trajectories (stats, abort, weights) that must not queue behind them."""
@@ -53,7 +57,8 @@ class Places:
     ) -> "Places":
         """Set aside every pool of a config, for a run with or without models.
 
-        Where the run starts `again`, the cluster has held it before: what it lacks now has left, and is waited for.
+        Where the run starts `again`, the cluster has held it before: what it lacks now has left, and what others hold they have
+        taken meanwhile; both are waited for.
 
         Raises:
             ConfigError: the cluster cannot hold the run, in pools and outside of them; see also `reserve`.
@@ -66,6 +71,7 @@ class Places:
         def lacking() -> str | None:
             return lacks(config.cluster, needs, total=nodes_there())
 
+        max_wait_s, started_at = config.cluster.max_wait_s, clock.now()
         while True:
             if again:
                 await nodes.until_room(lacking)
@@ -75,10 +81,17 @@ class Places:
                 for name, section in config.cluster.pools.items():
                     places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
                 return places
-            except ConfigError:
+            except ConfigError as error:
                 places.give_back()
-                if not again or lacking() is None:
-                    raise  # a node that Ray took for alive may have turned out to be gone meanwhile
+                if not again:
+                    raise
+                left_s = max_wait_s - (clock.now() - started_at)
+                if left_s <= 0:
+                    raise NoRoomError(
+                        f"{error}. The run ends, since `cluster.max_wait_s`, {max_wait_s:g} s, are over; the same command "
+                        "goes on"
+                    ) from error
+                logger.warning("%s. Waiting for another %.0f s", error, left_s)
 
     def of(self, placement: Placement) -> list[ResourcePool]:
         """Return the place of each process of a role."""

@@ -1,6 +1,8 @@
 """What a pool needs against what a cluster has; with a real Ray, places that are reserved and given back."""
 
+import asyncio
 import contextlib
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 import ray
 
-from agentrl.cluster import launch
+from agentrl.cluster import launch, role_groups
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.nodes import Nodes
@@ -183,3 +185,20 @@ async def test_what_others_hold_is_said_with_their_names(local_ray: Path):
     with pytest.raises(ConfigError, match=r"not free within 1 s. Held by: .*agentrl pool policy \("):
         await reserve("aside", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), roles=["echo"], timeout_s=1.0)
     held.give_back()
+
+
+@pytest.mark.ray
+async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(role_groups, "reserve", functools.partial(reserve, timeout_s=0.5))
+    half = ray.cluster_resources()["CPU"] / 2
+    own = {"own": PoolSection(num_processes=1, num_cpus=half - 0.5)}
+    config = RunConfig(cluster=ClusterSection(pools=own, roles={"actor_rollout": "own"}, max_wait_s=3.0))
+    nodes = Nodes(max_wait_s=3.0, history=RunHistory())
+    taken = await reserve("theirs", PoolSection(num_processes=1, num_cpus=half + 1), roles=["echo"])
+    with pytest.raises(NoRoomError, match=r"(?s)Held by: .*agentrl pool theirs.*`cluster.max_wait_s`, 3 s, are over"):
+        await Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True)
+    waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    taken.give_back()
+    (await waiting).give_back()
