@@ -17,6 +17,7 @@ from ray._private import utils as ray_utils
 from ray.exceptions import AuthenticationError
 
 from agentrl.cluster.joining import join
+from agentrl.cluster.user_modules import stage, worker_path
 from agentrl.errors import ConfigError
 from agentrl.guardian import MARK, Guardian
 
@@ -56,7 +57,7 @@ def ray_runtime(
         address: of a running cluster; absent: one is started, which only those who know its token can join.
         num_cpus: logical processors to declare; may exceed the real ones, since our workers mostly take turns.
         temp_dir: Ray's own files.
-        user_folder: Python files in it (the user's tools and rewards) can be imported in every worker.
+        user_folder: its Python files and packages (the user's tools and rewards) can be imported in every worker.
         keep_logs_in: Ray's logs are copied there when the run fails.
 
     Raises:
@@ -69,9 +70,11 @@ def ray_runtime(
     with _without_handler_of_ray():
         if address is None:
             _check_socket_paths(temp_dir)
-            _start(num_cpus, temp_dir, _runtime_env(user_folder, temp_dir / "user_code"))
+        runtime_env = _runtime_env(user_folder, temp_dir, on_cluster=address is not None)
+        if address is None:
+            _start(num_cpus, temp_dir, runtime_env)
         else:
-            join(address, _runtime_env(user_folder, temp_dir / "user_code"))
+            join(address, runtime_env)
     _set(handlers)  # Ray puts its own crash reporter there
     try:
         yield
@@ -145,18 +148,13 @@ def _check_socket_paths(temp_dir: Path) -> None:
         )
 
 
-def _runtime_env(user_folder: Path, staging: Path) -> dict[str, Any]:
-    """Ship the user's modules: the Python files beside the config and the packages there, and nothing else.
-
-    They are staged first, because Ray would take the whole folder, data and earlier runs included.
-    """
-    modules = list(user_folder.glob("*.py"))
-    packages = [marker.parent for marker in user_folder.glob("*/__init__.py")]
-    if not modules and not packages:
-        return {}
-    staging.mkdir()
-    for module in modules:
-        shutil.copy(module, staging)
-    for package in packages:
-        shutil.copytree(package, staging / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return {"working_dir": str(staging)}
+def _runtime_env(user_folder: Path, temp_dir: Path, *, on_cluster: bool) -> dict[str, Any]:
+    """Ship the user's modules, and tell the workers where else this process has found some; see `user_modules`."""
+    env: dict[str, Any] = {"env_vars": {"PYTHONPATH": worker_path()}}
+    # They are staged first, because Ray would take the whole folder, data and earlier runs included.
+    staging = Path(tempfile.mkdtemp(dir=temp_dir), "user_code")
+    stage(user_folder, staging)
+    # Without a folder from here Ray makes workers search the working folder of this process.
+    if on_cluster or any(staging.iterdir()):
+        env["working_dir"] = str(staging)
+    return env

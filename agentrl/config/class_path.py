@@ -1,7 +1,9 @@
 """Finds what a config names by import path: a tool, a reward, a worker, a function."""
 
 import importlib
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.errors import ConfigError
@@ -35,8 +37,8 @@ def import_by_path(path: str, *, key: str) -> Any:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(
-            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {error}. A module of your own belongs "
-            "beside the config file, or on `PYTHONPATH`"
+            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {error}{_left_out(error)}. A module "
+            "of your own belongs beside the config file, or into a folder on `PYTHONPATH` (on a cluster, of every machine)"
         ) from error
     except Exception as error:
         # Importing runs the user's own module, which may raise anything.
@@ -47,3 +49,12 @@ def import_by_path(path: str, *, key: str) -> Any:
     if not hasattr(module, attribute):
         raise ConfigError(f"`{key}` is `{path}`: module `{module_name}` ({module.__file__}) has no `{attribute}`")
     return getattr(module, attribute)
+
+
+def _left_out(error: ImportError) -> str:
+    """Name the file that was meant, if it is in the working folder and that is not searched, as on a cluster."""
+    here, name = Path.cwd(), (error.name or "").partition(".")[0]
+    if not name or not {"", str(here)}.isdisjoint(sys.path):
+        return ""
+    meant = [file for file in (here / f"{name}.py", here / name) if file.exists()]
+    return f"; `{meant[0]}` is in the working folder, where the workers do not look" if meant else ""

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from agentrl.cluster.launch import Cluster, gpus_here, launch, launch_engines, r
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.runtime import guarded_run
+from agentrl.cluster.user_modules import search_like_workers
 from agentrl.cluster.weight_route import WeightSync
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
@@ -245,8 +245,7 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
     """
     tools = load_tool_configs(loaded.config)
     reward = check_reward(loaded.config.reward, loaded.config.judge)
-    # The workers find the user's modules in the folder that the run ships to them; here it is the config's own.
-    sys.path.append(str(loaded.path.parent))
+    search_like_workers(loaded.path.parent, on_cluster=loaded.config.cluster.address is not None)
     for tool in tools:
         import_by_path(tool.class_name, key="class_name")
         if tool.class_name == FUNCTION_TOOL:

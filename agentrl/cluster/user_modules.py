@@ -1,0 +1,58 @@
+"""Where the user's own modules are found: by this process, which tries them, and by the workers, in the same order.
+
+First comes what is beside the config, of which every worker gets a copy; then the folders that this process searches before
+Python's own library: the working folder and those of `PYTHONPATH`. Whether another machine has these, nobody here can tell.
+So for a cluster of one's own the working folder, which nobody has named, is left out.
+"""
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+_LIBRARY = os.path.dirname(os.__file__)
+
+
+def search_like_workers(user_folder: Path, *, on_cluster: bool) -> None:
+    """Make this process look for modules in `user_folder` first, and in no place that workers on other machines lack."""
+    before, after = _split_path()
+    if on_cluster:
+        named = os.environ.get("PYTHONPATH")
+        everywhere = {os.path.abspath(folder) for folder in named.split(os.pathsep)} if named else set[str]()
+        only_here = {os.getcwd(), os.path.dirname(os.path.realpath(sys.argv[0]))} - everywhere
+        before = [folder for folder in before if os.path.abspath(folder) not in only_here]
+    sys.path[:] = [str(user_folder), *(folder for folder in before + after if folder != str(user_folder))]
+
+
+def worker_path() -> str:
+    """Return the `PYTHONPATH` of workers: absolute, for they work in another folder, and without what they have anyway."""
+    before, _ = _split_path()
+    folders = [os.path.abspath(folder) for folder in before]
+    packages = sysconfig.get_path("purelib")  # Ray adds a folder of its own there
+    return os.pathsep.join(
+        folder for folder in folders if os.path.isdir(folder) and not folder.startswith(packages + os.sep)
+    )
+
+
+def _split_path() -> tuple[list[str], list[str]]:
+    """Return the folders that are searched before Python's own library, and the others."""
+    first = sys.path.index(_LIBRARY)
+    return sys.path[:first], sys.path[first:]
+
+
+def stage(folder: Path, copy: Path, namespace: str = "") -> None:
+    """Copy what workers may import of `folder`: Python files and packages, and nothing else.
+
+    Data, earlier runs and environments are in folders without an `__init__.py`. Of these only those are taken which this
+    process has imported from, when it tried what the config names: they are namespace packages.
+    """
+    copy.mkdir()
+    for module in folder.glob("*.py"):
+        shutil.copy(module, copy)
+    for inner in folder.glob("*/"):
+        name = f"{namespace}{inner.name}"
+        if os.path.exists(inner / "__init__.py"):
+            shutil.copytree(inner, copy / inner.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif inner in map(Path, getattr(sys.modules.get(name), "__path__", ())):
+            stage(inner, copy / inner.name, f"{name}.")
