@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-from agentrl.config.layout import layout
+from agentrl.cluster.weight_route import transport_of
+from agentrl.config.layout import layout, with_sizes_of_pools
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import language_settings, trained_or_asked
-from agentrl.training.memory_estimate import GIB, Memory, ModelSize, memory_of_process, offloaded_memory_of_process
+from agentrl.training.memory_estimate import (
+    GIB,
+    Memory,
+    ModelSize,
+    host_memory_of_process,
+    memory_of_process,
+    shared_weights,
+)
+from agentrl.weight_sync.base import Transport
+from agentrl.weight_sync.weight_files import tensor_shapes
 
 _SIZES = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
 """What a `config.json` must say for an estimate."""
@@ -57,7 +67,7 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
     for key, path in trained_or_asked(config).items():
         try:
             size = read_size(path)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, ValueError) as error:
             raise ConfigError(f"{key}: {path}: its weights cannot be read: {error}; fetch them again") from error
         if size is None:
             return [
@@ -70,8 +80,9 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
             raise ConfigError(
                 f"{one.describe()}. That cannot fit: take more ranks (`actor.num_workers`, or the processes of their pool), a "
                 "smaller model or `rollout.kv_memory_gb`, `actor.lora`, `actor.cpu_offload`, more GPUs for each engine "
-                "(`rollout.tensor_parallel_size`), engines that sleep during updates (`cluster.colocated`), or pools of "
-                "their own for some roles (`cluster.roles`)"
+                "(`rollout.tensor_parallel_size`), engines that sleep during updates (`cluster.colocated`), pools of "
+                "their own for some roles (`cluster.roles`), or, for weights shared in the memory of the host, another "
+                "`cluster.weight_transport`"
             )
     return [one.describe() for one in estimates]
 
@@ -85,6 +96,8 @@ def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine:
         on_gpus, on_host = _without_pools(config, sizes, share_one=share_one)
     else:
         on_gpus, on_host = _in_pools(config, sizes)
+    if transport_of(with_sizes_of_pools(config)) is Transport.SHARED_MEMORY:
+        on_host += shared_weights(config, sizes)
     sleeps = config.cluster.colocated
     found = [
         DeviceEstimate(device=name, memory=memory, capacity_bytes=gpu_bytes)
@@ -121,7 +134,7 @@ def _in_pools(config: RunConfig, sizes: Mapping[str, ModelSize]) -> tuple[dict[s
             before = on_gpus.get(device, Memory())
             # What roles of a pool compute with, one after another, stays with each for its next turn unless engines need it.
             on_gpus[device] = before.in_turns(on_one) if config.cluster.colocated else before + on_one
-            on_host += offloaded_memory_of_process(placement, config, sizes).times(placement.num_processes)
+            on_host += host_memory_of_process(placement, config, sizes).times(placement.num_processes)
         else:
             each = memory_of_process(placement, config, sizes, on_gpu=False)
             on_host += each.times(placement.num_processes)
@@ -136,7 +149,7 @@ def _without_pools(
     on_host = Memory()
     for placement in layout(config):
         each = memory_of_process(placement, config, sizes, on_gpu=True)
-        on_host += offloaded_memory_of_process(placement, config, sizes).times(placement.num_processes)
+        on_host += host_memory_of_process(placement, config, sizes).times(placement.num_processes)
         if share_one:
             device = "the GPU of this machine"
             on_gpus[device] = on_gpus.get(device, Memory()) + each.times(placement.num_processes)
@@ -146,12 +159,12 @@ def _without_pools(
 
 
 def read_size(path: str) -> ModelSize | None:
-    """Return the size of the model in a folder, from the heads of its files.
+    """Return the size of the model in a folder, from the headers of its files.
 
     None if it has no safetensors, or if its `config.json` has other names for its sizes, as GPT-2's has.
     """
-    settings, files = language_settings(path), sorted(Path(path).glob("*.safetensors"))
-    if settings is None or not files:
+    settings = language_settings(path)
+    if settings is None or not (shapes := tensor_shapes(Path(path))):
         return None
     if any(not isinstance(settings.get(name), int) for name in _SIZES):
         return None
@@ -159,7 +172,7 @@ def read_size(path: str) -> ModelSize | None:
     head_width = settings.get("head_dim") or settings["hidden_size"] // heads
     per_expert, experts = settings.get("moe_intermediate_size"), settings.get("num_experts_per_tok", 1)
     return ModelSize(
-        num_weights=sum(map(_num_weights, files)),
+        num_weights=sum(map(prod, shapes.values())),
         vocabulary=settings["vocab_size"],
         num_layers=settings["num_hidden_layers"],
         width=settings["hidden_size"],
@@ -167,11 +180,6 @@ def read_size(path: str) -> ModelSize | None:
         kv_width=(settings.get("num_key_value_heads") or heads) * head_width,
         inner_width=per_expert * experts if per_expert else settings["intermediate_size"],
     )
-
-
-def _num_weights(file: Path) -> int:
-    with safe_open(file, framework="np") as tensors:
-        return sum(prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 - no mapping
 
 
 def this_machine() -> Machine:

@@ -54,7 +54,9 @@ class Memory:
     kv_cache: float = 0.0
     """Of a size that the config gives."""
     checkpoint: float = 0.0
-    """Where the processor's memory holds what is trained: the copy that is written while training goes on."""
+    """The copy of what is trained that is written while training goes on; always in the memory of the host."""
+    shared_weights: float = 0.0
+    """The copy of what the actor publishes that the engines of a machine map, in the memory of the host."""
     kv_cache_at_most: float = 0.0
     """Of the embedded engine, which takes what its sequences need."""
     activations_at_most: float = 0.0
@@ -111,9 +113,9 @@ def memory_of_process(
         sizes: of the models, by the key that names each: `model.path`, and `critic.path` and `reward.model.path` where set.
         on_gpu: whether the device is a GPU.
     """
-    total = Memory()
-    if not (on_gpu and config.actor.cpu_offload):
-        total += _models(placement, config, sizes, copied_for_checkpoints=not on_gpu)
+    total = _models(placement, config, sizes)
+    if on_gpu:
+        total = Memory() if config.actor.cpu_offload else replace(total, checkpoint=0.0)
     for component in placement.components:
         if component == "rollout":
             total += _engine(sizes["model.path"], config, on_gpu=on_gpu)
@@ -123,15 +125,22 @@ def memory_of_process(
     return total
 
 
-def offloaded_memory_of_process(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
-    """Return what each process of a role that has a GPU keeps in the memory of the host (`actor.cpu_offload`)."""
-    return _models(placement, config, sizes, copied_for_checkpoints=True) if config.actor.cpu_offload else Memory()
+def host_memory_of_process(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
+    """Return what each process of a role that has a GPU takes of the host: its copy for a checkpoint, or all (offloaded)."""
+    models = _models(placement, config, sizes)
+    return models if config.actor.cpu_offload else Memory(checkpoint=models.checkpoint)
 
 
-def _models(
-    placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize], *, copied_for_checkpoints: bool
-) -> Memory:
-    """Return this process's part of the models that it trains or asks."""
+def shared_weights(config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
+    """Return what the weights take that engines map, of LoRA its factors; once, as on the machine of the actor."""
+    size = sizes["model.path"]
+    if factors := factor_weights(size, config.actor.lora.rank):
+        return Memory(shared_weights=_MASTER_BYTES * factors)
+    return Memory(shared_weights=DTYPE_BYTES[config.model.dtype] * size.num_weights)
+
+
+def _models(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
+    """Return this process's part of the models that it trains or asks, and of the copy for a checkpoint."""
     total = Memory()
     for component in placement.components:
         if component == "rollout":
@@ -139,7 +148,7 @@ def _models(
         size = _size_of(component, sizes)
         factors = factor_weights(size, config.actor.lora.rank) if component == "actor" else 0
         if component in _TRAINED:
-            total = total.in_turns(_trained(factors or size.num_weights, copied=copied_for_checkpoints))
+            total = total.in_turns(_trained(factors or size.num_weights))
         if component not in _TRAINED or factors:
             total += Memory(weights=DTYPE_BYTES[config.model.dtype] * size.num_weights)
     return total.times(1 / (config.actor.shard_size or placement.num_processes))
@@ -150,9 +159,9 @@ def _size_of(component: str, sizes: Mapping[str, ModelSize]) -> ModelSize:
     return sizes.get(keys.get(component, "model.path"), sizes["model.path"])
 
 
-def _trained(num_weights: int, *, copied: bool) -> Memory:
+def _trained(num_weights: int) -> Memory:
     each = _MASTER_BYTES * num_weights
-    return Memory(weights=each, gradients=each, optimiser=2 * each, checkpoint=3 * each if copied else 0.0)
+    return Memory(weights=each, gradients=each, optimiser=2 * each, checkpoint=3 * each)
 
 
 def factor_weights(size: ModelSize, rank: int) -> int:

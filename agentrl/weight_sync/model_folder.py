@@ -1,6 +1,5 @@
 """The weights in a Hugging Face folder, of which any part of any tensor can be read without the rest."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from agentrl.errors import ConfigError
-
-_WHOLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+from agentrl.weight_sync.weight_files import INDEX, WHOLE, weight_files
 
 
 class ModelFolder(Mapping[str, Tensor]):
@@ -30,7 +27,7 @@ class ModelFolder(Mapping[str, Tensor]):
         self._path = path
         self._readers: dict[str, Any] = {}
         try:
-            for file in _files(path):
+            for file in weight_files(_folder_of(path)):
                 reader: Any = safe_open(file, framework="pt", device="cpu")
                 self._readers |= dict.fromkeys(reader.keys(), reader)
         except (OSError, ValueError, SafetensorError) as error:
@@ -61,13 +58,10 @@ class ModelFolder(Mapping[str, Tensor]):
         return self._readers[name].get_slice(name)[index] if index else self[name]
 
 
-def _files(path: str) -> list[Path]:
+def _folder_of(path: str) -> Path:
     folder = Path(path)
-    if not folder.is_dir():
-        folder = Path(snapshot_download(path, allow_patterns=[_WHOLE, _INDEX, "model-*.safetensors"]))
-    if (folder / _WHOLE).is_file():
-        return [folder / _WHOLE]
-    if (folder / _INDEX).is_file():
-        names = json.loads((folder / _INDEX).read_text())["weight_map"].values()
-        return [folder / name for name in sorted(set(names))]
-    return []
+    return (
+        folder
+        if folder.is_dir()
+        else Path(snapshot_download(path, allow_patterns=[WHOLE, INDEX, "model-*.safetensors"]))
+    )

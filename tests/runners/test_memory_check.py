@@ -1,5 +1,6 @@
 """Models that do not fit their devices are refused before any process starts."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.runners.memory_check import Machine, check_memory, estimate_devices, read_size
-from agentrl.training.memory_estimate import GIB, ModelSize
+from agentrl.runners.memory_check import DeviceEstimate, Machine, check_memory, estimate_devices, read_size
+from agentrl.training.memory_estimate import GIB, Memory, ModelSize
+from agentrl.weight_sync.model_folder import ModelFolder
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 BIG = ModelSize(num_weights=GIB, vocabulary=1000, num_layers=2, width=64, heads_width=64, kv_width=64, inner_width=64)
@@ -24,6 +26,13 @@ IN_POOLS = ["cluster.pools.a.num_processes=4", "cluster.pools.a.num_gpus=1", "ac
 
 def config_of(*words: str) -> RunConfig:
     return load_run_config(DEMO, words).config
+
+
+def on_gpus(config: RunConfig, machine: Machine = GPUS) -> list[DeviceEstimate]:
+    """Return what is on the GPUs alone."""
+    *found, host = estimate_devices(config, SIZES, machine)
+    assert "GPU" not in host.device
+    return found
 
 
 def test_the_weights_of_a_folder_are_counted_without_loading_them(tmp_path: Path):
@@ -39,38 +48,54 @@ def test_the_weights_of_a_folder_are_counted_without_loading_them(tmp_path: Path
         assert size.num_weights == sum(weight.numel() for weight in model.parameters()), name
 
 
+@pytest.mark.parametrize("max_shard_size", ["1GB", "20KB"])
+def test_files_that_the_loader_leaves_alone_are_not_counted(max_shard_size: str, tmp_path: Path):
+    AutoModelForCausalLM.from_pretrained(POLICY).save_pretrained(tmp_path, max_shard_size=max_shard_size)
+    shutil.copy2(POLICY / "model.safetensors", tmp_path / "consolidated.safetensors")
+    assert read_size(str(tmp_path)) == read_size(str(POLICY))
+    assert len(ModelFolder(str(tmp_path))) == len(ModelFolder(str(POLICY)))
+
+
+def test_an_index_that_names_nothing_is_refused(tmp_path: Path):
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy2(POLICY / name, tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}}))
+    with pytest.raises(ConfigError, match=r"model\.path: .* cannot be read: .*index\.json has no `weight_map`"):
+        check_memory(config_of(f"model.path={tmp_path}"), HOST)
+
+
 def test_without_gpus_all_processes_share_the_memory_of_the_machine():
     [found] = estimate_devices(config_of("actor.num_workers=2"), SIZES, HOST)
-    assert found.memory.certain == (16 + 12 + 4) * GIB, "the models, the copy for a checkpoint, the engine"
+    assert found.memory.certain == (16 + 12 + 4 + 4) * GIB, "the models, a checkpoint, what is shared, the engine"
     assert found.capacity_bytes == 64 * GIB
 
 
 def test_ranks_and_engines_have_gpus_of_their_own_or_share_the_only_one():
     config = config_of("actor.num_workers=2", "rollout.num_engines=2")
-    actor, engine = estimate_devices(config, SIZES, GPUS)
+    actor, engine = on_gpus(config)
     assert (actor.memory.certain, engine.memory.certain) == (8 * GIB, 4 * GIB)
     assert actor.device == "each GPU of `actor`"
-    [shared] = estimate_devices(config_of(), SIZES, replace(GPUS, gpu_bytes=[80 * GIB]))
+    [shared] = on_gpus(config_of(), replace(GPUS, gpu_bytes=[80 * GIB]))
     assert shared.memory.certain == 20 * GIB
 
 
 def test_what_shares_a_pool_shares_its_gpus():
     config = config_of(*IN_POOLS, "cluster.roles.actor=a", "cluster.roles.rollout=a")
-    [found] = estimate_devices(config, SIZES, GPUS)
+    [found] = on_gpus(config)
     assert found.memory.certain == (4 + 4) * GIB
     assert found.device == "each GPU of `cluster.pools.a`"
     half = config_of(*IN_POOLS, "cluster.pools.a.num_gpus=0.5", "cluster.roles.actor_rollout=a")
-    [found] = estimate_devices(half, SIZES, GPUS)
+    [found] = on_gpus(half)
     assert found.memory.certain == 2 * (4 + 4) * GIB
 
 
 @pytest.mark.usefixtures("vllm_is_installed")
 def test_engines_that_sleep_during_updates_do_not_add_up_with_what_only_updates_take():
     words = ["cluster.roles.actor=a", "cluster.roles.rollout=a", "rollout.engine=vllm", "rollout.kv_memory_gb=8"]
-    [beside] = estimate_devices(config_of(*IN_POOLS, *words), SIZES, GPUS)
+    [beside] = on_gpus(config_of(*IN_POOLS, *words))
     assert beside.memory.certain == (4 + 4 + 8) * GIB
     colocated = config_of(*IN_POOLS, *words, "cluster.colocated=true")
-    updates, rollouts = estimate_devices(colocated, SIZES, GPUS)
+    updates, rollouts = on_gpus(colocated)
     assert [updates.device, rollouts.device] == [
         "each GPU of `cluster.pools.a`, in updates",
         "each GPU of `cluster.pools.a`, in rollouts",
@@ -89,22 +114,40 @@ def test_only_an_engine_that_can_sleep_makes_room():
         "this machine, in rollouts",
     ]
     assert [found.device for found in estimate_devices(vllm, SIZES, HOST)] == ["this machine"], "not without a GPU"
-    actor, engine = estimate_devices(embedded, SIZES, GPUS)
+    actor, engine = on_gpus(embedded)
     assert (actor.device, engine.device) == ("each GPU of `actor`", "each GPU of `rollout`"), "they share nothing"
 
 
 def test_roles_that_share_gpus_with_sleeping_engines_give_back_what_they_computed_with():
     layers = ["cluster.roles.actor=a", "cluster.roles.critic=a", "cluster.roles.rollout=a", "algorithm.advantage=gae"]
-    [beside] = estimate_devices(config_of(*IN_POOLS, *layers), SIZES, GPUS)
-    updates, _ = estimate_devices(config_of(*IN_POOLS, *layers, "cluster.colocated=true"), SIZES, GPUS)
+    [beside] = on_gpus(config_of(*IN_POOLS, *layers))
+    updates, _ = on_gpus(config_of(*IN_POOLS, *layers, "cluster.colocated=true"))
     assert beside.memory.gradients == 2 * updates.memory.gradients == 2 * GIB
+
+
+@pytest.mark.usefixtures("vllm_is_installed")
+def test_the_host_of_models_on_gpus_has_their_copies_for_a_checkpoint_and_the_weights_that_engines_map():
+    words = ["cluster.roles.actor=a", "cluster.roles.rollout=a", "rollout.engine=vllm"]
+    host = estimate_devices(config_of(*IN_POOLS, *words), SIZES, GPUS)[-1]
+    assert (host.device, host.capacity_bytes) == ("this machine", 64 * GIB)
+    assert host.memory == Memory(checkpoint=12 * GIB, shared_weights=4 * GIB), "of all four ranks; once"
+    assert estimate_devices(config_of("actor.num_workers=2"), SIZES, GPUS)[-1].memory == host.memory
+    stream = config_of(*IN_POOLS, *words, "cluster.weight_transport=cuda_ipc")
+    assert estimate_devices(stream, SIZES, GPUS)[-1].memory == Memory(checkpoint=12 * GIB)
+
+
+def test_an_engine_in_the_only_process_of_the_actor_maps_nothing():
+    alone = ["cluster.pools.a.num_processes=1", "cluster.pools.a.num_gpus=1", "cluster.roles.actor_rollout=a"]
+    assert estimate_devices(config_of(*alone), SIZES, GPUS)[-1].memory.shared_weights == 0
+    four = config_of(*IN_POOLS, "cluster.roles.actor_rollout=a")
+    assert estimate_devices(four, SIZES, GPUS)[-1].memory.shared_weights == 4 * GIB
 
 
 def test_the_gpus_of_another_machine_are_those_that_the_config_says():
     config = config_of(*IN_POOLS, "cluster.roles.actor_rollout=a", "cluster.address=10.0.0.1:6379")
-    [found] = estimate_devices(config, SIZES, HOST)
+    [found] = on_gpus(config, HOST)
     assert found.capacity_bytes is None
-    [found] = estimate_devices(replace(config, cluster=replace(config.cluster, gpu_memory_gb=24.0)), SIZES, HOST)
+    [found] = on_gpus(replace(config, cluster=replace(config.cluster, gpu_memory_gb=24.0)), HOST)
     assert found.capacity_bytes == 24 * GIB
 
 
@@ -120,6 +163,11 @@ def test_a_model_whose_files_are_not_here_has_no_estimate(tmp_path: Path):
         shutil.copy2(POLICY / name, tmp_path)
     assert "no estimate: `model.path`" in check_memory(config_of(f"model.path={tmp_path}"), HOST)[0]
     assert "no estimate: `model.path` (org/name)" in check_memory(config_of("model.path=org/name"), HOST)[0]
+
+
+def test_a_host_that_is_too_small_for_models_on_gpus_is_refused():
+    with pytest.raises(ConfigError, match=r"this machine: .*checkpoint .*shared weights.*`cluster\.weight_transport`"):
+        check_memory(config_of(), Machine(ram_bytes=2**20, gpu_bytes=[80 * GIB] * 2))
 
 
 def test_the_demo_fits_a_machine_with_gpus():

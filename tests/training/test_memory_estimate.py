@@ -19,9 +19,10 @@ from agentrl.training.memory_estimate import (
     Memory,
     ModelSize,
     factor_weights,
+    host_memory_of_process,
     kept_per_token,
     memory_of_process,
-    offloaded_memory_of_process,
+    shared_weights,
 )
 from agentrl.training.model import load_model
 from agentrl.training.scoring import scored_states
@@ -78,8 +79,18 @@ def test_an_actor_keeps_16_bytes_per_weight_over_its_ranks_and_a_reference_what_
     )
 
 
-def test_a_checkpoint_is_copied_first_where_the_processors_memory_is_all_there_is():
+def test_a_checkpoint_is_copied_first_to_the_memory_of_the_host_wherever_the_models_are():
     assert memory("actor", num_processes=8, on_gpu=False).checkpoint == 12e9
+    assert memory("actor", num_processes=8).checkpoint == 0
+    on_host = host_memory_of_process(Placement(role="actor_ref", num_processes=8), config_of(), SIZES)
+    assert on_host == Memory(checkpoint=12e9)
+    assert host_memory_of_process(Placement(role="rollout", num_processes=1), config_of(), SIZES) == Memory()
+
+
+def test_what_engines_map_is_in_their_type_and_of_lora_the_factors():
+    assert shared_weights(config_of(), SIZES) == Memory(shared_weights=16e9)
+    lora = config_of(ActorSection(lora=LoraSection(rank=16)))
+    assert shared_weights(lora, SIZES) == Memory(shared_weights=4 * factor_weights(EIGHT_BILLION, 16))
 
 
 def test_ranks_that_hold_copies_of_shards_hold_more_each():
@@ -107,9 +118,8 @@ def test_what_is_offloaded_is_in_the_memory_of_the_host():
     offloaded = ActorSection(cpu_offload=True)
     assert memory("actor_ref", num_processes=8, actor=offloaded).certain == 0
     placement = Placement(role="actor_ref", num_processes=8)
-    on_host = offloaded_memory_of_process(placement, config_of(offloaded), SIZES)
+    on_host = host_memory_of_process(placement, config_of(offloaded), SIZES)
     assert on_host.certain == 18e9 + on_host.checkpoint == 30e9
-    assert offloaded_memory_of_process(placement, config_of(), SIZES) == Memory()
 
 
 def test_an_engine_has_a_copy_split_over_its_gpus_and_the_cache_that_it_is_given():
