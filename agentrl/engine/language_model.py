@@ -12,6 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
 from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.errors import ConfigError
+from agentrl.training.absent_weights import require_weights
 
 if TYPE_CHECKING:
     from agentrl.config.schema import ModelSection
@@ -24,15 +25,17 @@ class LanguageModel:
         """Load the model and try it on two tokens.
 
         Raises:
-            ConfigError: the folder holds no such model, or one whose attention the engine cannot replace.
+            ConfigError: the folder holds no such model, not all of it, or one whose attention the engine cannot replace.
         """
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attend)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             settings = {"dtype": getattr(torch, section.dtype), "attn_implementation": ATTENTION_NAME}
-            model: Any = AutoModelForCausalLM.from_pretrained(section.path, **settings)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(section.path, output_loading_info=True, **settings)
         except (OSError, ValueError) as error:
             raise ConfigError(f"`model.path`: cannot load a causal LM from {section.path}: {error}") from error
+        model, info = loaded
+        require_weights(model, info, f"`model.path`: {section.path}")
         self._model = model.requires_grad_(False).eval().to(self.device)
         self.weights = ResidentWeights(self._model, self.device)
         self.config = model.config.get_text_config()

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.training.attention_support import attention_window, unsupported_attention
+from agentrl.weight_sync.weight_files import tensor_shapes
 
 
 def check_models(config: RunConfig) -> None:
@@ -55,19 +56,34 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
 
 
 def check_weights(config: RunConfig) -> None:
-    """Refuse model folders without any weights.
+    """Refuse model folders without any weights, without some of them, or with others than a run needs.
 
     Raises:
-        ConfigError: which key, and which files are wanted.
+        ConfigError: which key, and which files or weights are wanted.
     """
-    for key, path in trained_or_asked(config).items():
-        folder = Path(path)
-        if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
-            raise ConfigError(
-                f"{key}: {path} has no weights, neither `*.safetensors` nor `*.bin`; fetch them, or name another folder"
-            )
     _check_lora_targets(config)
     _check_classifier(config)
+    for key, path in trained_or_asked(config).items():
+        check_weights_of(path, key=key)
+
+
+def check_weights_of(path: str, *, key: str = "model.path") -> None:
+    """Refuse a model folder without weights, or without some of them; see `check_weights`.
+
+    Of files that are no safetensors, and of a model on a hub, it is left to the workers whether they hold all.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return
+    if not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
+        raise ConfigError(
+            f"{key}: {path} has no weights, neither `*.safetensors` nor `*.bin`; fetch them, or name another folder"
+        )
+    if shapes := _tensor_shapes(path, key=key):
+        # It imports torch and transformers, which takes seconds, and nothing else in a driver needs them.
+        from agentrl.training.folder_trial import try_folder
+
+        try_folder(path, shapes, key=key)
 
 
 def _check_lora_targets(config: RunConfig) -> None:
@@ -106,14 +122,10 @@ def _check_classifier(config: RunConfig) -> None:
 
 def _tensor_shapes(path: str, *, key: str) -> dict[str, list[int]]:
     """Return the shapes of all tensors in the safetensors files of a folder, by name; nothing where there are none."""
-    shapes: dict[str, list[int]] = {}
     try:
-        for file in sorted(Path(path).glob("*.safetensors")):
-            with safe_open(file, framework="np") as tensors:
-                shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError) as error:
+        return tensor_shapes(Path(path))
+    except (SafetensorError, OSError, ValueError) as error:
         raise ConfigError(f"{key}: {path}: its weights cannot be read: {error}; fetch them again") from error
-    return shapes
 
 
 def _check_object(file: Path, *, key: str) -> None:

@@ -41,7 +41,7 @@ from agentrl.runners.full_disk import telling_full_disk
 from agentrl.runners.inputs import inputs_of
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
-from agentrl.runners.model_folders import check_model_path, check_models, check_weights
+from agentrl.runners.model_folders import check_model_path, check_models, check_weights, check_weights_of
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
@@ -134,8 +134,8 @@ def prepare(loaded: LoadedConfig) -> Plan:
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
     check_models(loaded.config)
-    check_weights(loaded.config)
     if not RunDirectory(loaded.config).has_all_steps:  # a finished run is only shown, here too if it was made elsewhere
+        check_weights(loaded.config)
         check_room(loaded.config)
         for stage in stages:
             check_memory(stage.config)
@@ -209,8 +209,12 @@ def _epochs_begun(prompts: PromptDataset, *, left_out: Set[str], position: int) 
 
 def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     """Read and check everything that an evaluation needs; see `prepare`."""
-    if not RunDirectory(loaded.config).finished:
-        check_room(loaded.config, with_models=False)
+    config = loaded.config
+    if not RunDirectory(config).finished:
+        check_room(config, with_models=False)
+        check_model_path(config.model.path)
+        if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
+            check_weights_of(config.model.path)
     return _prepared(loaded, trains=False)
 
 

@@ -26,6 +26,7 @@ from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError
 from agentrl.observability.json_lines import read_json_lines
 from agentrl.runners.command_line import EXIT_USAGE, make_parser
+from agentrl.runners.model_folders import check_weights_of
 from agentrl.tools.loader import load_tool_file
 from agentrl.training.batch import TokenisedExample
 from agentrl.training.parallel import ParallelContext
@@ -42,6 +43,8 @@ def warm_start(config: SftConfig) -> list[float]:
     Raises:
         ConfigError: the dialogues, the tools or the model cannot be used as the config says.
     """
+    if config.training.initial_weights == "pretrained":
+        check_weights_of(config.model.path)
     dialogues = read_dialogues(config.data.train_files, config.data.messages_key)
     tokens = ChatTokens(load_tokenizer(config.model.path), _tool_schemas(config.tool_config_path))
     order = shuffled_forever(len(dialogues), config.training.seed)

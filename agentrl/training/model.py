@@ -27,6 +27,7 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.errors import ConfigError
+from agentrl.training.absent_weights import require_weights
 from agentrl.training.attention_support import unsupported_attention
 from agentrl.training.model_flops import ModelShape
 from agentrl.training.packed_attention import packed_attention
@@ -47,16 +48,20 @@ _TOKENIZER_FILES = (
 
 
 def load_model(
-    model: "ModelSection", *, initial_weights: Literal["pretrained", "random"] = "pretrained"
+    model: "ModelSection",
+    *,
+    initial_weights: Literal["pretrained", "random"] = "pretrained",
+    needs_head: bool = True,
 ) -> PreTrainedModel:
     """Build the model of `model.path` on the CPU, with float32 weights and packed attention.
 
     Args:
         model: where it is; its `dtype` is the type of the computation, which `Parallel.shard` takes care of.
         initial_weights: `random` needs only a `config.json`, and draws from torch's global generator.
+        needs_head: whether the files must hold more than the backbone.
 
     Raises:
-        ConfigError: it is not there, no causal LM, or has layers that packing would break.
+        ConfigError: it is not there, no causal LM, lacks weights, or has layers that packing would break.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
     try:
@@ -64,9 +69,11 @@ def load_model(
             config = AutoConfig.from_pretrained(model.path)
             built = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
         else:
-            built = AutoModelForCausalLM.from_pretrained(
-                model.path, dtype=torch.float32, attn_implementation=_ATTENTION
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                model.path, dtype=torch.float32, attn_implementation=_ATTENTION, output_loading_info=True
             )
+            built, found = loaded
+            require_weights(built, found, f"`model.path`: {model.path}", needs_head=needs_head)
     except (OSError, ValueError) as error:
         raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
     _require_attention_only(built, f"`model.path`: {model.path}")
@@ -136,12 +143,8 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot load a sequence classifier from {path}: {error}") from error
-    if num_labels is None and found["missing_keys"]:
-        missing = ", ".join(f"`{name}`" for name in sorted(found["missing_keys"])[:3])
-        raise ConfigError(
-            f"{path} is no trained sequence classifier: it has no weights {missing}, which would be random numbers. Name a "
-            "folder that `AutoModelForSequenceClassification` has saved"
-        )
+    # A new head is for a policy or a critic, whose backbone is to be there all the same.
+    require_weights(built, found, f"{path} is no trained sequence classifier: it", needs_head=num_labels is None)
     _require_attention_only(built, path)
     return built.eval()
 

@@ -1,0 +1,62 @@
+"""Has transformers load a model from the headers of its files, which say names and shapes, to see what would be missing.
+
+No value is read and no memory taken: everything is on the device `meta`. Names that transformers changes, tied weights
+and what an architecture may lack are its own judgement.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from agentrl.config.schema import ModelSection
+from agentrl.training.absent_weights import require_weights
+from agentrl.training.model import outline_classifier, outline_model
+
+
+def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> None:
+    """Refuse a folder whose files do not hold the whole model.
+
+    Args:
+        path: the folder.
+        shapes: of all tensors in its files, by name.
+        key: of the config, which says what the model is for: `model.path`, `critic.path` or `reward.model.path`.
+
+    Raises:
+        ConfigError: which weights are missing; or it is no model of the kind.
+    """
+    is_classifier = key == "reward.model.path"
+    outline: Any = outline_classifier(path) if is_classifier else outline_model(ModelSection(path=path))
+    if getattr(outline.config, "quantization_config", None) is not None:
+        return  # loading one may take the GPU of a worker, which looks at what it loads
+    weights = {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
+    try:
+        with _silence():
+            model, found = type(outline).from_pretrained(
+                None,
+                config=outline.config,
+                state_dict=weights,
+                dtype=torch.float32,
+                device_map="meta",
+                ignore_mismatched_sizes=True,  # those are an error to whoever loads it
+                output_loading_info=True,
+            )
+    except RuntimeError:
+        return  # a conversion that needs values; the workers have them, and refuse what is missing
+    require_weights(model, found, f"{key}: {path}", needs_head=key != "critic.path")
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep transformers from showing its progress, and from warning of what is refused anyway."""
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()

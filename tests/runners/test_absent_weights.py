@@ -1,0 +1,181 @@
+"""Model folders without some of their weights, which transformers would make up at random: refused by check and worker."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    MixtralConfig,
+    Qwen3Config,
+)
+
+from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.schema import ModelSection
+from agentrl.config.validate import Purpose
+from agentrl.engine.language_model import LanguageModel
+from agentrl.errors import ConfigError
+from agentrl.runners.model_folders import check_weights
+from agentrl.runners.run import prepare, prepare_evaluation
+from agentrl.runners.sft import load_sft_config, warm_start
+from agentrl.training.building import open_model
+
+DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
+CRITIC = ["algorithm.advantage=gae"]
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+NO_HEAD = r"has no weights `lm_head\.weight`, which would be random numbers\. Save .*`tie_word_embeddings`"
+
+
+def saved(folder: Path, config: Any = None, kind: Any = AutoModelForCausalLM, **settings: Any) -> Path:
+    """Write a random model, by default with a head of its own."""
+    kind.from_config(config or Qwen3Config(**SIZES, tie_word_embeddings=False)).save_pretrained(folder, **settings)
+    return folder
+
+
+def renamed(folder: Path, name_of: Callable[[str], str | None]) -> Path:
+    """Give the tensors of a folder other names, or leave some out."""
+    file = folder / "model.safetensors"
+    tensors = {name_of(name): tensor for name, tensor in load_file(file).items()}
+    save_file({name: tensor for name, tensor in tensors.items() if name}, file, metadata={"format": "pt"})
+    return folder
+
+
+def without_head(folder: Path) -> Path:
+    return renamed(saved(folder), lambda name: None if name == "lm_head.weight" else name)
+
+
+def check(path: Path, *words: str, key: str = "model.path") -> None:
+    check_weights(load_run_config(DEMO, [f"{key}={path}", *words]).config)
+
+
+def test_a_policy_without_its_head_is_refused_from_the_headers_and_in_the_workers(tmp_path: Path):
+    folder = without_head(tmp_path)
+    with pytest.raises(ConfigError, match=rf"^model\.path: {folder} {NO_HEAD}"):
+        check(folder)
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {NO_HEAD}"):
+        open_model(ModelSection(path=str(folder)))
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {NO_HEAD}"):
+        LanguageModel(ModelSection(path=str(folder)), num_rows=1)
+
+
+def test_a_critic_needs_no_head_and_all_the_rest(tmp_path: Path):
+    folder = without_head(tmp_path)
+    check(folder, *CRITIC, key="critic.path")
+    assert open_model(ModelSection(path=str(folder)), needs_head=False).model.base_model is not None
+    renamed(folder, lambda name: None if name == "model.norm.weight" else name)
+    with pytest.raises(ConfigError, match=r"^critic\.path: .* has no weights `model\.norm\.weight`, which"):
+        check(folder, *CRITIC, key="critic.path")
+    with pytest.raises(ConfigError, match=r"^`model\.path`: .* has no weights `model\.norm\.weight`, which"):
+        open_model(ModelSection(path=str(folder)), needs_head=False)
+
+
+def test_names_that_a_compiled_model_was_saved_under_are_told(tmp_path: Path):
+    folder = renamed(saved(tmp_path), lambda name: f"_orig_mod.{name}")
+    with pytest.raises(ConfigError, match=r"and 22 more, which .* and has `_orig_mod\.lm_head.* does not know"):
+        check(folder)
+    with pytest.raises(ConfigError, match=r"and 22 more, which .* and has `_orig_mod\.lm_head.* does not know"):
+        open_model(ModelSection(path=str(folder)))
+
+
+def test_only_headers_are_read(tmp_path: Path):
+    folder = saved(tmp_path, max_shard_size="20KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    for file in folder.glob("model-*.safetensors"):
+        header = file.read_bytes()[: 8 + int.from_bytes(file.read_bytes()[:8], "little")]
+        size = file.stat().st_size
+        file.write_bytes(header)
+        with file.open("r+b") as cut:
+            cut.truncate(size)  # its values are a hole
+    check(folder)
+
+
+def test_a_tensor_that_no_shard_has_and_a_shard_that_is_not_there_are_refused(tmp_path: Path):
+    folder = saved(tmp_path, max_shard_size="20KB")
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    lost = index["weight_map"]["model.norm.weight"]
+    (folder / lost).rename(folder / "consolidated.safetensors")
+    with pytest.raises(ConfigError, match=rf"model\.path: .* its weights cannot be read: .*{lost}"):
+        check(folder)
+    index["weight_map"] = {name: file for name, file in index["weight_map"].items() if file != lost}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ConfigError, match=r"^model\.path: .* has no weights `lm_head\.weight`, .* and 2 more"):
+        check(folder)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_weights_and_a_decoder_under_names_of_its_own_are_all_there(tied: bool, tmp_path: Path):
+    config = Qwen3Config(**SIZES, tie_word_embeddings=tied)
+    whole, decoder = saved(tmp_path / "whole", config), saved(tmp_path / "decoder", config, AutoModel)
+    check(whole)
+    check(decoder, *CRITIC, key="critic.path")
+    if tied:
+        check(decoder)
+        check(renamed(whole, lambda name: "lm_head.weight" if "embed_tokens" in name else name))
+    else:
+        with pytest.raises(ConfigError, match=NO_HEAD):
+            check(decoder)
+
+
+def test_experts_that_transformers_stacks_are_all_there(tmp_path: Path):
+    folder = saved(tmp_path, MixtralConfig(**SIZES, num_local_experts=2, sliding_window=None))
+    assert any(".experts.1." in name for name in load_file(folder / "model.safetensors"))
+    check(folder)
+    renamed(folder, lambda name: None if name.startswith("model.layers.1.") and ".experts." in name else name)
+    with pytest.raises(ConfigError, match=r"has no weights `model\.layers\.1\..*experts\."):
+        check(folder)
+
+
+def test_weights_in_another_format_are_left_to_the_workers(tmp_path: Path):
+    folder = without_head(tmp_path)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    check(folder)
+    with pytest.raises(ConfigError, match=NO_HEAD):
+        open_model(ModelSection(path=str(folder)))
+
+
+def test_a_reward_model_without_its_backbone_is_refused(tmp_path: Path):
+    kept, config = "algorithm.selection.drop_equal_reward=false", Qwen3Config(**SIZES)
+    config.num_labels = 1
+    folder = saved(tmp_path, config, AutoModelForSequenceClassification)
+    check(folder, kept, key="reward.model.path")
+    renamed(folder, lambda name: name if name == "score.weight" else f"_orig_mod.{name}")
+    with pytest.raises(ConfigError, match=r"^reward\.model\.path: .* has no weights `model\.embed_tokens\.weight`"):
+        check(folder, kept, key="reward.model.path")
+
+
+def test_training_evaluation_and_warm_start_refuse_it_before_anything_starts(tmp_path: Path):
+    shutil.copytree(POLICY, tmp_path / "policy")
+    folder = renamed(tmp_path / "policy", lambda name: None if name == "model.norm.weight" else name)
+    words = [f"model.path={folder}", f"run.dir={tmp_path / 'run'}"]
+    missing = r"^model\.path: .* has no weights `model\.norm\.weight`"
+    with pytest.raises(ConfigError, match=missing):
+        prepare(load_run_config(DEMO, words))
+    with pytest.raises(ConfigError, match=missing):
+        prepare_evaluation(load_run_config(DEMO, words, purpose=Purpose.EVALUATION))
+    assert not (tmp_path / "run").exists()
+    servers = ["rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:9/v1']"]
+    prepare_evaluation(load_run_config(DEMO, [*words, *servers], purpose=Purpose.EVALUATION))
+    (tmp_path / "dialogues.jsonl").write_text(json.dumps({"messages": [{"role": "assistant", "content": "1"}]}) + "\n")
+    (tmp_path / "sft.yaml").write_text(
+        f"data: {{train_files: [dialogues.jsonl]}}\nmodel: {{path: {folder}}}\ntraining: {{num_steps: 1}}\n"
+        f"output_dir: {tmp_path / 'out'}\n"
+    )
+    with pytest.raises(ConfigError, match=missing):
+        warm_start(load_sft_config(str(tmp_path / "sft.yaml")))
+    assert not (tmp_path / "out").exists()
