@@ -129,6 +129,16 @@ def remove(folder: str) -> None:
         os.close(parent)
 
 
+def clear(folder: str) -> None:
+    """Remove all that is in `folder`, as `remove` does, and what a `remove` there that was cut short has left.
+
+    Raises:
+        OSError: `folder` is not there.
+    """
+    for name in os.listdir(folder):
+        remove(os.path.join(folder, name))
+
+
 def _remove_entry(name: str, *, parent: int) -> None:
     """Remove the entry `name` of the open folder `parent`."""
     try:

@@ -93,6 +93,8 @@ def _judge(slot: socket.socket) -> str | None:
         }
         protocol.send(slot, message, (nothing, nothing, reading_end[1], reading_end[1]))
         ended = _expect(slot, "ended")
+        if ended["clears"]:
+            _expect(slot, "cleared")
         os.close(reading_end[1])
         output = os.read(reading_end[0], 4096)
         return None if output == _OUTPUT else f"printed {output!r}, ended with {ended}"

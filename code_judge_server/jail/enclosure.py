@@ -19,6 +19,9 @@ class EnclosureError(Exception):
 class Enclosure(Protocol):
     """The place of one job after the other, each fresh."""
 
+    clears: bool
+    """Whether `close` leaves files, for `clear` to remove."""
+
     def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """Make the place; what is forked from here on is of the job.
 
@@ -50,9 +53,15 @@ class Enclosure(Protocol):
         """
         ...
 
+    def clear(self) -> None:
+        """Remove the files of a place that is closed, or could not be made; that takes as long as a job wants it to."""
+        ...
+
 
 class NamespaceEnclosure:
     """Fresh pid, mount, IPC and host name namespaces, with a work folder, `/tmp` and `/dev/shm` under one quota."""
+
+    clears: bool = False
 
     def __init__(self, helper: Inits) -> None:
         """Use the inits of this helper."""
@@ -95,3 +104,6 @@ class NamespaceEnclosure:
     def close(self) -> float:
         """See `Enclosure`."""
         return inits.end(self._init, self.init_fd)
+
+    def clear(self) -> None:
+        """See `Enclosure`: the mount that holds the files went with its namespace."""

@@ -2,7 +2,9 @@
 leaves behind.
 """
 
+import contextlib
 import os
+import stat
 
 from code_judge_server import work_folder
 from code_judge_server.jail import orphans
@@ -12,30 +14,37 @@ from code_judge_server.jail.enclosure import EnclosureError
 class FolderEnclosure:
     """A fresh folder on the machine's own disk; nothing but rlimits bounds how much is written."""
 
-    def __init__(self, folder: str, *, uid: int | None) -> None:
-        """Use `folder`, which is made for each job; its parent must be there.
+    clears: bool = True
+
+    def __init__(self, slot_folder: str, *, uid: int | None) -> None:
+        """Use `slot_folder`, which is this slot's alone; its parent must be there.
 
         Raises:
             OSError: the kernel refuses.
         """
-        self._folder = folder
+        self.folder = f"{slot_folder}/job"
+        """Made for each job."""
+        self._slot_folder = slot_folder
         self._uid = uid
         orphans.adopt()
 
     def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """See `Enclosure`."""
         try:
-            work_folder.let_users_through(os.path.dirname(self._folder))
-            work_folder.make(self._folder, {})
+            work_folder.let_users_through(os.path.dirname(self._slot_folder))
+            work_folder.ensure(self._slot_folder)
+            work_folder.let_users_through(self._slot_folder)
+            self._move_aside()
+            os.mkdir(self.folder, stat.S_IRWXU)
             if self._uid is not None:
-                os.chown(self._folder, self._uid, self._uid)
+                os.chown(self.folder, self._uid, self._uid)
         except OSError as error:
             raise EnclosureError(f"work folder: {error}") from error
 
     def enter(self) -> None:
         """See `Enclosure`."""
-        os.chdir(self._folder)
-        os.environ["HOME"] = os.environ["TMPDIR"] = self._folder
+        os.chdir(self.folder)
+        os.environ["HOME"] = os.environ["TMPDIR"] = self.folder
 
     def kill(self) -> None:
         """See `Enclosure`."""
@@ -46,9 +55,16 @@ class FolderEnclosure:
 
     def close(self) -> float:
         """See `Enclosure`: everything falls to this subreaper in the end, so no child means nothing left."""
-        cpu_time_s = orphans.end_all()
-        work_folder.remove(self._folder)
-        return cpu_time_s
+        return orphans.end_all()
+
+    def clear(self) -> None:
+        """See `Enclosure`."""
+        work_folder.clear(self._slot_folder)
+
+    def _move_aside(self) -> None:
+        """Make room where a slot was killed before it had cleared; `clear` removes it, which would make this job late."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.folder, f"{self._slot_folder}/left-{os.urandom(8).hex()}")
 
 
 def count_own_tasks() -> int:

@@ -15,11 +15,13 @@ Server to slot:
     stderr] (+ [collected] iff `collect`): memfds of the files one after the other, behind them their
     paths and then those to collect, a null behind each (they are not read where there are none), and of stdin, two pipes, and a
     memfd to copy collected files to; with `"oom_score_adj": n` too, the kernel kills it later than other jobs;
-    `{"kind": "kill"}`: end the job now; ignored where none runs.
+    `{"kind": "kill"}`: end the job now; ignored where none runs. The next job comes when nothing of this one is left.
 Slot to server:
     `{"kind": "ended", "exit_code", "signal", "cpu_time_s", "wall_time_s", "max_rss_bytes", "oom_kills",
     "peak_memory_bytes", "tasks_refused", "collected": [[index among those to collect, size or null], ..], "error": text or
-    null}`: nothing of the job is left. `error`: the job could not be set up.
+    null, "clears": bool}`: nothing of the job runs any more. `error`: the job could not be set up. `clears`: its files are
+    still to be removed, however many a program has made; without, nothing of the job is left;
+    `{"kind": "cleared"}`, after an end that `clears`: they are removed.
 An end that sees the other's socket closed stops: the launcher and all below it, or the slot and its job.
 """
 

@@ -125,7 +125,7 @@ class Slot:
         except EnclosureError as error:
             protocol.close_all(descriptors)
             totals = {} if self._cgroup is None else self._cgroup.end_job()
-            protocol.send(self._server, {**_NO_END, **totals, "error": str(error)})
+            self._say_ended({**_NO_END, **totals, "error": str(error)})
             return
         protocol.close_all(descriptors[1:4])
         status, usage, killed = self._wait(pid)
@@ -150,7 +150,15 @@ class Slot:
         }
         if self._cgroup is not None:
             ended.update(self._cgroup.end_job())
-        protocol.send(self._server, ended)
+        self._say_ended(ended)
+
+    def _say_ended(self, ended: protocol.Message) -> None:
+        """Tell the server of the end, and only then remove the job's files: its verdict does not wait for that."""
+        clears = self._enclosure.clears
+        protocol.send(self._server, {**ended, "clears": clears})
+        if clears:
+            self._enclosure.clear()
+            protocol.send(self._server, {"kind": "cleared"})
 
     def _fork_job(self, job: protocol.Message, descriptors: list[int]) -> int:
         oom_score_adj = job.get("oom_score_adj", _OOM_SCORE_ADJ)

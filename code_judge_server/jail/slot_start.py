@@ -87,16 +87,15 @@ def _outlive_jobs() -> None:
 
 
 def _open_without_namespaces(server: socket.socket, machine: Machine, name: str, uid: int | None) -> Slot:
-    folder = f"{machine.work_folder}/{name}"
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         with contextlib.suppress(PermissionError):  # no_new_privs makes up for it
             syscalls.drop_bounding_set()
-    enclosure = folder_enclosure.FolderEnclosure(folder, uid=uid)
+    enclosure = folder_enclosure.FolderEnclosure(f"{machine.work_folder}/{name}", uid=uid)
     confinement = Confinement(
         uid=uid,
-        ruleset=lambda: landlock.files_and_scopes(folder, machine.readable),
+        ruleset=lambda: landlock.files_and_scopes(enclosure.folder, machine.readable),
         limits_memory=True,
         tasks_besides=folder_enclosure.count_own_tasks if uid is None else lambda: 0,
         filter_of_jobs=machine.seccomp,  # the slot has to change the modes of what jobs leave behind

@@ -115,7 +115,7 @@ class JailExecutor:
         raise ExecutorError(f"jail executor: {_ATTEMPTS} slots ({preload}) failed over one job; the log says how")
 
     async def _begin(self, job: Job, sealed: SealedInput, number: int, preload: str) -> RunningJob:
-        """Start a job in a slot that was free, and is free again when the job has ended or was not started.
+        """Start a job in a slot that was free, and is free again when nothing is left of the job or it was not started.
 
         Raises:
             ExecutorError: the slot cannot be started, or the job cannot be handed over.

@@ -18,7 +18,7 @@ class JailDiedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Nothing of the job is left."""
+    """Nothing of the job runs any more."""
 
     exit_code: int | None
     signal: int | None
@@ -34,6 +34,8 @@ class Ended:
     """Index among those to collect and size of the files, in the order of their contents; no size: there was no room for it."""
     error: str | None
     """The job could not be set up."""
+    clears: bool
+    """The slot still removes the job's files, and says when it has."""
 
 
 class _Message(BaseModel):
@@ -99,7 +101,7 @@ def receive(end: socket.socket, schema: TypeAdapter[MessageT]) -> MessageT | Non
 
 
 def receive_ended(end: socket.socket) -> Ended | None:
-    """Return what a slot says, as `receive` does; this comes with every job, so it is checked by hand.
+    """Return the end of a slot's job, as `receive` does; this comes with every job, so it is checked by hand.
 
     Raises:
         JailDiedError: the slot is dead, or said anything else.
@@ -113,6 +115,18 @@ def receive_ended(end: socket.socket) -> Ended | None:
         raise JailDiedError(f"it sent what it must not: wrong {wrong or 'number of keys'}: {str(message)[:200]}")
     del message["kind"]
     return Ended(**message)
+
+
+def receive_cleared(end: socket.socket) -> bool:
+    """Return whether a slot has said that the files of its job are removed too; what else it says is wrong then.
+
+    Raises:
+        JailDiedError: the slot is dead, or said anything else.
+    """
+    message = _receive(end)
+    if message not in (None, {"kind": "cleared"}):
+        raise JailDiedError(f"it sent what it must not while it clears: {str(message)[:200]}")
+    return message is not None
 
 
 def _is_whole(value: Any) -> bool:
@@ -147,6 +161,7 @@ _RIGHT_IN_ENDED: Mapping[str, Callable[[Any], bool]] = {
     "tasks_refused": _is_count_or_none,
     "collected": lambda value: type(value) is list and all(map(_is_file, value)),
     "error": lambda value: value is None or type(value) is str,
+    "clears": lambda value: type(value) is bool,
 }
 """By the keys of the message, of which `tasks_refused` may be absent."""
 

@@ -142,7 +142,7 @@ class RunningJob:
             self._sample(now)
 
     def finish(self, ended: Ended) -> None:
-        """Take the slot's word that nothing of the job is left, and set the outcome.
+        """Take the slot's word that nothing of the job runs any more, and set the outcome.
 
         Raises:
             JailDiedError: the message contradicts the job.
@@ -184,6 +184,7 @@ class RunningJob:
             tasks_refused=None,
             collected=[],
             error=None,
+            clears=False,
         )
         self.finish(ended)
 

@@ -54,6 +54,8 @@ class Slot:
         self._oom_kills = oom_kills
         self._on_death = on_death
         self._running: RunningJob | None = None
+        self._is_clearing = False
+        """Whether the slot removes the files of a job that has its outcome; there is no hurry, and its death is seen."""
         self._on_idle: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end, self._take_messages)
@@ -65,7 +67,7 @@ class Slot:
             job: What to run.
             sealed: Its files and stdin, which stay open on this side.
             interpret: The slot's own interpreter runs the script `argv[1]`.
-            on_idle: Called once when nothing of the job is left in this slot.
+            on_idle: Called once when nothing of the job is left in this slot, which may be long after its outcome.
 
         Raises:
             ExecutorError: no slot could run it; the slot is idle, and `on_idle` was called.
@@ -105,7 +107,7 @@ class Slot:
         os.close(self._pidfd)
         if self._running is not None:
             self._fail(self._running, reason)
-            self._become_idle()
+        self._become_idle()
         self._meter.close()
         self._on_death()
 
@@ -135,22 +137,44 @@ class Slot:
     def _take_messages(self) -> None:
         """Take all that has arrived."""
         try:
-            while self.alive and (message := messages.receive_ended(self._end)) is not None:
-                if self._running is None:
-                    raise JailDiedError("it ended a job that it never got")
-                if message.oom_kills:
-                    self._oom_kills.take_new()
-                self._running.finish(message)
-                self._become_idle()
+            while self.alive and (self._take_cleared() if self._is_clearing else self._take_ended()):
+                pass
         except JailDiedError as error:
             self.die(str(error))
         except OSError as error:
             self.die(f"what a job left cannot be read: {error}")
 
-    def _become_idle(self) -> None:
+    def _take_ended(self) -> bool:
+        """Finish the job if the slot has said that it has ended; return whether it has."""
+        ended = messages.receive_ended(self._end)
+        if ended is None:
+            return False
+        if self._running is None:
+            raise JailDiedError("it ended a job that it never got")
+        if ended.oom_kills:
+            self._oom_kills.take_new()
+        self._running.finish(ended)
+        self._forget_job()
+        self._is_clearing = ended.clears
+        if not ended.clears:
+            self._become_idle()
+        return True
+
+    def _take_cleared(self) -> bool:
+        """Be idle if the slot has said that nothing is left of its last job; return whether it has."""
+        if not messages.receive_cleared(self._end):
+            return False
+        self._is_clearing = False
+        self._become_idle()
+        return True
+
+    def _forget_job(self) -> None:
         if self._running is not None:
             self._watch.remove(self._running)
             self._running = None
+
+    def _become_idle(self) -> None:
+        self._forget_job()
         if self._on_idle is not None:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()

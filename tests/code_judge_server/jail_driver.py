@@ -57,7 +57,7 @@ class SlotEnd:
         collect_bytes: int = MIB,
         kill_after_s: float | None = None,
     ) -> Ran:
-        """Run one job to its end."""
+        """Run one job until nothing of it is left."""
         outputs = [os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)]
         sent = [_memfd(b"".join(with_names(files, collect))), _memfd(stdin), outputs[0][1], outputs[1][1]]
         collected = os.memfd_create("collected") if collect else None
@@ -92,9 +92,16 @@ class SlotEnd:
         return Ran(stdout=texts[0], stderr=texts[1], ended=ended, files=files_back)
 
     def _await_end(self) -> dict[str, Any]:
+        ended = self.answer()
+        assert ended["kind"] == "ended"
+        if ended["clears"]:
+            assert self.answer() == {"kind": "cleared"}
+        return ended
+
+    def answer(self) -> dict[str, Any]:
+        """Return the next message of the slot."""
         received = protocol.receive(self.end)
         assert received is not None, "the slot died"
-        assert received[0]["kind"] == "ended"
         return received[0]
 
 

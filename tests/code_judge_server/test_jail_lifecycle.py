@@ -93,6 +93,7 @@ def test_a_slot_goes_on_whatever_was_done_to_the_rights_of_its_folders():
     with jail(IsolationTier.C) as running:
         assert running.plan.work_folder is not None
         running.run_python("import os\nos.mkdir('below', 0)\nos.umask(0o777)\nopen('file', 'x')")
+        os.chmod(Path(running.plan.work_folder, "slot-0-bare"), 0)
         os.chmod(running.plan.work_folder, 0)
         ran = running.run_python("import os\nprint(os.listdir())")
         assert ran.text == "['main.py']", ran

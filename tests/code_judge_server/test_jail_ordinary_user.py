@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests ran as an ordinary user already")
-@pytest.mark.parametrize("name", ["isolation", "limits", "lifecycle", "collecting"])
+@pytest.mark.parametrize("name", ["isolation", "limits", "lifecycle", "collecting", "clearing"])
 def test_the_jail_holds_for_an_ordinary_user(tmp_path: Path, name: str):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / f"test_jail_{name}.py")]
     done = subprocess.run(

@@ -46,7 +46,10 @@ ENDED = {
     "peak_memory_bytes": None,
     "collected": [],
     "error": None,
+    "clears": False,
 }
+CLEARS = json.dumps(ENDED | {"clears": True}).encode()
+CLEARED = json.dumps({"kind": "cleared"}).encode()
 
 plain_values = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=9).map(repr)
@@ -277,8 +280,11 @@ async def judged_by_a_false_slot(messages: list[tuple[bytes, int]]) -> object:
         sleeper.wait()
 
 
+false_messages = damaged(ENDED) | damaged({"kind": "ready"}) | st.sampled_from([CLEARS, CLEARED])
+
+
 @settings(max_examples=100, deadline=None)
-@given(messages=st.lists(st.tuples(damaged(ENDED) | damaged({"kind": "ready"}), st.integers(0, 10)), max_size=4))
+@given(messages=st.lists(st.tuples(false_messages, st.integers(0, 10)), max_size=4))
 def test_whatever_a_false_slot_says_fails_its_job_only(messages: list[tuple[bytes, int]]) -> None:
     before = set(os.listdir("/proc/self/fd"))
     outcome = asyncio.run(judged_by_a_false_slot(messages))
@@ -289,7 +295,9 @@ def test_whatever_a_false_slot_says_fails_its_job_only(messages: list[tuple[byte
 
 
 @pytest.mark.parametrize(
-    "data", [*MONSTERS, b"", json.dumps(ENDED | {"collected": [[0, 1]]}).encode()], ids=lambda data: repr(data[:20])
+    "data",
+    [*MONSTERS, b"", CLEARED, json.dumps(ENDED | {"collected": [[0, 1]]}).encode()],
+    ids=lambda data: repr(data[:20]),
 )
 def test_a_slot_that_says_what_it_must_not_counts_as_dead(data: bytes) -> None:
     outcome = asyncio.run(judged_by_a_false_slot([(data, 0)]))

@@ -6,13 +6,13 @@ import dataclasses
 import errno
 import os
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from judge_process import wait_until
+from scripted_slot import ENDED, LIMITS, OtherEnd, begin, closes, sends, slot_with_other_end, start
 
 from code_judge_server.ending import Ending
 from code_judge_server.jail import protocol
@@ -20,47 +20,10 @@ from code_judge_server.jail_executor import running_job
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import TreeMeter, Usage
 from code_judge_server.jail_executor.oom_kills import OomKills
-from code_judge_server.jail_executor.running_job import RunningJob
 from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
-from code_judge_server.sandbox import ExecutorError, Job, JobLimits
-
-LIMITS = JobLimits(cpu_time_s=1, wall_time_s=5, memory_bytes=2**26, output_bytes=1000, max_tasks=4, disk_bytes=2**20)
-JOB = Job(
-    argv=("true",), limits=LIMITS, files={"a/b": b"12", "c": b"345"}, stdin=b"in", collect=("out",), collect_bytes=9
-)
-ENDED: dict[str, Any] = {
-    "kind": "ended",
-    "exit_code": 0,
-    "signal": None,
-    "cpu_time_s": 0.5,
-    "wall_time_s": 0.25,
-    "max_rss_bytes": 1000,
-    "oom_kills": 0,
-    "peak_memory_bytes": 2000,
-    "collected": [],
-    "error": None,
-}
-
-
-class OtherEnd:
-    """The slot's end of the socket, and a process that stands for the slot."""
-
-    def __init__(self, end: socket.socket, process: "subprocess.Popen[bytes]") -> None:
-        self.end = end
-        self.process = process
-        self.idle_count = 0
-        self.end.settimeout(60)
-
-    def take_job(self) -> tuple[protocol.Message, list[int]]:
-        """Return the job message and its descriptors."""
-        received = protocol.receive(self.end)
-        assert received is not None
-        return received
-
-    def is_dead(self) -> bool:
-        return self.process.poll() is not None
+from code_judge_server.sandbox import ExecutorError, Job
 
 
 @pytest.fixture
@@ -71,36 +34,9 @@ async def watch() -> AsyncIterator[Watch]:
 
 
 @pytest.fixture
-async def ends(watch: Watch) -> AsyncIterator[tuple[Slot, OtherEnd]]:
-    ours, theirs = protocol.socket_pair()
-    process = start("sleep", "600")
-    slot = Slot(
-        ours,
-        pid=process.pid,
-        meter=TreeMeter(process.pid),
-        watch=watch,
-        oom_kills=OomKills(lambda: 0),
-        on_death=lambda: None,
-    )
-    yield slot, OtherEnd(theirs, process)
-    slot.die("the test is over")
-    theirs.close()
-    process.wait()
-
-
-async def begin(slot: Slot, other: OtherEnd, job: Job = JOB) -> RunningJob:
-    def count() -> None:
-        other.idle_count += 1
-
-    sealed = await seal_input(job)
-    try:
-        return slot.begin(job, sealed, interpret=False, on_idle=count)
-    finally:
-        sealed.close()
-
-
-def start(*command: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(command)
+async def ends() -> AsyncIterator[tuple[Slot, OtherEnd]]:
+    async with slot_with_other_end() as both:
+        yield both
 
 
 def open_descriptors() -> int:
@@ -207,37 +143,28 @@ async def test_a_slot_that_does_not_end_its_job_is_killed(
     wait_until(other.is_dead)
 
 
-def _closes(end: socket.socket) -> None:
-    end.close()
-
-
-def _sends(message: Any, descriptors: int = 0) -> Callable[[socket.socket], None]:
-    def send(end: socket.socket) -> None:
-        protocol.send(end, message, (0,) * descriptors)
-
-    return send
-
-
 @pytest.mark.parametrize(
     "misbehave",
     [
-        _closes,
+        closes,
         lambda end: end.send(b"not json"),
         lambda end: end.send(b"[1]"),
         lambda end: end.send(b'{"kind":' * 20000),
         lambda end: end.send(b"\xff" * 100000),
-        _sends({"kind": "surprise"}),
-        _sends({"kind": "ended"}),
-        _sends(ENDED | {"cpu_time_s": -1.0}),
-        _sends(ENDED | {"cpu_time_s": "1"}),
-        _sends(ENDED | {"wall_time_s": None}),
-        _sends(ENDED | {"oom_kills": True}),
-        _sends(ENDED | {"more": 1}),
-        _sends(ENDED | {"collected": [[0, 10]]}),
-        _sends(ENDED | {"collected": [[1, 1]]}),
-        _sends(ENDED | {"collected": [[0, 5], [0, 5]]}),
-        _sends({"kind": "surprise"}, descriptors=8),
-        _sends({"kind": "surprise"}, descriptors=20),
+        sends({"kind": "surprise"}),
+        sends({"kind": "ended"}),
+        sends(ENDED | {"cpu_time_s": -1.0}),
+        sends(ENDED | {"cpu_time_s": "1"}),
+        sends(ENDED | {"wall_time_s": None}),
+        sends(ENDED | {"oom_kills": True}),
+        sends(ENDED | {"clears": None}),
+        sends(ENDED | {"more": 1}),
+        sends({"kind": "cleared"}),
+        sends(ENDED | {"collected": [[0, 10]]}),
+        sends(ENDED | {"collected": [[1, 1]]}),
+        sends(ENDED | {"collected": [[0, 5], [0, 5]]}),
+        sends({"kind": "surprise"}, descriptors=8),
+        sends({"kind": "surprise"}, descriptors=20),
     ],
 )
 async def test_a_slot_that_misbehaves_is_dead_and_its_job_may_run_again(
