@@ -140,7 +140,6 @@ def prepare(loaded: LoadedConfig) -> Plan:
         for stage in stages:
             check_memory(stage.config)
     plan = _prepared(loaded, trains=True)
-    plan.directory.claim_checkpoints()
     return Plan(
         loaded=loaded,
         directory=plan.directory,
@@ -164,11 +163,12 @@ def check_room(config: RunConfig, *, with_models: bool = True) -> None:
 
 def stages_left(plan: Plan) -> list[Stage]:
     """Return the stages that the run still has to go through, the one that it is in first."""
+    if plan.directory.finished:
+        return []
     latest = plan.directory.checkpoints.latest()
     num_steps_done = 0 if latest is None else latest.step
     # A run that was killed at its very end has its last checkpoint, and nothing else of its end.
-    left = [stage for stage in plan.stages if stage.end > num_steps_done] or plan.stages[-1:]
-    return [] if plan.directory.finished else left
+    return [stage for stage in plan.stages if stage.end > num_steps_done] or plan.stages[-1:]
 
 
 def plan_stage(plan: Plan, stage: Stage) -> Plan:

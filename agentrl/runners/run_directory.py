@@ -68,22 +68,53 @@ class RunDirectory:
         self._inputs: dict[str, tuple[Path, str]] = {}
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
-        """Start a new run here, or check that the run that is here may go on.
+        """Start a new run here, or check that the run that is here may go on; a training takes its checkpoints.
+
+        A run that is here changes only when nothing can be refused any more. The next start understands what one leaves that
+        is killed on the way: `result.json` says of how many steps it is.
 
         Args:
             inputs: the files and model folders that the run reads, by the key that names them; their content must not
                 change in mid-run.
-            trains: whether it is to go on from its checkpoints, which must be there then.
+            trains: whether it is to go on from its checkpoints, which must be there then; of a run that has all its steps
+                they need not.
 
         Raises:
             ConfigError: the folder holds a run of another config or of other inputs (the keys are named), or something
-                else, or a run that is alive; or the checkpoints of that run are gone; or the policy could not be put where it
-                belongs. Nothing is changed then.
+                else, or a run that is alive; or the checkpoints of that run are gone; or those in `checkpoint.dir` are another
+                run's, or it cannot be used; or the policy could not be put where it belongs. Nothing of a run that is here is
+                changed then.
+            DamagedCheckpointError: a checkpoint counts and is not whole.
         """
-        saved = self.path / "config.yaml"
+        self._make_folder()
+        self._lock()
+        self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
+        if self._saved.is_file():
+            num_steps_done = self._num_steps_done() if trains else 0
+            where = f"run.dir: {self.path} holds"
+            self._refuse_other_run(
+                self._saved.read_bytes(),
+                _content(self._digests),
+                where=where,
+                key="run.dir",
+                num_steps_done=num_steps_done,
+            )
+        if trains and not self.has_all_steps:
+            self.policy.refuse_mount()
+            self.refuse_lost_checkpoints()
+            if not self._saved.is_file():
+                self._write_down()  # first, as a folder with checkpoints and without a config is taken for no run's
+            with _refusing_unusable():
+                self._claim_checkpoints()
+        self._write_down()
+        if self.finished and not self.has_all_steps:
+            self._result.unlink()  # it is to go on for longer
+        shutil.rmtree(self.in_hand, ignore_errors=True)
+
+    def _make_folder(self) -> None:
         try:
             if (
-                not saved.is_file()
+                not self._saved.is_file()
                 and self.path.exists()
                 and any(e.name not in _BEFORE_CONFIG for e in self.path.iterdir())
             ):
@@ -91,38 +122,16 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
-        self._lock()
-        self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
-        digests = self.path / "inputs.json"
-        if saved.is_file():
-            num_steps_done = self._num_steps_done() if trains else 0
-            where = f"run.dir: {self.path} holds"
-            self._refuse_other_run(
-                saved.read_bytes(), _content(digests), where=where, key="run.dir", num_steps_done=num_steps_done
-            )
-        if trains and not self.has_all_steps:
-            self.policy.refuse_mount()
-            self.refuse_lost_checkpoints()
-        write_whole(digests, self._encoded_inputs())
-        write_whole(saved, self._encoded_config())
-        if self.finished and not self.has_all_steps:
-            self._result.unlink()  # it is to go on for longer
-        shutil.rmtree(self.in_hand, ignore_errors=True)
 
-    def claim_checkpoints(self) -> None:
-        """Take the folder of the checkpoints, if it is this run's own, and remove what a killed one left half written.
-
-        An older run that is still alive may write no more there.
-
-        Raises:
-            ConfigError: `checkpoint.dir` holds those of a run of another config or of other inputs; where its `run.dir` was
-                does not matter. Or it cannot be used.
-            DamagedCheckpointError: one in there counts and is not whole.
-        """
-        with _refusing_unusable():
-            self._claim_checkpoints()
+    def _write_down(self) -> None:
+        write_whole(self._digests, self._encoded_inputs())
+        write_whole(self._saved, self._encoded_config())
 
     def _claim_checkpoints(self) -> None:
+        """Take the folder of the checkpoints, if it is this run's own, and remove what a killed one left half written.
+
+        It may be that of a run whose `run.dir` was elsewhere. An older run that is still alive may write no more there.
+        """
         if self._config.checkpoint.dir is not None:
             owner = self.checkpoints.owner()
             if owner is not None:
@@ -175,7 +184,7 @@ class RunDirectory:
         """
         owner, inputs = self.checkpoints.owner(), self.checkpoints.inputs()
         if owner is None:
-            owner, inputs = _content(self.path / "config.yaml"), _content(self.path / "inputs.json")
+            owner, inputs = _content(self._saved), _content(self._digests)
         if owner is None:
             return
         where, base = f"{self.checkpoints.url} holds checkpoints of", Path(self._config.model.path)
@@ -237,9 +246,17 @@ class RunDirectory:
     @property
     def has_all_steps(self) -> bool:
         """Whether the run has come to its end, and is not to go on for longer now."""
-        if not self.finished or not (self.path / "config.yaml").is_file():  # else it may be the result of anything
+        if not self.finished or not self._saved.is_file():  # else it may be the result of anything
             return False
         return self.result().get("num_steps", math.inf) >= self._config.run.num_steps
+
+    @property
+    def _saved(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def _digests(self) -> Path:
+        return self.path / "inputs.json"
 
     @property
     def _noted(self) -> Path:

@@ -244,7 +244,6 @@ def test_factors_are_not_added_to_other_weights_that_have_taken_the_place_of_tho
     lora = run.config(*words, "actor.lora.rank=4")
     started = RunDirectory(lora)
     started.open({"model.path": base}, trains=True)
-    started.claim_checkpoints()
     RunDirectory(lora).refuse_other_policy()
     [weights] = base.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-4] + b"else")

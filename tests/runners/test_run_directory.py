@@ -30,10 +30,11 @@ def run(tmp_path: Path) -> RunDirectory:
 def test_what_a_killed_run_left_half_written_is_cleared_away(run: RunDirectory, tmp_path: Path):
     half = Path(run.checkpoints.begin(2))
     run.close()
-    again = directory(tmp_path)
-    again.open({}, trains=True)
+    evaluation = directory(tmp_path)
+    evaluation.open({}, trains=False)
+    evaluation.close()
     assert half.exists(), "an evaluation opens folders too, and has no business here"
-    again.claim_checkpoints()
+    directory(tmp_path).open({}, trains=True)
     assert not half.exists()
 
 
@@ -47,27 +48,24 @@ def elsewhere(tmp_path: Path, name: str, *overrides: str, inputs: Mapping[str, P
 
 def test_a_run_goes_on_in_another_folder_from_its_checkpoints_elsewhere(tmp_path: Path):
     first = elsewhere(tmp_path, "first")
-    first.claim_checkpoints()
     first.checkpoints.begin(4)
     first.checkpoints.commit(RunState(step=4))
     moved = elsewhere(tmp_path, "moved")
-    moved.claim_checkpoints()
     assert moved.checkpoints.latest() == RunState(step=4)
     assert not (moved.path / "checkpoints").exists()
 
 
 def test_a_run_may_go_on_where_there_is_nothing_but_exports_of_its_checkpoints(tmp_path: Path):
-    elsewhere(tmp_path, "first").claim_checkpoints()
+    elsewhere(tmp_path, "first")
     (tmp_path / "moved" / "exported" / "step_000004").mkdir(parents=True)
-    elsewhere(tmp_path, "moved").claim_checkpoints()
+    elsewhere(tmp_path, "moved")
     assert (tmp_path / "moved" / "exported" / "step_000004").exists()
 
 
 def test_a_run_that_still_lives_elsewhere_may_not_write_after_another_one_went_on(tmp_path: Path):
     first = elsewhere(tmp_path, "first")
-    first.claim_checkpoints()
     first.checkpoints.begin(4)
-    elsewhere(tmp_path, "moved").claim_checkpoints()
+    elsewhere(tmp_path, "moved")
     with pytest.raises(CheckpointError, match="another run has taken over"):
         first.checkpoints.commit(RunState(step=4))
 
@@ -77,15 +75,15 @@ def test_a_file_in_the_way_of_the_checkpoints_is_one_clear_line(tmp_path: Path):
     with pytest.raises(
         ConfigError, match=r"checkpoint.dir: .*/shared cannot be used: \w+: .*name another `checkpoint.dir`"
     ):
-        elsewhere(tmp_path, "first").claim_checkpoints()
+        elsewhere(tmp_path, "first")
 
 
 def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path):
-    elsewhere(tmp_path, "first").claim_checkpoints()
+    elsewhere(tmp_path, "first")
     with pytest.raises(
         ConfigError, match=r"checkpoint.dir: .*`run.seed` was 1 and is 7.* name another `checkpoint.dir`"
     ):
-        elsewhere(tmp_path, "second", "run.seed=7").claim_checkpoints()
+        elsewhere(tmp_path, "second", "run.seed=7")
 
 
 def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run: RunDirectory, tmp_path: Path):
@@ -205,14 +203,14 @@ def test_other_content_in_the_same_file_is_refused_from_another_folder_too(tmp_p
     data = tmp_path / "train.jsonl"
     data.write_text("one")
     inputs = {"data.train_files[0]": data}
-    elsewhere(tmp_path, "first", inputs=inputs).claim_checkpoints()
-    elsewhere(tmp_path, "second", inputs=inputs).claim_checkpoints()
+    elsewhere(tmp_path, "first", inputs=inputs)
+    elsewhere(tmp_path, "second", inputs=inputs)
     data.write_text("two")
     with pytest.raises(
         ConfigError,
         match=r"checkpoint.dir: .*read other content from `data.train_files\[0\]`.* name another `checkpoint.dir`",
     ):
-        elsewhere(tmp_path, "third", inputs=inputs).claim_checkpoints()
+        elsewhere(tmp_path, "third", inputs=inputs)
 
 
 @pytest.fixture
@@ -419,12 +417,11 @@ def test_the_data_of_a_stage_that_has_not_begun_may_change(tmp_path: Path):
 def test_stages_to_come_may_change_where_the_checkpoints_are_elsewhere_too(tmp_path: Path):
     words = ["run.num_steps=4", "stages=[{num_steps: 2}, {num_steps: 2}]"]
     first = elsewhere(tmp_path, "first", *words)
-    first.claim_checkpoints()
     first.checkpoints.begin(2)
     first.checkpoints.commit(RunState(step=2))
-    elsewhere(tmp_path, "second", "run.num_steps=2", "stages=[{num_steps: 2}]").claim_checkpoints()
+    elsewhere(tmp_path, "second", "run.num_steps=2", "stages=[{num_steps: 2}]")
     with pytest.raises(ConfigError, match=r"checkpoint.dir: .*`stages\[0\]\.num_steps` was 2 and is 1"):
-        elsewhere(tmp_path, "third", "run.num_steps=1", "stages=[{num_steps: 1}]").claim_checkpoints()
+        elsewhere(tmp_path, "third", "run.num_steps=1", "stages=[{num_steps: 1}]")
 
 
 def test_a_finished_run_is_shown_on_a_machine_that_could_not_hold_it(tmp_path: Path):
@@ -446,10 +443,9 @@ def test_a_result_without_a_config_beside_it_is_not_taken_for_that_of_the_run(ru
     assert not run.has_all_steps
 
 
-def with_a_checkpoint(tmp_path: Path) -> RunDirectory:
+def with_a_checkpoint(tmp_path: Path, *overrides: str) -> RunDirectory:
     """A run whose checkpoints are elsewhere, and whose first one counts."""
-    run = elsewhere(tmp_path, "run")
-    run.claim_checkpoints()
+    run = elsewhere(tmp_path, "run", *overrides)
     run.checkpoints.begin(4)
     run.checkpoints.commit(RunState(step=4))
     run.note_checkpoint(4)
@@ -473,8 +469,51 @@ def test_a_run_whose_checkpoints_are_gone_is_refused_before_anything_of_it_chang
     assert not (tmp_path / "shared").exists()
     (tmp_path / "not mounted").rename(tmp_path / "shared")
     again = elsewhere(tmp_path, "run", "run.num_steps=70")
-    again.claim_checkpoints()
     assert again.checkpoints.latest() == RunState(step=4)
+
+
+def finished_at_step_4(tmp_path: Path) -> RunDirectory:
+    run = with_a_checkpoint(tmp_path, "run.num_steps=4")
+    run.finish({"num_steps": 4})
+    return run
+
+
+def test_a_finished_run_stays_so_where_going_on_for_longer_is_refused_by_the_place_of_its_checkpoints(tmp_path: Path):
+    run = finished_at_step_4(tmp_path)
+    before = contents(run)
+    in_the_way = tmp_path / "shared" / "writer.partial"
+    in_the_way.mkdir()  # so that nothing can be written there, as on a disk that is mounted read-only
+    with pytest.raises(ConfigError, match=r"checkpoint.dir: .*/shared cannot be used: IsADirectoryError"):
+        elsewhere(tmp_path, "run", "run.num_steps=5")
+    assert contents(run) == before
+    finished = elsewhere(tmp_path, "run", "run.num_steps=4")
+    assert finished.finished, "which is only shown, and writes nothing there"
+    finished.close()
+    in_the_way.rmdir()
+    assert not elsewhere(tmp_path, "run", "run.num_steps=5").finished
+
+
+@pytest.mark.parametrize("undone", [["config.yaml", "result.json"], ["result.json"]])
+@pytest.mark.parametrize(("num_steps", "is_finished"), [(4, True), (5, False)])
+def test_a_start_for_longer_that_was_killed_half_way_can_be_repeated_and_taken_back(
+    tmp_path: Path, undone: list[str], num_steps: int, is_finished: bool
+):
+    run = finished_at_step_4(tmp_path)
+    before = contents(run)
+    elsewhere(tmp_path, "run", "run.num_steps=5").close()
+    for name in undone:
+        (run.path / name).write_bytes(before[name])
+    again = elsewhere(tmp_path, "run", f"run.num_steps={num_steps}")
+    assert again.finished is is_finished
+    assert again.checkpoints.latest() == RunState(step=4)
+
+
+def test_a_new_run_whose_checkpoints_cannot_be_kept_can_be_tried_again(tmp_path: Path):
+    (tmp_path / "shared" / "writer.partial").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"checkpoint.dir: .*/shared cannot be used: IsADirectoryError"):
+        elsewhere(tmp_path, "run")
+    (tmp_path / "shared" / "writer.partial").rmdir()
+    elsewhere(tmp_path, "run")
 
 
 def test_checkpoints_that_are_gone_matter_neither_to_a_finished_run_nor_to_an_evaluation(tmp_path: Path):
@@ -490,19 +529,16 @@ def test_checkpoints_that_are_gone_matter_neither_to_a_finished_run_nor_to_an_ev
 
 def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path: Path):
     first = elsewhere(tmp_path, "run")
-    first.claim_checkpoints()
     first.checkpoints.begin(4)
     first.close()
     shutil.rmtree(tmp_path / "shared")
     again = elsewhere(tmp_path, "run")
-    again.claim_checkpoints()
     assert again.checkpoints.latest() is None
 
 
 def test_a_run_that_went_on_in_another_folder_knows_of_its_checkpoints_there(tmp_path: Path):
     with_a_checkpoint(tmp_path)
     moved = elsewhere(tmp_path, "moved")
-    moved.claim_checkpoints()
     moved.close()
     shutil.rmtree(tmp_path / "shared")
     with pytest.raises(ConfigError, match=r"the run in .*/moved had written that of step 4 there"):
