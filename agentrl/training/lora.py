@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from agentrl.errors import ConfigError
 from agentrl.training.building import OpenedModel
-from agentrl.training.model import decoder_layers
+from agentrl.training.model import decoder_layers, give_usual_rights
 from agentrl.training.parallel import local_part
 from agentrl.weight_sync.base import LoraBase
 from agentrl.weight_sync.lora_factors import FACTOR_A, FACTOR_B, whole_model
@@ -127,8 +127,10 @@ class Adapters:
             if name.endswith(end) and writes
         }
         if writes:
-            Path(path).mkdir(parents=True, exist_ok=True)
-            save_file(tensors, Path(path) / "adapter_model.safetensors", metadata={"format": "pt"})
+            folder = Path(path)
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+            give_usual_rights(folder)
             self._config.save_pretrained(path)
 
 

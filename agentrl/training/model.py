@@ -212,10 +212,20 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
         shell = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=getattr(torch, source.dtype))
     shell.generation_config = model.generation_config
     shell.save_pretrained(folder, state_dict=dict(weights))
+    give_usual_rights(folder)
     origin = Path(source.path)
     if not origin.is_dir():
         origin = Path(snapshot_download(source.path, allow_patterns=list(_TOKENIZER_FILES)))
     for pattern in _TOKENIZER_FILES:
         for file in origin.glob(pattern):
             if file.is_file() and file.resolve() != (folder / file.name).resolve():
-                shutil.copy2(file, folder / file.name)
+                shutil.copyfile(file, folder / file.name)  # whose rights are the usual ones too
+
+
+def give_usual_rights(folder: Path) -> None:
+    """Give the weights in `folder` the rights of any file that is made there: safetensors shuts out all but their owner."""
+    usual = folder / ".usual_rights"
+    usual.touch()  # as the umask can be asked for only by changing it, for all threads, and a disk may have rules of its own
+    for file in folder.glob("*.safetensors"):
+        shutil.copymode(usual, file)
+    usual.unlink()

@@ -97,6 +97,7 @@ def test_another_seed_gives_other_weights(config: SftConfig, tmp_path: Path) -> 
 def test_the_written_folder_is_a_whole_model(config: SftConfig) -> None:
     warm_start(with_training(config, num_steps=1))
     AutoModelForCausalLM.from_pretrained(config.output_dir)
+    assert len({file.stat().st_mode for file in Path(config.output_dir).iterdir()}) == 1, "who reads one reads all"
     tokens = ChatTokens(load_tokenizer(config.output_dir), [])
     assert tokens.prompt([{"role": "user", "content": "Say 1."}])
 

@@ -1,5 +1,7 @@
 """A checkpoint of the actor becomes the folder that the actor exports, to the bit; `test_two_ranks` has one of two ranks."""
 
+import os
+import stat
 import time
 import warnings
 from collections.abc import Iterator
@@ -92,6 +94,24 @@ def test_factors_are_merged_as_the_actor_merges_them_and_written_by_themselves(
     assert not torch.equal(
         before["model.layers.0.mlp.up_proj.weight"].bfloat16(), after["model.layers.0.mlp.up_proj.weight"]
     )
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_every_file_of_an_export_may_be_read_by_whom_the_umask_lets(parallel: Parallel, tmp_path: Path, umask: int):
+    """safetensors by itself gives 0600, and a server of another account could not load the policy."""
+    config = config_of(ModelSection(path=str(make_policy(tmp_path / "policy"))), lora=LORA)
+    for file in (tmp_path / "policy").iterdir():
+        file.chmod(0o600)
+    before = os.umask(umask)
+    try:
+        record(config, parallel, f"{tmp_path}/checkpoint", tmp_path / "actors")
+        export_checkpoint(f"{tmp_path}/checkpoint", config, f"{tmp_path}/ours")
+    finally:
+        os.umask(before)
+    for name in ("actors", "ours"):
+        rights = {file: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / name).rglob("*") if file.is_file()}
+        assert {file.suffix for file in rights} >= {".safetensors", ".json"}
+        assert set(rights.values()) == {0o666 & ~umask}, rights
 
 
 def test_it_is_read_from_an_object_store(parallel: Parallel, policy: ModelSection, tmp_path: Path):
