@@ -1,10 +1,11 @@
 """Where `agentrl.runners.export` writes to: a folder of this machine, or a store that fsspec knows; whole, or not at all."""
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def written_whole(place: str) -> AbstractContextManager[Path]:
             are put one by one, `config.json` last, and what has been put is taken back where that fails.
 
     Raises:
-        ConfigError: it cannot be used, or holds something.
+        ConfigError: it cannot be used, or holds something; or another process is writing that folder. Stores have no locks.
     """
     return _put_whole(place) if is_url(place) else _written_whole(Path(place))
 
@@ -46,26 +47,54 @@ def written_whole(place: str) -> AbstractContextManager[Path]:
 @contextmanager
 def _written_whole(folder: Path) -> Iterator[Path]:
     partial = folder.with_name(folder.name + ".partial")
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder} exists and is not empty; remove it, or name another folder with `--to`")
-        shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror}; name another folder with `--to`") from error
-    try:
+    made = partial / "policy"
+    with ExitStack() as stack:
+        try:
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise ConfigError(f"{folder} exists and is not empty; remove it, or name another folder with `--to`")
+            stack.enter_context(_held(partial))
+            shutil.rmtree(made, ignore_errors=True)  # of an export that was killed
+            made.mkdir()
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{folder}: another export is writing it; wait for that one, or name another folder with `--to`"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"{folder} cannot be written: {error.strerror}; name another folder with `--to`"
+            ) from error
         with _telling(
             partial, f"{folder} cannot be written: ", "; make room there, or name another folder with `--to`"
         ):
-            yield partial
-        _take(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # which is not there any more once it has become `folder`
+            yield made
+        _take(made, folder)
 
 
-def _take(partial: Path, folder: Path) -> None:
+@contextmanager
+def _held(partial: Path) -> Iterator[None]:
+    """Have a folder to oneself, and remove it at the end.
+
+    The kernel gives a lock back however a process ends: what a killed one has left is told from what is being written.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    partial.mkdir(parents=True, exist_ok=True)
+    with (partial / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (
+            os.fstat(lock.fileno()).st_nlink == 0
+        ):  # one that has just come to its end removed it after it was opened here
+            raise BlockingIOError
+        try:
+            yield
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _take(made: Path, folder: Path) -> None:
     try:
-        partial.replace(folder)
+        made.replace(folder)
     except OSError as error:  # an empty folder on which a disk is mounted
         raise ConfigError(
             f"{folder} cannot be replaced by what was written: {error.strerror}; name a folder below it with `--to`"

@@ -161,8 +161,8 @@ def test_the_best_needs_an_accuracy(run: LiveRun, tmp_path: Path):
 
 def test_an_empty_folder_is_filled_and_what_a_killed_export_left_is_replaced(run: LiveRun, tmp_path: Path):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out.partial").mkdir()
-    (tmp_path / "out.partial" / "half.safetensors").touch()
+    (tmp_path / "out.partial" / "policy").mkdir(parents=True)
+    (tmp_path / "out.partial" / "policy" / "half.safetensors").touch()
     export.export(run.config(), to=str(tmp_path / "out"))
     assert files(tmp_path) == {f"out/{name}": content for name, content in files(run.exports / "40").items()}
 

@@ -1,6 +1,9 @@
 """A policy is in its place as a whole or not at all, in a folder and in a store."""
 
 import errno
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import boto3
@@ -60,6 +63,50 @@ def test_an_empty_folder_on_which_a_disk_is_mounted_is_told_with_the_way_out(tmp
         ):
             (partial / "config.json").touch()
         assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+
+
+def test_a_second_export_to_the_same_folder_is_refused_and_takes_nothing_from_the_first(tmp_path: Path):
+    with written_whole(str(tmp_path / "out")) as first:
+        (first / "config.json").touch()
+        for _ in range(2):
+            with (
+                pytest.raises(ConfigError, match=r"/out: another export is writing it; wait for that one, .*`--to`"),
+                written_whole(str(tmp_path / "out")),
+            ):
+                pytest.fail("it was to be refused")
+        with written_whole(str(tmp_path / "other")) as other:
+            (other / "config.json").touch()
+        (first / "model.safetensors").touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+
+
+_KILLED = """
+import os, sys
+from agentrl.runners.export_target import written_whole
+with written_whole(sys.argv[1]) as folder:
+    (folder / sys.argv[2]).touch()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_killed_exports_leave_is_no_policy_does_not_pile_up_and_is_cleared_by_the_next_one(tmp_path: Path):
+    out = tmp_path / "out"
+    for name in ("first", "second"):
+        killed = subprocess.run([sys.executable, "-c", _KILLED, str(out), name], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+        assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {".lock", name}
+    with written_whole(str(out)) as folder:
+        (folder / "config.json").touch()
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {"out", "out/config.json"}
+
+
+def test_a_folder_that_was_written_has_the_rights_of_any_other(tmp_path: Path):
+    with written_whole(str(tmp_path / "out")):
+        pass
+    (tmp_path / "other").mkdir()
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 class Store:
