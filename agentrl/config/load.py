@@ -6,9 +6,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf, read_write
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
-from yaml import YAMLError
 
 from agentrl.config.checkpoint_schema import StageSection
 from agentrl.config.layout import with_sizes_of_pools
@@ -24,6 +24,9 @@ _SHIPPED = _PACKAGE_FOLDER / "_shipped"
 
 SHIPPED_FOLDER = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE_FOLDER.parent
 """Where `configs/`, `tool_configs/` and `examples/` are: beside the package in a checkout, inside it in a wheel."""
+
+_YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""As OmegaConf takes it: the two differ in what they make of a tab."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +129,7 @@ def _read_yaml(file: Path) -> DictConfig:
         loaded = OmegaConf.load(file)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
-    except (YAMLError, OmegaConfBaseException) as error:
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
     except OSError as error:
         # OmegaConf also raises it for a file that holds a single number.
@@ -140,9 +143,20 @@ def _read_word(word: str) -> DictConfig:
     if "=" not in word:
         raise ConfigError(f"command line: `{word}` is not `section.key=value`")
     try:
+        if _has_comment(word.partition("=")[2]):
+            raise ConfigError(
+                f"command line: `{word}`: ` #` begins a comment of YAML, so that the rest would be lost. Put such a text in "
+                "quotes within the value, as in `'run.dir=\"/data/a #2\"'`"
+            )
         return OmegaConf.from_dotlist([word])
-    except (OmegaConfBaseException, YAMLError, UnicodeError) as error:
+    except (OmegaConfBaseException, yaml.YAMLError, UnicodeError) as error:
         raise ConfigError(f"command line: {word!a}: {one_line(error)}") from error
+
+
+def _has_comment(value: str) -> bool:
+    """Return whether YAML reads over some of a value: a `#` that belongs to no token."""
+    tokens = [range(token.start_mark.index, token.end_mark.index) for token in yaml.scan(value, _YAML_LOADER)]
+    return any(char == "#" and not any(index in token for token in tokens) for index, char in enumerate(value))
 
 
 def _merge(schema: type, base: DictConfig, extra: DictConfig, *, source: str) -> DictConfig:

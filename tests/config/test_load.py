@@ -245,6 +245,36 @@ def test_a_value_of_the_wrong_shape_is_one_line_with_source_key_and_way_out(
     assert re.search(said, refused(config_file, *overrides))
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "run.dir=/data/a #2",
+        "run.dir=/data/a\t#2",
+        "run.dir=#2",
+        "run.dir='/data/a' #2",
+        "reward.config={prompt: a #2}",
+        "data.train_files=[a.jsonl] #2",
+    ],
+)
+def test_a_value_of_which_yaml_would_drop_the_end_is_refused_with_the_way_out(config_file: Path, word: str):
+    said = refused(config_file, word)
+    assert said.startswith(f"command line: `{word}`: ` #` begins a comment of YAML")
+    assert """as in `'run.dir="/data/a #2"'`""" in said
+
+
+@pytest.mark.parametrize("value", ['"/data/a #2"', "'/data/a #2'", "|-\n  /data/a #2"])
+def test_a_number_sign_in_quotes_is_taken_as_it_is(config_file: Path, value: str):
+    assert load_run_config(str(config_file), [f"run.dir={value}"]).config.run.dir == "/data/a #2"
+
+
+def test_a_number_sign_within_a_word_and_in_lists_and_mappings_is_taken_as_it_is(config_file: Path):
+    words = ["run.dir=/data/a#2", 'data.train_files=["a #1", b#2]', 'reward.config={prompt: "is it #1?", n: [1, "#2"]}']
+    config = load_run_config(str(config_file), words).config
+    assert config.run.dir == "/data/a#2"
+    assert config.data.train_files == ["a #1", "b#2"]
+    assert config.reward.config == {"prompt": "is it #1?", "n": [1, "#2"]}
+
+
 def test_a_file_that_is_not_utf_8_is_refused(config_file: Path):
     config_file.write_bytes("model: {path: modèle}".encode("latin-1"))
     assert refused(config_file).startswith("small.yaml: not UTF-8 text: ")
