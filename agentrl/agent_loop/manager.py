@@ -327,7 +327,7 @@ class AgentLoopManager:
             self._workers.note_death(worker)
             return None
         if late := report.lag.describe():
-            logger.warning("%r: %s", worker, late)
+            logger.warning("%s: %s", worker, late)
         return report
 
 
