@@ -31,6 +31,11 @@ _LOOK_EVERY_S = 5.0
 _FIRST_WORD_S = 15.0
 """Where there is room, Ray has found it and started a process there by then, unless the machine is very busy."""
 _WORD_EVERY_S = 60.0
+_SILENT_AFTER_S = 15.0
+_SILENT = (
+    "Ray's head has said nothing for %.0f s: it is dead, or cannot be reached. If that lasts for a minute, Ray ends this "
+    "process; the same command goes on from the last checkpoint"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,10 +259,14 @@ class Nodes:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
+            # Else the log would end without a reason: Ray tries for a minute, and then ends this process by itself.
+            silent = asyncio.get_running_loop().call_later(_SILENT_AFTER_S, logger.error, _SILENT, _SILENT_AFTER_S)
             try:
                 self._compare(await asked(self._look))
             except RayError as error:
                 logger.warning("nodes: Ray does not say which there are: %s", error)
+            finally:
+                silent.cancel()
 
     def _compare(self, now: Mapping[str, Node]) -> None:
         before = self._history.nodes

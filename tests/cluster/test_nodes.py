@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from agentrl.cluster import nodes as module
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.nodes import Node, Nodes
 from agentrl.errors import NoRoomError, NotBuiltError, WorkerDiedError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.runners.virtual_time import VirtualTimeLoop, run_in_virtual_time
 
 HEAD = Node(address="10.0.0.1", has={"CPU": 4.0, "GPU": 8.0}, free={"CPU": 1.0})
 LOOK_S = 5.0
@@ -28,8 +29,11 @@ class World:
     """What Ray says of the nodes."""
 
     there: Mapping[str, Node] | RayError = field(default_factory=lambda: {"a": HEAD, "b": OTHER})
+    think: Callable[[], None] = lambda: None
+    """What it does before it answers."""
 
     def look(self) -> Mapping[str, Node]:
+        self.think()
         if isinstance(self.there, RayError):
             raise self.there
         return self.there
@@ -112,6 +116,21 @@ def test_nodes_that_leave_and_join_are_told_and_those_that_left_are_counted(capl
         "node 10.0.0.2 left, with CPU 4; 1 are there",
         "node 10.0.0.2 joined, with CPU 4; 2 are there",
     ]
+
+
+@pytest.mark.parametrize(("silent_s", "is_told"), [(14, False), (16, True)])
+def test_a_head_of_ray_that_says_nothing_is_told_before_ray_ends_the_process(
+    caplog: pytest.LogCaptureFixture, silent_s: float, is_told: bool
+):
+    async def story(world: World, nodes: Nodes) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        world.think = partial(loop.jump, silent_s)
+        await asyncio.sleep(LOOK_S + 20)
+
+    played(story)
+    said = "Ray's head has said nothing for 15 s: it is dead, or cannot be reached. If that lasts for a minute, Ray ends this "
+    assert [told.startswith(said) for told in told_in(caplog)] == [True] * is_told
 
 
 def test_who_waits_for_room_is_told_again_and_again_with_what_there_is(caplog: pytest.LogCaptureFixture):
