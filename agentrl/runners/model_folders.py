@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.runners.weight_names import is_plainly_whole
 from agentrl.training.attention_support import attention_window, unsupported_attention
 from agentrl.weight_sync.weight_files import tensor_shapes
 
@@ -79,7 +80,8 @@ def check_weights_of(path: str, *, key: str = "model.path") -> None:
         raise ConfigError(
             f"{key}: {path} has no weights, neither `*.safetensors` nor `*.bin`; fetch them, or name another folder"
         )
-    if shapes := _tensor_shapes(path, key=key):
+    shapes = _tensor_shapes(path, key=key)
+    if shapes and not is_plainly_whole(shapes, language_settings(path) or {}, needs_head=key == "model.path"):
         # It imports torch and transformers, which takes seconds, and nothing else in a driver needs them.
         from agentrl.training.folder_trial import try_folder
 
