@@ -46,16 +46,20 @@ class LocalJudge:
     process, however that ends. If it dies alone, it is started again at the same address, and its clients find it there.
     """
 
-    def __init__(self, section: JudgeSection, *, host: str = "127.0.0.1", token: str | None = None) -> None:
+    def __init__(
+        self, section: JudgeSection, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+    ) -> None:
         """Take what the judge must keep to; nothing starts yet.
 
         Args:
             section: limits, and the isolation that it must reach.
             host: address of this machine to listen on.
+            port: to listen on; 0: any that is free.
             token: bearer token to ask for; none but a loopback address does without.
         """
         self._section = section
         self._listen_on = host
+        self._first_port = port
         self._token = token
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
@@ -71,8 +75,8 @@ class LocalJudge:
 
     @property
     def port(self) -> int:
-        """Port that it listens on."""
-        return urlsplit(self.url).port or 0
+        """Port that it listens on; before it does, the one that it is to listen on."""
+        return urlsplit(self.url).port or self._first_port
 
     def __enter__(self) -> "LocalJudge":
         """Start the judge and wait until it listens.

@@ -3,6 +3,7 @@
     python -m benchmarks.rollout.kills [--runs 20] [--seed 0] [--victims engine worker judge] [--json FILE]
 
 Each is a short run of the PPO demo: real judge, Ray, engines, and actor, critic and reward model in processes of their own.
+Where the worker is killed that holds the judge of its node, it is one with `judge.placement=per_node`.
 One process is killed with `kill -9` at a random moment of the start, of a step or of the end. The run must finish by itself, as
 accurate as one in which nobody died, up to chance; its directory must show that every step ended, that every prompt is
 accounted for once, and that no trajectory carries tokens of two episodes (`accounting.py`); and nothing of it may be left.
@@ -50,9 +51,16 @@ class Victim(StrEnum):
     ENGINE = "engine"
     WORKER = "worker"
     JUDGE = "judge"
+    NODE_JUDGE = "node judge"
+    """Worker that holds the judge of its node."""
     ACTOR = "actor"
     CRITIC = "critic"
     REWARD_MODEL = "reward model"
+
+    @property
+    def overrides(self) -> list[str]:
+        """What a run needs so that it has one."""
+        return ["judge.placement=per_node"] if self is Victim.NODE_JUDGE else []
 
     def is_in(self, words: Sequence[str]) -> bool:
         """Return whether a process with this command line is one."""
@@ -65,6 +73,8 @@ class Victim(StrEnum):
                 return name == "ray::AgentLoopWorker"
             case Victim.JUDGE:
                 return "code_judge_server" in words
+            case Victim.NODE_JUDGE:
+                return name == "ray::NodeJudge"
             case Victim.ACTOR:
                 return "actor" in plays
             case Victim.CRITIC:
@@ -109,7 +119,8 @@ def play(folder: Path, kills: Sequence[Kill], *, config: str, overrides: Sequenc
         overrides: what else is to be changed of it.
         num_steps: of the run.
     """
-    overrides = [*overrides, f"run.num_steps={num_steps}", "checkpoint.every_steps=1", "checkpoint.keep_last=1000"]
+    overrides = [*overrides, *(needed for kill in kills for needed in kill.victim.overrides)]
+    overrides += [f"run.num_steps={num_steps}", "checkpoint.every_steps=1", "checkpoint.keep_last=1000"]
     outcome, started_at = Outcome(run_dir=folder / "run"), time.monotonic()
     temporary = folder / "t"
     temporary.mkdir()

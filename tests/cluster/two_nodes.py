@@ -1,4 +1,8 @@
-"""A driver with two Ray nodes on this machine and a judge on each: prints what it saw as JSON, and ends with its stdin."""
+"""A driver with two Ray nodes on this machine and a judge on each, which prints what it saw as JSON.
+
+At the line `judge` it judges again, and at `lose` as well, after it has lost the node that is not its own; at an empty one, or
+at the end of its stdin, it ends.
+"""
 
 import asyncio
 import json
@@ -43,13 +47,13 @@ async def main(temp_dir: Path) -> None:
     head = {**node, "node_ip_address": "127.0.0.2", "temp_dir": str(temp_dir / "ray")}
     os.environ["RAY_TMPDIR"] = str(temp_dir)  # where `Cluster` notes its address; it does not make the usual folder
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(**node, node_ip_address="127.0.0.3")
+    other = cluster.add_node(**node, node_ip_address="127.0.0.3")
     ray.init(address=cluster.address, _node_ip_address="127.0.0.2", log_to_driver=False)
     try:
         async with node_judges(SECTION) as judges:
             token = {"TEST_TOKEN": judges.token}
             config = {"hosts": list(judges.urls), "token_env": "TEST_TOKEN", "request_processor_batch_size": 2}
-            pool = ResourcePool(num_processes=1)
+            pool = ResourcePool(num_processes=1, node_id=ray.get_runtime_context().get_node_id())
             [caller] = spawn(Caller, pool, config, "caller", max_concurrency=2, secret_env=token)
             facts = {
                 "urls": judges.urls,
@@ -58,7 +62,10 @@ async def main(temp_dir: Path) -> None:
                 "folder": str(temp_dir),
             }
             print(json.dumps(facts), flush=True)
-            await asyncio.to_thread(sys.stdin.readline)
+            while order := (await asyncio.to_thread(sys.stdin.readline)).strip():
+                if order == "lose":
+                    await asyncio.to_thread(cluster.remove_node, other, allow_graceful=False)
+                print(json.dumps({"outputs": await caller.call()}), flush=True)
     finally:
         ray.shutdown()
         cluster.shutdown()

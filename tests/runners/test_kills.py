@@ -1,10 +1,14 @@
-"""Engine, agent-loop worker and judge killed in the middle of a step: every step ends, nothing is lost, mixed up or left."""
+"""Engine, agent-loop worker and judge, or the worker that holds a node's judge, killed in the middle of a step.
+
+Every step ends, and nothing is lost, mixed up or left.
+"""
 
 import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,9 +25,15 @@ _OVERRIDES = [*SMALL, "rollout.max_concurrent_trajectories=16"]
 
 @pytest.fixture(scope="module")
 def outcome() -> Iterator[Outcome]:
-    """One run with a kill in every step but the first and the last, at random moments, which shares the start."""
+    with played(_VICTIMS) as outcome:
+        yield outcome
+
+
+@contextmanager
+def played(kinds: Sequence[Victim]) -> Iterator[Outcome]:
+    """Give one run with a kill in every step but the first and the last, at random moments, which shares the start."""
     rng = random.Random(7)
-    victims = [victim for victim in _VICTIMS for _ in range(_PER_KIND)]
+    victims = [victim for victim in kinds for _ in range(_PER_KIND)]
     rng.shuffle(victims)
     kills = [Kill(victim=victim, step=number, moment=rng.random()) for number, victim in enumerate(victims, start=2)]
     folder = Path(tempfile.mkdtemp(prefix="k-"))
@@ -42,3 +52,12 @@ def test_what_was_killed_was_noticed_and_started_again(outcome: Outcome):
     log = (outcome.run_dir / "run.log").read_text()
     assert log.count("engine 0: dead: ") == log.count("engine 0: open") == _PER_KIND
     assert log.count("judge: it ended by itself with code -9") == _PER_KIND
+
+
+def test_a_worker_that_holds_the_judge_of_its_node_is_started_again():
+    with played([Victim.NODE_JUDGE]) as outcome:
+        assert outcome.faults == [], outcome.output[-3000:]
+        assert [kill.victim for kill in outcome.killed] == [Victim.NODE_JUDGE] * _PER_KIND
+        log = (outcome.run_dir / "run.log").read_text()
+        assert log.count(": its process died; it is started again at http://") == _PER_KIND
+        assert log.count(" 0: listening on http://") == _PER_KIND
