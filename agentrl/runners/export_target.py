@@ -82,9 +82,8 @@ def _held(partial: Path) -> Iterator[None]:
     partial.mkdir(parents=True, exist_ok=True)
     with (partial / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if (
-            os.fstat(lock.fileno()).st_nlink == 0
-        ):  # one that has just come to its end removed it after it was opened here
+        # One that has just come to its end removed it after it was opened here.
+        if os.fstat(lock.fileno()).st_nlink == 0:
             raise BlockingIOError
         try:
             yield
