@@ -1,6 +1,7 @@
 """Plain classes that the cluster tests turn into workers."""
 
 import asyncio
+import contextlib
 import importlib
 import os
 import re
@@ -11,11 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from agentrl.cluster.engine_handle import PackedEngine
 from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.network import own_address
 from agentrl.errors import ConfigError, EngineDeadError, EngineError, PeerLostError
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
+from tests.processes import still_running
 
 
 class PlainWorker:
@@ -256,9 +260,12 @@ class RankWorker:
             os.kill(os.getpid(), signal.SIGSTOP)
         await asyncio.sleep(3600)
 
-    async def die_on(self, rank: int, dying: int) -> None:
+    async def die_on(self, rank: int, dying: int, pid_of_dying: int) -> None:
+        """Die, or find out that the other one has."""
         if rank == dying:
             os._exit(1)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            await asyncio.to_thread(still_running, [psutil.Process(pid_of_dying)])
         raise ConnectionError("connection closed by peer")
 
 
