@@ -175,11 +175,9 @@ def contained(function: Callable[..., T], *arguments: Any) -> T:
 
     Raises:
         RuntimeError: it raised `StopIteration`, as `next` of nothing does, which no future takes, so that the loop would wait
-            for ever; or what is no `Exception`, such as `SystemExit`, which would end the loop.
+            for ever; or called `sys.exit`, which would end the loop.
     """
     try:
         return function(*arguments)
-    except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, StopIteration):
-            raise
+    except (StopIteration, SystemExit) as error:
         raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error

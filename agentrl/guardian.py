@@ -63,12 +63,23 @@ class Guardian:
         """Put another process in the place of one that was killed: the owner may be next."""
         while True:
             code = self._process.wait()
-            with self._change:
-                if self._dismissed:
-                    return
-                logger.warning("guardian: its process ended before the run did (%d); starting another", code)
-                self._process = self._start()
+            if self._dismissed:
+                return
+            logger.warning("guardian: its process ended before the run did (%d); starting another", code)
+            while not self._is_replaced():
+                time.sleep(_RESTART_EVERY_S)
             time.sleep(_RESTART_EVERY_S)
+
+    def _is_replaced(self) -> bool:
+        """Start another process; returns whether that is done, or not wanted any more."""
+        with self._change:
+            if not self._dismissed:
+                try:
+                    self._process = self._start()
+                except OSError as error:  # for want of memory, say, which may have been the first one's end
+                    logger.warning("guardian: no process can be started now, which is tried again: %s", error)
+                    return False
+        return True
 
 
 def _processes_of(owner: int, mark: str, temp_dir: Path) -> list[int]:

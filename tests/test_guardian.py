@@ -1,10 +1,17 @@
 import contextlib
+import errno
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
+
+from agentrl import guardian as module
+from agentrl.guardian import Guardian
 
 RUN = """
 import contextlib, os, signal, subprocess, sys, time
@@ -92,3 +99,24 @@ def test_a_run_that_ends_as_its_guardian_is_killed_leaves_nothing_either():
     assert process.wait(timeout=60) == 0
     assert wait_until(lambda: gone(child), timeout_s=60)
     assert not temp_dir.exists()
+
+
+def test_a_guardian_that_cannot_be_replaced_at_once_is_replaced_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(module, "_RESTART_EVERY_S", 0.01)
+    guardian = Guardian(mark=secrets.token_hex(16), temp_dir=tmp_path / "run")
+    start, failures = guardian._start, [OSError(errno.ENOMEM, "Cannot allocate memory")] * 2
+
+    def start_sometimes() -> subprocess.Popen[str]:
+        if failures:
+            raise failures.pop()
+        return start()
+
+    monkeypatch.setattr(guardian, "_start", start_sometimes)
+    killed = guardian._process
+    killed.kill()
+    assert wait_until(lambda: guardian._process is not killed, timeout_s=60)
+    guardian.dismiss()
+    assert guardian._process.returncode == 0
+    assert sum("Cannot allocate memory" in message for message in caplog.messages) == 2

@@ -7,6 +7,7 @@ interpreter back, nobody tells: so each is asked now and then, and ended where i
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -52,6 +53,7 @@ class LoopWorkers:
         self._turns = itertools.count()
         self._dead: dict[WorkerHandle, asyncio.Task[None]] = {}
         """With what waits for them; those that never came back stay."""
+        self._last_died_at = -math.inf
         self._changed = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
 
@@ -124,6 +126,7 @@ class LoopWorkers:
         """Have cleaned up after `worker`, and give it nothing until it answers again."""
         if worker not in self._dead:
             logger.warning("%s: dead; waiting until Ray has started it again", worker)
+            self._last_died_at = clock.now()
             self._dead[worker] = asyncio.create_task(self._await_return(worker))
             self._dead[worker].add_done_callback(self._end_wait)
 
@@ -166,8 +169,7 @@ class LoopWorkers:
                     await worker.start()
             except (TimeoutError, AgentRLError) as error:
                 away_s = clock.now() - died_at
-                is_patient = isinstance(error, WorkerDiedError) or bool(self.living)
-                if away_s >= (self._max_wait_s if is_patient else _BUILD_WITHIN_S):
+                if self._is_too_long(error, died_at):
                     logger.error("%s: did not come back in %.0f s: %r", worker, away_s, error)
                     break
                 if pause_s == _PAUSES_S[-1]:
@@ -176,3 +178,10 @@ class LoopWorkers:
                 del self._dead[worker]
                 logger.info("%s: back", worker)
                 break
+
+    def _is_too_long(self, error: Exception, died_at: float) -> bool:
+        """Return whether a worker that failed to come back with `error` is given up."""
+        now = clock.now()
+        if isinstance(error, WorkerDiedError) or self.living:
+            return now - died_at >= self._max_wait_s
+        return now - max(died_at, self._last_died_at) >= _BUILD_WITHIN_S

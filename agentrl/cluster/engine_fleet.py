@@ -116,9 +116,13 @@ class EngineFleet(Sequence[WorkerHandle]):
         if not self._lives_with_models and self._lost is None:
             return
         await self.aclose()
-        self._weights = self._lost = None  # those weights went with the models that published them
+        self._weights = None  # those weights went with the models that published them
         self._awake.set()
-        gone = [seat for seat in self._seats if self._lives_with_models or (seat.recovery and not seat.is_given_up)]
+        gone = [
+            seat
+            for seat in self._seats
+            if self._lives_with_models or ((seat.recovery or seat.is_new) and not seat.is_given_up)
+        ]
         for seat in gone:
             seat.handle.kill()
             seat.handle, seat.recovery, seat.is_new, seat.drains = self._launch(seat.index), None, True, False
@@ -128,6 +132,7 @@ class EngineFleet(Sequence[WorkerHandle]):
             await all_of(self._start_first(seat) for seat in gone)
         except WorkerDiedError as error:
             raise ModelDiedError(str(error)) from error
+        self._lost = None
         if self._ledger:
             self._ledger.recover()
 

@@ -120,15 +120,15 @@ class JudgeClient:
         """See that a judge answers, waiting up to `timeout_s`; the others get nothing until they answer, too.
 
         Raises:
-            JudgeUnavailableError: none does, or all refuse the token.
+            JudgeUnavailableError: none does, or one refuses to answer, as with another token.
         """
         urls = self._hosts.urls
         answers = await asyncio.gather(*(self._health(url, timeout_s) for url in urls), return_exceptions=True)
         errors = {url: answer for url, answer in zip(urls, answers, strict=True) if isinstance(answer, BaseException)}
         for url, error in errors.items():
-            if len(errors) == len(urls) or not isinstance(error, JudgeUnavailableError):
+            if len(errors) == len(urls) or not isinstance(error.__cause__, NotJudgedError):
                 raise error
-            self._hosts.leave_alone(url, error)
+            self._hosts.leave_alone(url, cast(Exception, error))
 
     def take_stats(self) -> JudgeStats:
         """Return what was counted since the last call, and start again from zero."""

@@ -142,6 +142,12 @@ def test_one_that_cannot_build_its_tools_is_waited_for_while_another_lives():
         await asyncio.sleep(299)
         assert workers.living == fakes
         fakes[1].__class__ = JudgeIsAway
+        die(workers, fakes[0], 350)
+        await asyncio.sleep(200)
+        die(workers, fakes[1], 100)
+        assert await workers.next() is fakes[1], "the first has time again when the last one dies"
+        await asyncio.sleep(100)
+        assert workers.living == fakes
         die(workers, fakes[0], 250)
         die(workers, fakes[1], 250)
         with pytest.raises(

@@ -70,6 +70,27 @@ def test_an_engine_that_goes_with_the_models_waits_for_them_and_the_others_stay(
     assert world.now(1).loaded == [("w3", 3), ("w4", 4)]
 
 
+def test_an_engine_of_its_own_that_dies_while_it_comes_back_is_started_once_more_with_the_others():
+    async def story(world: World) -> None:
+        def dead(engine: FakeEngine) -> None:
+            engine.dies = True
+
+        world.models_die = world.now(0).dies = True
+        world.suspect(0)
+        await world.settle()
+        world.models_die, world.prepare = False, dead
+        with pytest.raises(ModelDiedError):
+            await world.fleet.renew()
+        world.prepare = lambda engine: None
+        await world.fleet.renew()
+        await world.push(4)
+
+    world = played(story)
+    assert world.ledger.events[-2:] == ["recover", "open 0 with [('w4', 4)]"]
+    assert [engine.index for engine in world.launched] == [0, 1, 0, 0]
+    assert world.now(0).started
+
+
 def test_engines_with_processes_of_their_own_stay_when_models_start_again():
     async def story(world: World) -> None:
         await world.fleet.renew()

@@ -212,6 +212,17 @@ async def test_one_judge_of_several_is_enough_to_go_on_and_the_others_are_left_a
     await client.aclose()
 
 
+async def test_a_judge_that_refuses_the_token_is_not_gone_on_without() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=401, text="who are you?")
+
+    judge, other = FakeJudge(), FakeJudge()
+    other.health = refuse
+    async with serving(judge, other, token="ours") as client:
+        with pytest.raises(JudgeUnavailableError, match="token"):
+            await client.require_one(timeout_s=5)
+
+
 async def test_a_cancelled_caller_does_not_hurt_the_others() -> None:
     async def slow(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
         await asyncio.sleep(0.2)
