@@ -13,6 +13,7 @@ from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
 from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import require_weights
+from agentrl.training.loading_errors import telling_why
 
 if TYPE_CHECKING:
     from agentrl.config.schema import ModelSection
@@ -29,11 +30,14 @@ class LanguageModel:
         """
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attend)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            settings = {"dtype": getattr(torch, section.dtype), "attn_implementation": ATTENTION_NAME}
-            loaded: Any = AutoModelForCausalLM.from_pretrained(section.path, output_loading_info=True, **settings)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"`model.path`: cannot load a causal LM from {section.path}: {error}") from error
+        with telling_why("a causal LM", section.path, key="model.path", attention=ATTENTION_NAME):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                section.path,
+                dtype=getattr(torch, section.dtype),
+                attn_implementation=ATTENTION_NAME,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
         model, info = loaded
         require_weights(model, info, f"`model.path`: {section.path}")
         self._model = model.requires_grad_(False).eval().to(self.device)

@@ -36,18 +36,19 @@ class OpenedModel:
     """Where its weights are to be read from, for it is an outline; None: it has them."""
 
 
-def open_model(source: "ModelSection", *, needs_head: bool = True) -> OpenedModel:
+def open_model(source: "ModelSection", *, needs_head: bool = True, key: str = "model.path") -> OpenedModel:
     """Return the outline of a model, or the loaded model where its files cannot be read in parts.
 
     Args:
         source: where it is.
         needs_head: whether the files must hold more than the backbone.
+        key: of the config that names it.
 
     Raises:
         ConfigError: it is not there, no causal LM, lacks weights, or has layers that packing would break.
     """
-    load = partial(load_model, source, needs_head=needs_head)
-    return _open(source.path, outline=partial(outline_model, source), load=load)
+    load = partial(load_model, source, needs_head=needs_head, key=key)
+    return _open(source.path, outline=partial(outline_model, source, key=key), load=load)
 
 
 def open_classifier(path: str) -> OpenedModel:

@@ -71,7 +71,7 @@ class Critic:
         """Load the backbone, put a head on it, and shard both over the ranks."""
         self._parallel = context.parallel
         self._checkpoints = CheckpointWriter()
-        opened = open_model(self._source, needs_head=False)
+        opened = open_model(self._source, needs_head=False, key="critic.path" if self._config.path else "model.path")
         dtype: torch.dtype = getattr(torch, self._source.dtype)
         self._packing = Packing(
             max_tokens=self._config.max_tokens_per_micro_batch,

@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from agentrl.config.schema import ModelSection
 from agentrl.training.absent_weights import require_weights
+from agentrl.training.loading_errors import refuse_incomplete
 from agentrl.training.model import outline_classifier, outline_model
 
 
@@ -25,10 +26,10 @@ def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> N
         key: of the config, which says what the model is for: `model.path`, `critic.path` or `reward.model.path`.
 
     Raises:
-        ConfigError: which weights are missing; or it is no model of the kind.
+        ConfigError: which weights are missing, or have another shape; or it is no model of the kind.
     """
     is_classifier = key == "reward.model.path"
-    outline: Any = outline_classifier(path) if is_classifier else outline_model(ModelSection(path=path))
+    outline: Any = outline_classifier(path) if is_classifier else outline_model(ModelSection(path=path), key=key)
     if getattr(outline.config, "quantization_config", None) is not None:
         return  # loading one may take the GPU of a worker, which looks at what it loads
     weights = {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
@@ -40,11 +41,12 @@ def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> N
                 state_dict=weights,
                 dtype=torch.float32,
                 device_map="meta",
-                ignore_mismatched_sizes=True,  # those are an error to whoever loads it
+                ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-    except RuntimeError:
-        return  # a conversion that needs values; the workers have them, and refuse what is missing
+    except (RuntimeError, ValueError, LookupError) as error:
+        refuse_incomplete(error, f"{key}: {path}")
+        return  # something that may need values; the workers have them, and refuse what is missing
     require_weights(model, found, f"{key}: {path}", needs_head=key != "critic.path")
 
 

@@ -29,6 +29,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import require_weights
 from agentrl.training.attention_support import unsupported_attention
+from agentrl.training.loading_errors import telling_why
 from agentrl.training.model_flops import ModelShape
 from agentrl.training.packed_attention import packed_attention
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from agentrl.config.schema import ModelSection
 
 _ATTENTION = "agentrl_packed"
+_CLASSIFIER_KEY = "reward.model.path"
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 _TOKENIZER_FILES = (
     "tokenizer*",
@@ -52,6 +54,7 @@ def load_model(
     *,
     initial_weights: Literal["pretrained", "random"] = "pretrained",
     needs_head: bool = True,
+    key: str = "model.path",
 ) -> PreTrainedModel:
     """Build the model of `model.path` on the CPU, with float32 weights and packed attention.
 
@@ -59,40 +62,41 @@ def load_model(
         model: where it is; its `dtype` is the type of the computation, which `Parallel.shard` takes care of.
         initial_weights: `random` needs only a `config.json`, and draws from torch's global generator.
         needs_head: whether the files must hold more than the backbone.
+        key: of the config that names the folder.
 
     Raises:
         ConfigError: it is not there, no causal LM, lacks weights, or has layers that packing would break.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
-    try:
+    with telling_why("a causal LM", model.path, key=key, attention=_ATTENTION):
         if initial_weights == "random":
             config = AutoConfig.from_pretrained(model.path)
             built = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
         else:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                model.path, dtype=torch.float32, attn_implementation=_ATTENTION, output_loading_info=True
+                model.path,
+                dtype=torch.float32,
+                attn_implementation=_ATTENTION,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
             )
             built, found = loaded
-            require_weights(built, found, f"`model.path`: {model.path}", needs_head=needs_head)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
-    _require_attention_only(built, f"`model.path`: {model.path}")
+            require_weights(built, found, f"`{key}`: {model.path}", needs_head=needs_head)
+    _require_attention_only(built, f"`{key}`: {model.path}")
     return built.eval()
 
 
-def outline_model(model: "ModelSection") -> PreTrainedModel:
+def outline_model(model: "ModelSection", *, key: str = "model.path") -> PreTrainedModel:
     """Build what `load_model` would, with weights that have a shape and no memory (device `meta`).
 
     Raises:
         ConfigError: it is not there, no causal LM, or has layers that packing would break.
     """
-    try:
+    with telling_why("a causal LM", model.path, key=key, attention=_ATTENTION):
         built = _outlined(AutoModelForCausalLM, model.path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
     with contextlib.suppress(OSError):  # a folder need not have any
         built.generation_config = GenerationConfig.from_pretrained(model.path)
-    _require_attention_only(built, f"`model.path`: {model.path}")
+    _require_attention_only(built, f"`{key}`: {model.path}")
     return built.eval()
 
 
@@ -137,15 +141,19 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
     labels = {} if num_labels is None else {"num_labels": num_labels}
-    try:
+    with telling_why("a sequence classifier", path, key=_CLASSIFIER_KEY, attention=_ATTENTION):
         built, found = AutoModelForSequenceClassification.from_pretrained(
-            path, dtype=torch.float32, attn_implementation=_ATTENTION, output_loading_info=True, **labels
+            path,
+            dtype=torch.float32,
+            attn_implementation=_ATTENTION,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **labels,
         )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load a sequence classifier from {path}: {error}") from error
     # A new head is for a policy or a critic, whose backbone is to be there all the same.
-    require_weights(built, found, f"{path} is no trained sequence classifier: it", needs_head=num_labels is None)
-    _require_attention_only(built, path)
+    where = f"`{_CLASSIFIER_KEY}`: {path}"
+    require_weights(built, found, f"{where} is no trained sequence classifier: it", needs_head=num_labels is None)
+    _require_attention_only(built, where)
     return built.eval()
 
 
@@ -155,11 +163,9 @@ def outline_classifier(path: str) -> PreTrainedModel:
     Raises:
         ConfigError: it is not there, its architecture has no such form, or packing would break its layers.
     """
-    try:
+    with telling_why("a sequence classifier", path, key=_CLASSIFIER_KEY, attention=_ATTENTION):
         built = _outlined(AutoModelForSequenceClassification, path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load a sequence classifier from {path}: {error}") from error
-    _require_attention_only(built, path)
+    _require_attention_only(built, f"`{_CLASSIFIER_KEY}`: {path}")
     return built.eval()
 
 

@@ -1,6 +1,7 @@
 """Model folders without some of their weights, which transformers would make up at random: refused by check and worker."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,11 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    FalconConfig,
+    GPTJConfig,
     MixtralConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
@@ -26,6 +30,8 @@ from agentrl.runners.model_folders import check_weights
 from agentrl.runners.run import prepare, prepare_evaluation
 from agentrl.runners.sft import load_sft_config, warm_start
 from agentrl.training.building import open_model
+from agentrl.training.folder_trial import try_folder
+from agentrl.training.model import load_classifier, load_model
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 CRITIC = ["algorithm.advantage=gae"]
@@ -129,6 +135,77 @@ def test_tied_weights_and_a_decoder_under_names_of_its_own_are_all_there(tied: b
     else:
         with pytest.raises(ConfigError, match=NO_HEAD):
             check(decoder)
+
+
+MOE = Qwen3MoeConfig(**SIZES, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        (r"model\.layers\.1\.mlp\.experts\.2\.", r"has other shapes .*`model\.layers\.1\.mlp\.experts\.down_proj`"),
+        (
+            r"model\.layers\.0\.mlp\.experts\.2\.up_proj",
+            r"has only a part of what makes up `model\.layers\.0\.mlp\.experts\.gate_up_proj`.*experts",
+        ),
+    ],
+)
+def test_a_mixture_without_one_expert_or_a_part_of_one_is_refused_by_name(lost: str, says: str, tmp_path: Path):
+    folder = renamed(saved(tmp_path, MOE), lambda name: None if re.match(lost, name) else name)
+    with pytest.raises(ConfigError, match=rf"^model\.path: {folder} {says}"):
+        check(folder)
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
+        open_model(ModelSection(path=str(folder)))
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
+        LanguageModel(ModelSection(path=str(folder)), num_rows=1)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPTJConfig(vocab_size=64, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4),
+        FalconConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4),
+    ],
+)
+def test_an_architecture_that_takes_no_other_attention_is_refused_with_the_key_that_names_it(
+    config: Any, tmp_path: Path
+):
+    folder = saved(tmp_path, config)
+    refusal = (
+        rf"cannot load a causal LM from {folder}: its architecture takes no other attention .*another architecture"
+    )
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {refusal}"):
+        check(folder)
+    with pytest.raises(ConfigError, match=rf"^`critic\.path`: {refusal}"):
+        check(folder, *CRITIC, key="critic.path")
+    with pytest.raises(ConfigError, match=rf"^`critic\.path`: {refusal}"):
+        open_model(ModelSection(path=str(folder)), needs_head=False, key="critic.path")
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {refusal}"):
+        load_model(ModelSection(path=str(folder)))
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {refusal}"):
+        LanguageModel(ModelSection(path=str(folder)), num_rows=1)
+
+
+def test_a_classifier_that_cannot_be_loaded_is_refused_with_its_key(tmp_path: Path):
+    config = GPTJConfig(vocab_size=64, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4)
+    config.num_labels = 1
+    folder = saved(tmp_path, config, AutoModelForSequenceClassification)
+    refusal = rf"^`reward\.model\.path`: cannot load a sequence classifier from {folder}: its architecture"
+    with pytest.raises(ConfigError, match=refusal):
+        try_folder(str(folder), {}, key="reward.model.path")
+    with pytest.raises(ConfigError, match=refusal):
+        load_classifier(str(folder))
+
+
+def test_a_config_that_transformers_chokes_on_is_told_in_one_line(tmp_path: Path):
+    folder = saved(tmp_path)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"hidden_act": "no_such"}))
+    with pytest.raises(
+        ConfigError, match=r"^`model\.path`: cannot load .*: KeyError: .*no_such.*\. Name a folder"
+    ) as told:
+        load_model(ModelSection(path=str(folder)))
+    assert "\n" not in str(told.value)
 
 
 def test_experts_that_transformers_stacks_are_all_there(tmp_path: Path):
