@@ -12,6 +12,7 @@ from ray._private.authentication.authentication_token_setup import maybe_enable_
 from ray.exceptions import AuthenticationError
 
 from agentrl.cluster import asks_for_token
+from agentrl.cluster.job_environment import refused_fields
 from agentrl.errors import ConfigError
 
 _PROBE_TIMEOUT_S = 10.0
@@ -29,8 +30,16 @@ def join(address: str, runtime_env: dict[str, Any]) -> None:
     """Make this process a driver of the cluster at `address`.
 
     Raises:
-        ConfigError: there is none, or it does not take this machine's token.
+        ConfigError: there is none, it does not take this machine's token, or this process is in a Ray job that sets the
+            same as `runtime_env`.
     """
+    if refused := refused_fields(runtime_env):
+        raise ConfigError(
+            f"the Ray job that this run is in sets {' and '.join(f'`{field}`' for field in refused)}, and so does the run: its "
+            "workers get the Python files beside the config as `working_dir`, and the folders that this process searches as "
+            "`PYTHONPATH`. Start the run with `RAY_OVERRIDE_JOB_RUNTIME_ENV=1`, by which the run's are taken, or submit the "
+            "job without these fields"
+        )
     if address != "auto":
         _require_listener(address)
     if _wants_token(address):

@@ -16,6 +16,7 @@ import ray
 from ray._private import utils as ray_utils
 from ray.exceptions import AuthenticationError
 
+from agentrl.cluster.job_environment import fields_of_job
 from agentrl.cluster.joining import join
 from agentrl.cluster.user_modules import stage, worker_path
 from agentrl.errors import ConfigError
@@ -150,11 +151,15 @@ def _check_socket_paths(temp_dir: Path) -> None:
 
 def _runtime_env(user_folder: Path, temp_dir: Path, *, on_cluster: bool) -> dict[str, Any]:
     """Ship the user's modules, and tell the workers where else this process has found some; see `user_modules`."""
-    env: dict[str, Any] = {"env_vars": {"PYTHONPATH": worker_path()}}
+    env: dict[str, Any] = {}
+    of_job, path = fields_of_job(), worker_path()
+    # An empty one keeps a node's own from the workers; what a job has set, they have in any case.
+    if path or "env_vars.PYTHONPATH" not in of_job:
+        env["env_vars"] = {"PYTHONPATH": path}
     # They are staged first, because Ray would take the whole folder, data and earlier runs included.
     staging = Path(tempfile.mkdtemp(dir=temp_dir), "user_code")
     stage(user_folder, staging)
-    # Without a folder from here Ray makes workers search the working folder of this process.
-    if on_cluster or any(staging.iterdir()):
+    # Without a folder from here Ray makes workers search the working folder of this process; a job's own is in its place.
+    if any(staging.iterdir()) or (on_cluster and "working_dir" not in of_job):
         env["working_dir"] = str(staging)
     return env
