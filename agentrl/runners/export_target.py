@@ -1,5 +1,6 @@
 """Where `agentrl.runners.export` writes to: a folder of this machine, or a store that fsspec knows; whole, or not at all."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -18,6 +19,8 @@ from agentrl.runners.stores import open_store, refuse_missing_bucket
 _KEY = "--to"
 _LAST = "config.json"
 """The file without which no loader takes a folder for a model."""
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+"""Numbers of an `OSError` where a file system has no locks, as Lustre that is mounted without `flock`."""
 
 
 def place_of(to: str) -> str:
@@ -39,7 +42,8 @@ def written_whole(place: str) -> AbstractContextManager[Path]:
             are put one by one, `config.json` last, and what has been put is taken back where that fails.
 
     Raises:
-        ConfigError: it cannot be used, or holds something; or another process is writing that folder. Stores have no locks.
+        ConfigError: it cannot be used, or holds something; or another process is writing that folder, which is not known of
+            stores, nor of file systems without locks.
     """
     return _put_whole(place) if is_url(place) else _written_whole(Path(place))
 
@@ -50,9 +54,10 @@ def _written_whole(folder: Path) -> Iterator[Path]:
     made = partial / "policy"
     with ExitStack() as stack:
         try:
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise ConfigError(f"{folder} exists and is not empty; remove it, or name another folder with `--to`")
+            _refuse_used(folder)
             stack.enter_context(_held(partial))
+            _refuse_used(folder)  # another export may have come to its end in between
+            stack.callback(shutil.rmtree, made, ignore_errors=True)
             shutil.rmtree(made, ignore_errors=True)  # of an export that was killed
             made.mkdir()
         except BlockingIOError as error:
@@ -70,9 +75,14 @@ def _written_whole(folder: Path) -> Iterator[Path]:
         _take(made, folder)
 
 
+def _refuse_used(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists and is not empty; remove it, or name another folder with `--to`")
+
+
 @contextmanager
 def _held(partial: Path) -> Iterator[None]:
-    """Have a folder to oneself, and remove it at the end.
+    """Have a folder to oneself where its file system has locks, and remove it at the end, once it is empty but for the lock.
 
     The kernel gives a lock back however a process ends: what a killed one has left is told from what is being written.
 
@@ -81,14 +91,20 @@ def _held(partial: Path) -> Iterator[None]:
     """
     partial.mkdir(parents=True, exist_ok=True)
     with (partial / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
         # One that has just come to its end removed it after it was opened here.
         if os.fstat(lock.fileno()).st_nlink == 0:
             raise BlockingIOError
         try:
             yield
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            with suppress(OSError):
+                (partial / ".lock").unlink()
+                partial.rmdir()
 
 
 def _take(made: Path, folder: Path) -> None:

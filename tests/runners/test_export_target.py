@@ -1,6 +1,8 @@
 """A policy is in its place as a whole or not at all, in a folder and in a store."""
 
 import errno
+import fcntl
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +81,51 @@ def test_a_second_export_to_the_same_folder_is_refused_and_takes_nothing_from_th
         (first / "model.safetensors").touch()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_where_a_file_system_has_no_locks_an_export_goes_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    def refuse(*_: object) -> None:
+        raise OSError(number, "not here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with written_whole(str(tmp_path / "out")) as folder:
+        (folder / "config.json").touch()
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {"out", "out/config.json"}
+
+
+def test_an_export_that_ended_after_the_first_look_is_seen_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out, flock = tmp_path / "out", fcntl.flock
+
+    def end_the_other_and_lock(*args: int) -> None:
+        out.mkdir()
+        (out / "config.json").touch()
+        flock(*args)
+
+    monkeypatch.setattr(fcntl, "flock", end_the_other_and_lock)
+    with pytest.raises(ConfigError, match="/out exists and is not empty; remove it"), written_whole(str(out)):
+        pytest.fail("it was to be refused")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_while_an_export_clears_up_no_other_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    out, rmtree, refused = str(tmp_path / "out"), shutil.rmtree, list[str]()
+
+    def begin_another_after(*args: Path, ignore_errors: bool) -> None:
+        rmtree(*args, ignore_errors=ignore_errors)
+        with pytest.raises(ConfigError, match="another export is writing it") as error, written_whole(out):
+            pytest.fail("it was to be refused")
+        refused.append(str(error.value))
+
+    monkeypatch.setattr(shutil, "rmtree", begin_another_after)
+    with pytest.raises(KeyboardInterrupt), written_whole(out):
+        raise KeyboardInterrupt
+    assert len(refused) == 2, "at the begin and at the end"
+    assert list(tmp_path.iterdir()) == []
 
 
 _KILLED = """
