@@ -89,7 +89,7 @@ class Plan(EvaluationPlan):
     first_epoch: int = 0
     """Where the stage is about to begin: the epoch that data of its own begin with."""
     history: RunHistory = field(default_factory=RunHistory)
-    """The same in all stages."""
+    """The same in all stages, and continued from the commands before this one."""
 
     def prompts_to_check(self) -> list[list[Prompt]]:
         """Return every prompt that may be rolled out, in later stages too; those of what is about to begin come last."""
@@ -152,6 +152,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         pass_rates=PassRates(),
         validation_prompts=plan.validation_prompts,
         warnings=plan.warnings,
+        history=RunHistory.of_run(plan.directory.metrics),
     )
 
 

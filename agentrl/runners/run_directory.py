@@ -220,7 +220,7 @@ class RunDirectory:
 
     def describe_result(self) -> str:
         """Return what a person wants to see at the end: the curve, where everything is, and what was lost on the way."""
-        survived = describe_survived(self.metrics)
+        survived = describe_survived(self.result().get("survived", {}))
         return (
             f"{text_curve(self.metrics)}\n"
             f"reward curve:   {self.reward_curve}\n"

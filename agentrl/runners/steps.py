@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 _MAX_EMPTY_BATCHES = 10
 """Batches in a row without a learning signal, after which going on is a waste."""
 
+_DROPPED = "rollout/groups_dropped_"
+_OF_A_BATCH = (_DROPPED, "rollout/engine_deaths")
+"""Begins of the metrics that count anew in each batch, and are added up for the step."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -70,17 +74,19 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
     Raises:
         RolloutError: ten batches in a row taught nothing.
     """
-    dropped: dict[str, float] = {}
+    counts: dict[str, float] = {}
     seen: list[TrajectorySummary] = []
     for _ in range(_MAX_EMPTY_BATCHES):
         batch = await _collect_once(run, rollouts, state)
         seen += batch.summaries
-        drops = {key: value for key, value in batch.metrics.items() if key.startswith("rollout/groups_dropped")}
-        dropped = {key: dropped.get(key, 0.0) + value for key, value in drops.items()}
+        of_batch = {key: value for key, value in batch.metrics.items() if key.startswith(_OF_A_BATCH)}
+        counts = {key: counts.get(key, 0.0) + value for key, value in of_batch.items()}
         if batch.groups:
-            return replace(batch, summaries=seen, metrics=batch.metrics | dropped)
+            return replace(batch, summaries=seen, metrics=batch.metrics | counts)
         state = replace(batch.state, empty_batches=state.empty_batches + 1)
-        causes = ", ".join(f"{value:.0f} {key.removeprefix('rollout/groups_dropped_')}" for key, value in drops.items())
+        causes = ", ".join(
+            f"{value:.0f} {key.removeprefix(_DROPPED)}" for key, value in of_batch.items() if key.startswith(_DROPPED)
+        )
         logger.warning("empty batch: no group of step %d can be learnt from (%s)", state.step + 1, causes)
     raise RolloutError(
         f"step {state.step + 1}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
@@ -213,7 +219,9 @@ async def finish(run: Run) -> None:
     directory.policy.take()
     draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
     policy, curve = str(directory.policy.path), str(directory.reward_curve)
-    survived = count_survived(directory.metrics)
+    # Some may have died since the last row was written.
+    survived = count_survived(directory.metrics) | run.plan.history.counts()
+    survived["rollout/engine_deaths"] += run.engines.take_num_deaths()
     directory.finish(
         {"num_steps": run.config.run.num_steps, "policy": policy, "reward_curve": curve, "survived": survived}
     )
