@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.5
 _PAUSES_S = (*(0.5,) * 20, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Before each try to start a judge again: often at first, as Ray is quick where the node is there. The last one repeats."""
+_STOP_TIMEOUT_S = 10.0
+"""Twice what a judge has to end by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,11 @@ async def _start_again(worker: WorkerHandle, *, port: int) -> None:
 
 
 async def _stop(worker: WorkerHandle) -> None:
-    with contextlib.suppress(WorkerDiedError):
-        await worker.stop()
-    worker.kill()  # Ray keeps it, and starts it again, for as long as anybody has a handle
+    try:
+        # Behind a judge that is being started it would wait for a minute; such a one dies with its worker.
+        async with asyncio.timeout(_STOP_TIMEOUT_S):
+            await worker.stop()
+    except (WorkerDiedError, TimeoutError):
+        pass
+    finally:
+        worker.kill()  # Ray keeps it, and starts it again, for as long as anybody has a handle
