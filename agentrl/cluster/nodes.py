@@ -32,9 +32,11 @@ _FIRST_WORD_S = 15.0
 """Where there is room, Ray has found it and started a process there by then, unless the machine is very busy."""
 _WORD_EVERY_S = 60.0
 _SILENT_AFTER_S = 15.0
+_SEEN_WITHIN_S = 1.0
+"""An answer that is there is seen by then, once the event loop is free."""
 _SILENT = (
     "Ray's head has said nothing for %.0f s: it is dead, or cannot be reached. If that lasts for a minute, Ray ends this "
-    "process; the same command goes on from the last checkpoint"
+    "process; then start the same command again"
 )
 
 
@@ -259,8 +261,7 @@ class Nodes:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            # Else the log would end without a reason: Ray tries for a minute, and then ends this process by itself.
-            silent = asyncio.get_running_loop().call_later(_SILENT_AFTER_S, logger.error, _SILENT, _SILENT_AFTER_S)
+            silent = asyncio.create_task(_tell_silence())
             try:
                 self._compare(await asked(self._look))
             except RayError as error:
@@ -277,6 +278,13 @@ class Nodes:
         for name in now.keys() - before.keys():
             logger.info("node %s joined, with %s; %d are there", now[name].address, _shown(now[name].has), len(now))
         self._history.nodes = now
+
+
+async def _tell_silence() -> None:
+    """Say that an answer is late: else the log would end without a reason, as Ray tries for a minute and ends this process."""
+    await asyncio.sleep(_SILENT_AFTER_S - _SEEN_WITHIN_S)
+    await asyncio.sleep(_SEEN_WITHIN_S)  # if this process itself did nothing all the while, the answer may be there
+    logger.error(_SILENT, _SILENT_AFTER_S)
 
 
 async def _is_done(work: asyncio.Future[Any], *, by: float) -> bool:

@@ -120,17 +120,40 @@ def test_nodes_that_leave_and_join_are_told_and_those_that_left_are_counted(capl
 
 @pytest.mark.parametrize(("silent_s", "is_told"), [(14, False), (16, True)])
 def test_a_head_of_ray_that_says_nothing_is_told_before_ray_ends_the_process(
-    caplog: pytest.LogCaptureFixture, silent_s: float, is_told: bool
+    caplog: pytest.LogCaptureFixture, silent_s: int, is_told: bool
 ):
     async def story(world: World, nodes: Nodes) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
-        world.think = partial(loop.jump, silent_s)
-        await asyncio.sleep(LOOK_S + 20)
+
+        async def pass_a_second() -> None:
+            loop.jump(1.0)
+            for _ in range(5):  # whoever has slept until now goes on
+                await asyncio.sleep(0)
+
+        def think() -> None:
+            for _ in range(silent_s):
+                asyncio.run_coroutine_threadsafe(pass_a_second(), loop).result()
+
+        world.think = think
+        await asyncio.sleep(LOOK_S + silent_s + 4)
 
     played(story)
     said = "Ray's head has said nothing for 15 s: it is dead, or cannot be reached. If that lasts for a minute, Ray ends this "
     assert [told.startswith(said) for told in told_in(caplog)] == [True] * is_told
+
+
+def test_a_head_of_ray_whose_answer_this_process_was_too_busy_to_see_is_not_said_to_be_silent(
+    caplog: pytest.LogCaptureFixture,
+):
+    async def story(world: World, nodes: Nodes) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        world.think = partial(loop.jump, 60)
+        await asyncio.sleep(LOOK_S + 70)
+
+    played(story)
+    assert told_in(caplog) == []
 
 
 def test_who_waits_for_room_is_told_again_and_again_with_what_there_is(caplog: pytest.LogCaptureFixture):
