@@ -118,11 +118,7 @@ class EngineFleet(Sequence[WorkerHandle]):
         await self.aclose()
         self._weights = None  # those weights went with the models that published them
         self._awake.set()
-        gone = [
-            seat
-            for seat in self._seats
-            if self._lives_with_models or ((seat.recovery or seat.is_new) and not seat.is_given_up)
-        ]
+        gone = [seat for seat in self._seats if self._lives_with_models or seat.is_to_come]
         for seat in gone:
             seat.handle.kill()
             seat.handle, seat.recovery, seat.is_new, seat.drains = self._launch(seat.index), None, True, False

@@ -61,6 +61,11 @@ class Seat:
         self.start_over.set()
 
     @property
+    def is_to_come(self) -> bool:
+        """Whether it has no process at work, and is to have one."""
+        return not self.is_given_up and bool(self.recovery or self.is_new)
+
+    @property
     def name(self) -> str:
         """No two processes have the same."""
         return f"engine {self.index}" + (f", started {self.num_starts} times" if self.num_starts > 1 else "")

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
 from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.errors import ConfigError
-from agentrl.training.absent_weights import require_weights
-from agentrl.training.loading_errors import telling_why
+from agentrl.training.causal_lm import load_causal_lm
 
 if TYPE_CHECKING:
     from agentrl.config.schema import ModelSection
@@ -30,16 +28,8 @@ class LanguageModel:
         """
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attend)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        with telling_why("a causal LM", section.path, key="model.path", attention=ATTENTION_NAME):
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                section.path,
-                dtype=getattr(torch, section.dtype),
-                attn_implementation=ATTENTION_NAME,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
-        model, info = loaded
-        require_weights(model, info, f"`model.path`: {section.path}")
+        dtype = getattr(torch, section.dtype)
+        model: Any = load_causal_lm(section.path, key="model.path", dtype=dtype, attention=ATTENTION_NAME)
         self._model = model.requires_grad_(False).eval().to(self.device)
         self.weights = ResidentWeights(self._model, self.device)
         self.config = model.config.get_text_config()

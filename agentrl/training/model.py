@@ -29,6 +29,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import require_weights
 from agentrl.training.attention_support import unsupported_attention
+from agentrl.training.causal_lm import load_causal_lm
 from agentrl.training.loading_errors import telling_why
 from agentrl.training.model_flops import ModelShape
 from agentrl.training.packed_attention import packed_attention
@@ -68,20 +69,13 @@ def load_model(
         ConfigError: it is not there, no causal LM, lacks weights, or has layers that packing would break.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
-    with telling_why("a causal LM", model.path, key=key, attention=_ATTENTION):
-        if initial_weights == "random":
-            config = AutoConfig.from_pretrained(model.path)
-            built = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
-        else:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                model.path,
-                dtype=torch.float32,
-                attn_implementation=_ATTENTION,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
+    if initial_weights == "random":
+        with telling_why("a causal LM", model.path, key=key, attention=_ATTENTION):
+            built = AutoModelForCausalLM.from_config(
+                AutoConfig.from_pretrained(model.path), dtype=torch.float32, attn_implementation=_ATTENTION
             )
-            built, found = loaded
-            require_weights(built, found, f"`{key}`: {model.path}", needs_head=needs_head)
+    else:
+        built = load_causal_lm(model.path, key=key, dtype=torch.float32, attention=_ATTENTION, needs_head=needs_head)
     _require_attention_only(built, f"`{key}`: {model.path}")
     return built.eval()
 
