@@ -171,7 +171,7 @@ class ResultLostError(GoBackError):
 
 
 def contained(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in a thread for whose result an event loop waits; whatever it raises is an error of its own call.
+    """Call a function of somebody else's; whatever it raises is an error of its own call.
 
     Raises:
         RuntimeError: it raised `StopIteration`, as `next` of nothing does, which no future takes, so that the loop would wait

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from agentrl.cluster.weight_route import transport_of
 from agentrl.config.layout import layout, with_sizes_of_pools
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.runners.model_folders import language_settings, trained_or_asked
+from agentrl.runners.model_folders import language_settings, read_shapes, trained_or_asked
 from agentrl.training.memory_estimate import (
     GIB,
     Memory,
@@ -24,7 +22,6 @@ from agentrl.training.memory_estimate import (
     shared_weights,
 )
 from agentrl.weight_sync.base import Transport
-from agentrl.weight_sync.weight_files import tensor_shapes
 
 _SIZES = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
 """What a `config.json` must say for an estimate."""
@@ -65,11 +62,7 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
     machine = machine or this_machine()
     sizes: dict[str, ModelSize] = {}
     for key, path in trained_or_asked(config).items():
-        try:
-            size = read_size(path)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise ConfigError(f"{key}: {path}: its weights cannot be read: {error}; fetch them again") from error
-        if size is None:
+        if (size := read_size(path, key=key)) is None:
             return [
                 f"memory: no estimate: `{key}` ({path}) is no folder here with safetensors and sizes of a known name"
             ]
@@ -158,13 +151,16 @@ def _without_pools(
     return on_gpus, on_host
 
 
-def read_size(path: str) -> ModelSize | None:
-    """Return the size of the model in a folder, from the headers of its files.
+def read_size(path: str, *, key: str = "model.path") -> ModelSize | None:
+    """Return the size of the model in a folder that `key` names, from the headers of its files.
 
     None if it has no safetensors, or if its `config.json` has other names for its sizes, as GPT-2's has.
+
+    Raises:
+        ConfigError: its weights cannot be read.
     """
     settings = language_settings(path)
-    if settings is None or not (shapes := tensor_shapes(Path(path))):
+    if settings is None or not (shapes := read_shapes(path, key=key)):
         return None
     if any(not isinstance(settings.get(name), int) for name in _SIZES):
         return None

@@ -80,7 +80,7 @@ def check_weights_of(path: str, *, key: str = "model.path") -> None:
         raise ConfigError(
             f"{key}: {path} has no weights, neither `*.safetensors` nor `*.bin`; fetch them, or name another folder"
         )
-    shapes = _tensor_shapes(path, key=key)
+    shapes = read_shapes(path, key=key)
     if shapes and not is_plainly_whole(shapes, language_settings(path) or {}, needs_head=key == "model.path"):
         # It imports torch and transformers, which takes seconds, and nothing else in a driver needs them.
         from agentrl.training.folder_trial import try_folder
@@ -93,7 +93,7 @@ def _check_lora_targets(config: RunConfig) -> None:
     lora = config.actor.lora
     if not (lora.rank and lora.target_modules):
         return
-    modules = {name.removesuffix(".weight") for name in _tensor_shapes(config.model.path, key="model.path")}
+    modules = {name.removesuffix(".weight") for name in read_shapes(config.model.path, key="model.path")}
     # PEFT takes a name for that of a module, or for the end of one.
     for target in lora.target_modules:
         if modules and not any(f".{module}".endswith(f".{target}") for module in modules):
@@ -107,7 +107,7 @@ def _check_lora_targets(config: RunConfig) -> None:
 def _check_classifier(config: RunConfig) -> None:
     """Refuse a reward model whose files have no trained head of one label; a critic gets a new one."""
     path = config.reward.model.path
-    shapes = {} if path is None else _tensor_shapes(path, key="reward.model.path")
+    shapes = {} if path is None else read_shapes(path, key="reward.model.path")
     if not shapes:
         return
     if (head := shapes.get("score.weight")) is None:
@@ -122,8 +122,12 @@ def _check_classifier(config: RunConfig) -> None:
         )
 
 
-def _tensor_shapes(path: str, *, key: str) -> dict[str, list[int]]:
-    """Return the shapes of all tensors in the safetensors files of a folder, by name; nothing where there are none."""
+def read_shapes(path: str, *, key: str) -> dict[str, list[int]]:
+    """Return the shapes of all tensors in the safetensors files of a folder, by name; nothing where there are none.
+
+    Raises:
+        ConfigError: a file is missing or broken.
+    """
     try:
         return tensor_shapes(Path(path))
     except (SafetensorError, OSError, ValueError) as error:

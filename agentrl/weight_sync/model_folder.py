@@ -59,9 +59,6 @@ class ModelFolder(Mapping[str, Tensor]):
 
 
 def _folder_of(path: str) -> Path:
-    folder = Path(path)
-    return (
-        folder
-        if folder.is_dir()
-        else Path(snapshot_download(path, allow_patterns=[WHOLE, INDEX, "model-*.safetensors"]))
-    )
+    if Path(path).is_dir():
+        return Path(path)
+    return Path(snapshot_download(path, allow_patterns=[WHOLE, INDEX, "model-*.safetensors"]))

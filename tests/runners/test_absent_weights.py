@@ -70,14 +70,18 @@ def check(path: Path, *words: str, key: str = "model.path") -> None:
     check_weights(load_run_config(DEMO, [f"{key}={path}", *words]).config)
 
 
-def test_a_policy_without_its_head_is_refused_from_the_headers_and_in_the_workers(tmp_path: Path):
-    folder = without_head(tmp_path)
-    with pytest.raises(ConfigError, match=rf"^model\.path: {folder} {NO_HEAD}"):
+def refused_as_policy(folder: Path, says: str) -> None:
+    """See that check, actor and engine refuse a folder with these words."""
+    with pytest.raises(ConfigError, match=rf"^model\.path: {folder} {says}"):
         check(folder)
-    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {NO_HEAD}"):
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
         open_model(ModelSection(path=str(folder)))
-    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {NO_HEAD}"):
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
         LanguageModel(ModelSection(path=str(folder)), num_rows=1)
+
+
+def test_a_policy_without_its_head_is_refused_from_the_headers_and_in_the_workers(tmp_path: Path):
+    refused_as_policy(without_head(tmp_path), NO_HEAD)
 
 
 def test_a_critic_needs_no_head_and_all_the_rest(tmp_path: Path):
@@ -151,13 +155,7 @@ MOE = Qwen3MoeConfig(**SIZES, moe_intermediate_size=16, num_experts=4, num_exper
     ],
 )
 def test_a_mixture_without_one_expert_or_a_part_of_one_is_refused_by_name(lost: str, says: str, tmp_path: Path):
-    folder = renamed(saved(tmp_path, MOE), lambda name: None if re.match(lost, name) else name)
-    with pytest.raises(ConfigError, match=rf"^model\.path: {folder} {says}"):
-        check(folder)
-    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
-        open_model(ModelSection(path=str(folder)))
-    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
-        LanguageModel(ModelSection(path=str(folder)), num_rows=1)
+    refused_as_policy(renamed(saved(tmp_path, MOE), lambda name: None if re.match(lost, name) else name), says)
 
 
 @pytest.mark.parametrize(
