@@ -9,7 +9,7 @@ VLLM_TORCH := 2.13.0+cpu
 # Three processes keep two cores busy, since many a test waits; each has its own judges and its own Ray. A file stays together.
 IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup vllm demo demo-ppo demo-vllm test test-all test-vllm test-gpu bench soak lint fmt clean
+.PHONY: setup vllm demo demo-ppo demo-vllm test test-all test-vllm test-gpu gpu bench soak lint fmt clean
 
 setup: $(STAMP)
 
@@ -54,6 +54,10 @@ test-vllm: vllm
 # With whatever python is there, in a plain CUDA image of PyTorch: nothing is installed.
 test-gpu:
 	$(PYTHON) -m pytest -c /dev/null --rootdir . -p no:cacheprovider -m gpu $$(grep -rlF --include='*.py' pytest.mark.gpu tests)
+
+# Likewise; `ARGS="--tiny"` runs it small, on a CPU too. See benchmarks/gpu/README.md.
+gpu:
+	$(PYTHON) -m benchmarks.gpu $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rollout/embedded_engine.py

@@ -42,7 +42,7 @@ class BroadcastSender:
         self._checked = checked
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
-        self._group = _Group(device, timeout_s)
+        self._group = BroadcastGroup(device, timeout_s)
 
     def send(self, source: WeightSource, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Send all tensors of `source`, in its order.
@@ -101,7 +101,7 @@ class BroadcastReceiver:
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
         self._place = MeetingPlace(timeout_s)
-        self._group = _Group(device, timeout_s)
+        self._group = BroadcastGroup(device, timeout_s)
 
     def tensors(self, source: WeightSource, me: str) -> Iterator[tuple[str, Tensor]]:
         """Take part in what the sender sends, as the receiver `me`; the tensors are views of a bucket that nobody writes again.
@@ -131,7 +131,7 @@ class BroadcastReceiver:
         meeting.tell("receipt")
 
 
-class _Group:
+class BroadcastGroup:
     """The process group of the last sync, which the next one uses again if the same processes take part."""
 
     def __init__(self, device: torch.device, timeout_s: float) -> None:

@@ -22,7 +22,7 @@ from agentrl.types import Deadline, SamplingParams
 from agentrl.weight_sync.base import Transport
 from agentrl.weight_sync.device_memory import give_back_cached_memory
 from agentrl.weight_sync.tensor_bytes import checksum_of
-from benchmarks.training.gpu_bench import GIB, Bench
+from benchmarks.gpu.bench import GIB, Bench
 
 _WAYS = {
     Transport.CUDA_IPC: "CUDA IPC",

@@ -1,4 +1,4 @@
-"""The model of the benchmark of GPUs: random, built from its configuration alone, sharded with FSDP2."""
+"""Model of the GPU benchmarks: random, built from its configuration alone, sharded with FSDP2 as the actor's is."""
 
 import math
 import statistics
@@ -13,7 +13,8 @@ from torch import nn
 from transformers import Qwen3Config
 
 from agentrl.training.batch import MicroBatch
-from agentrl.training.model import decoder_layers, load_model
+from agentrl.training.building import shard_model
+from agentrl.training.model import load_model
 from agentrl.training.parallel import Parallel, ParallelContext, open_store
 from agentrl.training.scoring import score_tokens
 from benchmarks.training.workload import VOCABULARY
@@ -85,8 +86,15 @@ class Bench:
             torch.cuda.synchronize()
 
 
-def open_bench(size: Size, folder: str) -> Bench:
-    """Build the model on the device, without weights from anywhere, leave it in `folder` for engines, and shard it."""
+def open_bench(size: Size, folder: str, *, compiled: bool = False, liger: bool = False) -> Bench:
+    """Build the model on the device from random weights, save it in `folder` for engines, and shard it.
+
+    Args:
+        size: of the model.
+        folder: receives the model.
+        compiled: compile its layers (`actor.compile`).
+        liger: use Liger's kernels (`actor.liger`).
+    """
     store = open_store("127.0.0.1")
     here = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
     parallel = Parallel(here)
@@ -108,5 +116,8 @@ def open_bench(size: Size, folder: str) -> Bench:
     with parallel.device:
         model = load_model(source, initial_weights="random")  # pyright: ignore[reportArgumentType]
     model.save_pretrained(folder, state_dict={name: weight.to(dtype) for name, weight in model.named_parameters()})
-    parallel.shard(model, decoder_layers(model), dtype=dtype)
+    actor: Any = SimpleNamespace(
+        liger=liger, compile=compiled, activation_checkpointing=False, shard_size=0, cpu_offload=False
+    )
+    shard_model(model, None, parallel, actor, dtype=dtype)
     return Bench(parallel=parallel, model=model, source=source, dtype=dtype, size=size)

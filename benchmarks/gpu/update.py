@@ -1,7 +1,7 @@
 """One update on a GPU, and its engines: utilisation, shared prefixes, the memory of a large vocabulary, weight sync, sleep.
 
-    python -m benchmarks.training.gpu [--size 1.5b] [--tokens 8192] [--trajectories 8] [--rounds 3]
-    python -m benchmarks.training.gpu --tiny    # the same code in seconds, also where there is no GPU
+    python -m benchmarks.gpu.update [--size 1.5b] [--tokens 8192] [--trajectories 8] [--rounds 3]
+    python -m benchmarks.gpu.update --tiny    # the same code in seconds, also where there is no GPU
 
 Needs only torch and transformers. The model is random, built from its configuration alone, sharded with FSDP2, and computes in
 bfloat16 (`--tiny`: float32 on a CPU). Each section runs one round that is not counted, and prints medians of the others.
@@ -34,8 +34,8 @@ from agentrl.training.model_flops import measured_peak_flops
 from agentrl.training.optimiser import apply_gradients, build_adamw
 from agentrl.training.vocabulary import vocabulary_scores
 from agentrl.types import Trajectory
-from benchmarks.training.gpu_bench import SIZES, Bench, open_bench
-from benchmarks.training.gpu_engines import measure_sleep, measure_sync
+from benchmarks.gpu.bench import SIZES, Bench, open_bench
+from benchmarks.gpu.engines import measure_sleep, measure_sync
 from benchmarks.training.vocabulary import plain_scores
 from benchmarks.training.workload import make_groups
 

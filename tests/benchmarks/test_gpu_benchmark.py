@@ -1,5 +1,6 @@
 """The benchmark of GPUs runs, small, wherever the tests run; and the tests of GPUs need no more than it does."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.training.gpu import main
+from benchmarks.gpu.__main__ import Step, run, steps
+from benchmarks.gpu.kernels import PROBES
+from benchmarks.gpu.update import main
+from benchmarks.gpu.variants import VARIANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = ("datasets", "fastapi", "liger_kernel", "msgspec", "omegaconf", "orjson", "ray", "trl", "uvicorn", "vllm")
@@ -33,13 +37,55 @@ def assert_whole(printed: str, *, rel: float) -> None:
 def test_the_benchmark_of_gpus_runs_small_on_a_cpu_with_the_packages_of_a_plain_image():
     code = (
         f"import sys\nsys.modules.update(dict.fromkeys({ABSENT}))\n"
-        "from benchmarks.training.gpu import main\nmain(['--tiny', '--rounds', '1', '--trajectories', '2'])"
+        "from benchmarks.gpu import kernels, update, variants\nkernels.main(['--tiny'])\nvariants.main(['--tiny'])\n"
+        "update.main(['--tiny', '--rounds', '1', '--trajectories', '2'])"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("CPU, ")
+    figures = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    assert [figure["probe"] for figure in figures if "probe" in figure] == list(PROBES)
+    assert [figure["variant"] for figure in figures if "variant" in figure] == [variant.name for variant in VARIANTS]
+    assert [figure for figure in figures if "error" in figure] == []
     assert "CUDA IPC needs a GPU and is untried here" in ran.stdout
     assert_whole(ran.stdout, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="`make gpu` runs it")
+def test_the_whole_loop_of_a_gpu_session_runs_small_on_a_cpu(tmp_path: Path):
+    colocated = next(step for step in steps(tmp_path, is_tiny=True) if step.name == "loop-colocated")
+    assert run([colocated], tmp_path) == 0, (tmp_path / "loop-colocated.txt").read_text()
+    assert "actor/rollout_logprob_diff_mean" in (tmp_path / "loop-colocated.txt").read_text()
+
+
+def test_a_step_that_hangs_or_fails_does_not_stop_a_gpu_session(tmp_path: Path):
+    (tmp_path / "extra.jsonl").write_text("of the step")
+    chosen = [
+        Step(name="hangs", limit_s=0.2, command=["sh", "-c", "echo before; sleep 60"]),
+        Step(name="fails", limit_s=20, command=["sh", "-c", "exit 3"]),
+        Step(name="works", limit_s=20, command=["echo", "whole"], appended=(tmp_path / "extra.jsonl",)),
+    ]
+    assert run(chosen, tmp_path) == 2
+    summary = (tmp_path / "summary.txt").read_text().splitlines()
+    assert [re.sub(r".* s  | in .*", "", line) for line in summary] == [
+        "hangs: exit status -15",
+        "fails: exit status 3",
+        "works: exit status 0",
+    ]
+    assert "before" in (tmp_path / "hangs.txt").read_text()
+    assert (tmp_path / "works.txt").read_text().endswith("of the step")
+
+
+def test_the_steps_of_a_gpu_session_fit_its_time():
+    """Each step's own limit is generous; what is expected in all, by benchmarks/gpu/README.md, is below ten minutes."""
+    table = (ROOT / "benchmarks" / "gpu" / "README.md").read_text()
+    expected_s = {name: int(s) for name, s in re.findall(r"^\| `([\w.-]+)` \|.*?\| (\d+) s \|", table, re.MULTILINE)}
+    every = steps(Path("runs/gpu"), is_tiny=False)
+    assert list(expected_s) == [step.name for step in every]
+    assert sum(expected_s.values()) < 600
+    assert all(expected_s[step.name] < step.limit_s for step in every)
 
 
 def test_the_tests_of_gpus_are_found_with_the_packages_of_a_plain_image():
