@@ -17,6 +17,7 @@ from pathlib import Path
 
 from agentrl import clock
 from agentrl.agent_loop.admission import Admission
+from agentrl.agent_loop.answer_log import AnswerLog
 from agentrl.agent_loop.engine_work import EngineWork
 from agentrl.agent_loop.failure_budget import FailureBudget
 from agentrl.agent_loop.first_scored import first_scored
@@ -29,6 +30,7 @@ from agentrl.config.schema import RolloutSection
 from agentrl.errors import AgentRLError, ConfigError, EngineDeadError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.step_time import end_together
+from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.types import Failure, FailureClass, Group, Prompt, TrajectoryRef, TrajectorySummary
 
 logger = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ class AgentLoopManager:
         engines.report_to(self._admission)
         self._budget = FailureBudget(rollout)
         self._num_surplus = 0
+        self._answers = AnswerLog()
         self._timeout_s = longest_s(rollout, reward_timeout_s=reward_timeout_s) + _MARGIN_S
 
     async def collect(
@@ -216,7 +219,7 @@ class AgentLoopManager:
             "rollout/loop_lag_s_max": max((report.lag.max_s for report in reports), default=math.nan),
             "rollout/engine_deaths": float(self._engines.take_num_deaths()),
             "rollout/trajectories_surplus": float(num_surplus),
-            "reward/checks_given_up": float(sum(report.num_checks_given_up for report in reports)),
+            "reward/checks_given_up": float(sum(report.answers.num_given_up for report in reports)),
             **({"rollout/judge_limit": limit} if math.isfinite(limit := self._admission.limit) else {}),
             **await self._work.metrics(),
             **judge.metrics(),
@@ -316,7 +319,9 @@ class AgentLoopManager:
         return _given_up(request, failures)
 
     async def _reports(self) -> list[WorkerReport]:
-        return [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
+        reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
+        self._answers.note(sum((report.answers for report in reports), AnswerStats()))
+        return reports
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
         """Return what a worker measured; None if it died, and took that with it. What blocked it goes into the run's log."""

@@ -27,6 +27,7 @@ from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.waits import judge_waits
 from agentrl.observability.loop_lag import Lag, LoopLag
+from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.tools.base import Episode, ToolConfig
@@ -91,8 +92,8 @@ class WorkerReport:
     """Of its event loop, since its last report."""
     judge: JudgeStats
     """Since its last report."""
-    num_checks_given_up: int
-    """Answers called wrong because comparing them hung or crashed, since the worker started."""
+    answers: AnswerStats
+    """Since its last report."""
 
 
 @runtime_checkable
@@ -103,11 +104,10 @@ class _AsksJudge(Protocol):
 
 
 @runtime_checkable
-class _GivesUp(Protocol):
-    """A reward that may call an answer wrong because it could not be compared."""
+class _ReadsAnswers(Protocol):
+    """A reward that reads a final answer, and counts what it finds."""
 
-    @property
-    def num_given_up(self) -> int: ...
+    def take_answer_stats(self) -> AnswerStats: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +205,8 @@ class AgentLoopWorker:
             return None
         sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _AsksJudge))
         judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
-        given_up = parts.reward.num_given_up if isinstance(parts.reward, _GivesUp) else 0
-        return WorkerReport(lag=parts.lag.take(), judge=judge, num_checks_given_up=given_up)
+        answers = parts.reward.take_answer_stats() if isinstance(parts.reward, _ReadsAnswers) else AnswerStats()
+        return WorkerReport(lag=parts.lag.take(), judge=judge, answers=answers)
 
     async def aclose(self) -> None:
         """Break off what still runs, then close tools and reward."""

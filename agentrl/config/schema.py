@@ -183,6 +183,10 @@ class RewardSection:
     """Import path of the reward class."""
     config: dict[str, Any] = field(default_factory=dict)
     """Passed to its constructor as plain data."""
+    answer_format: Literal["auto", "boxed", "tagged", "hashes", "last_number"] = "auto"
+    r"""Where the math reward finds the final answer: `auto` reads the format that each prompt asks for, `boxed` the last
+    `\boxed{}`, `tagged` the last `<answer>` block, `hashes` the text after `####`, `last_number` the last number.
+    """
     weight: float = 1.0
     """Its share of what is trained on, where a reward model adds to it; 0 trains on the reward model alone."""
     timeout_s: float = 30.0

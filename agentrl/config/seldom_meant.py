@@ -3,7 +3,7 @@
 import math
 
 from agentrl.config.algorithm_schema import POLICY_LOSS_NAMES
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema import RewardSection, RunConfig
 from agentrl.config.update_schema import UpdateSection
 from agentrl.config.validate_idle import changed
 
@@ -15,6 +15,7 @@ def seldom_meant(config: RunConfig) -> list[str]:
         *_bounds_that_never_act(config),
         *_stale_without_correction(config),
         *_few_checkpoints_with_accuracy(config),
+        *_unread_answer_format(config.reward),
     ]
 
 
@@ -69,4 +70,14 @@ def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:
         f"`checkpoint.keep_best` is {checkpoint.keep_best}, but `validation.every_steps` is {validation.every_steps} and "
         f"`checkpoint.every_steps` {checkpoint.every_steps}, so that only every {both}th step, and the last of a run or stage, "
         "have both; unless that is meant, make one a multiple of the other"
+    ]
+
+
+def _unread_answer_format(reward: RewardSection) -> list[str]:
+    if reward.class_name == RewardSection.class_name:
+        return []
+    return [
+        f"`reward.{name}` is `{value}`, but only the math reward reads it, and `reward.class_name` is `{reward.class_name}`; "
+        "leave it out"
+        for name, value in changed(reward, "answer_format")
     ]

@@ -12,7 +12,7 @@ from agentrl.errors import ConfigError
 from agentrl.judge.connection import check_address, fill_address, lacks_address
 from agentrl.rewards.base import Reward
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsConfig
-from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, MathAnswerConfig
+from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, MathAnswerConfig, MathAnswerReward
 
 _BUILT_IN: dict[str, type[PlainConfig]] = {MATH_ANSWER_REWARD: MathAnswerConfig, CODE_TESTS_REWARD: CodeTestsConfig}
 _METHODS = ("start", "score", "aclose")
@@ -58,6 +58,8 @@ def build_reward(section: RewardSection) -> Reward:
                 f"{where}: it has no `async def {method}`; a reward has {', '.join(_METHODS)} (`agentrl.rewards.base.Reward`)"
             )
     try:
+        if section.class_name == MATH_ANSWER_REWARD:
+            return MathAnswerReward(dict(section.config), answer_format=section.answer_format)
         return cast(Any, reward_class)(dict(section.config))
     except (TypeError, ValueError, LookupError, AttributeError, OSError) as error:
         raise ConfigError(f"{where}: cannot be built: {type(error).__name__}: {error}") from error

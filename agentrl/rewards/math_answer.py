@@ -1,6 +1,5 @@
 """Reward 1 for a final answer that is mathematically the reference answer, else 0."""
 
-import re
 from importlib.util import find_spec
 from typing import Any
 
@@ -8,22 +7,21 @@ from pydantic import Field
 
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.errors import ConfigError, DataError
+from agentrl.rewards.answer_format import AnswerFormat, FoundAnswer, find_answer, last_boxed
+from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.rewards.math_equivalence import EquivalencePool
 from agentrl.types import Deadline, Prompt, Turn
 
 MATH_ANSWER_REWARD = "agentrl.rewards.math_answer.MathAnswerReward"
 
 _START_TIMEOUT_S = 60.0
-_ANSWER_CLOSE = "</answer>"
-_ANSWER_OPEN = "<answer>"
-_BOXED = re.compile(r"\\boxed\s*\{")
+_NUM_EXAMPLES = 3
+_SHOWN_CHARS = 80
 
 
 class MathAnswerConfig(PlainConfig):
     """The keys of `reward.config`."""
 
-    require_answer_tag: bool = True
-    r"""Count a `\boxed{}` only inside `<answer>...</answer>`."""
     num_processes: int = Field(default=2, ge=2)
     """Processes that compare answers; with two, one that hangs delays nobody."""
     check_timeout_s: float = Field(default=10.0, gt=0)
@@ -31,21 +29,24 @@ class MathAnswerConfig(PlainConfig):
 
 
 class MathAnswerReward:
-    """Compares the last boxed answer of the last turn with `prompt.answer`."""
+    """Compares the final answer of the last turn with `prompt.answer`."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        """Check the config.
+    def __init__(self, config: dict[str, Any], *, answer_format: AnswerFormat = "auto") -> None:
+        """Check the config; `answer_format` is `reward.answer_format`.
 
         Raises:
             ConfigError: unknown or wrong keys.
         """
         self._config = read_plain_config(MathAnswerConfig, config, source="`reward.config`")
+        self._format: AnswerFormat = answer_format
         self._pool = EquivalencePool(num_processes=self._config.num_processes, timeout_s=self._config.check_timeout_s)
+        self._stats = AnswerStats()
+        self._num_shown = 0
 
-    @property
-    def num_given_up(self) -> int:
-        """Answers that were called wrong because comparing them hung or crashed."""
-        return self._pool.num_given_up
+    def take_answer_stats(self) -> AnswerStats:
+        """Return the counts since the last call."""
+        taken, self._stats = self._stats, AnswerStats()
+        return taken + AnswerStats(num_given_up=self._pool.take_num_given_up())
 
     async def start(self) -> None:
         """Start the processes that compare.
@@ -62,46 +63,58 @@ class MathAnswerReward:
         """Return 1.0 or 0.0.
 
         Raises:
-            DataError: the prompt has no reference answer.
+            DataError: the prompt has no reference answer, or one that is neither text nor a number.
             RolloutError: the answer could not be compared by the deadline.
         """
-        reference = prompt.answer.strip()
-        if not reference:
-            raise DataError(f"reward: prompt `{prompt.prompt_id}` has no reference answer; check `data.answer_key`")
-        answer = final_answer(turns[-1].text if turns else "", require_tag=self._config.require_answer_tag)
+        reference = reference_answer(prompt)
+        found = find_answer(turns[-1].text if turns else "", prompt.messages, self._format)
+        reward = await self._compare(reference, found.text, deadline)
+        self._count(prompt, reference, found, reward)
+        return reward
+
+    async def aclose(self) -> None:
+        """Kill the processes."""
+        await self._pool.aclose()
+
+    async def _compare(self, reference: str, answer: str, deadline: Deadline) -> float:
         if not answer:
             return 0.0
         if answer == reference:
             return 1.0
         return float(await self._pool.equivalent(reference, answer, deadline=deadline))
 
-    async def aclose(self) -> None:
-        """Kill the processes."""
-        await self._pool.aclose()
+    def _count(self, prompt: Prompt, reference: str, found: FoundAnswer, reward: float) -> None:
+        examples: tuple[str, ...] = ()
+        if self._num_shown < _NUM_EXAMPLES:
+            self._num_shown += 1
+            answer = f"answer {_shown(found.text)}" if found.text else f"nothing found: {found.problem}"
+            examples = (f"prompt `{prompt.prompt_id}`: {answer}, reference {_shown(reference)}, score {reward:g}",)
+        self._stats += AnswerStats(num_scored=1, num_missing=int(not found.text), examples=examples)
 
 
-def final_answer(text: str, *, require_tag: bool) -> str:
-    r"""Return the content of the last `\boxed{...}` in the last `<answer>` block; empty if there is none.
+def reference_answer(prompt: Prompt) -> str:
+    r"""Return the reference answer as text; of a whole solution the answer after `####` (GSM8K) or in `\boxed{}` (MATH).
 
-    >>> final_answer(r"so <answer>\boxed{\frac{1}{2}}</answer>", require_tag=True)
-    '\\frac{1}{2}'
+    Raises:
+        DataError: there is none, or it is neither text nor a number.
     """
-    if require_tag:
-        end = text.rfind(_ANSWER_CLOSE)
-        start = text.rfind(_ANSWER_OPEN, 0, max(0, end))
-        if start < 0 or end < 0:
-            return ""
-        text = text[start + len(_ANSWER_OPEN) : end]
-    boxes = list(_BOXED.finditer(text))
-    return _balanced(text, boxes[-1].end()) if boxes else ""
+    answer: Any = prompt.answer
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = repr(answer)
+    elif answer is not None and not isinstance(answer, str):
+        raise DataError(
+            f"reward: the reference answer of prompt `{prompt.prompt_id}` is {answer!r:.100}; the math reward takes text or a "
+            "number. Name the column that holds it in `data.answer_key`, dots enter a struct"
+        )
+    text = (answer or "").strip()
+    if "####" in text:
+        text = text.rpartition("####")[2].strip()
+    elif (boxed := last_boxed(text)) is not None:
+        text = boxed
+    if not text:
+        raise DataError(f"reward: prompt `{prompt.prompt_id}` has no reference answer; check `data.answer_key`")
+    return text
 
 
-def _balanced(text: str, start: int) -> str:
-    """Return `text` from `start` up to the brace that closes the one just before it; empty if none does."""
-    depth = 1
-    for index in range(start, len(text)):
-        if text[index] in "{}" and text[index - 1] != "\\":
-            depth += 1 if text[index] == "{" else -1
-            if depth == 0:
-                return text[start:index].strip()
-    return ""
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")

@@ -36,8 +36,12 @@ class EquivalencePool:
         self._idle: asyncio.Queue[_MathProcess] = asyncio.Queue()
         self._processes: set[_MathProcess] = set()
         self._replacing: set[asyncio.Task[None]] = set()
-        self.num_given_up = 0
-        """Comparisons that hung or crashed, and were decided as not equivalent."""
+        self._num_given_up = 0
+
+    def take_num_given_up(self) -> int:
+        """Return the comparisons since the last call that hung or crashed, and were decided as not equivalent."""
+        taken, self._num_given_up = self._num_given_up, 0
+        return taken
 
     async def start(self, *, deadline: Deadline) -> None:
         """Start the processes and see that they work.
@@ -49,7 +53,7 @@ class EquivalencePool:
             async with asyncio.timeout(deadline.remaining_s()):
                 await asyncio.gather(*(self._add_process() for _ in range(self._num_processes)))
             if not await self.equivalent("1/2", "0.5", deadline=deadline):
-                reason = "did not finish its first comparison" if self.num_given_up else "hold that 1/2 and 0.5 differ"
+                reason = "did not finish its first comparison" if self._num_given_up else "hold that 1/2 and 0.5 differ"
                 raise RolloutError(f"answer check: its processes start, but {reason}")
         except TimeoutError as error:
             await self.aclose()
@@ -77,7 +81,7 @@ class EquivalencePool:
                 logger.warning("answer check: a process died on %.100r", answer)
             finally:
                 self._give_back(process)
-        self.num_given_up += 1
+        self._num_given_up += 1
         return False
 
     async def aclose(self) -> None:
@@ -96,7 +100,7 @@ class EquivalencePool:
             if deadline.expired:
                 raise RolloutError("answer check: no decision by the deadline") from None
             logger.warning("answer check: no decision in %g s on %.100r", self._timeout_s, answer)
-            self.num_given_up += 1
+            self._num_given_up += 1
             return False
 
     async def _take(self, deadline: Deadline) -> "_MathProcess":

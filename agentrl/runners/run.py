@@ -32,7 +32,9 @@ from agentrl.data.prompts import PromptDataset
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
+from agentrl.rewards.answer_format import READS
 from agentrl.rewards.loader import check_reward
+from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
 from agentrl.runners.algorithm_functions import check_algorithm_functions
 from agentrl.runners.checkpoint_store import lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
@@ -330,6 +332,9 @@ async def _alive(
     configure_logging(path, console=console)
     for warning in plan.warnings:
         logger.warning("%s: %s", plan.loaded.path.name, warning)
+    if plan.reward.class_name == MATH_ANSWER_REWARD:
+        answer_format = plan.reward.answer_format
+        logger.info("reward: answers are read %s (`reward.answer_format: %s`)", READS[answer_format], answer_format)
     with telling_full_disk(path), guarded_run() as temp_dir:
         async with (
             judge_for(plan.tools, plan.reward, config.judge) as judged,

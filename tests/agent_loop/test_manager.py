@@ -15,6 +15,7 @@ from agentrl.errors import ConfigError, EngineDeadError, EngineError, RolloutErr
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.failure_report import count_failures
 from agentrl.observability.loop_lag import Lag
+from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectorySummary
 from tests.fakes import idle_stats
@@ -79,7 +80,9 @@ class FakeWorker:
 
     async def report(self) -> WorkerReport:
         return WorkerReport(
-            lag=Lag(p99_s=0.05, max_s=0.1, blocked_by=""), judge=JudgeStats(num_submissions=3), num_checks_given_up=1
+            lag=Lag(p99_s=0.05, max_s=0.1, blocked_by=""),
+            judge=JudgeStats(num_submissions=3),
+            answers=AnswerStats(num_scored=4, num_missing=3, num_given_up=1),
         )
 
     async def prompt_lengths(self, prompts: list[Prompt]) -> dict[str, int]:
@@ -374,6 +377,31 @@ async def test_judge_figures_add_up_over_the_workers():
     assert (metrics["rollout/loop_lag_s_p99"], metrics["rollout/loop_lag_s_max"]) == (0.05, 0.1)
 
 
+async def test_the_first_scored_answers_are_logged_and_a_first_batch_without_any_answer_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level("INFO")
+    worker = FakeWorker()
+    batches = [
+        AnswerStats(),
+        AnswerStats(num_scored=4, num_missing=4, examples=("a", "b")),
+        AnswerStats(num_scored=4, num_missing=4, examples=("c", "d")),
+    ]
+
+    async def report() -> WorkerReport:
+        lag = Lag(p99_s=0.0, max_s=0.0, blocked_by="")
+        return WorkerReport(lag=lag, judge=JudgeStats(), answers=batches.pop(0))
+
+    worker.report = report  # type: ignore[method-assign]
+    manager = make_manager([worker])
+    for _ in range(3):
+        await manager.metrics()
+    [first, second, warning, third] = [record.getMessage() for record in caplog.records]
+    assert (first, second, third) == ("reward: a", "reward: b", "reward: c")
+    assert warning.startswith("reward: no answer found in any of the first 4 finished trajectories")
+    assert "`reward.answer_format`" in warning
+
+
 async def test_prompts_that_are_too_long_are_named_before_anything_is_rolled_out():
     with pytest.raises(ConfigError, match=r"2 prompts are longer than 2048 tokens.*`p1` \(2999\), `p4` \(2999\)"):
         await make_manager([FakeWorker(), FakeWorker()]).check_prompts(PROMPTS)
@@ -384,7 +412,7 @@ async def test_the_log_of_the_run_names_each_worker_that_was_late_and_what_block
     lag = Lag(p99_s=0.1, max_s=1.5, blocked_by="my_tool.py:12 call")
 
     async def report() -> WorkerReport:
-        return WorkerReport(lag=lag, judge=JudgeStats(), num_checks_given_up=0)
+        return WorkerReport(lag=lag, judge=JudgeStats(), answers=AnswerStats())
 
     late.report = report  # type: ignore[method-assign]
     metrics = await make_manager([late, fine]).metrics()

@@ -59,3 +59,10 @@ def test_best_checkpoints_of_steps_that_hardly_ever_have_an_accuracy_are_warned_
     assert warnings("validation.every_steps=5") == warnings("validation.every_steps=20") == []
     assert warnings("validation.every_steps=7", "checkpoint.keep_best=0") == []
     assert warnings("validation.every_steps=0", "checkpoint.keep_best=0") == []
+
+
+def test_an_answer_format_that_the_reward_does_not_read_is_warned_of():
+    users = "reward.class_name=my_rewards.MyReward"
+    [warning] = warnings(users)
+    assert warning.startswith("`reward.answer_format` is `tagged`, but only the math reward reads it")
+    assert warnings(users, "reward.answer_format=auto") == warnings("reward.answer_format=boxed") == []

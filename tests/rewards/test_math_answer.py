@@ -1,15 +1,21 @@
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from agentrl.config.schema import RewardSection
 from agentrl.errors import ConfigError, DataError
-from agentrl.rewards.math_answer import MathAnswerReward, final_answer
+from agentrl.rewards.answer_format import find_answer
+from agentrl.rewards.answer_stats import AnswerStats
+from agentrl.rewards.loader import build_reward
+from agentrl.rewards.math_answer import MathAnswerReward
 from agentrl.types import Deadline, Prompt, ToolResult, ToolStatus, Turn
 
 
 @pytest.fixture
 async def reward() -> AsyncIterator[MathAnswerReward]:
-    built = MathAnswerReward({})
+    built = MathAnswerReward({}, answer_format="tagged")
     yield built
     await built.aclose()
 
@@ -40,11 +46,7 @@ async def score(reward: MathAnswerReward, answer: str, *texts: str) -> float:
     ],
 )
 def test_the_answer_is_the_last_box_of_the_last_answer_block(text: str, answer: str) -> None:
-    assert final_answer(text, require_tag=True) == answer
-
-
-def test_the_tag_may_be_waived() -> None:
-    assert final_answer(r"so \boxed{5}", require_tag=False) == "5"
+    assert find_answer(text, [], "tagged").text == answer
 
 
 async def test_an_exact_answer_needs_no_process(reward: MathAnswerReward) -> None:
@@ -73,8 +75,51 @@ async def test_an_equivalent_answer_is_right_and_another_one_wrong(reward: MathA
     assert await score(reward, "1/2", r"<answer>\boxed{\frac{2}{3}}</answer>") == 0.0
 
 
-async def test_waiving_the_tag_is_a_key_of_the_config() -> None:
-    assert await score(MathAnswerReward({"require_answer_tag": False}), "5", r"\boxed{5}") == 1.0
+async def test_the_format_comes_from_the_config() -> None:
+    section = RewardSection(answer_format="boxed")
+    assert await score(cast(MathAnswerReward, build_reward(section)), "5", r"\boxed{5}") == 1.0
+    assert (
+        await score(cast(MathAnswerReward, build_reward(replace(section, answer_format="hashes"))), "5", r"\boxed{5}")
+        == 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer"),
+    [
+        ("She sold 48/2 = 24 clips, 48 + 24 = 72 in all.\n#### 72", "72"),
+        (r"So the area is $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+        (72, "72"),
+    ],
+)
+async def test_the_reference_is_read_from_a_solution_or_a_number(
+    reward: MathAnswerReward, reference: str, answer: str
+) -> None:
+    assert await score(reward, reference, rf"<answer>\boxed{{{answer}}}</answer>") == 1.0
+
+
+@pytest.mark.parametrize("reference", [["72"], {"target": "72"}, True])
+async def test_a_reference_that_is_neither_text_nor_a_number_is_an_error_of_the_data(
+    reward: MathAnswerReward, reference: Any
+) -> None:
+    with pytest.raises(
+        DataError, match=r"reference answer of prompt `p` is .*72|True.*Name the column .* `data\.answer_key`"
+    ):
+        await score(reward, reference, r"<answer>\boxed{72}</answer>")
+
+
+async def test_the_first_three_scored_answers_and_the_number_without_one_are_reported(reward: MathAnswerReward) -> None:
+    await score(reward, "5", r"<answer>\boxed{5}</answer>")
+    for _ in range(3):
+        await score(reward, "5", "five")
+    stats = reward.take_answer_stats()
+    assert (stats.num_scored, stats.num_missing) == (4, 3)
+    assert stats.examples == (
+        "prompt `p`: answer '5', reference '5', score 1",
+        *["prompt `p`: nothing found: no `<answer>...</answer>`, reference '5', score 0"] * 2,
+    )
+    await score(reward, "5", "five")
+    assert reward.take_answer_stats() == AnswerStats(num_scored=1, num_missing=1)
 
 
 async def test_a_prompt_without_a_reference_answer_is_an_error_of_the_data(reward: MathAnswerReward) -> None:
@@ -83,5 +128,5 @@ async def test_a_prompt_without_a_reference_answer_is_an_error_of_the_data(rewar
 
 
 def test_an_unknown_key_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key `require_answer`. Did you mean `require_answer_tag`"):
-        MathAnswerReward({"require_answer": True})
+    with pytest.raises(ConfigError, match=r"unknown key `check_timeout`. Did you mean `check_timeout_s`"):
+        MathAnswerReward({"check_timeout": 1.0})

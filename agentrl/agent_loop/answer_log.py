@@ -1,0 +1,33 @@
+"""The first scored answers of a run, in its log, so that a format mismatch is seen in the first step."""
+
+import logging
+
+from agentrl.rewards.answer_stats import AnswerStats
+
+logger = logging.getLogger(__name__)
+
+_NUM_EXAMPLES = 3
+
+
+class AnswerLog:
+    """Logs the first examples that the answer check gives, and warns once if the first batch held no answer at all."""
+
+    def __init__(self) -> None:
+        """Start with nothing logged."""
+        self._num_shown = 0
+        self._is_first_batch = True
+
+    def note(self, stats: AnswerStats) -> None:
+        """Take the counts of a batch, over all workers."""
+        examples = stats.examples[: _NUM_EXAMPLES - self._num_shown]
+        self._num_shown += len(examples)
+        for example in examples:
+            logger.info("reward: %s", example)
+        if stats.num_scored and self._is_first_batch:
+            self._is_first_batch = False
+            if stats.num_missing == stats.num_scored:
+                logger.warning(
+                    "reward: no answer found in any of the first %d finished trajectories, all score 0; set "
+                    "`reward.answer_format` to the format that the policy writes, or ask for one in `data.system_prompt`",
+                    stats.num_scored,
+                )

@@ -1,0 +1,153 @@
+r"""The place of the final answer in what a policy wrote.
+
+Every format reads at most one answer, from the end of the last turn: a policy gains nothing by choosing another format, or by
+giving several answers. `auto` asks the prompt and never the completion which format holds.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentrl.types import Message
+
+AnswerFormat = Literal["auto", "boxed", "tagged", "hashes", "last_number"]
+
+READS: dict[AnswerFormat, str] = {
+    "auto": r"as each prompt asks (`<answer>`, `\boxed{}` or `####`; else the stated answer or last number)",
+    "boxed": r"from the last `\boxed{}`",
+    "tagged": r"from the last `<answer>...</answer>`, in a `\boxed{}` where the prompt asks for one",
+    "hashes": "from the line after the last `####`",
+    "last_number": "from the last number",
+}
+"""Words for the log: where each format reads the answer."""
+
+_THINKING_OPEN, _THINKING_CLOSE = "<think>", "</think>"
+_ANSWER_OPEN, _ANSWER_CLOSE = "<answer>", "</answer>"
+_BOXED = re.compile(r"\\boxed\s*\{")
+_ASKS_FOR_BOX = re.compile(r"\\boxed\b")
+_ASKS_FOR_HASHES = re.compile(r"(?<!#)####(?!#)")
+_HEADING = re.compile(r"^####[ \t]+[A-Za-z*].*$", re.MULTILINE)
+_HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*(.*)")
+_STATED = re.compile(
+    r"\banswer(?:\s+is\b\s*:?|\s*[:=])[ \t]*(\S.*?)[ \t]*(?:\.(?=\s|$)|$)", re.IGNORECASE | re.MULTILINE
+)
+_NUMBER = re.compile(
+    r"""(?<![\w.])
+    (?:(?<!\))[-\u2212])?                                                    # not the minus of a difference
+    (?:\$(?=[\d.]))?
+    (?:\\[dt]?frac\{\d+\}\{\d+\}
+      |(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:/\d+)?
+      |\.\d+)
+    (?:\s?\\?%)?""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundAnswer:
+    r"""The final answer of a completion. Example: `FoundAnswer(text="42")`, or `FoundAnswer(problem=r"no \boxed{}")`."""
+
+    text: str = ""
+    """Empty where there is none."""
+    problem: str = ""
+    """Why there is none."""
+
+
+def find_answer(completion: str, messages: Sequence[Message], answer_format: AnswerFormat) -> FoundAnswer:
+    r"""Return the final answer in the last turn of an episode.
+
+    >>> find_answer(r"so <answer>\boxed{\frac{1}{2}}</answer>", [], "tagged").text
+    '\\frac{1}{2}'
+    """
+    if _THINKING_CLOSE in completion:
+        completion = completion.rpartition(_THINKING_CLOSE)[2]
+    elif _THINKING_OPEN in completion:
+        return FoundAnswer(problem=f"`{_THINKING_OPEN}` is not closed")
+    request = "\n".join(_instructions(messages))
+    match answer_format if answer_format != "auto" else requested_format(request):
+        case "tagged":
+            return _tagged(completion, needs_box=bool(_ASKS_FOR_BOX.search(request)) or _ANSWER_OPEN not in request)
+        case "boxed":
+            return _boxed(completion)
+        case "hashes":
+            return _last(_HASHES, completion, problem="no `####`")
+        case "last_number":
+            return _last_number(completion)
+        case _:
+            return _stated(completion)
+
+
+def requested_format(request: str) -> AnswerFormat | None:
+    """Return the format that the text of a prompt asks for; None if it asks for none."""
+    if _ANSWER_OPEN in request:
+        return "tagged"
+    if _ASKS_FOR_BOX.search(request):
+        return "boxed"
+    return "hashes" if _ASKS_FOR_HASHES.search(_HEADING.sub("", request)) else None
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{...}`; None if there is none that is closed."""
+    boxes = list(_BOXED.finditer(text))
+    return _balanced(text, boxes[-1].end()) if boxes else None
+
+
+def _instructions(messages: Sequence[Message]) -> Iterator[str]:
+    for message in messages:
+        if message.get("role") != "assistant":
+            content: Any = message.get("content")
+            parts = content if isinstance(content, list) else [{"text": content}]
+            yield from (part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def _tagged(completion: str, *, needs_box: bool) -> FoundAnswer:
+    end = completion.rfind(_ANSWER_CLOSE)
+    start = completion.rfind(_ANSWER_OPEN, 0, max(0, end))
+    if start < 0:
+        return FoundAnswer(problem=f"no `{_ANSWER_OPEN}...{_ANSWER_CLOSE}`")
+    block = completion[start + len(_ANSWER_OPEN) : end].strip()
+    found = _boxed(block)
+    if found.text or needs_box or _BOXED.search(block):
+        return found if found.text else FoundAnswer(problem=f"{found.problem} in `{_ANSWER_OPEN}`")
+    return FoundAnswer(text=block) if block else FoundAnswer(problem=f"`{_ANSWER_OPEN}` is empty")
+
+
+def _boxed(text: str) -> FoundAnswer:
+    content = last_boxed(text)
+    if content:
+        return FoundAnswer(text=content)
+    return FoundAnswer(
+        problem=r"no `\boxed{}`" if not _BOXED.search(text) else r"the last `\boxed{}` is empty or not closed"
+    )
+
+
+def _stated(completion: str) -> FoundAnswer:
+    r"""Read the last of `\boxed{}` and "the answer is ..."; without either, the last number."""
+    text = completion.replace("**", "")
+    boxes, statements = list(_BOXED.finditer(text)), list(_STATED.finditer(text))
+    if boxes and (not statements or boxes[-1].start() > statements[-1].start()):
+        return _boxed(text)
+    return FoundAnswer(text=statements[-1][1]) if statements else _last_number(text)
+
+
+def _last_number(completion: str) -> FoundAnswer:
+    numbers = _NUMBER.findall(completion)
+    return FoundAnswer(text=numbers[-1]) if numbers else FoundAnswer(problem="no number")
+
+
+def _last(pattern: re.Pattern[str], completion: str, *, problem: str) -> FoundAnswer:
+    matches = pattern.findall(completion)
+    text = matches[-1].strip() if matches else ""
+    return FoundAnswer(text=text) if text else FoundAnswer(problem=problem)
+
+
+def _balanced(text: str, start: int) -> str | None:
+    """Return `text` from `start` up to the brace that closes the one just before it; None if none does."""
+    depth = 1
+    for index in range(start, len(text)):
+        if text[index] in "{}" and text[index - 1] != "\\":
+            depth += 1 if text[index] == "{" else -1
+            if depth == 0:
+                return text[start:index].strip()
+    return None

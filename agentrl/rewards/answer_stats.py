@@ -1,0 +1,28 @@
+"""Counts of what an answer check read, as plain data that a worker hands to the driver."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerStats:
+    """Counts since they were last taken; those of several workers add up with `+`.
+
+    Example: `AnswerStats(num_scored=16, num_missing=16, examples=("prompt `p`: nothing found: ...",))`.
+    """
+
+    num_scored: int = 0
+    """Finished trajectories that were scored."""
+    num_missing: int = 0
+    """Those of them in which no answer was found."""
+    num_given_up: int = 0
+    """Answers called wrong because comparing them took too long or crashed."""
+    examples: tuple[str, ...] = ()
+    """One line for each of the first trajectories that the check ever scored."""
+
+    def __add__(self, other: "AnswerStats") -> "AnswerStats":
+        return AnswerStats(
+            num_scored=self.num_scored + other.num_scored,
+            num_missing=self.num_missing + other.num_missing,
+            num_given_up=self.num_given_up + other.num_given_up,
+            examples=self.examples + other.examples,
+        )
