@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from agentrl.engine.sampling import sample
@@ -97,3 +98,18 @@ def test_a_row_with_nan_or_infinity_gets_no_finite_logprob() -> None:
     logits[1, 2] = torch.inf
     _, logprobs = sample(logits, [SamplingParams(max_tokens=1)] * 3, [0.5, 0.5, 0.5])
     assert [math.isfinite(logprob) for logprob in logprobs] == [False, False, True]
+
+
+def test_a_large_vocabulary_is_inverted_as_by_one_cumulative_sum() -> None:
+    torch.manual_seed(0)
+    logits = 4 * torch.randn(64, 5_003)
+    logits[:, torch.rand(5_003) < 0.7] = -torch.inf
+    probs = logits.softmax(-1).double().numpy()
+    uniforms = [i / 64 for i in range(63)] + [1 - 2**-24]
+    expected = [
+        int(np.searchsorted(row.cumsum(), uniform * row.sum(), side="right"))
+        for row, uniform in zip(probs, uniforms, strict=True)
+    ]
+    ids, logprobs = sample(logits, [SamplingParams(max_tokens=1)] * 64, uniforms)
+    assert ids == expected
+    torch.testing.assert_close(logprobs, logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist())
