@@ -193,9 +193,9 @@ class _Row:
             self.lengths.append(len(token_ids))
 
 
-def pack_examples(examples: Sequence[TokenSequence], *, max_tokens: int) -> list[PackedTokens]:
-    """Pack demonstrations into micro-batches of at most `max_tokens`, which take about as long as each other."""
-    plan = plan_rows(examples, Packing(max_tokens=max_tokens, share_prefixes=False))
+def pack_examples(examples: Sequence[TokenSequence], packing: Packing) -> list[PackedTokens]:
+    """Pack demonstrations into micro-batches that take about as long as each other."""
+    plan = plan_rows(examples, packing)
     return [plan.pack(row, examples) for row in range(len(plan.rows))]
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
 
 _MIN_SHARED = 8
 """Shorter beginnings are not worth the further attention calls."""
+
+_MIN_SHARED_CONTEXT = 64
+"""As `_MIN_SHARED`, of sequences of different prompts, each of which makes a segment of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +55,9 @@ class SequenceCost:
 def families_of(sequences: "Sequence[TokenSequence]", *, max_tokens: int, share_prefixes: bool) -> list[Family]:
     """Find the sequences that begin alike; a family of more than `max_tokens` is divided, each part with its own prefix.
 
-    Sequences belong together when all tokens before the first sampled one agree: those of one prompt, while other prompts
-    may have a system text in common with it. They may agree further. The last token of a sequence is never shared: it is
-    not computed.
+    Sequences belong together when all tokens before the first sampled one agree: those of one prompt. They may agree
+    further. Those that are alone with their prompt belong together when they begin with a long context in common, such as
+    demonstrations with one system text and the same tools. The last token of a sequence is never shared: it is not computed.
     """
     ids = [sequence.token_ids for sequence in sequences]
     alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -61,11 +65,29 @@ def families_of(sequences: "Sequence[TokenSequence]", *, max_tokens: int, share_
         prompt = tuple(_before_the_first_sampled(sequence))
         # One that has nothing worth sharing has a key of its own.
         alike[prompt if share_prefixes and len(prompt) >= _MIN_SHARED else (-1 - number,)].append(number)
+    groups = [members for members in alike.values() if len(members) > 1]
+    alone = [members[0] for members in alike.values() if len(members) == 1]
+    groups += _with_common_context(alone, ids) if share_prefixes else [[number] for number in alone]
     families: list[Family] = []
-    for members in alike.values():
+    for members in sorted(groups, key=min):
         members.sort(key=lambda number: (-len(ids[number]), number))
         families += _divided(members, ids, max_tokens)
     return families
+
+
+def _with_common_context(numbers: Sequence[int], ids: Sequence[list[int]]) -> list[list[int]]:
+    """Group sequences of different prompts by the context that they begin with, such as one system text with its tools."""
+    ordered = sorted(numbers, key=lambda number: ids[number])
+    common = [0, *(_common_length([ids[a], ids[b]]) for a, b in pairwise(ordered)), 0]
+    groups: list[list[int]] = []
+    for place, number in enumerate(ordered):
+        # Where a neighbour shares more than twice as much with its other one, joining all three computes more.
+        enough = max(_MIN_SHARED_CONTEXT, max(common[max(0, place - 1)], common[place + 1]) // 2)
+        if common[place] >= enough:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
 
 
 def _before_the_first_sampled(sequence: "TokenSequence") -> list[int]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from agentrl.training.balance import Packing
 from agentrl.training.batch import TokenisedExample, empty_tokens, fill_up, pack_examples
+from agentrl.training.merged_attention import can_share_prefixes
 from agentrl.training.model import decoder_layers, export_model, load_model
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup_cosine
 from agentrl.training.parallel import Parallel, ParallelContext, full_tensors
@@ -64,6 +66,10 @@ class SupervisedTrainer:
         self._model = load_model(self._source, initial_weights=self._initial_weights)
         self._dtype: torch.dtype = getattr(torch, self._source.dtype)
         self._parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
+        # Demonstrations with one system text and the same tools begin alike.
+        self._packing = Packing(
+            max_tokens=self._max_tokens, share_prefixes=can_share_prefixes(self._parallel.device, self._dtype)
+        )
         self._optimiser = build_adamw(self._model.parameters(), betas=self._betas, weight_decay=self._weight_decay)
 
     def step(self, examples: Sequence[TokenisedExample]) -> dict[str, float]:
@@ -78,7 +84,7 @@ class SupervisedTrainer:
             ValueError: no example has a response token.
         """
         step = self._num_steps_done + 1
-        batches = pack_examples(examples, max_tokens=self._max_tokens)
+        batches = pack_examples(examples, self._packing)
         [num_batches] = self._parallel.max([len(batches)])
         batches = fill_up(batches, empty_tokens(), int(num_batches))
         num_scored, num_tokens = self._parallel.sum(

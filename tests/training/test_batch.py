@@ -70,7 +70,7 @@ def test_a_missing_rollout_logprob_is_an_error_and_never_zero():
 
 def test_a_mask_of_another_length_is_an_error():
     with pytest.raises(ValueError, match="3 ids with 2 mask entries"):
-        pack_examples([TokenisedExample(token_ids=[1, 2, 3], response_mask=[0, 1])], max_tokens=10)
+        pack_examples([TokenisedExample(token_ids=[1, 2, 3], response_mask=[0, 1])], Packing(max_tokens=10))
 
 
 def test_ranks_with_less_work_are_filled_up_with_rows_that_score_nothing():

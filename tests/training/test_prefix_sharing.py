@@ -119,6 +119,33 @@ def test_sequences_of_one_prompt_are_a_family_and_a_common_system_text_makes_non
     assert all(family.num_shared == 0 for family in families_of(examples, max_tokens=1000, share_prefixes=False))
 
 
+def test_demonstrations_of_different_prompts_share_a_long_context():
+    draws = random.Random(0)
+    tools, other_tools = ([draws.randrange(VOCABULARY) for _ in range(80)] for _ in range(2))
+
+    def dialogue(context: list[int], question: list[int]) -> TokenisedExample:
+        ids = [*context, *question, 5, 6, 7]
+        return TokenisedExample(token_ids=ids, response_mask=[0] * (len(ids) - 3) + [1] * 3)
+
+    examples = [dialogue(tools, [1, 2]), dialogue(other_tools, [1]), dialogue(tools, [3]), dialogue(tools[:40], [4, 4])]
+    families = families_of(examples, max_tokens=1000, share_prefixes=True)
+    assert families == [
+        Family(members=(0, 2), num_shared=80),
+        Family(members=(1,), num_shared=0),
+        Family(members=(3,), num_shared=0),
+    ]
+
+
+def test_a_context_is_not_cut_short_for_a_sequence_that_shares_less_than_half_of_it():
+    context = list(range(300))
+    examples = [
+        TokenisedExample(token_ids=ids, response_mask=[0] * (len(ids) - 1) + [1])
+        for ids in ([*context, 7, 1], [*context, 8, 1], [*context[:100], 9, 1])
+    ]
+    families = families_of(examples, max_tokens=1000, share_prefixes=True)
+    assert sorted((family.members, family.num_shared) for family in families) == [((0, 1), 300), ((2,), 0)]
+
+
 def test_a_family_above_the_limit_is_divided_and_each_part_has_the_prefix():
     examples = family_of(random.Random(0), 40, [20] * 7)
     families = families_of(examples, max_tokens=100, share_prefixes=True)
