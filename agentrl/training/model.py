@@ -7,7 +7,7 @@ compares log-probabilities of two passes over the same tokens, which dropout wou
 import contextlib
 import copy
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -168,7 +168,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
+def compile_layers(model: nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
     """Compile what each block computes but its attention, which calls kernels of its own."""
     AttentionInterface.register(_ATTENTION, torch.compiler.disable(packed_attention))
     for layer in decoder_layers(model):

@@ -69,11 +69,13 @@ class VarlenIndex:
     """`[F + 1]`: into `prefix_index`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)  # never changed, but not frozen: see the docstring
 class RowLayout:
     """The segments of one packed row; `row_layout` makes it.
 
     Plain Python integers, computed once per micro-batch: reading a tensor of boundaries would stop a GPU in every layer.
+    Compiled layers hand it down to their attention. Dynamo reads every field of a frozen dataclass and, before torch 2.13,
+    compiles a layer again for each new value; of other objects it checks the type alone.
     """
 
     lengths: tuple[int, ...]

@@ -1,12 +1,14 @@
 """Layers that are compiled, or get kernels of others, compute what they did."""
 
+import random
 from functools import partial
 from typing import cast
 
 import pytest
 import torch
 from torch import nn
-from training_cases import alone, step_groups
+from torch._dynamo.utils import is_frozen_dataclass
+from training_cases import alone, make_group, step_groups
 from transformers import Qwen3ForCausalLM
 from transformers.integrations import liger
 
@@ -49,6 +51,29 @@ def test_compiled_layers_that_are_computed_again_have_the_same_gradients(policy:
         assert one.grad is not None
         assert other.grad is not None
         assert (one.grad - other.grad).norm() <= 1e-5 * one.grad.norm(), name
+
+
+def test_compiled_layers_serve_every_row_layout_with_the_same_graphs(policy: ModelSection):
+    num_graphs = 0
+
+    def count(graph: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        nonlocal num_graphs
+        num_graphs += 1
+        return graph
+
+    model = load_model(policy)
+    torch._dynamo.reset()
+    compile_layers(model, backend=count)
+    draws = random.Random(0)
+    counts = []
+    for number in range(4):
+        trajectories = [made.ref for made in make_group(draws, f"p{number}", 3 + number % 5).trajectories]
+        packing = Packing(max_tokens=10_000, share_prefixes=number % 2 == 0)
+        [batch] = pack_trajectories(trajectories, [1.0] * len(trajectories), packing=packing)
+        score_tokens(model, batch.tokens, temperature=1.0).logprobs_N.sum().backward()
+        counts.append(num_graphs)
+    assert counts == [4] * 4, "before and behind the attention, for the first layer and for those that follow"
+    assert not is_frozen_dataclass(batch.tokens.here.layout), "whose fields torch before 2.13 guards on, every one"
 
 
 def test_a_critic_gets_the_kernels_in_its_backbone(policy: ModelSection, monkeypatch: pytest.MonkeyPatch):
