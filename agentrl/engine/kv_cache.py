@@ -37,16 +37,17 @@ class Chunk:
 
 @dataclass(slots=True, kw_only=True)
 class KVCache:
-    """Per layer [2, R, H, C, D]; C grows by doubling, so a short task never pays for a long context."""
+    """Per layer [2, R, H, C, D]; C grows by doubling up to `max_tokens`, so a short task never pays for a long context."""
 
     num_rows: int
+    max_tokens: int
     layers: dict[int, Tensor] = field(default_factory=dict)
 
     def store(self, layer: int, new_2HND: Tensor, step: "Step") -> Tensor:
         """Write the keys and values of the step's tokens; returns those of all rows."""
         buffer = self.layers.get(layer, new_2HND.new_empty(2, self.num_rows, new_2HND.shape[1], 0, new_2HND.shape[3]))
         if buffer.shape[3] < step.max_length:
-            capacity = max(_FIRST_CAPACITY, 1 << (step.max_length - 1).bit_length())
+            capacity = min(self.max_tokens, max(_FIRST_CAPACITY, 1 << (step.max_length - 1).bit_length()))
             buffer = self.layers[layer] = F.pad(buffer, (0, 0, 0, capacity - buffer.shape[3]))
         buffer[:, step.rows_N, :, step.positions_N] = new_2HND.permute(2, 0, 1, 3)
         return buffer

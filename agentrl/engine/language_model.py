@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class LanguageModel:
     """A Hugging Face causal LM with full attention, and the keys and values of its sequences."""
 
-    def __init__(self, section: "ModelSection", *, num_rows: int) -> None:
-        """Load the model and try it on two tokens.
+    def __init__(self, section: "ModelSection", *, num_rows: int, max_tokens: int = sys.maxsize) -> None:
+        """Load the model and try it on two tokens; `max_tokens` is the longest sequence that the engine runs.
 
         Raises:
             ConfigError: the folder holds no such model, not all of it, or one whose attention the engine cannot replace.
         """
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attend)
+        # cuDNN plans its attention anew for every length, which takes some 0.4 s: more than any step of decoding.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = getattr(torch, section.dtype)
         model: Any = load_causal_lm(section.path, key="model.path", dtype=dtype, attention=ATTENTION_NAME)
@@ -35,8 +37,8 @@ class LanguageModel:
         self.config = model.config.get_text_config()
         eos = model.generation_config.eos_token_id if model.generation_config else None
         self.eos_token_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
-        self.max_tokens: int = getattr(self.config, "max_position_embeddings", sys.maxsize)
-        self.cache = KVCache(num_rows=num_rows)
+        self.max_tokens: int = min(max_tokens, getattr(self.config, "max_position_embeddings", sys.maxsize))
+        self.cache = KVCache(num_rows=num_rows, max_tokens=self.max_tokens)
         with torch.inference_mode():
             self.extend(np.zeros((1, 2), dtype=np.int32), [Chunk(0, 0, 2)])
         found, wanted = len(self.cache.layers), self.config.num_hidden_layers

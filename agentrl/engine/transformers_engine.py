@@ -185,6 +185,7 @@ class TransformersEngine:
                 request.future.set_exception(error)
 
     def _load(self) -> None:
-        model = LanguageModel(self._section, num_rows=self._rollout.max_concurrent_trajectories)
         max_tokens = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
-        self._scheduler = BatchScheduler(model, max_tokens=min(max_tokens, model.max_tokens))
+        num_rows = self._rollout.max_concurrent_trajectories
+        model = LanguageModel(self._section, num_rows=num_rows, max_tokens=max_tokens)
+        self._scheduler = BatchScheduler(model, max_tokens=model.max_tokens)

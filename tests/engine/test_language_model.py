@@ -30,6 +30,19 @@ def load(folder: str) -> LanguageModel:
     return LanguageModel(ModelSection(path=folder), num_rows=8)
 
 
+def test_the_cache_does_not_grow_beyond_the_longest_sequence(save_model: Callable[..., str]) -> None:
+    """Doubling alone would give 512 tokens a row where no sequence has more than 300, and the estimate counts 300."""
+    model = LanguageModel(ModelSection(path=save_model()), num_rows=2, max_tokens=300)
+    model.extend(TOKENS, [Chunk(0, 0, 299)])
+    assert {buffer.shape[3] for buffer in model.cache.layers.values()} == {300}
+
+
+def test_the_attention_of_cudnn_is_off_since_it_plans_anew_for_every_length(save_model: Callable[..., str]) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load(save_model())
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
 def test_prefill_and_decode_in_one_packed_step_equal_separate_forwards(
     save_model: Callable[..., str], family: str
