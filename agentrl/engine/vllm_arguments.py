@@ -16,6 +16,8 @@ from agentrl.errors import ConfigError
 _CPU_BLOCK_TOKENS = 128
 """vLLM's own choice on CPU."""
 _CPU_TOKENS_PER_STEP = 2048
+_GPU_TOKENS_PER_STEP = 8192
+"""vLLM takes 2,048 where it is not its own server, and then computes the prompts of a group one after another."""
 _BYTES_PER_GB = 2**30
 
 
@@ -93,7 +95,9 @@ def engine_arguments(
         "skip_tokenizer_init": True,  # token ids in, token ids out
         "disable_log_stats": True,  # ours replace them
     }
-    if on_cpu:
+    if not on_cpu:
+        arguments["max_num_batched_tokens"] = max(_GPU_TOKENS_PER_STEP, rollout.max_concurrent_trajectories)
+    else:
         # Prompts in parts kill vLLM's core on CPU where requests have seeds ("CPU Generator does not use offset").
         arguments |= {
             "enable_chunked_prefill": False,

@@ -1,11 +1,13 @@
 """What a run's config becomes for vLLM, without vLLM."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from agentrl.config.schema import ModelSection, RolloutSection
-from agentrl.engine.vllm_arguments import memory_hint, read_model_facts
+from agentrl.engine.vllm_arguments import engine_arguments, memory_hint, read_model_facts
 from agentrl.errors import ConfigError
 
 MODEL = ModelSection(path=str(Path(__file__).parents[2] / "examples" / "arithmetic" / "policy"))
@@ -16,6 +18,15 @@ def test_a_model_that_cannot_be_split_over_so_many_ranks_is_refused_with_its_num
         ConfigError, match=r"`rollout.tensor_parallel_size` is 3, which does not divide the 4 attention"
     ):
         read_model_facts(MODEL, RolloutSection(engine="vllm", tensor_parallel_size=3))
+
+
+def test_vllm_computes_8192_tokens_in_a_step_on_a_gpu() -> None:
+    rollout = RolloutSection(engine="vllm", max_concurrent_trajectories=64)
+    facts = read_model_facts(MODEL, rollout)
+    arguments = partial(engine_arguments, MODEL, facts=facts, worker_extension="")
+    assert arguments(rollout, on_cpu=False)["max_num_batched_tokens"] == 8192
+    many = replace(rollout, max_concurrent_trajectories=10_000)
+    assert arguments(many, on_cpu=False)["max_num_batched_tokens"] == 10_000, "vLLM refuses fewer than requests"
 
 
 def test_a_memory_too_small_for_one_trajectory_is_named_where_vllm_does_not_start() -> None:
