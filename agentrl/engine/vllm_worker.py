@@ -45,7 +45,8 @@ class WeightLoading:
     def _agentrl_receiver(self) -> WeightReceiver:
         """Return what keeps the weights' memory mapped. vLLM puts whole layers together, so it needs all of their tensors."""
         if self.agentrl_receiver is None:
-            data_parallel = self.vllm_config.parallel_config.data_parallel_rank
-            process = data_parallel * self.vllm_config.parallel_config.world_size + self.rank
+            parallel = self.vllm_config.parallel_config
+            # `data_parallel_rank` is 0 in every copy of a dense model.
+            process = parallel.data_parallel_index * parallel.world_size + self.rank
             self.agentrl_receiver = WeightReceiver(torch.device(self.device), process=process, only_changed=False)
         return self.agentrl_receiver
