@@ -4,6 +4,8 @@ NCCL on CUDA, gloo on CPU; nothing else differs. The process group is made for t
 an engine's own. It is kept for as long as the same processes take part. Tested on CPU; on GPUs it has not run yet.
 """
 
+import contextlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 
@@ -20,6 +22,7 @@ from agentrl.weight_sync.tensor_bytes import checksum_of, size_of, split_into_bu
 BUCKET_BYTES = 256 * 2**20
 """Large enough that a broadcast costs little beyond its bytes, small beside a model."""
 _SENDER = "rank 0 of the actor"
+_BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 _COME = b"come"
 _COME_AND_CHECK = b"come, and compare checksums"
 
@@ -161,7 +164,9 @@ class BroadcastGroup:
         if self._device.type == "cuda":
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = self._timeout
-            backend, kind = dist.ProcessGroupNCCL(store, rank, size, options), dist.ProcessGroup.BackendType.NCCL
+            with _failures_raise():
+                backend = dist.ProcessGroupNCCL(store, rank, size, options)
+            kind = dist.ProcessGroup.BackendType.NCCL
         else:
             backend = dist.ProcessGroupGloo(store, rank, size, timeout=self._timeout)
             kind = dist.ProcessGroup.BackendType.GLOO
@@ -169,6 +174,23 @@ class BroadcastGroup:
         backend._set_sequence_number_for_group()
         group._register_backend(torch.device(self._device.type), kind, backend)
         return group
+
+
+@contextlib.contextmanager
+def _failures_raise() -> Iterator[None]:
+    """Have NCCL groups that are made meanwhile raise, in `wait`, where a peer is lost or late.
+
+    Otherwise `wait` returns at once, and torch's watchdog ends the whole process: the actor's, where an engine was lost. A
+    group reads the variable when it is made.
+    """
+    before = os.environ.get(_BLOCKING_WAIT)
+    os.environ[_BLOCKING_WAIT] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_BLOCKING_WAIT)
+        if before is not None:
+            os.environ[_BLOCKING_WAIT] = before
 
 
 class MeetingPlace:

@@ -1,16 +1,19 @@
 """Broadcast over gloo, with a thread for each process: what NCCL does on GPUs goes the same way (`test_gpu_transports.py`)."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.broadcast import BroadcastReceiver, BroadcastSender, store_at
+from agentrl.weight_sync.broadcast import BroadcastGroup, BroadcastReceiver, BroadcastSender, store_at
 from agentrl.weight_sync.meeting import Meeting
 from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.tensor_bytes import lay_out, size_of
@@ -41,6 +44,31 @@ def offer(store: TCPStore, serial: int, *receivers: str) -> WeightSource:
         serial=serial,
         receivers=receivers,
     )
+
+
+def test_a_group_over_nccl_raises_where_a_peer_is_lost_and_does_not_end_the_process(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+):
+    """Its constructor reads the variable: with it, torch does not arm the watchdog, and `wait` waits."""
+    seen: list[str | None] = []
+
+    class Nccl:
+        class Options:
+            _timeout = timedelta(0)
+
+        def __init__(self, *arguments: object) -> None:
+            seen.append(os.environ.get("TORCH_NCCL_BLOCKING_WAIT"))
+            raise InterruptedError("no GPU here")
+
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Nccl, raising=False)
+    for before in (None, "0"):
+        monkeypatch.delenv("TORCH_NCCL_BLOCKING_WAIT", raising=False)
+        if before is not None:
+            monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", before)
+        with pytest.raises(InterruptedError):
+            BroadcastGroup(torch.device("cuda"), 1.0).of(offer(store, 1, "engine 0/0"), 0, store)
+        assert os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == before, "the actor's own group is made as before"
+    assert seen == ["1", "1"]
 
 
 def taken(receiver: BroadcastReceiver, source: WeightSource, me: str) -> dict[str, Tensor]:
