@@ -41,6 +41,7 @@ class ResidentWeights:
         for name, tensor in tensors:
             if name in self._own:  # a folder may hold more than the model does
                 self._own[name].copy_(tensor)
+            del tensor  # it may be a view of a buffer that the sender frees once nobody refers to it
         self.are_whole = True
 
     def to_host(self) -> None:

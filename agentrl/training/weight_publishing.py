@@ -20,6 +20,7 @@ from agentrl.training.parallel import Parallel, named_weights
 from agentrl.weight_sync.base import WAIT_TIMEOUT_S, Transport, WeightSource
 from agentrl.weight_sync.broadcast import BroadcastSender
 from agentrl.weight_sync.cuda_ipc import CudaIpcSender
+from agentrl.weight_sync.device_memory import give_back_cached_memory
 from agentrl.weight_sync.in_process import InProcessPublisher
 from agentrl.weight_sync.meeting import Meeting
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, write_views
@@ -111,6 +112,7 @@ class WeightPublishing:
             # All ranks gather together: one whose receiver was lost must not leave the others waiting for it.
             for _ in weights:
                 pass
+            give_back_cached_memory()  # of buckets and gathered tensors
 
     def close(self) -> None:
         """Give back the memory; nothing can be read any more."""

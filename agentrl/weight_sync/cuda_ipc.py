@@ -1,7 +1,8 @@
 """Weights to engines on the same GPU, in buckets that both processes map (CUDA IPC).
 
 Every rank of the actor fills two buckets in turn, and the engines of its GPU copy out of them: they are found by the name of
-the GPU, whichever rank or engine it is. A bucket is shared once and then written again and again, because opening one is slow.
+the GPU, whichever rank or engine it is. The buckets of a sync are written again and again, because opening one is slow, and
+freed at its end: a large embedding makes them take gigabytes, which engine and actor need.
 
 Written after torch's `torch.multiprocessing.reductions`; it has not run on a GPU yet.
 """
@@ -45,9 +46,6 @@ class CudaIpcSender:
         self._device = device
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
-        self._buffers: list[Tensor] = []
-        self._sharers: set[str] = set()
-        """Receivers that have opened these buffers."""
 
     def send(self, source: WeightSource, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Hand all tensors of `source`, in its order, to the receivers on this rank's GPU.
@@ -64,11 +62,11 @@ class CudaIpcSender:
         arrived = meeting.hear("arrival", source.receivers)
         mine = [receiver for receiver, on in arrived.items() if on.decode() == gpu]
         buckets, coming = split_into_buckets(source.tensors, self._bucket_bytes), iter(weights)
-        self._share(meeting, mine, max(size_of(bucket) for bucket in buckets))
+        buffers = self._shared(meeting, mine, max(size_of(bucket) for bucket in buckets))
         for index, bucket in enumerate(buckets):
             if index >= _NUM_BUFFERS:
                 meeting.hear(f"took {index - _NUM_BUFFERS}", mine)
-            octets = self._buffers[index % _NUM_BUFFERS]
+            octets = buffers[index % _NUM_BUFFERS]
             fill(octets, bucket, coming)
             torch.cuda.synchronize(self._device)
             meeting.tell(
@@ -76,20 +74,16 @@ class CudaIpcSender:
             )
         for index in range(max(0, len(buckets) - _NUM_BUFFERS), len(buckets)):
             meeting.hear(f"took {index}", mine)
+        meeting.hear("closed", mine)
         meeting.close()
 
-    def _share(self, meeting: Meeting, receivers: list[str], size_bytes: int) -> None:
-        """Let every receiver have the buffers: as they are, if it has opened them before."""
-        if not self._buffers or self._buffers[0].numel() < size_bytes:
-            self._buffers = [
-                torch.empty(size_bytes, dtype=torch.uint8, device=self._device) for _ in range(_NUM_BUFFERS)
-            ]
-            self._sharers.clear()
+    def _shared(self, meeting: Meeting, receivers: list[str], size_bytes: int) -> list[Tensor]:
+        """Return new buffers that every receiver can open."""
+        buffers = [torch.empty(size_bytes, dtype=torch.uint8, device=self._device) for _ in range(_NUM_BUFFERS)]
         for receiver in receivers:
-            # torch counts who opened a buffer, so each gets handles of its own, and only once.
-            handles = [] if receiver in self._sharers else [reduce_tensor(buffer) for buffer in self._buffers]
-            meeting.tell(f"buffers for {receiver}", pickle.dumps(handles))
-            self._sharers.add(receiver)
+            # torch counts who opened a buffer, so each gets handles of its own.
+            meeting.tell(f"buffers for {receiver}", pickle.dumps([reduce_tensor(buffer) for buffer in buffers]))
+        return buffers
 
 
 class CudaIpcReceiver:
@@ -102,7 +96,6 @@ class CudaIpcReceiver:
         self._device = device
         self._bucket_bytes = bucket_bytes
         self._place = MeetingPlace(timeout_s)
-        self._buffers: list[Tensor] = []
 
     def tensors(self, source: WeightSource, me: str) -> Iterator[tuple[str, Tensor]]:
         """Take what the rank on this GPU sends, as the receiver `me`; each tensor is a view, valid until the next is asked for.
@@ -114,16 +107,18 @@ class CudaIpcReceiver:
         meeting, _ = self._place.meet(source, me)
         meeting.tell("arrival", gpu.encode())
         handles = pickle.loads(meeting.hear(f"buffers for {me}", [gpu])[gpu])
-        if handles:
-            self._buffers = [rebuild(*on_device(arguments, self._device)) for rebuild, arguments in handles]
+        buffers: list[Tensor] = [rebuild(*on_device(arguments, self._device)) for rebuild, arguments in handles]
         for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
-            told, octets = meeting.hear(f"filled {index}", [gpu])[gpu], self._buffers[index % _NUM_BUFFERS]
+            told, octets = meeting.hear(f"filled {index}", [gpu])[gpu], buffers[index % _NUM_BUFFERS]
             if told != _UNCHECKED:
                 compare_bucket(octets, bucket, told, about=f"{about}: `{me}`")
             for spec in bucket:
                 yield spec.name, view_of(spec, octets)
             torch.cuda.synchronize(self._device)
             meeting.tell(f"took {index}")
+            del octets
+        buffers.clear()
+        meeting.tell("closed")
 
 
 def on_device(arguments: Sequence[Any], device: torch.device) -> list[Any]:

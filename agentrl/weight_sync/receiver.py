@@ -93,6 +93,8 @@ class WeightReceiver:
                 yield from self._cuda_ipc.tensors(source, me)
             else:  # whole layers are put together from tensors of several buckets, which are written again
                 for name, tensor in self._cuda_ipc.tensors(source, me):
-                    yield name, tensor.clone()
+                    copy = tensor.clone()
+                    del tensor  # of a buffer, which is freed only when nobody refers to it
+                    yield name, copy
         except EngineError as error:
             raise EngineDeadError(f"engine: new weights did not arrive whole: {error}") from error

@@ -1,11 +1,69 @@
 """What of CUDA IPC can be seen without a GPU; `test_gpu_transports` has the rest."""
 
 import inspect
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
+from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-from agentrl.weight_sync.cuda_ipc import DEVICE_ARGUMENT, on_device
+from agentrl.weight_sync import cuda_ipc
+from agentrl.weight_sync.base import Transport, WeightSource
+from agentrl.weight_sync.cuda_ipc import DEVICE_ARGUMENT, CudaIpcReceiver, CudaIpcSender, on_device
+from agentrl.weight_sync.tensor_bytes import lay_out, size_of
+
+CPU = torch.device("cpu")
+SHARED: list["weakref.ref[Tensor]"] = []
+"""Buffers that the sender has shared, in the order of their handles."""
+
+
+def share(buffer: Tensor) -> tuple[object, tuple[int]]:
+    """Stand in for the handles of CUDA: a number under which a thread of this process finds the buffer."""
+    SHARED.append(weakref.ref(buffer))
+    return open_shared, (len(SHARED) - 1,)
+
+
+def open_shared(number: int) -> Tensor:
+    buffer = SHARED[number]()
+    assert buffer is not None, "freed before it was opened"
+    return buffer
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    SHARED.clear()
+    monkeypatch.setattr(cuda_ipc, "_name_of", lambda device: "GPU 0")
+    monkeypatch.setattr(cuda_ipc, "reduce_tensor", share)
+    monkeypatch.setattr(cuda_ipc, "on_device", lambda arguments, device: list(arguments))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_the_buffers_of_a_sync_are_freed_at_its_end():
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    weights = {f"w{i}": torch.full((7, 9), float(i)) for i in range(6)}
+    specs = lay_out({name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()})
+    sender, receiver = CudaIpcSender(store, CPU, bucket_bytes=600), CudaIpcReceiver(CPU, bucket_bytes=600)
+    for serial in (1, 2):
+        source = WeightSource(
+            transport=Transport.CUDA_IPC,
+            address=f"127.0.0.1:{store.port}",
+            size_bytes=size_of(specs),
+            tensors=specs,
+            publisher="actor",
+            serial=serial,
+            receivers=("engine 0/0",),
+        )
+        with ThreadPoolExecutor(1) as thread:
+            sent = thread.submit(sender.send, source, weights.items())
+            came = {name: tensor.clone() for name, tensor in receiver.tensors(source, "engine 0/0")}
+            sent.result(60)
+        assert all(torch.equal(came[name], tensor) for name, tensor in weights.items())
+        assert len(SHARED) == 2 * serial
+        assert [buffer() for buffer in SHARED] == [None] * len(SHARED)
 
 
 def test_a_buffer_is_opened_on_the_gpu_by_the_number_that_it_has_here():

@@ -15,6 +15,7 @@ from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.broadcast import BroadcastSender, store_at
 from agentrl.weight_sync.cuda_ipc import CudaIpcSender
+from agentrl.weight_sync.device_memory import give_back_cached_memory
 from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 from agentrl.weight_sync.tensor_bytes import lay_out, size_of
@@ -70,7 +71,11 @@ def play(transport: Transport, sender: Any, store: Any, device: str) -> None:
 
 def test_cuda_ipc_brings_every_version_to_another_process_on_the_same_gpu():
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    give_back_cached_memory()
+    before = torch.cuda.memory_reserved()
     play(Transport.CUDA_IPC, CudaIpcSender(store, torch.device("cuda:0")), store, "cuda:0")
+    give_back_cached_memory()
+    assert torch.cuda.memory_reserved() <= before, "the buckets are freed"
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes a GPU once: two are needed")
