@@ -274,7 +274,8 @@ class Actor:
         if num_scored == 0:
             raise ValueError(f"update {step}: a mini-batch has no sampled token; look at the response masks")
         tally = TokenTally()
-        for batch, old_logprobs_N in zip(batches, old_logprobs, strict=True):
+        pairs = [*zip(batches, old_logprobs, strict=True)]
+        for batch, old_logprobs_N in self._parallel.gradient_passes(self._model, pairs):
             loss_sum = self._loss(
                 batch,
                 old_logprobs_N,

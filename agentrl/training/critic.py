@@ -161,7 +161,7 @@ class Critic:
         if num_scored == 0:
             raise ValueError(f"update {step}: a mini-batch has no sampled token; look at the response masks")
         tally = TokenTally()
-        for batch in batches:
+        for batch in self._parallel.gradient_passes(self._model, batches):
             values_N = self._model(batch.tokens)
             found = value_loss(values_N, batch.old_values_N, batch.returns_N, clip=self._config.value_clip)
             # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.

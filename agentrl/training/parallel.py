@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -36,6 +37,8 @@ _COLLECTIVE_FOLDERS = (
     os.path.join(os.path.dirname(os.path.dirname(__file__)), "weight_sync", ""),
 )
 """Whose code calls process groups: torch's own, and ours that does without torch's functions around them."""
+
+T = TypeVar("T")
 
 Store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 """What the ranks of a group meet at."""
@@ -139,6 +142,32 @@ class Parallel:
         place = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if offload else OffloadPolicy()
         for module in (*layers, model):
             fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=place)
+
+    def gradient_passes(self, model: nn.Module, batches: Sequence[T]) -> Iterator[T]:
+        """Yield the micro-batches of an update, each for one forward and one backward pass of `model`.
+
+        Copies of the weights (`shard_size`) add up their gradients with the last micro-batch alone. A single rank, whose
+        exchanges are but copies, gathers its weights with the first and reduces their gradients with the last, where no weight
+        is frozen or on the host. The gradients are the same.
+        """
+        root, groups = cast(FSDPModule, model), [part for part in model.modules() if isinstance(part, FSDPModule)]
+        keeps_gathered = self.world_size == 1 and all(
+            weight.requires_grad and weight.device.type == self.device.type for weight in model.parameters()
+        )
+        for index, batch in enumerate(batches):
+            is_last = index == len(batches) - 1
+            root.set_requires_all_reduce(is_last)
+            if keeps_gathered:
+                root.set_requires_gradient_sync(is_last)
+                root.set_reshard_after_backward(is_last)
+                for group in groups:
+                    group.set_reshard_after_forward(False, recurse=False)
+            try:
+                yield batch
+            finally:
+                if keeps_gathered:  # a pass without gradients frees each layer, though never the root
+                    for group in groups:
+                        group.set_reshard_after_forward(group is not root, recurse=False)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Add each of `values` over the ranks; those of a sequence group, which are equal, count once."""

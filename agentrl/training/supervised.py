@@ -93,7 +93,7 @@ class SupervisedTrainer:
         if num_scored == 0:
             raise ValueError(f"update {step}: none of the examples has a response token; nothing can be learnt")
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
-        for batch in batches:
+        for batch in self._parallel.gradient_passes(self._model, batches):
             scores = score_tokens(
                 self._model, batch.to(self._parallel.device, self._parallel.sequence), temperature=1.0
             )

@@ -61,7 +61,7 @@ class Bench:
     def gradient_of(self, batches: Sequence[MicroBatch]) -> None:
         """Add the gradient of a policy loss over all rows."""
         num_scored = sum(len(batch.advantages_N) for batch in batches)
-        for batch in batches:
+        for batch in self.parallel.gradient_passes(self.model, batches):
             here = batch.to(self.parallel.device, self.parallel.sequence)
             logprobs_N = score_tokens(self.model, here.tokens, temperature=1.0).logprobs_N
             ratio_N = torch.exp(logprobs_N - logprobs_N.detach())

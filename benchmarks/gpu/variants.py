@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -41,16 +40,13 @@ class Variant:
     name: str
     compiled: bool = False
     liger: bool = False
-    gathered: bool = False
-    """Keep the gathered weights between forward and backward pass."""
-    reduced_once: bool = False
-    """Reduce the gradients with the last row alone."""
+    row_by_row: bool = False
+    """Gather the weights for each row, and reduce its gradients, as several ranks do."""
 
 
 VARIANTS = (
     Variant(name="as it is"),
-    Variant(name="weights stay gathered", gathered=True),
-    Variant(name="weights stay gathered, gradients reduced once", gathered=True, reduced_once=True),
+    Variant(name="weights gathered and gradients reduced for every row", row_by_row=True),
     Variant(name="Liger's kernels", liger=True),
     Variant(name="compiled layers", compiled=True),
 )
@@ -86,14 +82,11 @@ def measure(variant: Variant, size: Size, *, tokens: int, table: Path | None) ->
 
 def _gradients(bench: Bench, rows: Sequence[MicroBatch], variant: Variant) -> Callable[[], None]:
     """Return what is timed: the gradient of all rows, cleared afterwards."""
-    model: Any = bench.model
 
     def work() -> None:
-        model.set_reshard_after_forward(not variant.gathered)
-        for index, row in enumerate(rows):
-            model.set_requires_gradient_sync(not variant.reduced_once or index == len(rows) - 1)
-            bench.gradient_of([row])
-        model.zero_grad()
+        for part in [[row] for row in rows] if variant.row_by_row else [rows]:
+            bench.gradient_of(part)
+        bench.model.zero_grad()
 
     return work
 
