@@ -2,6 +2,7 @@
 
     AgentRLError
     ├── ConfigError            the user's input is wrong; nothing has started yet
+    │   └── RowError           a row of a data file is; `data.on_bad_row: skip` leaves it out
     ├── ToolError              a tool cannot be built or breaks its contract; the run stops
     │   └── MisfitError        the worker that answers it does not take its arguments
     ├── DataError              a prompt's own data breaks a tool or the reward: counted, left out, never a reward
@@ -47,6 +48,10 @@ class AgentRLError(Exception):
 
 class ConfigError(AgentRLError):
     """The configuration is wrong: the message names the file, the full key and the way out."""
+
+
+class RowError(ConfigError):
+    """A row of a data file cannot be used: the message names the file, the row and the column."""
 
 
 class ToolError(AgentRLError):

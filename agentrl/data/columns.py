@@ -7,16 +7,15 @@ Besides the two configured columns, the names of rStar2 and verl are understood:
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl.data.messages import SYSTEM_ROLES, read_messages
 from agentrl.data.rows import Row
-from agentrl.errors import ConfigError
-from agentrl.types import Message, Prompt
+from agentrl.errors import RowError
+from agentrl.types import Prompt
 
 _ID_KEY = "id"
 _INDEX_KEY = "extra_info.index"
 _MESSAGES_KEY = "messages"
 _GROUND_TRUTH_KEY = "reward_model.ground_truth"
-_SYSTEM_ROLES = ("system", "developer")
-_ROLES = (*_SYSTEM_ROLES, "user", "assistant", "tool")
 
 
 class PromptColumns:
@@ -32,15 +31,15 @@ class PromptColumns:
         """Return the prompt of `row`; every column that is not its messages, answer or id is in `extra`.
 
         Raises:
-            ConfigError: a column is missing, empty or of the wrong shape.
+            RowError: a column is missing, empty or of the wrong shape.
         """
         prompt_key = _present_key(row, self._prompt_keys, option="data.prompt_key")
         answer_key = _present_key(row, self._answer_keys, option="data.answer_key")
         extra = row.values
         for key in (_ID_KEY, prompt_key, answer_key):
             extra = _without(extra, key)
-        messages = _parse_messages(row, prompt_key)
-        if self._system_prompt is not None and messages[0]["role"] not in _SYSTEM_ROLES:
+        messages = read_messages(_look_up(row.values, prompt_key), where=f"{row.where}: column `{prompt_key}`")
+        if self._system_prompt is not None and messages[0]["role"] not in SYSTEM_ROLES:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
         answer = _text(row, answer_key, _look_up(row.values, answer_key))
         return Prompt(prompt_id=prompt_id, messages=messages, answer=answer, extra=dict(extra))
@@ -64,7 +63,7 @@ def _present_key(row: Row, keys: Sequence[str], *, option: str) -> str:
             return key
     names = " or ".join(f"`{key}`" for key in keys)
     columns = ", ".join(f"`{name}`" for name in row.values) or "none"
-    raise ConfigError(f"{row.where}: no value in column {names} (columns: {columns}). Name the column in `{option}`")
+    raise RowError(f"{row.where}: no value in column {names} (columns: {columns}). Name the column in `{option}`")
 
 
 def _look_up(values: Mapping[str, Any], key: str) -> Any:
@@ -87,29 +86,5 @@ def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _text(row: Row, key: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ConfigError(
-            f"{row.where}: column `{key}` must be text or a number, got {type(value).__name__}: {value!r}"
-        )
+        raise RowError(f"{row.where}: column `{key}` must be text or a number, got {type(value).__name__}: {value!r}")
     return str(value)
-
-
-def _parse_messages(row: Row, key: str) -> list[Message]:
-    value = _look_up(row.values, key)
-    if isinstance(value, str) and value.strip():
-        return [{"role": "user", "content": value}]
-    if not isinstance(value, list) or not value:
-        raise ConfigError(f"{row.where}: column `{key}` must be text or a list of chat messages, got {value!r:.200}")
-    return [_parse_message(row, f"{key}[{index}]", message) for index, message in enumerate(value)]
-
-
-def _parse_message(row: Row, place: str, message: Any) -> Message:
-    if not isinstance(message, Mapping):
-        raise ConfigError(f"{row.where}: `{place}` must be a message with `role` and `content`, got {message!r:.200}")
-    if message.get("role") not in _ROLES:
-        raise ConfigError(
-            f"{row.where}: `{place}.role` must be one of {', '.join(_ROLES)}, got {message.get('role')!r}"
-        )
-    if not isinstance(message.get("content"), str):
-        raise ConfigError(f"{row.where}: `{place}.content` must be text, got {message.get('content')!r:.200}")
-    # Parquet gives every message every field that any message of the file has.
-    return {name: value for name, value in message.items() if value is not None}

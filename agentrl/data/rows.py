@@ -1,15 +1,18 @@
 """Rows of JSONL and Parquet files, each with the place that an error message can point to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import orjson
 import pyarrow
 from pyarrow import parquet
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, RowError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,25 @@ def read_rows(path: Path) -> Iterator[Row]:
     yield from _READERS[path.suffix](path)
 
 
+def plain(value: Any) -> Any:
+    """Return `value` as JSON has it: decimals and numpy's numbers and arrays as numbers and lists, dates and times as text.
+
+    Bytes stay, because tools may want them.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, date | time):  # a `datetime` is a date
+        return value.isoformat()
+    if isinstance(value, timedelta | UUID):
+        return str(value)
+    # Numpy is not imported for it.
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _read_jsonl(path: Path) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -52,9 +74,9 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             try:
                 values = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                raise ConfigError(f"{_where(path, number)}: not JSON: {error}") from error
+                raise RowError(f"{_where(path, number)}: not JSON: {error}") from error
             if not isinstance(values, dict):
-                raise ConfigError(f"{_where(path, number)}: expected a JSON object, got {type(values).__name__}")
+                raise RowError(f"{_where(path, number)}: expected a JSON object, got {type(values).__name__}")
             yield Row(path=path, number=number, values=values)
 
 
@@ -63,9 +85,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         with parquet.ParquetFile(path) as file:
             number = 0
             for batch in file.iter_batches():
-                for values in batch.to_pylist():
+                for values in batch.to_pylist(maps_as_pydicts="lossy"):
                     number += 1
-                    yield Row(path=path, number=number, values=values)
+                    yield Row(path=path, number=number, values=plain(values))
     except (pyarrow.ArrowException, OSError) as error:
         raise ConfigError(f"{path}: cannot be read as Parquet: {error}") from error
 

@@ -16,164 +16,35 @@ runs/demo/
 An evaluation leaves the same less checkpoints, policy and curve; its figures are in `result.json` too.
 """
 
-import contextlib
-import fcntl
-import logging
-import math
 import shutil
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-import yaml
-
 from agentrl.config.schema import RunConfig
-from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.observability.survived import describe_survived
 from agentrl.observability.text_curve import text_curve
-from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.runners.inputs import digest_of
-from agentrl.runners.policy_folder import PolicyFolder
-from agentrl.runners.run_changes import changes_of_keys, changes_of_stages, refuse_changes, stages_begun
+from agentrl.runners.resumable_folder import EXPORTED, ResumableFolder, content_of, refuse_other_inputs
+from agentrl.runners.run_changes import Changes, changes_of_keys, changes_of_stages, refuse_changes, stages_begun
 from agentrl.runners.stages import references_of
-from agentrl.runners.stores import check_url
 from agentrl.trajectories.store import TrajectoryStore
 
-logger = logging.getLogger(__name__)
 
-_EXPORTED = "exported"
-_BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", _EXPORTED}
-"""What a start that died early may have left, for the config is written after them; or an export of checkpoints elsewhere."""
-
-
-class RunDirectory:
+class RunDirectory(ResumableFolder):
     """The folder of one run."""
 
     def __init__(self, config: RunConfig) -> None:
         """Name the folder; `open` looks at it."""
-        assert config.run.dir is not None  # `load_run_config` has filled it
-        self.path = Path(config.run.dir)
-        if config.checkpoint.dir is None:
-            check_url(str(self.path), key="run.dir")  # else the message would name a key that nobody has set
-        self.checkpoints = CheckpointStore(
-            config.checkpoint.dir or str(self.path / "checkpoints"), references=references_of(config)
-        )
-        self.policy = PolicyFolder(self.path / "policy")
-        """The trained policy, once the run is finished."""
+        super().__init__(config, num_steps=config.run.num_steps, references=references_of(config))
         self.in_hand = self.path / "in_hand"
         """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
         self._config = config
-        self._inputs: dict[str, tuple[Path, str]] = {}
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
-        """Start a new run here, or check that the run that is here may go on; a training takes its checkpoints.
-
-        A run that is here changes only when nothing can be refused any more. The next start understands what one leaves that
-        is killed on the way: `result.json` says of how many steps it is.
-
-        Args:
-            inputs: the files and model folders that the run reads, by the key that names them; their content must not
-                change in mid-run.
-            trains: whether it is to go on from its checkpoints, which must be there then; of a run that has all its steps
-                they need not.
-
-        Raises:
-            ConfigError: the folder holds a run of another config or of other inputs (the keys are named), or something
-                else, or a run that is alive; or the checkpoints of that run are gone; or those in `checkpoint.dir` are another
-                run's, or it cannot be used; or the policy could not be put where it belongs. Nothing of a run that is here is
-                changed then.
-            DamagedCheckpointError: a checkpoint counts and is not whole.
-        """
-        self._make_folder()
-        self._lock()
-        self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
-        if self._saved.is_file():
-            num_steps_done = self._num_steps_done() if trains else 0
-            where = f"run.dir: {self.path} holds"
-            self._refuse_other_run(
-                self._saved.read_bytes(),
-                _content(self._digests),
-                where=where,
-                key="run.dir",
-                num_steps_done=num_steps_done,
-            )
-        if trains and not self.has_all_steps:
-            self.policy.refuse_mount()
-            self.refuse_lost_checkpoints()
-            if not self._saved.is_file():
-                self._write_down()  # first, as a folder with checkpoints and without a config is taken for no run's
-            with _refusing_unusable():
-                self._claim_checkpoints()
-        self._write_down()
-        if self.finished and not self.has_all_steps:
-            self._result.unlink()  # it is to go on for longer
+        """Do what the base class says, and remove what a killed run was carrying."""
+        super().open(inputs, trains=trains)
         shutil.rmtree(self.in_hand, ignore_errors=True)
-
-    def _make_folder(self) -> None:
-        try:
-            if (
-                not self._saved.is_file()
-                and self.path.exists()
-                and any(e.name not in _BEFORE_CONFIG for e in self.path.iterdir())
-            ):
-                raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
-
-    def _write_down(self) -> None:
-        write_whole(self._digests, self._encoded_inputs())
-        write_whole(self._saved, self._encoded_config())
-
-    def _claim_checkpoints(self) -> None:
-        """Take the folder of the checkpoints, if it is this run's own, and remove what a killed one left half written.
-
-        It may be that of a run whose `run.dir` was elsewhere. An older run that is still alive may write no more there.
-        """
-        if self._config.checkpoint.dir is not None:
-            owner = self.checkpoints.owner()
-            if owner is not None:
-                where = f"checkpoint.dir: {self._config.checkpoint.dir} holds the checkpoints of"
-                self._refuse_other_run(
-                    owner,
-                    self.checkpoints.inputs(),
-                    where=where,
-                    key="checkpoint.dir",
-                    num_steps_done=self._num_steps_saved(),
-                    may_differ={"run.dir"},
-                )
-            self.checkpoints.claim(self._encoded_config(), self._encoded_inputs())
-        self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
-        self.checkpoints.clear_leftovers()
-        latest = self.checkpoints.latest()
-        if latest is not None:
-            self.note_checkpoint(latest.step)  # of a run whose `run.dir` was elsewhere
-
-    def note_checkpoint(self, step: int) -> None:
-        """Write down that the checkpoint of `step` counts; where that fails, the next start does."""
-        try:
-            write_whole(self._noted, orjson.dumps({"step": step}))
-        except OSError as error:
-            logger.warning("%s: not written: %s", self._noted, error)
-
-    def refuse_lost_checkpoints(self) -> None:
-        """Check that there are checkpoints if there have been any: without, the run would erase what it has and begin again.
-
-        Raises:
-            ConfigError: there are none, or `checkpoint.dir` cannot be used.
-        """
-        if not self._noted.is_file():
-            return
-        with _refusing_unusable():
-            found = self.checkpoints.latest()
-        if found is None:
-            step = orjson.loads(self._noted.read_bytes())["step"]
-            raise ConfigError(
-                f"checkpoint.dir: {self.checkpoints.url} has no checkpoint, but the run in {self.path} had written that of "
-                f"step {step} there. Mount it or put it back, so that the run goes on; or begin anew in another `run.dir`."
-            )
 
     def refuse_other_policy(self) -> None:
         """Check that the weights in the checkpoints mean what they meant in the run; nothing is locked or written.
@@ -184,7 +55,7 @@ class RunDirectory:
         """
         owner, inputs = self.checkpoints.owner(), self.checkpoints.inputs()
         if owner is None:
-            owner, inputs = _content(self._saved), _content(self._digests)
+            owner, inputs = content_of(self._saved), content_of(self._digests)
         if owner is None:
             return
         where, base = f"{self.checkpoints.url} holds checkpoints of", Path(self._config.model.path)
@@ -194,29 +65,16 @@ class RunDirectory:
         refuse_changes({name: change for name, change in changes if name.startswith(keys)}, where=where, key="run.dir")
         if adds_to_base and base.is_dir():
             now = {"model.path": (base, digest_of(base, key="model.path"))}
-            _refuse_other_inputs(now, inputs, where=where, key="run.dir")
+            refuse_other_inputs(now, inputs, where=where, key="run.dir")
 
     def exported(self, step: int) -> Path:
         """Return where the policy of a checkpoint is exported to."""
-        return self.path / _EXPORTED / f"step_{step:06d}"
-
-    def close(self) -> None:
-        """Leave the folder to another process."""
-        self._lock_file.close()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run has come to its end."""
-        return self._result.is_file()
+        return self.path / EXPORTED / f"step_{step:06d}"
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as finished, with what came of it as plain data."""
         shutil.rmtree(self.in_hand, ignore_errors=True)
-        write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
-
-    def result(self) -> dict[str, Any]:
-        """Return what came of the finished run."""
-        return orjson.loads(self._result.read_bytes())
+        super().finish(result)
 
     def describe_result(self) -> str:
         """Return what a person wants to see at the end: the curve, where everything is, and what was lost on the way."""
@@ -234,107 +92,15 @@ class RunDirectory:
         return TrajectoryStore(self.path)
 
     @property
-    def metrics(self) -> Path:
-        """One JSON object per step."""
-        return self.path / "metrics.jsonl"
-
-    @property
     def reward_curve(self) -> Path:
         """The picture of the run."""
         return self.path / "reward_curve.png"
 
-    @property
-    def has_all_steps(self) -> bool:
-        """Whether the run has come to its end, and is not to go on for longer now."""
-        if not self.finished or not self._saved.is_file():  # else it may be the result of anything
-            return False
-        return self.result().get("num_steps", math.inf) >= self._config.run.num_steps
+    def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
+        of_stages = changes_of_stages(saved, self._config, num_steps_done=num_steps_done)
+        return changes_of_keys(saved, self._config) | of_stages
 
-    @property
-    def _saved(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def _digests(self) -> Path:
-        return self.path / "inputs.json"
-
-    @property
-    def _noted(self) -> Path:
-        return self.path / "last_checkpoint.json"
-
-    @property
-    def _result(self) -> Path:
-        return self.path / "result.json"
-
-    def _lock(self) -> None:
-        """Take the folder for this process; the kernel gives it back however the process ends."""
-        try:
-            self._lock_file = (self.path / ".lock").open("w")
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"run.dir: another process is running in {self.path}. Wait for it, or name another."
-            ) from error
-        except OSError as error:
-            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
-
-    def _encoded_inputs(self) -> bytes:
-        return orjson.dumps({name: digest for name, (_, digest) in self._inputs.items()})
-
-    def _encoded_config(self) -> bytes:
-        return yaml.safe_dump(asdict(self._config), sort_keys=False, allow_unicode=True).encode()
-
-    def _num_steps_done(self) -> int:
-        """Return the steps that nothing takes back; of a finished run its checkpoints need not be there."""
-        if self.finished:
-            return self.result().get("num_steps", 0)
-        with _refusing_unusable():
-            return self._num_steps_saved()
-
-    def _num_steps_saved(self) -> int:
-        latest = self.checkpoints.latest()
-        return 0 if latest is None else latest.step
-
-    def _refuse_other_run(
-        self,
-        config: bytes,
-        inputs: bytes | None,
-        *,
-        where: str,
-        key: str,
-        num_steps_done: int,
-        may_differ: Set[str] = frozenset(),
-    ) -> None:
-        """Refuse to go on with what a run of that config and of inputs with those digests has made, if it is another one."""
-        changes = changes_of_keys(config, self._config)
-        changes |= changes_of_stages(config, self._config, num_steps_done=num_steps_done)
-        refuse_changes({name: changes[name] for name in changes.keys() - may_differ}, where=where, key=key)
-        num_begun = len(stages_begun(config, num_steps_done=num_steps_done))
+    def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
+        num_begun = len(stages_begun(saved, num_steps_done=num_steps_done))
         later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
-        read = {name: found for name, found in self._inputs.items() if not name.startswith(later)}
-        _refuse_other_inputs(read, inputs, where=where, key=key)
-
-
-def _refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
-    """Refuse inputs whose digests are not those that were saved; a run that began before models had any goes on."""
-    before = {} if saved is None else orjson.loads(saved)
-    changed = [f"`{name}` ({path})" for name, (path, digest) in inputs.items() if before.get(name, digest) != digest]
-    if changed:
-        raise ConfigError(
-            f"{where} a run that read other content from {', '.join(changed)}, so what it has made does not go "
-            f"with what is there now. Put the old files back, or name another `{key}`."
-        )
-
-
-def _content(file: Path) -> bytes | None:
-    return file.read_bytes() if file.is_file() else None
-
-
-@contextlib.contextmanager
-def _refusing_unusable() -> Iterator[None]:
-    try:
-        yield
-    except DamagedCheckpointError:
-        raise  # the folder can be used, and another one would hold nothing to go on from
-    except CheckpointError as error:
-        raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error
+        return {name: found for name, found in self._inputs.items() if not name.startswith(later)}

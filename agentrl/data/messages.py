@@ -1,0 +1,118 @@
+"""Chat messages as data files have them, in the form that chat templates and the tool parser read.
+
+Read are OpenAI's messages: `content` as text, as null (beside tool calls) or as a list of parts, and `tool_calls` whose
+`arguments` are a mapping or its JSON text. Every message comes back with `content` as text, and every call as
+`{"type": "function", "function": {"name": ..., "arguments": {...}}}`.
+
+Nulls. Parquet gives each struct every field that any struct of the column has, as null where a row lacks it, and files that
+were exported from Parquet to JSON keep them. So a field that is null is absent: of a message, of a call, and at any depth of
+`arguments` given as a mapping. A null that is meant survives in `arguments` given as JSON text.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl.errors import RowError
+from agentrl.types import Message
+
+SYSTEM_ROLES = ("system", "developer")
+_ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
+_TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+def read_messages(value: Any, *, where: str) -> list[Message]:
+    """Return a dialogue; text is one user message.
+
+    Example: `{"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "add",
+    "arguments": '{"x": 1}'}}]}` comes back with `"content": ""` and `"arguments": {"x": 1}`.
+
+    Args:
+        value: the value of a column.
+        where: file, row and column, for errors: ``train.jsonl:17: column `prompt` ``.
+
+    Raises:
+        RowError: it is no list of messages, or one of them cannot be used.
+    """
+    if isinstance(value, str) and value.strip():
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not value:
+        raise RowError(f"{where} must be text or a list of chat messages, got {value!r:.200}")
+    return [_read_message(message, where=f"{where}, message {index}") for index, message in enumerate(value)]
+
+
+def _read_message(value: Any, *, where: str) -> Message:
+    if not isinstance(value, Mapping):
+        raise RowError(f"{where}: must be a mapping with `role` and `content`, got {value!r:.200}")
+    message = {name: field for name, field in value.items() if field is not None}
+    if message.get("role") not in _ROLES:
+        raise RowError(f"{where}: `role` must be one of {', '.join(_ROLES)}, got {value.get('role')!r:.200}")
+    if "function_call" in message:
+        raise RowError(f"{where}: `function_call` is OpenAI's old form of a call; write it as `tool_calls`")
+    calls = message.pop("tool_calls", None) or []
+    if not isinstance(calls, list) or (calls and message["role"] != "assistant"):
+        raise RowError(f"{where}: `tool_calls` must be a list of calls in an assistant message, got {calls!r:.200}")
+    message["content"] = _read_content(message.get("content"), may_be_absent=bool(calls), where=where)
+    if calls:
+        message["tool_calls"] = [
+            _read_call(call, where=f"{where}: `tool_calls[{index}]`") for index, call in enumerate(calls)
+        ]
+    return message
+
+
+def _read_content(content: Any, *, may_be_absent: bool, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if content is None and may_be_absent:
+        return ""
+    if not isinstance(content, list):
+        raise RowError(f"{where}: `content` must be text or a list of text parts, got {content!r:.200}")
+    return "\n".join(_read_part(part, where=f"{where}: `content[{index}]`") for index, part in enumerate(content))
+
+
+def _read_part(part: Any, *, where: str) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if kind in (None, *_TEXT_PARTS) and isinstance(text, str):
+        return text
+    if kind is not None and kind not in _TEXT_PARTS:
+        raise RowError(f"{where} is of type `{kind}`, and the policy reads text alone; remove the row")
+    raise RowError(f"{where} must be text or a part with `text`, got {part!r:.200}")
+
+
+def _read_call(value: Any, *, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise RowError(f"{where} must be a call with `function`, got {value!r:.200}")
+    call = {name: field for name, field in value.items() if field is not None}
+    # Without `function` around them: Hermes' data sets, and Qwen's.
+    function = call.pop("function", None) or {name: call.pop(name) for name in ("name", "arguments") if name in call}
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise RowError(f"{where} has no `function.name`, got {value!r:.200}")
+    arguments = _read_arguments(function.get("arguments"), where=where)
+    return call | {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _read_arguments(value: Any, *, where: str) -> dict[str, Any]:
+    if value is None or value == "":
+        return {}
+    if isinstance(value, Mapping):
+        return _without_nulls(value)
+    try:
+        arguments = json.loads(value) if isinstance(value, str) else None
+    except ValueError as error:
+        raise RowError(f"{where}: `arguments` is no JSON: {error}: {value!r:.200}") from error
+    if not isinstance(arguments, dict):
+        raise RowError(f"{where}: `arguments` must be a mapping, or one as JSON text, got {value!r:.200}")
+    return arguments
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return `value` without the null fields of its mappings; nulls in lists have a place, and stay."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(field) for name, field in value.items() if field is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

@@ -1,0 +1,294 @@
+"""The folder of a run that the same command goes on with: its lock, its config and inputs, its checkpoints, its result.
+
+DIR/
+├── config.yaml             the resolved config; what may change when the run goes on is said in `run_changes`
+├── inputs.json             digests of the files and models that the run reads, which must stay the same
+├── metrics.jsonl           one object per step
+├── checkpoints/            `agentrl.runners.checkpoint_store`; elsewhere with `checkpoint.dir`
+├── last_checkpoint.json    the step of the last one that counted: a run whose checkpoints are gone does not begin again
+├── policy/                 the trained policy as a Hugging Face folder
+└── result.json             written last: the run is finished
+"""
+
+import contextlib
+import fcntl
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from agentrl.config.schema import RunConfig
+from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
+from agentrl.runners.inputs import digest_of
+from agentrl.runners.policy_folder import PolicyFolder
+from agentrl.runners.run_changes import Changes, refuse_changes
+from agentrl.runners.stores import check_url
+
+logger = logging.getLogger(__name__)
+
+EXPORTED = "exported"
+_BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", EXPORTED}
+"""What a start that died early may have left, for the config is written after them; or an export of checkpoints elsewhere."""
+
+
+class ResumableFolder(ABC):
+    """What is the same for every kind of run; a subclass says which changes of the config end the way on."""
+
+    def __init__(self, config: RunConfig, *, num_steps: int, references: Mapping[int, float] | None = None) -> None:
+        """Name the folder; `open` looks at it.
+
+        Args:
+            config: the resolved config of the run.
+            num_steps: updates after which the run is finished.
+            references: see `CheckpointStore`.
+        """
+        assert config.run.dir is not None  # the loader of the config has filled it
+        self.path = Path(config.run.dir)
+        if config.checkpoint.dir is None:
+            check_url(str(self.path), key="run.dir")  # else the message would name a key that nobody has set
+        self.checkpoints = CheckpointStore(
+            config.checkpoint.dir or str(self.path / "checkpoints"), references=references
+        )
+        self.policy = PolicyFolder(self.path / "policy")
+        """The trained policy, once the run is finished."""
+        self._settings = config
+        self._num_steps = num_steps
+        self._inputs: dict[str, tuple[Path, str]] = {}
+
+    @abstractmethod
+    def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
+        """Return what differs from a saved config after so many steps, and must not."""
+
+    def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
+        """Return the inputs that a run with that saved config has read by then."""
+        return self._inputs
+
+    def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
+        """Start a new run here, or check that the run that is here may go on; a training takes its checkpoints.
+
+        A run that is here changes only when nothing can be refused any more. The next start understands what one leaves that
+        is killed on the way: `result.json` says of how many steps it is.
+
+        Args:
+            inputs: the files and model folders that the run reads, by the key that names them; their content must not
+                change in mid-run.
+            trains: whether it is to go on from its checkpoints, which must be there then; of a run that has all its steps
+                they need not.
+
+        Raises:
+            ConfigError: the folder holds a run of another config or of other inputs (the keys are named), or something
+                else, or a run that is alive; or the checkpoints of that run are gone; or those in `checkpoint.dir` are another
+                run's, or it cannot be used; or the policy could not be put where it belongs. Nothing of a run that is here is
+                changed then.
+            DamagedCheckpointError: a checkpoint counts and is not whole.
+        """
+        self._make_folder()
+        self._lock()
+        self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
+        if self._saved.is_file():
+            num_steps_done = self._num_steps_done() if trains else 0
+            where = f"run.dir: {self.path} holds"
+            self._refuse_other_run(
+                self._saved.read_bytes(),
+                content_of(self._digests),
+                where=where,
+                key="run.dir",
+                num_steps_done=num_steps_done,
+            )
+        if trains and not self.has_all_steps:
+            self.policy.refuse_mount()
+            self.refuse_lost_checkpoints()
+            if not self._saved.is_file():
+                self._write_down()  # first, as a folder with checkpoints and without a config is taken for no run's
+            with _refusing_unusable():
+                self._claim_checkpoints()
+        self._write_down()
+        if self.finished and not self.has_all_steps:
+            self._result.unlink()  # it is to go on for longer
+
+    def _make_folder(self) -> None:
+        try:
+            if (
+                not self._saved.is_file()
+                and self.path.exists()
+                and any(e.name not in _BEFORE_CONFIG for e in self.path.iterdir())
+            ):
+                raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
+
+    def _write_down(self) -> None:
+        write_whole(self._digests, self._encoded_inputs())
+        write_whole(self._saved, self._encoded_config())
+
+    def _claim_checkpoints(self) -> None:
+        """Take the folder of the checkpoints, if it is this run's own, and remove what a killed one left half written.
+
+        It may be that of a run whose `run.dir` was elsewhere. An older run that is still alive may write no more there.
+        """
+        if self._settings.checkpoint.dir is not None:
+            owner = self.checkpoints.owner()
+            if owner is not None:
+                where = f"checkpoint.dir: {self._settings.checkpoint.dir} holds the checkpoints of"
+                self._refuse_other_run(
+                    owner,
+                    self.checkpoints.inputs(),
+                    where=where,
+                    key="checkpoint.dir",
+                    num_steps_done=self._num_steps_saved(),
+                    may_differ={"run.dir"},
+                )
+            self.checkpoints.claim(self._encoded_config(), self._encoded_inputs())
+        self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
+        self.checkpoints.clear_leftovers()
+        latest = self.checkpoints.latest()
+        if latest is not None:
+            self.note_checkpoint(latest.step)  # of a run whose `run.dir` was elsewhere
+
+    def note_checkpoint(self, step: int) -> None:
+        """Write down that the checkpoint of `step` counts; where that fails, the next start does."""
+        try:
+            write_whole(self._noted, orjson.dumps({"step": step}))
+        except OSError as error:
+            logger.warning("%s: not written: %s", self._noted, error)
+
+    def refuse_lost_checkpoints(self) -> None:
+        """Check that there are checkpoints if there have been any: without, the run would erase what it has and begin again.
+
+        Raises:
+            ConfigError: there are none, or `checkpoint.dir` cannot be used.
+        """
+        if not self._noted.is_file():
+            return
+        with _refusing_unusable():
+            found = self.checkpoints.latest()
+        if found is None:
+            step = orjson.loads(self._noted.read_bytes())["step"]
+            raise ConfigError(
+                f"checkpoint.dir: {self.checkpoints.url} has no checkpoint, but the run in {self.path} had written that of "
+                f"step {step} there. Mount it or put it back, so that the run goes on; or begin anew in another `run.dir`."
+            )
+
+    def close(self) -> None:
+        """Leave the folder to another process."""
+        self._lock_file.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return self._result.is_file()
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Mark the run as finished, with what came of it as plain data."""
+        write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
+
+    def result(self) -> dict[str, Any]:
+        """Return what came of the finished run."""
+        return orjson.loads(self._result.read_bytes())
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def has_all_steps(self) -> bool:
+        """Whether the run has come to its end, and is not to go on for longer now."""
+        if not self.finished or not self._saved.is_file():  # else it may be the result of anything
+            return False
+        return self.result().get("num_steps", math.inf) >= self._num_steps
+
+    @property
+    def _saved(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def _digests(self) -> Path:
+        return self.path / "inputs.json"
+
+    @property
+    def _noted(self) -> Path:
+        return self.path / "last_checkpoint.json"
+
+    @property
+    def _result(self) -> Path:
+        return self.path / "result.json"
+
+    def _lock(self) -> None:
+        """Take the folder for this process; the kernel gives it back however the process ends."""
+        try:
+            self._lock_file = (self.path / ".lock").open("w")
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"run.dir: another process is running in {self.path}. Wait for it, or name another."
+            ) from error
+        except OSError as error:
+            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
+
+    def _encoded_inputs(self) -> bytes:
+        return orjson.dumps({name: digest for name, (_, digest) in self._inputs.items()})
+
+    def _encoded_config(self) -> bytes:
+        return yaml.safe_dump(asdict(self._settings), sort_keys=False, allow_unicode=True).encode()
+
+    def _num_steps_done(self) -> int:
+        """Return the steps that nothing takes back; of a finished run its checkpoints need not be there."""
+        if self.finished:
+            return self.result().get("num_steps", 0)
+        with _refusing_unusable():
+            return self._num_steps_saved()
+
+    def _num_steps_saved(self) -> int:
+        latest = self.checkpoints.latest()
+        return 0 if latest is None else latest.step
+
+    def _refuse_other_run(
+        self,
+        config: bytes,
+        inputs: bytes | None,
+        *,
+        where: str,
+        key: str,
+        num_steps_done: int,
+        may_differ: Set[str] = frozenset(),
+    ) -> None:
+        """Refuse to go on with what a run of that config and of inputs with those digests has made, if it is another one."""
+        changes = self._changes(config, num_steps_done=num_steps_done)
+        refuse_changes({name: changes[name] for name in changes.keys() - may_differ}, where=where, key=key)
+        read = self._inputs_in_use(config, num_steps_done=num_steps_done)
+        refuse_other_inputs(read, inputs, where=where, key=key)
+
+
+def refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
+    """Refuse inputs whose digests are not those that were saved; a run that began before models had any goes on."""
+    before = {} if saved is None else orjson.loads(saved)
+    changed = [f"`{name}` ({path})" for name, (path, digest) in inputs.items() if before.get(name, digest) != digest]
+    if changed:
+        raise ConfigError(
+            f"{where} a run that read other content from {', '.join(changed)}, so what it has made does not go "
+            f"with what is there now. Put the old files back, or name another `{key}`."
+        )
+
+
+def content_of(file: Path) -> bytes | None:
+    """Return what is in a file, None where there is none."""
+    return file.read_bytes() if file.is_file() else None
+
+
+@contextlib.contextmanager
+def _refusing_unusable() -> Iterator[None]:
+    try:
+        yield
+    except DamagedCheckpointError:
+        raise  # the folder can be used, and another one would hold nothing to go on from
+    except CheckpointError as error:
+        raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error
