@@ -128,7 +128,7 @@ def _stated(completion: str) -> FoundAnswer:
     boxes, statements = list(_BOXED.finditer(text)), list(_STATED.finditer(text))
     if boxes and (not statements or boxes[-1].start() > statements[-1].start()):
         return _boxed(text)
-    return FoundAnswer(text=statements[-1][1]) if statements else _last_number(text)
+    return FoundAnswer(text=statements[-1][1].strip()) if statements else _last_number(text)
 
 
 def _last_number(completion: str) -> FoundAnswer:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.errors import ConfigError, DataError
+from agentrl.rewards.answer_comparison import equal_by_text
 from agentrl.rewards.answer_format import AnswerFormat, FoundAnswer, find_answer, last_boxed
 from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.rewards.math_equivalence import EquivalencePool
@@ -23,9 +24,9 @@ class MathAnswerConfig(PlainConfig):
     """The keys of `reward.config`."""
 
     num_processes: int = Field(default=2, ge=2)
-    """Processes that compare answers; with two, one that hangs delays nobody."""
-    check_timeout_s: float = Field(default=10.0, gt=0)
-    """Wall clock of one comparison; an answer that takes longer is wrong."""
+    """Answers compared at once, each in a process of its own; one that takes long never has the last place."""
+    check_timeout_s: float = Field(default=5.0, gt=0)
+    """CPU time of one comparison; an answer that takes longer is wrong."""
 
 
 class MathAnswerReward:
@@ -79,8 +80,8 @@ class MathAnswerReward:
     async def _compare(self, reference: str, answer: str, deadline: Deadline) -> float:
         if not answer:
             return 0.0
-        if answer == reference:
-            return 1.0
+        if (is_equal := equal_by_text(reference, answer)) is not None:
+            return float(is_equal)
         return float(await self._pool.equivalent(reference, answer, deadline=deadline))
 
     def _count(self, prompt: Prompt, reference: str, found: FoundAnswer, reward: float) -> None:

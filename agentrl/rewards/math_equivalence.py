@@ -1,12 +1,14 @@
 """Mathematical equivalence of two answers, in processes that may hang and are then killed.
 
-`math-verify` parses and compares with sympy, which can take for ever or all memory on an answer that a policy makes up.
-So it runs in processes of its own that are killed at a time limit and replaced; the others go on meanwhile.
+sympy can take for ever or all memory on an answer that a policy makes up. So each comparison runs in a process of its own,
+forked from one that has sympy imported, with a limit of CPU time. A comparison first gets a short slice. One that needs more
+begins again in a second lane with its whole limit, and never takes the last slot: others do not wait behind it.
 
 Not a pool of a library: those are built on named semaphores, which stay in shared memory when a run is killed.
 """
 
 import asyncio
+import itertools
 import json
 import logging
 import socket
@@ -14,53 +16,61 @@ import subprocess
 import sys
 
 from agentrl.errors import RolloutError
+from agentrl.rewards.math_process import Outcome
 from agentrl.types import Deadline
 
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0
+_SLICE_S = 0.2
+"""CPU time of the first slice; nearly all honest comparisons take less."""
+_MARGIN_S = 0.5
+"""Time before the deadline at which a comparison that had its slice is given up."""
 _MAX_CRASHES = 2
 """A process that dies under an answer may have been killed from outside; one that dies twice died of the answer."""
 
 
 class EquivalencePool:
-    """Processes that compare answers.
+    r"""Processes that compare answers.
 
-    Example: `await pool.equivalent("1/2", "0.5", deadline=Deadline.after(5.0))` is True.
+    Example: `await pool.equivalent(r"\sqrt{8}", r"2\sqrt{2}", deadline=Deadline.after(5.0))` is True.
     """
 
     def __init__(self, *, num_processes: int, timeout_s: float) -> None:
-        """Take the number of processes, and the wall clock of one comparison, waiting for a process not counted."""
-        self._num_processes = num_processes
+        """Take the number of comparisons that run at once, at least 2, and the CPU time of one."""
         self._timeout_s = timeout_s
-        self._idle: asyncio.Queue[_MathProcess] = asyncio.Queue()
-        self._processes: set[_MathProcess] = set()
-        self._replacing: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(num_processes)
+        self._slow_slots = asyncio.Semaphore(num_processes - 1)
+        self._asking: set[asyncio.Task[Outcome]] = set()
+        self._server: _MathServer | None = None
+        self._starting = asyncio.Lock()
         self._num_given_up = 0
 
     def take_num_given_up(self) -> int:
-        """Return the comparisons since the last call that hung or crashed, and were decided as not equivalent."""
+        """Return the comparisons since the last call that took too long or crashed, and were decided as not equivalent."""
         taken, self._num_given_up = self._num_given_up, 0
         return taken
 
     async def start(self, *, deadline: Deadline) -> None:
-        """Start the processes and see that they work.
+        """Start the process that forks, and see that it works.
 
         Raises:
-            RolloutError: they do not start.
+            RolloutError: it does not start, or does not compare.
         """
         try:
             async with asyncio.timeout(deadline.remaining_s()):
-                await asyncio.gather(*(self._add_process() for _ in range(self._num_processes)))
-            if not await self.equivalent("1/2", "0.5", deadline=deadline):
-                reason = "did not finish its first comparison" if self._num_given_up else "hold that 1/2 and 0.5 differ"
-                raise RolloutError(f"answer check: its processes start, but {reason}")
+                await self._running_server()
+            if not await self.equivalent(r"\sqrt{8}", r"2\sqrt{2}", deadline=deadline):
+                reason = (
+                    "did not finish its first comparison" if self._num_given_up else "holds that equal roots differ"
+                )
+                raise RolloutError(f"answer check: its process starts, but {reason}")
         except TimeoutError as error:
             await self.aclose()
-            raise RolloutError("answer check: its processes did not start in time") from error
+            raise RolloutError("answer check: its process did not start in time") from error
         except OSError as error:
             await self.aclose()
-            raise RolloutError("answer check: a process ended while it started") from error
+            raise RolloutError("answer check: its process ended while it started") from error
         except BaseException:
             await self.aclose()
             raise
@@ -68,81 +78,95 @@ class EquivalencePool:
     async def equivalent(self, reference: str, answer: str, *, deadline: Deadline) -> bool:
         """Return whether `answer` is mathematically the same as `reference` (both LaTeX or plain expressions).
 
-        A comparison that hangs, or that kills its process, is the answer's fault: False, and counted.
+        A comparison that takes longer than its limit, or that kills its process, is the answer's fault: False, and counted.
 
         Raises:
-            RolloutError: the processes are too busy to decide by the deadline, or cannot be started.
+            RolloutError: too busy to begin by the deadline, or no process can be started.
         """
+        outcome = Outcome.DIED
         for _ in range(_MAX_CRASHES):
-            process = await self._take(deadline)
-            try:
-                return await self._compare(process, reference, answer, deadline)
-            except ConnectionError:
-                logger.warning("answer check: a process died on %.100r", answer)
-            finally:
-                self._give_back(process)
+            outcome = await self._first_slice(reference, answer, deadline)
+            if outcome is Outcome.TIMEOUT and self._timeout_s > _SLICE_S:
+                outcome = await self._whole_time(reference, answer, deadline)
+            if outcome is not Outcome.DIED:
+                break
+            logger.warning("answer check: a process died on %.100r", answer)
+        if outcome in (Outcome.EQUAL, Outcome.DIFFERENT):
+            return outcome is Outcome.EQUAL
+        if outcome is Outcome.TIMEOUT:
+            logger.warning("answer check: no decision in %g s on %.100r", self._timeout_s, answer)
         self._num_given_up += 1
         return False
 
     async def aclose(self) -> None:
         """Kill the processes."""
-        for task in self._replacing:
+        for task in self._asking:
             task.cancel()
-        for process in self._processes:
-            process.kill()
-        self._processes.clear()
+        if self._server is not None:
+            self._server.kill()
+            self._server = None
 
-    async def _compare(self, process: "_MathProcess", reference: str, answer: str, deadline: Deadline) -> bool:
-        try:
-            async with asyncio.timeout(min(self._timeout_s, deadline.remaining_s())):
-                return await process.compare(reference, answer)
-        except TimeoutError:
-            if deadline.expired:
-                raise RolloutError("answer check: no decision by the deadline") from None
-            logger.warning("answer check: no decision in %g s on %.100r", self._timeout_s, answer)
-            self._num_given_up += 1
-            return False
-
-    async def _take(self, deadline: Deadline) -> "_MathProcess":
+    async def _first_slice(self, reference: str, answer: str, deadline: Deadline) -> Outcome:
         try:
             async with asyncio.timeout(deadline.remaining_s()):
-                while not (process := await self._idle.get()).alive:
-                    self._give_back(process)
-                return process
+                await self._slots.acquire()
+                return await self._run(reference, answer, min(_SLICE_S, self._timeout_s), [self._slots])
         except TimeoutError:
-            raise RolloutError("answer check: all its processes were busy until the deadline") from None
+            raise RolloutError("answer check: no decision by the deadline, too many answers at once") from None
+        except OSError as error:
+            raise RolloutError("answer check: its process cannot be started") from error
 
-    def _give_back(self, process: "_MathProcess") -> None:
-        if process.alive:
-            self._idle.put_nowait(process)
-        elif process in self._processes:
-            process.kill()
-            self._processes.remove(process)
-            task = asyncio.create_task(self._replace())
-            self._replacing.add(task)
-            task.add_done_callback(self._replacing.discard)
-
-    async def _replace(self) -> None:
+    async def _whole_time(self, reference: str, answer: str, deadline: Deadline) -> Outcome:
+        """Compare again with the whole limit; it has had a slice, so that no turn in time is its own fault."""
+        wait_s = min(self._timeout_s, max(0.0, deadline.remaining_s() - _MARGIN_S))
         try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                await self._add_process()
-        except (OSError, TimeoutError):
-            logger.exception("answer check: a process could not be replaced; %d are left", len(self._processes))
+            async with asyncio.timeout(wait_s):
+                await self._slow_slots.acquire()
+                try:
+                    await self._slots.acquire()
+                except BaseException:
+                    self._slow_slots.release()
+                    raise
+            async with asyncio.timeout(max(0.0, deadline.remaining_s() - _MARGIN_S)):
+                return await self._run(reference, answer, self._timeout_s, [self._slots, self._slow_slots])
+        except TimeoutError:
+            return Outcome.TIMEOUT
+        except OSError as error:
+            raise RolloutError("answer check: its process cannot be started") from error
 
-    async def _add_process(self) -> None:
-        process = _MathProcess()
-        self._processes.add(process)
+    async def _run(self, reference: str, answer: str, cpu_s: float, slots: list[asyncio.Semaphore]) -> Outcome:
+        """Compare in slots that are taken; they are freed when the comparison has ended, not when the caller goes."""
+        task = asyncio.create_task(self._ask(reference, answer, cpu_s))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(lambda _: [slot.release() for slot in slots])
+        return await asyncio.shield(task)
+
+    async def _ask(self, reference: str, answer: str, cpu_s: float) -> Outcome:
+        server = await self._running_server()
         try:
-            await process.connect()
-        except BaseException:
-            process.kill()
-            self._processes.discard(process)
-            raise
-        self._idle.put_nowait(process)
+            return await server.compare(reference, answer, cpu_s)
+        except ConnectionError:
+            return Outcome.DIED
+
+    async def _running_server(self) -> "_MathServer":
+        async with self._starting:
+            if self._server is None or not self._server.alive:
+                if self._server is not None:
+                    self._server.kill()
+                server = _MathServer()
+                try:
+                    async with asyncio.timeout(_START_TIMEOUT_S):
+                        await server.connect()
+                except BaseException:
+                    server.kill()
+                    raise
+                self._server = server
+            return self._server
 
 
-class _MathProcess:
-    """One process, over a socket pair; it is of no more use once a comparison was broken off."""
+class _MathServer:
+    """The process that forks, over a socket pair."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -151,13 +175,15 @@ class _MathProcess:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
-        self._comparing = False
         self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._ids = itertools.count()
 
     @property
     def alive(self) -> bool:
-        """Whether it can compare: it runs, and owes no answer."""
-        return self._process.poll() is None and not self._comparing
+        """Whether it can compare."""
+        return self._process.poll() is None and self._reading is not None and not self._reading.done()
 
     async def connect(self) -> None:
         """Wait until everything is imported.
@@ -165,33 +191,49 @@ class _MathProcess:
         Raises:
             ConnectionError: it ended instead.
         """
-        self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
-        await self._read_line()
+        reader, self._writer = await asyncio.open_connection(sock=self._socket)
+        if await reader.readline() != b"ready\n":
+            raise ConnectionError("the process is gone")
+        self._reading = asyncio.create_task(self._read(reader))
 
-    async def compare(self, reference: str, answer: str) -> bool:
-        """Return the decision.
+    async def compare(self, reference: str, answer: str, cpu_s: float) -> Outcome:
+        """Return what became of a comparison that may use `cpu_s` seconds of a CPU.
 
         Raises:
-            ConnectionError: it died.
+            ConnectionError: the process died.
         """
         assert self._writer is not None, "connected"
-        self._comparing = True
-        self._writer.write(json.dumps([reference, answer]).encode() + b"\n")
-        equal = json.loads(await self._read_line())
-        self._comparing = False
-        return bool(equal)
+        if not self.alive:
+            raise ConnectionError("the process is gone")
+        comparison = {"id": next(self._ids), "reference": reference, "answer": answer, "cpu_s": cpu_s}
+        future = self._waiting[comparison["id"]] = asyncio.get_running_loop().create_future()
+        self._writer.write(json.dumps(comparison).encode() + b"\n")
+        return await future
 
     def kill(self) -> None:
-        """End it at once, whatever it computes."""
+        """End it at once, and with it what it has forked."""
         self._process.kill()
         self._process.wait()
+        if self._reading is not None:
+            self._reading.cancel()
+        self._fail_waiting()
         if self._writer is not None:
             self._writer.close()
         else:
             self._socket.close()
 
-    async def _read_line(self) -> bytes:
-        line = await self._reader.readline()
-        if not line.endswith(b"\n"):
-            raise ConnectionError("the process is gone")
-        return line
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                reply = json.loads(line)
+                self._waiting.pop(reply["id"]).set_result(Outcome(reply["outcome"]))
+        except ConnectionError:
+            pass
+        finally:
+            self._fail_waiting()
+
+    def _fail_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionError("the process is gone"))

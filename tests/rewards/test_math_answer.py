@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, cast
@@ -51,7 +52,7 @@ def test_the_answer_is_the_last_box_of_the_last_answer_block(text: str, answer: 
 
 async def test_an_exact_answer_needs_no_process(reward: MathAnswerReward) -> None:
     assert await score(reward, "458", r"<answer>\boxed{458}</answer>") == 1.0
-    assert not reward._pool._processes
+    assert reward._pool._server is None
 
 
 async def test_no_answer_is_worth_nothing(reward: MathAnswerReward) -> None:
@@ -130,3 +131,34 @@ async def test_a_prompt_without_a_reference_answer_is_an_error_of_the_data(rewar
 def test_an_unknown_key_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r"unknown key `check_timeout`. Did you mean `check_timeout_s`"):
         MathAnswerReward({"check_timeout": 1.0})
+
+
+def hung(index: int) -> tuple[str, str]:
+    """Give a pair whose comparison would never end: half of them are refused by a bound, half need their time limit."""
+    return ("42", f"9^{{9^{{9^{{{index}}}}}}}") if index % 2 else ("x+1", f"((x+y+z)^9+{index})^9+((x-y+z)^8+2)^9")
+
+
+def honest(index: int) -> tuple[str, str]:
+    """Give a pair that is equal, in three forms of which two need sympy."""
+    n = index + 2
+    return [
+        (rf"\frac{{\sqrt{{{n}}}}}{{{n}}}", rf"\frac{{1}}{{\sqrt{{{n}}}}}"),
+        (f"x^2-{n * n}", f"(x-{n})(x+{n})"),
+        (str(n), f"{n}.0"),
+    ][index % 3]
+
+
+async def test_twenty_hung_comparisons_beside_sixty_honest_ones_lose_none_and_delay_none() -> None:
+    reward = MathAnswerReward({"check_timeout_s": 1.0}, answer_format="tagged")
+    await reward.start()
+    pairs = [*map(hung, range(20)), *map(honest, range(60))]
+
+    async def scored(index: int) -> float:
+        reference, answer = pairs[index]
+        prompt = Prompt(prompt_id="p", messages=[], answer=reference)
+        turns = (Turn(text=rf"<answer>\boxed{{{answer}}}</answer>"),)
+        return await reward.score(prompt, turns, deadline=Deadline.after(100))
+
+    assert await asyncio.gather(*map(scored, range(80))) == [0.0] * 20 + [1.0] * 60
+    assert reward.take_answer_stats().num_given_up == 10
+    await reward.aclose()
