@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import logging
 import math
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
@@ -34,6 +35,7 @@ from agentrl.runners.stores import check_url
 logger = logging.getLogger(__name__)
 
 EXPORTED = "exported"
+_PROBE_BYTES = 1 << 20
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", EXPORTED}
 """What a start that died early may have left, for the config is written after them; or an export of checkpoints elsewhere."""
 
@@ -91,17 +93,7 @@ class ResumableFolder(ABC):
         """
         self._make_folder()
         self._lock()
-        self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
-        if self._saved.is_file():
-            num_steps_done = self._num_steps_done() if trains else 0
-            where = f"run.dir: {self.path} holds"
-            self._refuse_other_run(
-                self._saved.read_bytes(),
-                content_of(self._digests),
-                where=where,
-                key="run.dir",
-                num_steps_done=num_steps_done,
-            )
+        self._refuse_other_run_here(inputs, num_steps_done=self._num_steps_done() if trains else 0)
         if trains and not self.has_all_steps:
             self.policy.refuse_mount()
             self.refuse_lost_checkpoints()
@@ -112,6 +104,44 @@ class ResumableFolder(ABC):
         self._write_down()
         if self.finished and not self.has_all_steps:
             self._result.unlink()  # it is to go on for longer
+
+    def try_out(self, inputs: Mapping[str, Path]) -> str:
+        """Try to write to the folder, and leave it as it is; the arguments and errors are those of `open` for a training.
+
+        Returns:
+            What would begin or go on here, for a person.
+        """
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        self._make_folder()
+        try:
+            with tempfile.TemporaryFile(dir=self.path) as probe:
+                probe.write(bytes(_PROBE_BYTES))
+        except OSError as error:
+            raise ConfigError(
+                f"run.dir: {self.path} cannot be written: {error.strerror}. Name another folder."
+            ) from error
+        finally:
+            for folder in missing:
+                folder.rmdir()
+        if not self._saved.is_file():
+            return f"run.dir: {self.path} can be written; a run would begin there"
+        num_steps_done = self._num_steps_done()
+        self._refuse_other_run_here(inputs, num_steps_done=num_steps_done)
+        if self.has_all_steps:
+            return f"run.dir: {self.path} holds this run, finished; the command would print its result"
+        return f"run.dir: {self.path} can be written; the run there would go on after step {num_steps_done}"
+
+    def _refuse_other_run_here(self, inputs: Mapping[str, Path], *, num_steps_done: int) -> None:
+        """Digest the inputs, and refuse to go on with a run of other ones, or of another config, if the folder holds one."""
+        self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
+        if self._saved.is_file():
+            self._refuse_other_run(
+                self._saved.read_bytes(),
+                content_of(self._digests),
+                where=f"run.dir: {self.path} holds",
+                key="run.dir",
+                num_steps_done=num_steps_done,
+            )
 
     def _make_folder(self) -> None:
         try:

@@ -69,6 +69,11 @@ class ToolExecutor:
         return tuple(self._tools.values())
 
     @property
+    def timeout_s(self) -> float:
+        """Wall clock of one call, queueing included."""
+        return self._timeout_s
+
+    @property
     def schemas(self) -> tuple[ToolSchema, ...]:
         """What the policy is told about the tools, in their order."""
         return tuple(tool.schema for tool in self._tools.values())

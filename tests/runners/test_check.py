@@ -1,9 +1,75 @@
-"""What a check prints of a config."""
+"""What a check tries of a config, and what it prints."""
+
+from pathlib import Path
 
 import pytest
 
-from agentrl.config.load import load_run_config
+from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.errors import ConfigError, RolloutError, UnexplainedError
 from agentrl.runners.check import CheckLevel, check
+
+CODE = '''
+class Reward:
+    def __init__(self, config):
+        self._config = config
+
+    async def start(self):
+        pass
+
+    async def score(self, prompt, turns, *, deadline):
+        if self._config.get("raises"):
+            return 1 / len(turns[-1].text)
+        return float(self._config.get("open", "") + prompt.answer + self._config.get("close", "") == turns[-1].text)
+
+    async def aclose(self):
+        pass
+
+
+def look_up(word: str, limit: int = 3) -> str:
+    """Look a word up."""
+    return f"{word} {limit}"
+
+
+class Broken:
+    def __init__(self, config, schema):
+        from agentrl.tools.base import ToolSchema
+
+        self._error = getattr(__builtins__, config["error"], None) or __builtins__[config["error"]]
+        properties = {"a": {"type": "integer", "minimum": 7}}
+        self.schema = ToolSchema(name="calc", description="", parameters={"type": "object", "properties": properties})
+
+    async def start(self):
+        pass
+
+    async def call(self, episode, arguments, *, deadline):
+        assert episode.episode_id == "check"
+        raise self._error(f"of {arguments}")
+
+    async def end_episode(self, episode):
+        pass
+
+    async def aclose(self):
+        pass
+'''
+ERROR_LINE = 1 + next(n for n, line in enumerate(CODE.splitlines()) if "raise self._error" in line)
+LOOK_UP = "function: checked_plugins.look_up"
+
+
+def loaded(tmp_path: Path, *, tool: str = LOOK_UP, reward: str = "{}", run_dir: Path | None = None) -> LoadedConfig:
+    (tmp_path / "checked_plugins.py").write_text(CODE)
+    (tmp_path / "tools.yaml").write_text(f"tools: [{{{tool}}}]")
+    (tmp_path / "run.yaml").write_text(
+        f"""
+data: {{train_files: [examples/arithmetic/validation.jsonl]}}
+model: {{path: examples/arithmetic/policy}}
+tool_config_path: tools.yaml
+reward: {{class_name: checked_plugins.Reward, config: {reward}}}
+algorithm: {{selection: {{keep: 4}}}}
+rollout: {{samples_per_prompt: 8, max_prompt_tokens: 256, max_response_tokens: 256}}
+run: {{num_steps: 1, dir: {run_dir or tmp_path / "runs" / "new"}}}
+"""
+    )
+    return load_run_config(str(tmp_path / "run.yaml"), [])
 
 
 async def test_the_tokens_that_an_engine_reserves_are_those_of_the_longest_stage(capsys: pytest.CaptureFixture[str]):
@@ -13,3 +79,51 @@ async def test_the_tokens_that_an_engine_reserves_are_those_of_the_longest_stage
     assert "(stage 2 of 3)" in line
     rollout = loaded.config.rollout
     assert f"{rollout.max_concurrent_trajectories * (rollout.max_prompt_tokens + 12288):,}" in line
+
+
+async def test_every_tool_and_the_reward_are_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    await check(loaded(tmp_path, reward="{open: '#### '}"), CheckLevel.FULL)
+    said = capsys.readouterr().out
+    assert "tool `look_up`: called with `{'word': '1'}`: `ok` in" in said
+    assert "`#### " in said
+    assert "scores 1, an empty answer 0" in said
+    assert "warning:" not in said
+
+
+async def test_a_tool_that_raises_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    await check(loaded(tmp_path, tool="class_name: checked_plugins.Broken, config: {error: KeyError}"), CheckLevel.FULL)
+    said = capsys.readouterr().out
+    assert "warning: tool `calc`: called with `{'a': 7}`: tool `calc` raised KeyError at checked_plugins.py:" in said
+    assert f"checked_plugins.py:{ERROR_LINE}:" in said
+
+
+async def test_a_tool_whose_server_is_away_is_refused(tmp_path: Path):
+    config = loaded(tmp_path, tool="class_name: checked_plugins.Broken, config: {error: ConnectionRefusedError}")
+    with pytest.raises(RolloutError, match="tool `calc`: ConnectionRefusedError"):
+        await check(config, CheckLevel.FULL)
+
+
+async def test_a_reward_that_no_answer_satisfies_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    await check(loaded(tmp_path, reward="{open: '~'}"), CheckLevel.FULL)
+    assert "warning: reward `checked_plugins.Reward` on prompt" in capsys.readouterr().out
+
+
+async def test_a_reward_that_raises_is_refused(tmp_path: Path):
+    with pytest.raises(UnexplainedError, match=r"raised ZeroDivisionError at checked_plugins\.py:\d+"):
+        await check(loaded(tmp_path, reward="{raises: true}"), CheckLevel.FULL)
+
+
+async def test_what_was_not_looked_at_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    await check(loaded(tmp_path), CheckLevel.STATIC)
+    assert "not checked: model, data, judge, and calls of tools and reward" in capsys.readouterr().out
+    await check(loaded(tmp_path), CheckLevel.FULL)
+    assert "not checked: numbers inside the weights" in capsys.readouterr().out
+
+
+async def test_the_folder_of_the_run_is_tried_and_left_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    await check(loaded(tmp_path), CheckLevel.FULL)
+    assert f"run.dir: {tmp_path}/runs/new can be written" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"run\.dir: .*/file/run cannot be used: Not a directory"):
+        await check(loaded(tmp_path, run_dir=tmp_path / "file" / "run"), CheckLevel.FULL)

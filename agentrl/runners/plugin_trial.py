@@ -1,0 +1,162 @@
+"""Calls every tool and the reward once, as a run would, before one is started.
+
+A run calls tools with whatever a policy writes, thousands of times. The trial calls each once, with the smallest arguments that
+its schema allows, in an episode named `check` with the columns of the first training row. A tool in good order may refuse
+made-up arguments, so its answer is shown and not judged. A tool that asks a worker of an extra role is not called: these
+come with Ray.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from agentrl.agent_loop.reward_thread import where_it_may_block
+from agentrl.agent_loop.scoring import score
+from agentrl.config.schema import RewardSection, RunConfig
+from agentrl.errors import DataError, RolloutError, UnexplainedError
+from agentrl.rewards.base import Reward
+from agentrl.rewards.loader import build_reward
+from agentrl.runners.check_report import CheckReport, CheckSubject
+from agentrl.runners.judges import judge_for
+from agentrl.tools.base import Episode, ToolConfig, ToolSchema
+from agentrl.tools.builder import build_tools
+from agentrl.tools.executor import ToolExecutor
+from agentrl.tools.python_tool import PYTHON_TOOL
+from agentrl.tools.sample_arguments import sample_arguments
+from agentrl.tools.worker_tool import WORKER_TOOL
+from agentrl.types import Deadline, Prompt, ToolCall, ToolStatus, Turn
+
+EPISODE_ID = "check"
+_MAX_SHOWN = 120
+_ANSWER_FORMS = ("{}", r"\boxed{{{}}}", "#### {}", r"<answer>\boxed{{{}}}</answer>", "<answer>{}</answer>")
+"""Ways in which a right answer may be written; the first that scores is named."""
+
+
+async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> None:
+    """Build, start and call every tool and the reward.
+
+    Raises:
+        ConfigError, ToolError: one cannot be built or started, or breaks its protocol.
+        RolloutError: what one needs is away.
+        UnexplainedError: the reward raised an exception of its own.
+    """
+    prompt = _first_prompt(subject)
+    # Without Ray there are no nodes; one judge here shows as much about the tools.
+    judge = replace(subject.config.judge, placement="driver")
+    async with judge_for(subject.tools, subject.reward, judge) as judged:
+        async with _started_tools(judged.tools, subject.config, report) as executor:
+            await _call_tools(executor, judged.tools, prompt, report)
+        async with _started_reward(judged.reward) as reward:
+            await _score_answers(reward, judged.reward, prompt, report)
+
+
+def _first_prompt(subject: CheckSubject) -> Prompt:
+    if subject.training:
+        return subject.training[0].all()[0]
+    return subject.validation[0]
+
+
+@contextlib.asynccontextmanager
+async def _started_tools(
+    tools: Sequence[ToolConfig], config: RunConfig, report: CheckReport
+) -> AsyncIterator[ToolExecutor]:
+    here = [tool for tool in tools if tool.class_name != WORKER_TOOL]
+    if len(here) < len(tools):
+        report.not_checked("tools that ask a worker of an extra role, which comes with Ray: not called")
+    executor = ToolExecutor(
+        build_tools(here),
+        timeout_s=config.rollout.tool_timeout_s,
+        max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
+    )
+    await executor.start()
+    try:
+        yield executor
+    finally:
+        await executor.aclose()
+
+
+async def _call_tools(executor: ToolExecutor, tools: Sequence[ToolConfig], prompt: Prompt, report: CheckReport) -> None:
+    classes = [tool.class_name for tool in tools if tool.class_name != WORKER_TOOL]
+    if not executor.schemas:
+        report.note("tools: none here")
+    episode = Episode(episode_id=EPISODE_ID, prompt_id=prompt.prompt_id, extra=prompt.extra)
+    for schema, class_name in zip(executor.schemas, classes, strict=True):
+        arguments = {"code": "print(1)"} if class_name == PYTHON_TOOL else sample_arguments(schema)
+        if arguments is None:
+            report.not_checked(f"a call of tool `{schema.name}`: no arguments could be made from its schema")
+            continue
+        await _call_tool(
+            executor, schema, ToolCall(call_id="0", name=schema.name, arguments=arguments), episode, report
+        )
+    await executor.end_episode(episode)
+
+
+async def _call_tool(
+    executor: ToolExecutor, schema: ToolSchema, call: ToolCall, episode: Episode, report: CheckReport
+) -> None:
+    where = f"tool `{schema.name}`: called with {_shown(call.arguments)}"
+    try:
+        [result] = await executor.execute([call], episode, deadline=Deadline.after(executor.timeout_s))
+    except DataError as error:  # what the user's code raised, or that the row cannot be used
+        report.warn(f"{where}: {error}; in a run that loses the trajectory")
+        return
+    except RolloutError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError | TimeoutError):
+            raise  # whatever the arguments are
+        report.warn(f"{where}: {error}; in a run that loses the trajectory")
+        return
+    answered = f"{where}: `{result.status}` in {result.wall_time_s:.2g} s, {_shown(result.text)}"
+    if result.status is ToolStatus.TIMEOUT:
+        report.warn(answered)
+    else:
+        report.note(answered)
+
+
+@contextlib.asynccontextmanager
+async def _started_reward(section: RewardSection) -> AsyncIterator[Reward]:
+    reward = where_it_may_block(build_reward(section))
+    await reward.start()
+    try:
+        yield reward
+    finally:
+        await reward.aclose()
+
+
+async def _score_answers(reward: Reward, section: RewardSection, prompt: Prompt, report: CheckReport) -> None:
+    """Score an empty answer to one prompt, then its reference answer in every form until one scores more."""
+
+    async def scored(text: str) -> float:
+        return await score(reward, section, prompt, (Turn(text=text),))
+
+    where = f"reward `{section.class_name}` on prompt `{prompt.prompt_id}`"
+    try:
+        empty = await scored("")
+        if not prompt.answer:
+            report.note(f"{where}: an empty answer scores {empty:g}; the prompt has no reference answer")
+            report.not_checked("what the reward gives for a right answer")
+            return
+        for text in _right_answers(prompt):
+            if (value := await scored(text)) > empty:
+                report.note(f"{where}: {_shown(text)} scores {value:g}, an empty answer {empty:g}")
+                return
+    except UnexplainedError:
+        raise
+    except DataError as error:
+        report.warn(f"{where}: {error}; in a run that loses the trajectory")
+        return
+    forms = ", ".join(f"`{form.format('ANSWER')}`" for form in _ANSWER_FORMS)
+    report.warn(
+        f"{where}: its reference answer {_shown(prompt.answer)} scores no more than an empty one ({empty:g}), written as "
+        f"{forms}. Compare the form that the prompts ask for with the one that the reward reads"
+    )
+
+
+def _right_answers(prompt: Prompt) -> list[str]:
+    return [form.format(prompt.answer) for form in _ANSWER_FORMS]
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    line = " ".join(text.split())
+    return f"`{line[:_MAX_SHOWN]}{' ...' if len(line) > _MAX_SHOWN else ''}`"

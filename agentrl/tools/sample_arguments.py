@@ -1,0 +1,68 @@
+"""Arguments that a tool's schema allows, for a trial call: the smallest that have every required parameter."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from agentrl.tools.base import ToolSchema
+
+_MAX_DEPTH = 8
+_DIGIT = "1"
+"""As text it is a word, a number, a formula and a program at once."""
+
+
+def sample_arguments(schema: ToolSchema) -> dict[str, Any] | None:
+    """Return arguments for one call; None where none could be made that the schema allows.
+
+    >>> sample_arguments(ToolSchema(name="f", description="", parameters={"properties": {"n": {"type": "integer"}}}))
+    {'n': 1}
+    """
+    parameters = schema.parameters
+    wanted = parameters.get("required", list(parameters.get("properties", {})))
+    arguments = _object({**parameters, "required": wanted}, parameters, _MAX_DEPTH)
+    return arguments if Draft202012Validator(parameters).is_valid(arguments) else None
+
+
+def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    properties = schema.get("properties", {})
+    return {name: _sample(properties.get(name, {}), root, depth - 1) for name in schema.get("required", [])}
+
+
+def _sample(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
+    if not isinstance(schema, Mapping) or depth <= 0:
+        return _DIGIT
+    schema = _resolved(schema, root)
+    for key in ("const", "default"):
+        if schema.get(key) is not None:
+            return schema[key]
+    for key in ("examples", "enum"):
+        if schema.get(key):
+            return schema[key][0]
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            return _sample(schema[key][0], root, depth - 1)
+    kind = schema.get("type", "string")
+    return _of_kind(kind[0] if isinstance(kind, list) else kind, schema, root, depth)
+
+
+def _of_kind(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
+    match kind:
+        case "integer" | "number":
+            return schema.get("minimum", min(1, schema.get("maximum", 1)))
+        case "boolean":
+            return False
+        case "null":
+            return None
+        case "array":
+            return [_sample(schema.get("items", {}), root, depth - 1)] * schema.get("minItems", 0)
+        case "object":
+            return _object(schema, root, depth)
+        case _:
+            return _DIGIT * max(1, schema.get("minLength", 1))
+
+
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a `$ref` into the schema's own `$defs` names, as pydantic writes them."""
+    group, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
+    return root.get(group, {}).get(name, {}) if name else schema
