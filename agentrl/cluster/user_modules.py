@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+_OWN_PACKAGES = ("agentrl", "code_judge_server", "__main__")
 _LIBRARY = os.path.dirname(os.__file__)
 
 
@@ -33,6 +34,22 @@ def worker_path() -> str:
     return os.pathsep.join(
         folder for folder in folders if os.path.isdir(folder) and not folder.startswith(packages + os.sep)
     )
+
+
+def imported_user_modules() -> dict[str, Path]:
+    """Return the files of the modules that this process has imported from the user's folders, by the modules' names."""
+    before, after = (tuple(os.path.join(os.path.abspath(folder), "") for folder in part) for part in _split_path())
+    files: dict[str, Path] = {}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if (
+            file
+            and name.partition(".")[0] not in _OWN_PACKAGES
+            and file.startswith(before)
+            and not file.startswith(after)
+        ):
+            files[name] = Path(file)
+    return files
 
 
 def _split_path() -> tuple[list[str], list[str]]:

@@ -25,6 +25,8 @@ class RunSection:
     """Actor updates in all; with `stages`, their sum."""
     seed: int = 0
     """Seeds the order of the prompts, the sampling of every turn, and the resampling of groups."""
+    accept_code_changes: bool = False
+    """Go on although tools, rewards or other modules of your own were edited since the run last started."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from agentrl.config.load import LoadedConfig
 from agentrl.runners.check_report import CheckReport, CheckSubject
-from agentrl.runners.inputs import inputs_of
+from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
 from agentrl.runners.plugin_trial import try_tools_and_reward
@@ -97,7 +97,7 @@ def check_this_machine(subject: CheckSubject, report: CheckReport) -> None:
 
 def check_run_folder(subject: CheckSubject, report: CheckReport) -> None:
     """Try to write `run.dir`, and look whether a run that is there may go on."""
-    report.note(RunDirectory(subject.config).try_out(inputs_of(subject.config, trains=True)))
+    report.note(RunDirectory(subject.config).try_out(inputs_of(subject.config, trains=True) | code_of_user()))
 
 
 FULL_CHECKS: tuple[Check, ...] = (check_this_machine, check_run_folder, try_tools_and_reward)

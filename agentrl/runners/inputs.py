@@ -1,10 +1,11 @@
-"""What decides what a run does besides its config: the files and models that it reads, and digests of their content."""
+"""Inputs of a run besides its config: the files and models that it reads, the user's code, and digests of their content."""
 
 import hashlib
 import os
 from pathlib import Path
 from typing import BinaryIO
 
+from agentrl.cluster.user_modules import imported_user_modules
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import trained_or_asked
@@ -14,6 +15,8 @@ _END_BYTES = 1 << 20
 _STRIDE_BYTES = 4 << 20
 _SAMPLE_BYTES = 16 << 10
 
+CODE = "module "
+"""First word of the keys of the user's modules."""
 _MODEL_FILES = (
     "config.json",
     "generation_config.json",
@@ -45,6 +48,11 @@ def inputs_of(config: RunConfig, *, trains: bool) -> dict[str, Path]:
         files["tool_config_path"] = Path(tool_file)
     models = trained_or_asked(config) if trains else {"model.path": config.model.path}
     return files | {key: Path(path) for key, path in models.items() if Path(path).is_dir()}
+
+
+def code_of_user() -> dict[str, Path]:
+    """Return the user's modules that `check_plugins` has imported, tools and rewards among them, by `module NAME`."""
+    return {f"{CODE}{name}": file for name, file in imported_user_modules().items()}
 
 
 def digest_of(path: Path, *, key: str) -> str:

@@ -2,7 +2,7 @@
 
 DIR/
 ├── config.yaml             the resolved config; what may change when the run goes on is said in `run_changes`
-├── inputs.json             digests of the files and models that the run reads, which must stay the same
+├── inputs.json             digests of the files, models and user code that the run reads, which must stay the same
 ├── metrics.jsonl           one object per step
 ├── checkpoints/            `agentrl.runners.checkpoint_store`; elsewhere with `checkpoint.dir`
 ├── last_checkpoint.json    the step of the last one that counted: a run whose checkpoints are gone does not begin again
@@ -27,7 +27,7 @@ import yaml
 from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
-from agentrl.runners.inputs import digest_of
+from agentrl.runners.inputs import CODE, digest_of
 from agentrl.runners.policy_folder import PolicyFolder
 from agentrl.runners.run_changes import Changes, refuse_changes
 from agentrl.runners.stores import check_url
@@ -300,13 +300,20 @@ class ResumableFolder(ABC):
 
 def refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
     """Refuse inputs whose digests are not those that were saved; a run that began before models had any goes on."""
-    before = {} if saved is None else orjson.loads(saved)
-    changed = [f"`{name}` ({path})" for name, (path, digest) in inputs.items() if before.get(name, digest) != digest]
+    changed = changed_inputs(inputs, saved)
     if changed:
+        is_code = all(name.startswith(CODE) for name in changed)
+        accept = ", or go on with the new code by `run.accept_code_changes=true`" if is_code else ""
         raise ConfigError(
-            f"{where} a run that read other content from {', '.join(changed)}, so what it has made does not go "
-            f"with what is there now. Put the old files back, or name another `{key}`."
+            f"{where} a run that read other content from {', '.join(changed.values())}, so what it has made does not go "
+            f"with what is there now. Put the old files back, or name another `{key}`{accept}."
         )
+
+
+def changed_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None) -> dict[str, str]:
+    """Return the inputs whose digests are not those that were saved, each as text for messages."""
+    before = {} if saved is None else orjson.loads(saved)
+    return {name: f"`{name}` ({path})" for name, (path, digest) in inputs.items() if before.get(name, digest) != digest}
 
 
 def content_of(file: Path) -> bytes | None:

@@ -40,7 +40,7 @@ from agentrl.runners.checkpoint_store import lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.full_disk import telling_full_disk
-from agentrl.runners.inputs import inputs_of
+from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_model_path, check_models, check_weights, check_weights_of
@@ -228,7 +228,7 @@ def _prepared(loaded: LoadedConfig, *, trains: bool) -> EvaluationPlan:
     prompts = held_out_prompts(loaded.config)
     warnings = training_warnings(loaded.config) if trains else []
     with telling_full_disk(directory.path):
-        directory.open(inputs_of(loaded.config, trains=trains), trains=trains)
+        directory.open(inputs_of(loaded.config, trains=trains) | code_of_user(), trains=trains)
     return EvaluationPlan(
         loaded=loaded, directory=directory, tools=tools, reward=reward, validation_prompts=prompts, warnings=warnings
     )

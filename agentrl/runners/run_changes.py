@@ -14,6 +14,7 @@ from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 
 MAY_CHANGE = {
+    "run.accept_code_changes",
     "actor.num_workers",
     "actor.num_threads_per_worker",
     "actor.shard_size",

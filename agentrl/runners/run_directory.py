@@ -16,6 +16,7 @@ runs/demo/
 An evaluation leaves the same less checkpoints, policy and curve; its figures are in `result.json` too.
 """
 
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,11 +25,13 @@ from typing import Any
 from agentrl.config.schema import RunConfig
 from agentrl.observability.survived import describe_survived
 from agentrl.observability.text_curve import text_curve
-from agentrl.runners.inputs import digest_of
-from agentrl.runners.resumable_folder import EXPORTED, ResumableFolder, content_of, refuse_other_inputs
+from agentrl.runners.inputs import CODE, digest_of
+from agentrl.runners.resumable_folder import EXPORTED, ResumableFolder, changed_inputs, content_of, refuse_other_inputs
 from agentrl.runners.run_changes import Changes, changes_of_keys, changes_of_stages, refuse_changes, stages_begun
 from agentrl.runners.stages import references_of
 from agentrl.trajectories.store import TrajectoryStore
+
+logger = logging.getLogger(__name__)
 
 
 class RunDirectory(ResumableFolder):
@@ -103,4 +106,10 @@ class RunDirectory(ResumableFolder):
     def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
         num_begun = len(stages_begun(saved, num_steps_done=num_steps_done))
         later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
-        return {name: found for name, found in self._inputs.items() if not name.startswith(later)}
+        in_use = {name: found for name, found in self._inputs.items() if not name.startswith(later)}
+        if not self._config.run.accept_code_changes:
+            return in_use
+        for name, changed in changed_inputs(in_use, content_of(self._digests)).items():
+            if name.startswith(CODE):
+                logger.warning("run.accept_code_changes: %s was edited since the run last started", changed)
+        return {name: found for name, found in in_use.items() if not name.startswith(CODE)}

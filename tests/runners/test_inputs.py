@@ -2,13 +2,16 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
 from agentrl.runners.inputs import digest_of, inputs_of
+from agentrl.runners.run import prepare_evaluation
 
 EXAMPLES = SHIPPED_FOLDER / "examples" / "arithmetic"
 LARGE_BYTES = 100 << 20
@@ -107,3 +110,40 @@ def test_the_data_of_every_stage_are_inputs():
     own = "stages=[{num_steps: 1}, {num_steps: 1, train_files: [examples/arithmetic/validation.jsonl]}]"
     config = load_run_config("configs/demo.yaml", ["run.num_steps=2", own]).config
     assert inputs_of(config, trains=True)["stages[1].train_files[0]"] == EXAMPLES / "validation.jsonl"
+
+
+REWARD = """
+from edited_helper import LIMIT
+
+
+class Reward:
+    def __init__(self, config): ...
+    async def start(self): ...
+    async def score(self, prompt, turns, *, deadline): return LIMIT
+    async def aclose(self): ...
+"""
+
+
+def test_an_edit_of_a_reward_or_of_a_module_that_it_imports_is_refused_unless_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "edited_reward.py").write_text(REWARD)
+    (tmp_path / "edited_helper.py").write_text("LIMIT = 1.0")
+    settings = Path("configs/demo.yaml").read_text().replace("tool_config_path: tool_configs", "# tool_config_path: ")
+    (tmp_path / "run.yaml").write_text(settings + "\nreward: {class_name: edited_reward.Reward}\n")
+
+    def start(*overrides: str) -> None:
+        words = [f"run.dir={tmp_path / 'run'}", f"model.path={EXAMPLES / 'policy'}", *overrides]
+        words += [f"data.{kind}_files=[{EXAMPLES / 'validation.jsonl'}]" for kind in ("train", "validation")]
+        plan = prepare_evaluation(load_run_config(str(tmp_path / "run.yaml"), words, purpose=Purpose.EVALUATION))
+        plan.directory.close()
+
+    start()
+    start()
+    (tmp_path / "edited_helper.py").write_text("LIMIT = 2.0")
+    with pytest.raises(ConfigError, match=r"other content from `module edited_helper` .*accept_code_changes=true"):
+        start()
+    start("run.accept_code_changes=true")
+    assert "`module edited_helper`" in caplog.text
+    start()  # what was accepted is the run's code now
