@@ -324,15 +324,13 @@ class AgentLoopManager:
         return reports
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
-        """Return what a worker measured; None if it died, and took that with it. What blocked it goes into the run's log."""
+        """Return what a worker measured; None if it died, and took that with it."""
         report: WorkerReport | None = None
         with contextlib.suppress(WorkerDiedError):
             report = await worker.report()
         if report is None:
             self._workers.note_death(worker)
             return None
-        if late := report.lag.describe():
-            logger.warning("%s: %s", worker, late)
         return report
 
 

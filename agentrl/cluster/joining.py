@@ -54,7 +54,7 @@ def join(address: str, runtime_env: dict[str, Any]) -> None:
         # The head would take the driver for dead, and end what it starts.
         raise ConfigError(f"`cluster.address` is `{address}`, and the cluster there has no token. {_TOKEN_RULE}")
     try:
-        ray.init(address=address, logging_level=logging.ERROR, runtime_env=runtime_env)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, runtime_env=runtime_env)
     except (ConnectionError, ValueError, AuthenticationError) as error:
         raise ConfigError(_not_joined(address, str(error))) from error
 

@@ -19,6 +19,7 @@ from ray.exceptions import AuthenticationError
 from agentrl.cluster.job_environment import fields_of_job
 from agentrl.cluster.joining import join
 from agentrl.cluster.user_modules import stage, worker_path
+from agentrl.cluster.worker_output import log_worker_output
 from agentrl.errors import ConfigError
 from agentrl.guardian import MARK, Guardian
 
@@ -76,6 +77,7 @@ def ray_runtime(
             _start(num_cpus, temp_dir, runtime_env)
         else:
             join(address, runtime_env)
+    log_worker_output()
     _set(handlers)  # Ray puts its own crash reporter there
     try:
         yield
@@ -127,6 +129,7 @@ def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
             num_cpus=num_cpus,
             include_dashboard=False,
             logging_level=logging.ERROR,
+            log_to_driver=True,
             runtime_env=runtime_env,
             _node_ip_address="127.0.0.1",
             _temp_dir=str(temp_dir / "ray"),

@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.errors import ConfigError
+from agentrl.observability.logs import configure_worker_logging
 
 _WORKER_ENV = {
     # Engine, actor and judge share the cores in turn; OpenMP threads that spin while they wait take them from each other.
@@ -86,8 +87,8 @@ def spawn(
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, index)
     elif pool.node_id is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(pool.node_id, soft=False)
-    wrapped = ray.remote(**options)(_with_secrets(cls) if secret_env else cls)
-    arguments = (config, role, dict(secret_env)) if secret_env else (config, role)
+    wrapped = ray.remote(**options)(_prepared(cls))
+    arguments = (config, role, dict(secret_env or {}))
     return [
         WorkerHandle(cast(ActorHandle, wrapped.remote(*arguments)), f"{role} {first_rank + index}")
         for index in range(pool.num_processes)
@@ -102,11 +103,15 @@ def _takes(function: Any, *args: Any) -> bool:
     return True
 
 
-def _with_secrets(cls: type) -> type:
-    """Return `cls` with a third constructor argument: arguments stay in memory, and come again to a worker started again."""
+def _prepared(cls: type) -> type:
+    """Return `cls` with a constructor that first sets the process up: its logging, and secret variables.
+
+    These are an argument, for arguments stay in memory, and come again to a worker that Ray starts again.
+    """
 
     def __init__(self: Any, config: Any, role: str, secret_env: Mapping[str, str]) -> None:
         os.environ.update(secret_env)
+        configure_worker_logging()
         cast(Any, cls).__init__(self, config, role)
 
     namespace: dict[str, Any] = {"__init__": __init__, "__module__": cls.__module__}

@@ -1,12 +1,18 @@
 """Logging of a run: to the terminal, in step with the progress bar, and to `run.log` in the run directory.
 
-INFO and up from agentrl and the judge, WARNING and up from everything else.
+INFO and up from agentrl and the judge, WARNING and up from everything else. A worker writes its records to its standard error
+as JSON lines; the driver reads them there (`record_of`) and logs them as its own.
 """
 
 import logging
+import math
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import orjson
 from rich.console import Console
 from rich.highlighter import NullHighlighter
 from rich.logging import RichHandler
@@ -15,6 +21,7 @@ from agentrl.errors import NO_ROOM
 
 ONLY_IN_FILE = {"only_in_file": True}
 """As `extra` of a record: what is too long for the terminal, such as a traceback of another process."""
+_RECORD_MARK = "agentrl-record "
 _OWN_LOGGERS = ("agentrl", "code_judge_server")
 _HANDLER_PREFIX = "agentrl."
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -39,9 +46,84 @@ def configure_logging(run_dir: Path | None, *, console: Console, level: int = lo
         handlers.append(_file_handler(run_dir / "run.log"))
     root = logging.getLogger()
     for handler in handlers:
+        handler.addFilter(_REPEATS)
         root.addHandler(handler)
     for name in _OWN_LOGGERS:
         logging.getLogger(name).setLevel(level)
+
+
+def configure_worker_logging() -> None:
+    """Send the warnings of this worker, and the INFO records of agentrl, to its standard error, in the form of `record_of`."""
+    _remove_handlers()
+    handler = _RecordHandler(sys.stderr)
+    handler.set_name(f"{_HANDLER_PREFIX}worker")
+    logging.getLogger().addHandler(handler)
+    for name in _OWN_LOGGERS:
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
+def record_of(line: str) -> logging.LogRecord | None:
+    """Return the log record that a worker wrote as this line; None if the line is anything else."""
+    _, mark, content = line.partition(_RECORD_MARK)
+    if not mark:
+        return None
+    try:
+        fields = orjson.loads(content)
+        record = logging.LogRecord(fields["name"], fields["level"], "", 0, fields["message"], None, None)
+        record.__dict__.update(fields["extra"])
+    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        return None
+    return record
+
+
+def is_own(record: logging.LogRecord) -> bool:
+    """Return whether code of agentrl or the judge logged it."""
+    return record.name.partition(".")[0] in _OWN_LOGGERS
+
+
+def repeating(cause: str) -> dict[str, str]:
+    """Return the `extra` of a record that may come often: equal causes are logged the 1st, 10th, 100th ... time only.
+
+    The count is that of all workers and stages of the run.
+    """
+    return {"cause": cause}
+
+
+class _RecordHandler(logging.StreamHandler[Any]):
+    """Writes records as JSON lines; see `record_of`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.exc_info:
+            message = f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
+        extra = {name: value for name, value in record.__dict__.items() if name in ("cause", *ONLY_IN_FILE)}
+        fields: Mapping[str, Any] = {"name": record.name, "level": record.levelno, "message": message, "extra": extra}
+        return _RECORD_MARK + orjson.dumps(fields, default=str).decode()
+
+
+class _RepeatFilter(logging.Filter):
+    """Passes the 1st, 10th, 100th ... record of one cause, with the count; several handlers may ask about one record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        cause = getattr(record, "cause", None)
+        if cause is None:
+            return True
+        number: int | None = getattr(record, "repeat", None)
+        if number is None:
+            self._counts[cause] += 1
+            number = self._counts[cause]
+            record.__dict__["repeat"] = number
+            if number > 1:
+                record.msg, record.args = f"{record.getMessage()} ({number} times so far)", None
+        return math.log10(number).is_integer()
+
+
+_REPEATS = _RepeatFilter()
+"""One for the process, since each stage configures logging anew."""
 
 
 def _console_handler(console: Console) -> logging.Handler:

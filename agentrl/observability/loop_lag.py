@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from agentrl import clock
+from agentrl.observability.logs import repeating
 
 logger = logging.getLogger(__name__)
 
@@ -43,16 +44,6 @@ class Lag:
 
     p99_s: float
     max_s: float
-    blocked_by: str
-    """`file:line function` of the call that blocked it longest; empty where there was none."""
-
-    def describe(self) -> str:
-        """Return a sentence for a person, or nothing where it was hardly late."""
-        if self.max_s <= _WARN_ABOVE_S:
-            return ""
-        return (
-            f"its event loop was late by {self.max_s:.2f} s at most: blocked by {self.blocked_by or 'no single call'}"
-        )
 
 
 class LoopLag:
@@ -62,8 +53,6 @@ class LoopLag:
         """Start; `name` is for the warning."""
         self._name = name
         self._samples: deque[float] = deque(maxlen=_MAX_SAMPLES)
-        self._worst = (0.0, "")
-        self._warned_of: set[str] = set()
         self._blocked_by = ""
         self._beat_at = clock.now()
         self._loop_thread = threading.get_ident()
@@ -74,14 +63,12 @@ class LoopLag:
         threading.Thread(target=self._watch, name=f"lag of {name}", daemon=True).start()
 
     def take(self) -> Lag:
-        """Return the lag since the last call; what was warned of before is warned of again."""
+        """Return the lag since the last call."""
         samples = sorted(self._samples)
         self._samples.clear()
-        self._warned_of.clear()
-        blocked_by, self._worst = self._worst[1], (0.0, "")
         if not samples:
-            return Lag(p99_s=0.0, max_s=0.0, blocked_by=blocked_by)
-        return Lag(p99_s=samples[math.ceil(0.99 * len(samples)) - 1], max_s=samples[-1], blocked_by=blocked_by)
+            return Lag(p99_s=0.0, max_s=0.0)
+        return Lag(p99_s=samples[math.ceil(0.99 * len(samples)) - 1], max_s=samples[-1])
 
     def stop(self) -> None:
         """End the watch."""
@@ -95,18 +82,16 @@ class LoopLag:
             lag_s = max(0.0, clock.now() - before - _INTERVAL_S)
             self._samples.append(lag_s)
             blocked_by, self._blocked_by = self._blocked_by, ""
-            if lag_s > self._worst[0]:
-                self._worst = (lag_s, blocked_by)
-            if lag_s > _WARN_ABOVE_S and blocked_by not in self._warned_of:
-                self._warned_of.add(blocked_by)
-                logger.warning(
-                    "%s: its event loop was late by %.2f s: %s",
-                    self._name,
-                    lag_s,
-                    f"blocked by {blocked_by}; that belongs in a thread, a tool's in a plain `def`"
-                    if blocked_by
-                    else "by no single call; too much runs on it, or on the machine",
-                )
+            if lag_s > _WARN_ABOVE_S:
+                self._warn(lag_s, blocked_by)
+
+    def _warn(self, lag_s: float, blocked_by: str) -> None:
+        if blocked_by:
+            reason = f"blocked by {blocked_by}; run that in a thread (a tool's in a plain `def`)"
+        else:
+            reason = "blocked by no single call; too much runs on it, or on this machine"
+        cause = f"event loop: {blocked_by}"
+        logger.warning("%s: event loop late by %.2f s: %s", self._name, lag_s, reason, extra=repeating(cause))
 
     def _watch(self) -> None:
         held: Call | None = None

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,29 +27,25 @@ async def test_a_call_that_blocks_the_loop_is_measured_named_and_warned_of(caplo
     taken = lag.take()
     lag.stop()
     assert taken.max_s > 0.4
-    assert taken.blocked_by.startswith(f"{__file__}:")
-    assert taken.blocked_by.endswith(" block")
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "worker 3" in record.message
-    assert taken.blocked_by in record.message
+    assert "worker 3: event loop late by" in record.message
+    assert re.search(rf"blocked by {re.escape(__file__)}:\d+ block; ", record.message)
 
 
-async def test_what_blocks_inside_a_library_is_laid_to_the_code_that_called_it():
+async def test_what_blocks_inside_a_library_is_laid_to_the_code_that_called_it(caplog: pytest.LogCaptureFixture):
     lag = LoopLag("worker")
     await asyncio.sleep(0.06)
     subprocess.run([sys.executable, "-c", "import time; time.sleep(0.5)"], check=True)  # noqa: ASYNC221 - the test's subject
     await asyncio.sleep(0.06)
-    taken = lag.take()
     lag.stop()
-    assert __file__ in taken.blocked_by
+    assert __file__ in caplog.text
 
 
-async def test_a_loop_that_only_waits_is_blocked_by_nothing():
+async def test_each_report_starts_again_from_zero():
     lag = LoopLag("worker")
     await asyncio.sleep(0.4)
-    taken = lag.take()
+    lag.take()
     lag.stop()
-    assert taken.blocked_by == ""
     assert lag.take().max_s == 0.0, "it starts again from zero"
 
 
