@@ -148,6 +148,8 @@ class ToolResult:
     wall_time_s: float = 0.0
     queue_s: float = 0.0
     """Of `wall_time_s`: in the judge's queue, the judge client's included."""
+    cause: str = ""
+    """Exception of the tool's own code and its place, such as `ValueError at my_tools.py:11`; the policy does not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +300,21 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolTally:
+    """Calls of one tool in a trajectory.
+
+    Example: `ToolTally(name="calc", num_calls=3, num_failed=1, cause="`error`, ValueError at my_tools.py:11")`.
+    """
+
+    name: str
+    """Empty: calls that could not be read, or named no tool."""
+    num_calls: int
+    num_failed: int
+    cause: str
+    """Status and reason of the most common failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectorySummary:
     """The small facts about a trajectory that the driver works with, instead of its tokens."""
 
@@ -319,6 +336,7 @@ class TrajectorySummary:
     """The oldest version that sampled any of its tokens."""
     tool_time_s: float = 0.0
     num_cut_tool_results: int = 0
+    tools: tuple[ToolTally, ...] = ()
     failures: tuple[Failure, ...] = ()
     """As in `Trajectory`."""
     times: TimeSplit = TimeSplit()

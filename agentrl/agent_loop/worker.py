@@ -26,7 +26,9 @@ from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.waits import judge_waits
+from agentrl.observability.logs import repeating
 from agentrl.observability.loop_lag import Lag, LoopLag
+from agentrl.observability.tool_report import tally_calls
 from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
@@ -260,6 +262,7 @@ class AgentLoopWorker:
                 "the chat template of %s renders earlier assistant turns differently from how they were sampled; "
                 "trajectories keep what was sampled",
                 config.model_path,
+                extra=repeating("the chat template rewrites history"),
             )
         loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)
         # What the libraries have loaded lives as long as the process; walking it stops the event loop for 0.2 s.
@@ -365,6 +368,7 @@ def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
         # A call that the turn limit left unanswered did not succeed either.
         num_failed_tool_calls=num_calls - sum(result.status is ToolStatus.OK for result in results),
         num_cut_tool_results=sum(result.truncated for result in results),
+        tools=tally_calls(trajectory.turns),
         num_answer_tags=sum(turn.text.count("<answer>") for turn in trajectory.turns),
         num_retries=trajectory.num_retries,
         wall_time_s=trajectory.wall_time_s,

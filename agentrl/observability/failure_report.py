@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 
+from agentrl.observability.tool_report import warn_of_failing_tools
 from agentrl.types import FailureClass, TrajectorySummary
 
 logger = logging.getLogger(__name__)
@@ -27,9 +28,11 @@ def describe_failures(summaries: Iterable[TrajectorySummary]) -> list[str]:
 
 
 def warn_of_failures(during: str, summaries: Iterable[TrajectorySummary]) -> None:
-    """Log the lines of `describe_failures` as warnings; `during` names the step."""
+    """Log the lines of `describe_failures`, and the tools whose calls all failed, as warnings; `during` names the step."""
+    summaries = list(summaries)
     for line in describe_failures(summaries):
         logger.warning("%s: %s", during, line)
+    warn_of_failing_tools(during, summaries)
 
 
 def _describe(name: FailureClass, summaries: Sequence[TrajectorySummary]) -> str:

@@ -107,7 +107,9 @@ async def _call_tool(
         report.warn(f"{where}: {error}; in a run that loses the trajectory")
         return
     answered = f"{where}: `{result.status}` in {result.wall_time_s:.2g} s, {_shown(result.text)}"
-    if result.status is ToolStatus.TIMEOUT:
+    if result.cause:
+        report.warn(f"{answered}; it raised {result.cause}")
+    elif result.status is ToolStatus.TIMEOUT:
         report.warn(answered)
     else:
         report.note(answered)

@@ -17,7 +17,7 @@ from pydantic_core import ArgsKwargs, to_json
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import ConfigError, DataError, RolloutError, contained
+from agentrl.errors import ConfigError, DataError, RolloutError, cause_of, contained
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -71,7 +71,8 @@ class FunctionTool:
             reason = f"invalid arguments: `{'.'.join(map(str, first['loc']))}`: {first['msg']}"
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {reason}")
         if isinstance(outcome, BaseException):
-            return ToolResult(status=ToolStatus.ERROR, text=f"failure: {type(outcome).__name__}: {outcome}")
+            text = f"failure: {type(outcome).__name__}: {outcome}"
+            return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(outcome))
         text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
         return ToolResult(status=ToolStatus.OK, text=text)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from agentrl.errors import DataError, RolloutError, ToolError
+from agentrl.errors import DataError, RolloutError, ToolError, cause_of
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -62,7 +62,8 @@ class VerlToolAdapter:
         if isinstance(outcome, RolloutError | DataError | ConnectionError | TimeoutError):
             raise outcome
         if isinstance(outcome, BaseException):
-            return ToolResult(status=ToolStatus.ERROR, text=f"failure: {type(outcome).__name__}: {outcome}")
+            text = f"failure: {type(outcome).__name__}: {outcome}"
+            return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(outcome))
         return ToolResult(status=ToolStatus.OK, text=_response_text(outcome))
 
     async def end_episode(self, episode: Episode) -> None:
