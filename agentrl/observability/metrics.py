@@ -24,15 +24,21 @@ class MetricsLogger:
         self._file = MetricsFile(run_dir / "metrics.jsonl")
         self._events = TensorBoardEvents(run_dir / "tensorboard")
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    def log(self, step: int, metrics: Mapping[str, float], *, with_line: bool = True) -> None:
         """Record the numbers of `step` (actor updates done); NaN says that a number does not exist.
+
+        Args:
+            step: the last update.
+            metrics: `stage/name_unit` and its number.
+            with_line: whether the step has a line in the log.
 
         Raises:
             ValueError: `step` is not after the last one, or a name is not `stage/name_unit`.
         """
         self._file.append(step, metrics)
         self._events.append(step, metrics)
-        logger.info("%s", format_step_line(step, metrics))
+        if with_line:
+            logger.info("%s", format_step_line(step, metrics))
 
     def take_back(self, *, after_step: int) -> None:
         """Forget what a killed run logged after its last checkpoint, that of step `after_step`; -1 forgets everything."""

@@ -3,15 +3,23 @@
     run            ━━━━━━━━━━━━━━╺━━━━━━━━━━━  12/40 steps                           0:00:42 eta 0:01:38
     step 13 rollout ━━━━━━━━━━━━━━━━━╺━━━━━━━  64/96 trajectories · 1,234 tokens/s   0:00:02 eta 0:00:01
 
-Where the output is no terminal there is no bar, and nothing is written.
+Where the output is no terminal there is no bar. A rollout that takes long is logged there, after 10 s and then once a minute:
+
+    step 13 rollout: 64/96 trajectories, 1,234 tokens/s
 """
 
+import logging
 import time
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+logger = logging.getLogger(__name__)
+
+_FIRST_LINE_AFTER_S = 10.0
+_LINE_EVERY_S = 60.0
 
 
 class RunProgress:
@@ -38,6 +46,9 @@ class RunProgress:
             refresh_per_second=4,
             disable=not console.is_interactive,
         )
+        self._is_shown = console.is_interactive
+        self._description = ""
+        self._next_line_at = 0.0
         self._num_steps = num_steps
         self._run = self._progress.add_task("run", total=num_steps, completed=num_steps_done, detail="")
         self._stage: TaskID | None = None
@@ -54,6 +65,7 @@ class RunProgress:
         self._num_trajectories_done = 0
         self._num_tokens = 0
         self._rollout_started_at = time.monotonic()
+        self._description, self._next_line_at = description, self._rollout_started_at + _FIRST_LINE_AFTER_S
         self._replace_stage(description, total=num_trajectories)
         self._show_trajectories()
 
@@ -99,11 +111,16 @@ class RunProgress:
     def _show_trajectories(self) -> None:
         if self._stage is None:
             raise RuntimeError("no rollout to count for: call `start_rollout` first")
-        elapsed_s = time.monotonic() - self._rollout_started_at
+        now = time.monotonic()
+        elapsed_s = now - self._rollout_started_at
         tokens_per_s = self._num_tokens / elapsed_s if elapsed_s > 0 else 0.0
+        done = f"{self._num_trajectories_done:,}/{self._num_trajectories:,} trajectories"
+        if not self._is_shown and now >= self._next_line_at:
+            self._next_line_at = now + _LINE_EVERY_S
+            logger.info("%s: %s, %s tokens/s", self._description, done, f"{tokens_per_s:,.0f}")
         self._progress.update(
             self._stage,
             total=self._num_trajectories,
             completed=self._num_trajectories_done,
-            detail=f"{self._num_trajectories_done}/{self._num_trajectories} trajectories · {tokens_per_s:,.0f} tokens/s",
+            detail=f"{done} · {tokens_per_s:,.0f} tokens/s",
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentrl.errors import AgentRLError, ConfigError, ToolError
 from agentrl.observability.logs import ONLY_IN_FILE
+from agentrl.runners import exit_on_interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +20,8 @@ EXIT_USAGE = 2
 
 def make_parser(name: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of `python -m agentrl.runners.NAME config.yaml [section.key=value ...]`."""
+    if signal.getsignal(signal.SIGINT) is exit_on_interrupt:  # everything is imported
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog=f"python -m agentrl.runners.{name}", description=description)
     parser.add_argument("config", help="YAML file; one that comes with agentrl is found from any folder")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change single keys of it")
@@ -28,9 +31,15 @@ def make_parser(name: str, description: str) -> argparse.ArgumentParser:
 def run_command(
     command: Callable[[], Coroutine[Any, Any, None]],
     *,
+    when_stopped: str = "the same command goes on from its last checkpoint, if there is one",
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> int:
-    """Run `command` to its end, and return the exit status; `run` gives it an event loop.
+    """Run `command` to its end, and return the exit status.
+
+    Args:
+        command: what to run.
+        when_stopped: what is left after a signal, for a person.
+        run: gives it an event loop.
 
     SIGINT and SIGTERM cancel it, so that everything it started is ended in order; a second one is left to the guardian.
     """
@@ -38,7 +47,7 @@ def run_command(
         run(_until_signalled(command()))
     except _Signalled as stop:
         name = signal.Signals(stop.number).name
-        print(f"stopped by {name}; the same command goes on from its last checkpoint, if there is one", file=sys.stderr)
+        print(f"stopped by {name}; {when_stopped}", file=sys.stderr)
         return 128 + stop.number
     except (AgentRLError, ExceptionGroup) as error:
         causes = _leaves(error)

@@ -5,8 +5,12 @@ as in training, without an actor: the engine is the embedded one on the folder i
 (`rollout.engine: openai`). A config of a training run will do as it is.
 """
 
+import logging
 import math
 import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,11 +18,17 @@ from rich.table import Table
 
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.validate import Purpose
+from agentrl.errors import RolloutError
+from agentrl.observability.failure_report import describe_failures
 from agentrl.observability.pass_at_k import pass_at_k
 from agentrl.observability.rollout_metrics import summarise_validation
 from agentrl.runners.command_line import make_parser, run_command
 from agentrl.runners.run import EvaluationRun, evaluating, prepare_evaluation
 from agentrl.runners.steps import roll_out_held_out
+from agentrl.runners.trajectory_examples import describe_examples
+from agentrl.types import TrajectorySummary
+
+logger = logging.getLogger("agentrl.runners.evaluate")  # also where it is `__main__`
 
 
 async def evaluate(loaded: LoadedConfig) -> None:
@@ -30,19 +40,31 @@ async def evaluate(loaded: LoadedConfig) -> None:
         async with evaluating(plan) as run:  # judge, Ray, engines, agent-loop workers
             plan.directory.finish(await measure(run))
     result = plan.directory.result()
-    print(f"{result['model']}: {result['num_prompts']:,} prompts x {result['samples_per_prompt']} samples")
+    print(f"{result['model']}: {result['num_prompts']:,} prompts, samples of each: {result['samples_per_prompt']}")
     Console().print(result_table(result))
+    if examples := describe_examples(Path(result["trajectories"], "validation_000000.jsonl")):
+        print(f"{examples}\n")
     print(f"trajectories: {result['trajectories']}")
 
 
 async def measure(run: EvaluationRun) -> dict[str, Any]:
-    """Roll out every held-out prompt `validation.samples_per_prompt` times; return the result as plain data."""
+    """Roll out every held-out prompt `validation.samples_per_prompt` times; return the result as plain data.
+
+    Raises:
+        RolloutError: no trajectory was scored.
+    """
     directory, samples = run.plan.directory, run.config.validation.samples_per_prompt
     run.metrics.take_back(after_step=-1)  # what a killed evaluation left
     directory.trajectories.take_back(after_step=-1)
-    summaries = await roll_out_held_out(run, step=0)
+    logger.info("evaluation: %d prompts, samples of each: %d", len(run.plan.validation_prompts), samples)
+    started = time.monotonic()
+    summaries = await roll_out_held_out(run, step=0, name="evaluation")
+    wall_time_s = time.monotonic() - started
+    _require_measured(summaries)
     metrics = summarise_validation(summaries) | pass_at_k(summaries, samples_per_prompt=samples)
-    run.metrics.log(0, metrics)
+    num_tokens = sum(summary.num_response_tokens for summary in summaries)
+    metrics |= {"validation/wall_time_s": wall_time_s, "validation/sampled_tokens_per_s": num_tokens / wall_time_s}
+    run.metrics.log(0, metrics, with_line=False)
     return {
         "model": run.config.rollout.openai.model or run.config.model.path,
         "num_prompts": len(run.plan.validation_prompts),
@@ -52,8 +74,16 @@ async def measure(run: EvaluationRun) -> dict[str, Any]:
     }
 
 
+def _require_measured(summaries: Sequence[TrajectorySummary]) -> None:
+    if all(summary.reward is None for summary in summaries):
+        raise RolloutError(
+            f"evaluation: none of {len(summaries)} trajectories was scored, so nothing was measured: "
+            f"{'; '.join(describe_failures(summaries))}. Mend that; the same command measures again"
+        )
+
+
 def result_table(result: dict[str, Any]) -> Table:
-    """Return what a person wants to see: the accuracy, and what it is made of."""
+    """Return the accuracy and what it is made of, for a person."""
     metrics: dict[str, float | None] = result["metrics"]
 
     def value(name: str, digits: int = 3) -> str:
@@ -73,6 +103,8 @@ def result_table(result: dict[str, Any]) -> Table:
     table.add_row("tool calls that succeed", value("tool_success_rate"), "")
     table.add_row("sampled tokens per trajectory", value("response_tokens_mean", 1), "")
     table.add_row("cut short (tokens, turns or time)", _cut_short(metrics), "")
+    table.add_row("sampled tokens per second", value("sampled_tokens_per_s", 0), "")
+    table.add_row("wall time without the start (s)", value("wall_time_s", 1), "")
     table.add_row("left out (infrastructure failed)", value("infra_errors", 0), "")
     table.add_row("left out (data cannot be scored)", value("data_errors", 0), "")
     return table
@@ -91,7 +123,7 @@ def main() -> int:
     async def command() -> None:
         await evaluate(load_run_config(arguments.config, arguments.overrides, purpose=Purpose.EVALUATION))
 
-    return run_command(command)
+    return run_command(command, when_stopped="nothing was measured; the same command starts again")
 
 
 if __name__ == "__main__":

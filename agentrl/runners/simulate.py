@@ -230,7 +230,7 @@ def main() -> int:
         loaded = load_run_config(arguments.config, arguments.overrides, purpose=Purpose.SIMULATION)
         Console().print(report(await simulate(loaded), loaded.config))
 
-    return run_command(command, run=run_in_virtual_time)
+    return run_command(command, when_stopped="nothing is left of it", run=run_in_virtual_time)
 
 
 if __name__ == "__main__":

@@ -132,14 +132,16 @@ async def validate(run: Run, *, step: int) -> dict[str, float]:
     return summarise_validation(await roll_out_held_out(run, step=step))
 
 
-async def roll_out_held_out(run: EvaluationRun, *, step: int) -> list[TrajectorySummary]:
+async def roll_out_held_out(run: EvaluationRun, *, step: int, name: str = "validation") -> list[TrajectorySummary]:
     """Roll out the held-out prompts with the policy after update `step`, and write the trajectories down.
+
+    `name` is for messages.
 
     Training rollouts that are under way go on: the weights do not change meanwhile, engines would idle in the tail, and the
     held-out prompts enter first.
     """
     prompts, samples = run.plan.validation_prompts, run.config.validation.samples_per_prompt
-    run.progress.start_rollout(f"step {step} validation", num_trajectories=len(prompts) * samples)
+    run.progress.start_rollout(f"step {step} {name}", num_trajectories=len(prompts) * samples)
     groups = await run.rollouts.collect(
         prompts,
         step=step,
@@ -149,7 +151,7 @@ async def roll_out_held_out(run: EvaluationRun, *, step: int) -> list[Trajectory
     await run.rollouts.record(groups, prompts, step=step, validation=True)
     await run.rollouts.forget_reports()  # so that the judge's figures of the next step are of training alone
     summaries = _summaries(groups)
-    warn_of_failures(f"step {step} validation", summaries)
+    warn_of_failures(f"step {step} {name}", summaries)
     return summaries
 
 

@@ -55,6 +55,22 @@ def test_a_terminal_shows_steps_trajectories_and_phases(terminal: Console, loggi
     assert "13/40 steps" in text
 
 
+def test_a_long_rollout_is_logged_where_the_output_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = 0.0
+    monkeypatch.setattr("agentrl.observability.progress.time.monotonic", lambda: now)
+    with RunProgress(Console(file=io.StringIO()), num_steps=40) as progress:
+        progress.start_rollout("step 0 evaluation", num_trajectories=1000)
+        for _ in range(200):
+            now += 1.0
+            progress.finish_trajectory(num_tokens=50)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"step 0 evaluation: {number}/1,000 trajectories, 50 tokens/s" for number in (10, 70, 130, 190)
+    ]
+
+
 def test_log_records_have_lines_of_their_own_above_the_bar(terminal: Console, logging_to_terminal: None) -> None:
     run_one_step(terminal)
     (line,) = [line for line in screen_text(terminal).splitlines() if "one call was retried" in line]
