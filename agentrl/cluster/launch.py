@@ -23,7 +23,6 @@ from agentrl.cluster.resource_pool import lacks
 from agentrl.cluster.role_groups import (
     SPARE_CALLS,
     Places,
-    num_cores,
     processes_of,
     spawn_engine,
     spawn_extra_roles,
@@ -31,6 +30,7 @@ from agentrl.cluster.role_groups import (
 )
 from agentrl.cluster.runtime import ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.threads import num_cores
 from agentrl.cluster.weight_relay import WeightRelays
 from agentrl.cluster.weight_route import WeightSync
 from agentrl.config.layout import layout, pool_size, transport_problems

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,9 +17,10 @@ from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, lacks, nodes_there, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.threads import threads_per_rank, with_threads
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
-from agentrl.config.layout import Placement, actor_ranks_per_node, layout, pool_users
+from agentrl.config.layout import Placement, layout, pool_users
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError, NoRoomError
 
@@ -148,7 +148,7 @@ def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[Resou
         spawn(
             _named_after(placement.role, ModelEngineWorker if has_engine else ModelWorker),
             place,
-            config,
+            with_threads(config),
             placement.role,
             max_concurrency=_MODEL_CALLS + (_engine_calls(config) if has_engine else 0),
             first_rank=rank,
@@ -188,18 +188,9 @@ def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) ->
 
 def spawn_engine(config: RunConfig, place: ResourcePool, index: int) -> WorkerHandle:
     """Start the process of one engine."""
-    [engine] = spawn(EngineWorker, place, config, "engine", max_concurrency=_engine_calls(config), first_rank=index)
+    calls = _engine_calls(config)
+    [engine] = spawn(EngineWorker, place, with_threads(config), "engine", max_concurrency=calls, first_rank=index)
     return EngineHandle.of(engine)
-
-
-def threads_per_rank(config: RunConfig) -> int:
-    """Return the CPU threads of one actor rank."""
-    return config.actor.num_threads_per_worker or max(1, num_cores() // actor_ranks_per_node(config))
-
-
-def num_cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _engine_calls(config: RunConfig) -> int:

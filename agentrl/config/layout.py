@@ -92,9 +92,12 @@ def layout(config: RunConfig) -> list[Placement]:
     return sorted(placed, key=lambda placement: "rollout" in placement.components)
 
 
-def actor_ranks_per_node(config: RunConfig) -> int:
-    """Return how many ranks of the actor share the cores of a machine, at most; all of them where no pool says how many."""
-    placement = next(one for one in layout(config) if "actor" in one.components)
+def processes_per_node(config: RunConfig, component: str) -> int:
+    """Return how many processes with a component (`actor`, `rollout`) share the cores of a machine, at most.
+
+    Where no pool says how many, these are all of them.
+    """
+    placement = next(one for one in layout(config) if component in one.components)
     per_node = [] if placement.pool is None else config.cluster.pools[placement.pool].processes_per_node
     return max(per_node, default=placement.num_processes)
 

@@ -14,6 +14,9 @@ from agentrl.config.checkpoint_schema import CheckpointSection, StageSection
 from agentrl.config.cluster_schema import ClusterSection
 from agentrl.config.update_schema import UpdateSection
 
+DType = Literal["float32", "bfloat16"]
+"""What `model.dtype` is once it is chosen."""
+
 
 @dataclass(frozen=True)
 class RunSection:
@@ -53,8 +56,8 @@ class ModelSection:
 
     path: str = MISSING
     """Folder (or hub name) of a Hugging Face causal LM with its tokenizer and chat template."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which models compute and frozen weights are kept; those that are trained stay float32."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Type in which models compute and frozen weights are kept; trained ones stay float32. `auto`: bfloat16 where there is hardware."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class RolloutSection:
     num_engines: int = 1
     """Engine processes; each holds a full copy of the policy."""
     num_threads_per_engine: int = 0
-    """CPU threads of an engine without a GPU; 0 takes every core."""
+    """CPU threads of an engine without a GPU; 0 shares the cores among the processes that compute at once."""
     tensor_parallel_size: int = 1
     """GPUs over which one copy of the policy is split (`vllm` only); without GPUs, processes."""
     data_parallel_size: int = 1
@@ -204,7 +207,7 @@ class ActorSection(UpdateSection):
     num_workers: int = 1
     """FSDP ranks, one process each."""
     num_threads_per_worker: int = 0
-    """CPU threads of a rank without a GPU; 0 shares the cores evenly."""
+    """CPU threads of a rank without a GPU; 0 shares the cores among the processes that compute at once."""
     sequence_parallel_size: int = 1
     """Ranks that compute each packed row together (Ulysses), of reference, critic and reward model too; each then holds a part
     of its tokens, and of every layer's heads. It divides the ranks, and the attention heads of the models.

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from agentrl.config.load import LoadedConfig
 from agentrl.runners.check_report import CheckReport, CheckSubject
+from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
@@ -42,12 +43,15 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     Raises:
         ConfigError, ToolError: what is wrong, where, and the way out.
     """
+    loaded, notes = choose_dtype(loaded)
     config = loaded.config
     tools, reward = check_plugins(loaded)
     if config.checkpoint.dir is not None:
         reach = check_url if level is CheckLevel.STATIC else open_store
         reach(config.checkpoint.dir, key="checkpoint.dir")
     report = CheckReport(Console())
+    for note in notes:
+        report.note(note)
     for warning in training_warnings(config):
         report.warn(warning)
     if level is CheckLevel.FULL:

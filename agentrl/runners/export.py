@@ -17,6 +17,7 @@ from agentrl.config.validate import Purpose
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState, by_accuracy
 from agentrl.runners.command_line import EXIT_FAILED, EXIT_USAGE, make_parser
+from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.export_target import place_of, written_whole
 from agentrl.runners.model_folders import check_model_path
 from agentrl.runners.run_directory import RunDirectory
@@ -102,7 +103,8 @@ def main() -> int:
     """Run the command line; returns the exit status."""
     arguments = _arguments()
     try:
-        config = load_run_config(arguments.config, arguments.overrides, purpose=Purpose.EXPORT).config
+        loaded = load_run_config(arguments.config, arguments.overrides, purpose=Purpose.EXPORT)
+        config = choose_dtype(loaded)[0].config
         print(export(config, step=arguments.step, best=arguments.best, to=arguments.to))
     except (AgentRLError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

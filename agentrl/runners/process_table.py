@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from agentrl.cluster.role_groups import num_cores, threads_per_rank
+from agentrl.cluster.threads import num_cores, threads_per_engine, threads_per_rank
 from agentrl.config.layout import Placement, layout, pool_size
 from agentrl.config.schema import JudgeSection, RunConfig
 from agentrl.judge.connection import run_urls
@@ -32,8 +32,7 @@ def _each(config: RunConfig, placement: Placement) -> str:
     if placement.role != "rollout":
         parts.append(f"FSDP rank, {threads_per_rank(config)} threads without a GPU")
     if "rollout" in placement.components:
-        threads = config.rollout.num_threads_per_engine or num_cores()
-        parts.append(f"engine {config.rollout.engine}, {threads} threads without a GPU")
+        parts.append(f"engine {config.rollout.engine}, {threads_per_engine(config)} threads without a GPU")
     return "; ".join(parts)
 
 

@@ -29,7 +29,7 @@ from agentrl.config.schema import DataSection, RewardSection, RunConfig
 from agentrl.config.seldom_meant import seldom_meant
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
-from agentrl.observability.logs import configure_logging
+from agentrl.observability.logs import configure_logging, repeating
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.rewards.answer_format import READS
@@ -38,6 +38,7 @@ from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
 from agentrl.runners.algorithm_functions import check_algorithm_functions
 from agentrl.runners.checkpoint_store import lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
+from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.runners.full_disk import telling_full_disk
 from agentrl.runners.inputs import code_of_user, inputs_of
@@ -66,6 +67,8 @@ class EvaluationPlan:
     tools: list[ToolConfig]
     reward: RewardSection
     validation_prompts: list[Prompt]
+    notes: list[str] = field(default_factory=list)
+    """Values that were chosen for this machine, for the log."""
     warnings: list[str]
     """What is allowed in the config, and seldom meant; told when the run has its log."""
 
@@ -133,6 +136,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
     Raises:
         ConfigError: where, what and the way out.
     """
+    loaded, notes = choose_dtype(loaded)
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
     check_models(loaded.config)
@@ -154,6 +158,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         pass_rates=PassRates(),
         validation_prompts=plan.validation_prompts,
         warnings=plan.warnings,
+        notes=notes,
         history=RunHistory.of_run(plan.directory.metrics),
     )
 
@@ -212,13 +217,14 @@ def _epochs_begun(prompts: PromptDataset, *, left_out: Set[str], position: int) 
 
 def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     """Read and check everything that an evaluation needs; see `prepare`."""
+    loaded, notes = choose_dtype(loaded)
     config = loaded.config
     if not RunDirectory(config).finished:
         check_room(config, with_models=False)
         check_model_path(config.model.path)
         if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
             check_weights_of(config.model.path)
-    return _prepared(loaded, trains=False)
+    return replace(_prepared(loaded, trains=False), notes=notes)
 
 
 def _prepared(loaded: LoadedConfig, *, trains: bool) -> EvaluationPlan:
@@ -330,6 +336,8 @@ async def _alive(
     config, path = plan.config, plan.directory.path
     console = Console()
     configure_logging(path, console=console)
+    for note in plan.notes:
+        logger.info("%s", note, extra=repeating(note))  # once, and not in each stage
     for warning in plan.warnings:
         logger.warning("%s: %s", plan.loaded.path.name, warning)
     if plan.reward.class_name == MATH_ANSWER_REWARD:

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.config.algorithm_schema import AlgorithmSection, LoraSection, RewardModelSection
 from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, PoolSection
-from agentrl.config.layout import actor_ranks_per_node, gpu_shares, layout, layout_problems, pool_users
+from agentrl.config.layout import gpu_shares, layout, layout_problems, pool_users, processes_per_node
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.config.validate import Purpose
@@ -315,8 +315,10 @@ def test_the_roles_of_a_pool_are_in_the_order_in_which_they_start_with_the_engin
 
 @pytest.mark.parametrize(("pool", "number"), [("processes_per_node: [2, 3]", 3), ("num_processes: 5", 5)])
 def test_the_ranks_that_share_the_cores_of_a_machine_are_those_of_one_node(tmp_path: Path, pool: str, number: int):
-    assert actor_ranks_per_node(load(tmp_path, f"pools: {{a: {{{pool}}}}}, roles: {{actor_rollout: a}}")) == number
-    assert actor_ranks_per_node(load(tmp_path, "", "actor.num_workers=4")) == 4
+    assert (
+        processes_per_node(load(tmp_path, f"pools: {{a: {{{pool}}}}}, roles: {{actor_rollout: a}}"), "actor") == number
+    )
+    assert processes_per_node(load(tmp_path, "", "actor.num_workers=4"), "actor") == 4
 
 
 def test_ranks_that_cannot_be_divided_into_sequence_groups_are_refused(tmp_path: Path):

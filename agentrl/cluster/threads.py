@@ -1,0 +1,42 @@
+"""CPU threads of engines and ranks: the processes that compute at the same time share the cores of a machine.
+
+Engines and ranks take turns, so each has all cores, unless rollouts go on while the actor is updated (`rollout.max_staleness`).
+"""
+
+import os
+from dataclasses import replace
+
+from agentrl.config.layout import processes_per_node
+from agentrl.config.schema import RunConfig
+
+
+def num_cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def threads_per_rank(config: RunConfig, cores: int | None = None) -> int:
+    """Return the CPU threads of one actor rank on a machine with so many cores; those of this one where none are named."""
+    share = _cores_of_models(config, cores or num_cores())
+    return config.actor.num_threads_per_worker or max(1, share // processes_per_node(config, "actor"))
+
+
+def threads_per_engine(config: RunConfig, cores: int | None = None) -> int:
+    """Return the CPU threads of one engine; see `threads_per_rank`."""
+    cores = cores or num_cores()
+    share = cores - _cores_of_models(config, cores) if _computes_at_once(config) else cores
+    return config.rollout.num_threads_per_engine or max(1, share // processes_per_node(config, "rollout"))
+
+
+def with_threads(config: RunConfig) -> RunConfig:
+    """Return the config with the threads of an engine filled in, for the processes that hold one."""
+    return replace(config, rollout=replace(config.rollout, num_threads_per_engine=threads_per_engine(config)))
+
+
+def _cores_of_models(config: RunConfig, cores: int) -> int:
+    return cores // 2 if _computes_at_once(config) else cores
+
+
+def _computes_at_once(config: RunConfig) -> bool:
+    """Return whether engines and ranks of one machine compute at once; those of a cluster may be on different machines."""
+    return config.rollout.max_staleness > 0 and not config.cluster.colocated and config.cluster.address is None

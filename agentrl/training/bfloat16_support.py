@@ -1,0 +1,12 @@
+"""Whether the CPU of this machine computes bfloat16 faster than float32."""
+
+import torch
+
+
+def cpu_bfloat16() -> str | None:
+    """Return the name of this CPU's instructions for products of bfloat16; None where it has none."""
+    if torch.cpu._is_amx_tile_supported():
+        return "AMX"
+    if torch.cpu._is_avx512_bf16_supported():
+        return "AVX512-BF16"
+    return None
