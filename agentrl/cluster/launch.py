@@ -164,7 +164,8 @@ async def _until_there(extra_roles: ExtraRoles, nodes: Nodes) -> None:
 def _ray(config: RunConfig, num_cpus: float, *, temp_dir: Path, user_folder: Path) -> Iterator[None]:
     assert config.run.dir is not None  # `load_run_config` has filled it
     address = config.cluster.address
-    logger.info("joining Ray at %s" if address else "starting Ray here", *([address] if address else []))
+    where = f"joining the cluster at {address}" if address else "starting on this machine"
+    logger.info("Ray: %s", where)
     with ray_runtime(
         address=address,
         num_cpus=_cpus_of_own_ray(num_cpus),

@@ -57,7 +57,7 @@ class ModelSection:
     path: str = MISSING
     """Folder (or hub name) of a Hugging Face causal LM with its tokenizer and chat template."""
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Type in which models compute and frozen weights are kept; trained ones stay float32. `auto`: bfloat16 where there is hardware."""
+    """Type in which models compute and frozen weights are kept; trained ones stay float32. `auto`: what suits this machine."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def tally_calls(turns: Iterable[Turn]) -> tuple[ToolTally, ...]:
 
 
 def describe_failing_tools(summaries: Iterable[TrajectorySummary]) -> dict[str, str]:
-    """Return a line for each tool whose calls all failed, by its name.
+    """Return a line for each tool whose calls all failed, by its name; under an empty one if no call reached a tool.
 
     Example: `{"calc": "tool `calc`: 12 of 12 calls failed, most often with `error`, ValueError at t.py:11"}`.
     """
@@ -46,10 +46,11 @@ def describe_failing_tools(summaries: Iterable[TrajectorySummary]) -> dict[str, 
         count.num_failed += tally.num_failed
         count.causes[tally.cause] += tally.num_failed
     return {
-        name: f"{f'tool `{name}`' if name else 'tool calls that name no tool'}: {count.num_failed} of {count.num_calls} calls "
+        name: f"{f'tool `{name}`' if name else 'tools'}: {count.num_failed} of {count.num_calls} calls "
         f"failed, most often with {count.most_common}"
         for name, count in counts.items()
-        if count.num_calls == count.num_failed >= _MIN_CALLS
+        # Calls that reach no tool always fail: they are named where no other call reached one.
+        if count.num_calls == count.num_failed >= _MIN_CALLS and (name or len(counts) == 1)
     }
 
 

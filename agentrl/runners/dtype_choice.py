@@ -28,8 +28,8 @@ def choose_dtype(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]:
         return loaded, []
     if config.cluster.address is not None and _saved_dtype(config.run.dir) is None:
         raise ConfigError(
-            f"{loaded.path.name}: `model.dtype` is `auto`, and the machines of the cluster at {config.cluster.address} compute, of "
-            "which this one knows nothing. Name `bfloat16` or `float32`"
+            f"{loaded.path.name}: `model.dtype` is `auto`, but the machines of the cluster at {config.cluster.address} are "
+            "those that compute. Name `bfloat16` or `float32`"
         )
     model, note = chosen_dtype(config.model, run_dir=config.run.dir)
     return replace(loaded, config=replace(config, model=model)), [note]

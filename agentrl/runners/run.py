@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
+from agentrl import clock
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
@@ -334,7 +335,7 @@ async def _alive(
     plan: EvaluationPlan, launcher: Callable[..., AbstractAsyncContextManager[ClusterT]], *, num_steps: int
 ) -> AsyncIterator[tuple[ClusterT, EvaluationRun]]:
     config, path = plan.config, plan.directory.path
-    console = Console()
+    console, started_at = Console(), clock.now()
     configure_logging(path, console=console)
     for note in plan.notes:
         logger.info("%s", note, extra=repeating(note))  # once, and not in each stage
@@ -372,6 +373,7 @@ async def _alive(
             )
             for prompts in plan.prompts_to_check():
                 await rollouts.check_prompts(prompts)
+            logger.info("run: all processes are ready after %.0f s", clock.now() - started_at)
             with MetricsLogger(path) as metrics, RunProgress(console, num_steps=num_steps) as progress:
                 try:
                     yield cluster, EvaluationRun(plan=plan, rollouts=rollouts, metrics=metrics, progress=progress)
