@@ -17,7 +17,8 @@ from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.command_line import make_parser, run_command
 from agentrl.runners.model_deaths import surviving_early_deaths, surviving_model_deaths
-from agentrl.runners.run import Run, plan_stage, prepare, running, stages_left
+from agentrl.runners.run import Run, prepare, running
+from agentrl.runners.stage_plans import plan_stage, stages_left
 from agentrl.runners.steps import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 
 

@@ -389,7 +389,7 @@ async def test_the_first_scored_answers_are_logged_and_a_first_batch_without_any
     ]
 
     async def report() -> WorkerReport:
-        lag = Lag(p99_s=0.0, max_s=0.0, blocked_by="")
+        lag = Lag(p99_s=0.0, max_s=0.0)
         return WorkerReport(lag=lag, judge=JudgeStats(), answers=batches.pop(0))
 
     worker.report = report  # type: ignore[method-assign]

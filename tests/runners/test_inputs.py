@@ -130,12 +130,11 @@ def test_an_edit_of_a_reward_or_of_a_module_that_it_imports_is_refused_unless_ac
     monkeypatch.setattr("sys.path", list(sys.path))
     (tmp_path / "edited_reward.py").write_text(REWARD)
     (tmp_path / "edited_helper.py").write_text("LIMIT = 1.0")
-    settings = Path("configs/demo.yaml").read_text().replace("tool_config_path: tool_configs", "# tool_config_path: ")
-    (tmp_path / "run.yaml").write_text(settings + "\nreward: {class_name: edited_reward.Reward}\n")
+    (tmp_path / "run.yaml").write_text("reward: {class_name: edited_reward.Reward}\n")
 
     def start(*overrides: str) -> None:
         words = [f"run.dir={tmp_path / 'run'}", f"model.path={EXAMPLES / 'policy'}", *overrides]
-        words += [f"data.{kind}_files=[{EXAMPLES / 'validation.jsonl'}]" for kind in ("train", "validation")]
+        words += [f"data.validation_files=[{EXAMPLES / 'validation.jsonl'}]", "rollout.max_response_tokens=256"]
         plan = prepare_evaluation(load_run_config(str(tmp_path / "run.yaml"), words, purpose=Purpose.EVALUATION))
         plan.directory.close()
 

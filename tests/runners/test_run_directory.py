@@ -11,9 +11,10 @@ from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.validate import Purpose
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.run import prepare, prepare_evaluation, stages_left
+from agentrl.runners.run import prepare, prepare_evaluation
 from agentrl.runners.run_changes import MAY_CHANGE
 from agentrl.runners.run_directory import RunDirectory
+from agentrl.runners.stage_plans import stages_left
 
 
 def directory(tmp_path: Path, *overrides: str) -> RunDirectory:

@@ -18,7 +18,8 @@ from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 from agentrl.runners.checkpoints import PASS_RATES
 from agentrl.runners.export import chosen_checkpoint
-from agentrl.runners.run import Plan, Run, plan_stage, prepare, stages_left
+from agentrl.runners.run import Plan, Run, prepare
+from agentrl.runners.stage_plans import plan_stage, stages_left
 from agentrl.runners.stages import references_of, stages_of
 from agentrl.runners.steps import restore
 from tests.summaries import short_summary
