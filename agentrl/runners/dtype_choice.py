@@ -11,7 +11,6 @@ from agentrl.cluster.launch import gpus_here
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import DType, ModelSection
 from agentrl.errors import ConfigError
-from agentrl.training.bfloat16_support import cpu_bfloat16
 
 _FIRST_WITH_BFLOAT16 = 8.0
 """Compute capability of NVIDIA's GPUs (Ampere)."""
@@ -50,6 +49,8 @@ def best_dtype() -> tuple[DType, str]:
         if capability is not None and capability < _FIRST_WITH_BFLOAT16:
             return "float32", f"a GPU here has compute capability {capability:g}, without bfloat16"
         return "bfloat16", "the GPUs here compute it"
+    from agentrl.training.bfloat16_support import cpu_bfloat16  # loads torch: where it is asked alone
+
     if instructions := cpu_bfloat16():
         return "bfloat16", f"this CPU has {instructions}"
     return "float32", "this CPU has no instructions for bfloat16"
