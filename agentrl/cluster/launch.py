@@ -35,6 +35,7 @@ from agentrl.cluster.weight_relay import WeightRelays
 from agentrl.cluster.weight_route import WeightSync
 from agentrl.config.layout import layout, pool_size, transport_problems
 from agentrl.config.schema import RunConfig
+from agentrl.config.shared_gpus import engines_share_gpus, kv_memory_problems
 from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -99,11 +100,8 @@ async def launch(
             engines = _engines(config, places, learner, relays)
             await _until_there(extra_roles, nodes)
             live_alone = "rollout" not in learner.groups
-            if live_alone:
-                await all_of([learner.start(), engines.start()])
-            else:  # the engine sizes its memory by what the models leave
-                await learner.start()
-                await engines.start()
+            shares_gpus = engines_share_gpus(config, gpus_outside=num_gpus)
+            await start_all(learner, engines, in_turn=not live_alone or shares_gpus)
             moving_away = _moving_away(config, engines, live_alone=live_alone)
             async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), moving_away:
                 yield TrainingCluster(
@@ -114,6 +112,15 @@ async def launch(
                     learner=learner,
                     weight_sync=WeightSync(config, learner, engines, relays),
                 )
+
+
+async def start_all(learner: Learner, engines: EngineFleet, *, in_turn: bool) -> None:
+    """Start models and engines; `in_turn`: the engines last, since they size their memory by what the models leave."""
+    if not in_turn:
+        await all_of([learner.start(), engines.start()])
+        return
+    await learner.start()
+    await engines.start()
 
 
 @contextlib.asynccontextmanager
@@ -266,16 +273,38 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
 def _gpus_with_models(config: RunConfig, *, there: int) -> float:
     """Return the GPUs of each rank and of each GPU's worth of an engine outside of pools, in a training."""
     if config.cluster.roles:
+        _require_gpus_in_pools(config, there=there)
         return 0.0
     num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers, there=there)
     require_transport(config, num_gpus=num_gpus)
+    if problems := kv_memory_problems(config, gpus_outside=num_gpus):
+        raise ConfigError("; ".join(problems))
     return num_gpus
+
+
+def _require_gpus_in_pools(config: RunConfig, *, there: int) -> None:
+    """Refuse pools that ask for no GPU where there are some: every model would compute on the CPU, which hardly anyone wants.
+
+    Raises:
+        ConfigError: which keys, how many GPUs there are, and the way out.
+    """
+    pools = dict.fromkeys(config.cluster.roles.values())
+    if there == 0 or any(config.cluster.pools[name].num_gpus > 0 for name in pools):
+        return
+    keys = ", ".join(f"`cluster.pools.{name}.num_gpus`" for name in pools)
+    raise ConfigError(
+        f"{keys}: 0, and the nodes have {there} GPUs, which nobody would use; set it to 1, or hide them from Ray "
+        "(`CUDA_VISIBLE_DEVICES=`)"
+    )
 
 
 def _gpus_without_models(needed: RunConfig, *, there: int) -> float:
     """Return the same in an evaluation that needs what `_without_models` gave."""
     # An engine that asks servers computes nothing itself, and one in a pool has what that gives it.
-    if needed.rollout.engine == "openai" or needed.cluster.roles:
+    if needed.rollout.engine == "openai":
+        return 0.0
+    if needed.cluster.roles:
+        _require_gpus_in_pools(needed, there=there)
         return 0.0
     return _gpus_per_process(needed, num_ranks=0, there=there)
 

@@ -10,6 +10,7 @@ from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema import ActorSection, JudgeSection, RolloutSection, RunConfig, SimulatedEngineSection
+from agentrl.config.shared_gpus import kv_memory_problems
 from agentrl.config.validate_algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
 from agentrl.config.validate_divisions import engine_problems, head_problems
 from agentrl.config.validate_idle import idle_judge_keys, idle_lora_keys, idle_training_keys
@@ -45,7 +46,9 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         *_liger_contradictions(config.actor),
     ]
     if purpose is Purpose.TRAINING:
-        problems += [*_training_problems(config), *layout_problems(config), *stage_problems(config)]
+        misplaced = layout_problems(config)
+        problems += [*_training_problems(config), *misplaced, *stage_problems(config)]
+        problems += [] if misplaced else kv_memory_problems(config)
         problems += [*head_problems(config), *engine_problems(config)]
     elif purpose is Purpose.EVALUATION:
         problems += [*_evaluation_problems(config), *engine_problems(config)]

@@ -89,6 +89,16 @@ def in_pool(section: PoolSection, **cluster: Any) -> RunConfig:
             r"takes 1 x \(CPU 2, GPU 1\).* GPU 0.*`cluster.address`",
         ),
         (in_pool(PoolSection(processes_per_node=[3], num_gpus=1)), 2, r"takes 1 x \(CPU 4, GPU 3\)"),
+        (
+            in_pool(PoolSection(processes_per_node=[2])),
+            4,
+            r"`cluster.pools.a.num_gpus`: 0, and the nodes have 4 GPUs, .* set it to 1, or hide them",
+        ),
+        (
+            RunConfig(rollout=RolloutSection(engine="vllm")),
+            1,
+            r"`rollout.kv_memory_gb` is not set, and vLLM is on the GPUs of the models",
+        ),
         (RunConfig(actor=ActorSection(num_workers=3)), 2, r"actor.num_workers and .* need 4, and there are 2"),
         (
             RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc")),
@@ -115,6 +125,8 @@ def test_what_a_ray_of_the_runs_own_could_not_hold_is_refused_without_one(config
     [
         (RunConfig(actor=ActorSection(num_workers=64)), 0),
         (RunConfig(), 1),
+        (RunConfig(rollout=RolloutSection(engine="vllm", kv_memory_gb=4)), 1),
+        (RunConfig(rollout=RolloutSection(engine="vllm")), 2),
         (RunConfig(actor=ActorSection(cpu_offload=True)), 1),
         (RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc")), 1),
         (in_pool(PoolSection(processes_per_node=[64], num_cpus=2.0)), 0),

@@ -235,11 +235,36 @@ def test_an_engine_that_is_split_over_more_gpus_than_its_process_has_is_refused(
 def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(tmp_path: Path):
     engine = ["rollout.engine=vllm", "rollout.tensor_parallel_size=2"]
     cluster = "pools: {a: {num_processes: 1, num_gpus: %d}}, roles: {actor: a, rollout: a}"
+    engine.append("rollout.kv_memory_gb=4")
     load(tmp_path, cluster % 4, *engine)
     words = r"need 2 GPUs .* gives each process 2 and 2 roles share that .*; set it to 4, .* or give `rollout` a pool"
     with pytest.raises(ConfigError, match=words):
         load(tmp_path, cluster % 2, *engine)
-    load(tmp_path, cluster % 1, "rollout.engine=vllm")
+    load(tmp_path, cluster % 1, "rollout.engine=vllm", "rollout.kv_memory_gb=4")
+
+
+@pytest.mark.usefixtures("vllm_is_installed")
+@pytest.mark.parametrize(
+    ("pools", "engines", "is_refused"),
+    [
+        ("{a: {num_processes: 2, num_gpus: 1}}", "a", True),
+        ("{a: {num_processes: 2, num_gpus: 1}}", "a, colocated: true", True),
+        ("{a: {num_processes: 1, num_gpus: 0.5}, b: {num_processes: 1, num_gpus: 0.5}}", "b", True),
+        ("{a: {num_processes: 2, num_gpus: 1}, b: {num_processes: 1, num_gpus: 1}}", "b", False),
+        ("{a: {num_processes: 2}}", "a", False),
+    ],
+)
+def test_vllm_on_the_gpus_of_the_models_must_be_told_the_size_of_its_cache(
+    tmp_path: Path, pools: str, engines: str, is_refused: bool
+):
+    engine, _, other = engines.partition(", ")
+    cluster = f"pools: {pools}, roles: {{actor: a, rollout: {engine}}}" + (f", {other}" if other else "")
+    load(tmp_path, cluster, "rollout.engine=vllm", "rollout.kv_memory_gb=4")
+    if not is_refused:
+        load(tmp_path, cluster, "rollout.engine=vllm")
+        return
+    with pytest.raises(ConfigError, match=r"`rollout\.kv_memory_gb` is not set, and vLLM is on the GPUs of the models"):
+        load(tmp_path, cluster, "rollout.engine=vllm")
 
 
 @pytest.mark.usefixtures("vllm_is_installed")

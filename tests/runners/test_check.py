@@ -72,6 +72,7 @@ run: {{num_steps: 1, dir: {run_dir or tmp_path / "runs" / "new"}}}
     return load_run_config(str(tmp_path / "run.yaml"), [])
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 async def test_the_tokens_that_an_engine_reserves_are_those_of_the_longest_stage(capsys: pytest.CaptureFixture[str]):
     loaded = load_run_config("configs/rstar2_qwen3_14b.yaml")
     await check(loaded, CheckLevel.STATIC)

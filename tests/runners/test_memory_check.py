@@ -13,12 +13,22 @@ from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.memory_check import DeviceEstimate, Machine, check_memory, estimate_devices, read_size
+from agentrl.runners.stages import stages_of
 from agentrl.training.memory_estimate import GIB, Memory, ModelSize
 from agentrl.weight_sync.model_folder import ModelFolder
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 BIG = ModelSize(num_weights=GIB, vocabulary=1000, num_layers=2, width=64, heads_width=64, kv_width=64, inner_width=64)
 SIZES = {"model.path": BIG}
+QWEN3_14B = ModelSize(
+    num_weights=14_768_307_200,
+    vocabulary=151_936,
+    num_layers=40,
+    width=5120,
+    heads_width=5120,
+    kv_width=1024,
+    inner_width=17_408,
+)
 HOST = Machine(ram_bytes=64 * GIB)
 GPUS = Machine(ram_bytes=64 * GIB, gpu_bytes=[80 * GIB] * 4)
 IN_POOLS = ["cluster.pools.a.num_processes=4", "cluster.pools.a.num_gpus=1", "actor.share_prefixes=false"]
@@ -127,13 +137,23 @@ def test_roles_that_share_gpus_with_sleeping_engines_give_back_what_they_compute
 
 @pytest.mark.usefixtures("vllm_is_installed")
 def test_the_host_of_models_on_gpus_has_their_copies_for_a_checkpoint_and_the_weights_that_engines_map():
-    words = ["cluster.roles.actor=a", "cluster.roles.rollout=a", "rollout.engine=vllm"]
+    words = ["cluster.roles.actor=a", "cluster.roles.rollout=a", "rollout.engine=vllm", "rollout.kv_memory_gb=1"]
     host = estimate_devices(config_of(*IN_POOLS, *words), SIZES, GPUS)[-1]
     assert (host.device, host.capacity_bytes) == ("this machine", 64 * GIB)
     assert host.memory == Memory(checkpoint=12 * GIB, shared_weights=4 * GIB), "of all four ranks; once"
     assert estimate_devices(config_of("actor.num_workers=2"), SIZES, GPUS)[-1].memory == host.memory
     stream = config_of(*IN_POOLS, *words, "cluster.weight_transport=cuda_ipc")
     assert estimate_devices(stream, SIZES, GPUS)[-1].memory == Memory(checkpoint=12 * GIB)
+
+
+@pytest.mark.usefixtures("vllm_is_installed")
+def test_the_recipe_of_14_billion_weights_fits_eight_gpus_of_80_gb():
+    sizes = {"model.path": QWEN3_14B}
+    for stage in stages_of(load_run_config("configs/rstar2_qwen3_14b.yaml").config):
+        machine = Machine(ram_bytes=2000 * GIB, gpu_bytes=[79 * GIB] * 8)
+        *devices, host = estimate_devices(stage.config, sizes, machine)
+        assert [device.memory.at_most < 76 * GIB for device in devices] == [True, True], devices
+        assert host.memory.at_most < 256 * GIB
 
 
 def test_an_engine_in_the_only_process_of_the_actor_maps_nothing():

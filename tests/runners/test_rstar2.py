@@ -237,6 +237,7 @@ def test_the_full_check_builds_the_tools_against_a_judge_and_leaves_no_run(tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 def test_the_recipe_for_eight_gpus_passes_the_static_check(called: Called):
     status, output, _ = called("configs/rstar2_qwen3_14b.yaml", "--check=static")
     assert status == 0

@@ -379,6 +379,7 @@ def test_steps_that_contradict_the_stages_are_refused_the_default_too_where_it_i
         config(f"run.num_steps={num_steps}", THREE, "algorithm.kl_coefficient=0.01")
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 def test_the_recipe_of_rstar2_has_its_three_stages():
     stages = stages_of(load_run_config("configs/rstar2_qwen3_14b.yaml").config)
     assert [stage.end for stage in stages] == [300, 385, 510]
