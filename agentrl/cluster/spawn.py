@@ -21,6 +21,8 @@ _WORKER_ENV = {
     "OMP_WAIT_POLICY": "PASSIVE",
     # Bars of libraries inside workers would break the run's own.
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    # Ray hides GPUs from a process that has asked for none only if it is told so; such processes would share the first one.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
 
 

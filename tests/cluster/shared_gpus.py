@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import ray
 
 from agentrl.cluster.resource_pool import reserve
 from agentrl.cluster.runtime import guarded_run
-from agentrl.cluster.spawn import spawn
+from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.config.cluster_schema import PoolSection
 
 NUM_RANKS, NUM_ROLES = (2, 4), (2, 3)
@@ -23,6 +24,9 @@ class Rank:
     async def gpus(self) -> list[str]:
         return ray.get_runtime_context().get_accelerator_ids()["GPU"]
 
+    async def visible(self) -> str | None:
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
 
 async def gpus_of_ranks(num_ranks: int, num_roles: int) -> list[list[list[str]]]:
     """Return the GPUs of each rank of each role of one pool."""
@@ -35,7 +39,14 @@ async def gpus_of_ranks(num_ranks: int, num_roles: int) -> list[list[list[str]]]
     return found
 
 
+async def visible_gpus() -> list[str | None]:
+    """Return which GPUs a process with one and a process without any sees."""
+    workers = [spawn(Rank, ResourcePool(num_processes=1, num_gpus=n), {}, "r", max_concurrency=1)[0] for n in (1, 0)]
+    return list(await asyncio.gather(*(worker.visible() for worker in workers)))
+
+
 async def main() -> None:
+    print(json.dumps({"visible": await visible_gpus()}), flush=True)
     cases = [(num_ranks, num_roles) for num_ranks in NUM_RANKS for num_roles in NUM_ROLES]
     print(json.dumps([await gpus_of_ranks(*case) for case in cases]), flush=True)
 
