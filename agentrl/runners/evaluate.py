@@ -60,7 +60,7 @@ async def measure(run: EvaluationRun) -> dict[str, Any]:
     started = time.monotonic()
     summaries = await roll_out_held_out(run, step=0, name="evaluation")
     wall_time_s = time.monotonic() - started
-    _require_measured(summaries)
+    require_measured(summaries)
     metrics = summarise_validation(summaries) | pass_at_k(summaries, samples_per_prompt=samples)
     num_tokens = sum(summary.num_response_tokens for summary in summaries)
     metrics |= {"validation/wall_time_s": wall_time_s, "validation/sampled_tokens_per_s": num_tokens / wall_time_s}
@@ -74,7 +74,12 @@ async def measure(run: EvaluationRun) -> dict[str, Any]:
     }
 
 
-def _require_measured(summaries: Sequence[TrajectorySummary]) -> None:
+def require_measured(summaries: Sequence[TrajectorySummary]) -> None:
+    """Refuse a result that is made of nothing.
+
+    Raises:
+        RolloutError: no trajectory was scored; the message has a count and an example of each class of failure.
+    """
     if all(summary.reward is None for summary in summaries):
         raise RolloutError(
             f"evaluation: none of {len(summaries)} trajectories was scored, so nothing was measured: "

@@ -8,9 +8,11 @@ import pytest
 
 from agentrl.config.load import load_run_config
 from agentrl.config.validate import Purpose
-from agentrl.errors import ConfigError
-from agentrl.runners.evaluate import result_table
+from agentrl.errors import ConfigError, RolloutError
+from agentrl.runners.evaluate import require_measured, result_table
 from agentrl.runners.run import EvaluationPlan, prepare_evaluation
+from agentrl.types import Failure, FailureClass
+from tests.summaries import short_summary
 
 
 def refused(runner: str, *arguments: str) -> str:
@@ -56,4 +58,12 @@ def test_an_evaluation_that_this_machine_cannot_hold_is_refused_unless_it_is_onl
 def test_what_could_not_be_measured_is_a_dash_in_the_table():
     shares = {f"validation/{name}_share": None for name in ("truncated", "max_turns", "timeout")}
     table = result_table({"metrics": {"validation/accuracy": 0.25, "validation/tool_success_rate": None} | shares})
-    assert list(table.columns[1].cells) == ["0.250", "-", "-", "-", "-", "-", "-"]
+    assert list(table.columns[1].cells) == ["0.250", *"--------"]
+
+
+def test_an_evaluation_that_measured_nothing_fails_and_says_why():
+    lost = Failure(failure_class=FailureClass.TOOL, message="tool `search`: ConnectionRefusedError: no")
+    summaries = [short_summary(f"p{number}", reward=None, failures=(lost,)) for number in range(3)]
+    with pytest.raises(RolloutError, match=r"none of 3 trajectories was scored.*`tool`: 3 tries failed.*Connection"):
+        require_measured(summaries)
+    require_measured([*summaries, short_summary(reward=0.0)])
