@@ -73,15 +73,51 @@ class Step:
         self.single_length = max((chunk.stop for chunk in singles), default=0)
         self.max_length = max(chunk.stop for chunk in chunks)
         # Rows in [:span] that get no token look at their first position, and nobody looks at what comes out.
-        past_R = self.positions_N.new_zeros(self.span).index_copy(0, self.rows_S, self.positions_N[: self.num_singles])
-        keys_L = torch.arange(self.max_length, device=device)
-        self.single_mask = (keys_L[: self.single_length] <= past_R[:, None])[:, None, None]
-        self.prefills = [(c.row, keys_L[: c.stop] <= keys_L[c.start : c.stop, None]) for c in prefills]
-        """Row and mask [T, L] of each."""
+        self._past_R = self.positions_N.new_zeros(self.span).index_copy(
+            0, self.rows_S, self.positions_N[: self.num_singles]
+        )
+        self._prefills = prefills
+        self._masks: dict[int | None, Masks] = {}
+
+    def masks(self, window: int | None) -> "Masks":
+        """Return who attends to what in layers with this window; None: everyone to all before it."""
+        if window is not None and window >= self.max_length:
+            window = None
+        if window not in self._masks:
+            keys_L = torch.arange(self.max_length, device=self.positions_N.device)
+
+            def reach(keys_L: Tensor, queries: Tensor) -> Tensor:
+                seen = keys_L <= queries
+                return seen if window is None else seen & (keys_L > queries - window)
+
+            self._masks[window] = Masks(
+                singles=reach(keys_L[: self.single_length], self._past_R[:, None])[:, None, None],
+                prefills=[(c.row, reach(keys_L[: c.stop], keys_L[c.start : c.stop, None])) for c in self._prefills],
+            )
+        return self._masks[window]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masks:
+    """Who attends to what in a step, in layers of one kind."""
+
+    singles: Tensor
+    """[span, 1, 1, L], of the sequences with one new token."""
+    prefills: list[tuple[int, Tensor]]
+    """Row and mask [T, L] of each of the others."""
 
 
 def attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: None, *, scaling: float, step: Step, **kwargs: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: None,
+    *,
+    scaling: float,
+    step: Step | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Store the new keys and values, and attend over the cache (a transformers attention function).
 
@@ -93,23 +129,32 @@ def attend(
         mask: not used: the step knows who may look where.
         scaling: of the scores.
         step: passed to the model's forward, which hands it down.
+        sliding_window: the most tokens that a token of the layer attends to, itself included; None: all before it.
         **kwargs: what else the model asks for.
 
     Returns:
         [1, N, Q, D], and None for the attention weights.
 
     Raises:
-        ConfigError: the model needs more than causal attention over the whole past.
+        ConfigError: the model needs more than causal attention, or does not hand arguments down.
     """
-    for name in ("sliding_window", "softcap", "s_aux", "position_bias"):
+    if step is None:
+        raise ConfigError(
+            "`model.path`: this architecture hands no arguments down to its attention: use another engine"
+        )
+    for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
             raise ConfigError(f"`model.path`: the embedded engine has no attention with `{name}`: use another engine")
+    value_size = value.shape[-1]
+    if value_size < key.shape[-1]:  # as in latent attention
+        value = F.pad(value, (0, key.shape[-1] - value_size))
+    masks = step.masks(sliding_window)
     cache_2RHCD = step.cache.store(module.layer_idx, torch.cat([key, value]), step)
     # The G query heads that share a key-value head stand beside it.
     query_NHGD = query[0].transpose(0, 1).unflatten(1, (key.shape[1], -1))
-    singles_SHGD, *parts_THGD = query_NHGD.split([step.num_singles, *(len(mask_TL) for _, mask_TL in step.prefills)])
-    outputs = [_attend_singles(singles_SHGD, cache_2RHCD, step, scaling)]
-    for query_THGD, (row, mask_TL) in zip(parts_THGD, step.prefills, strict=True):
+    singles_SHGD, *parts_THGD = query_NHGD.split([step.num_singles, *(len(mask_TL) for _, mask_TL in masks.prefills)])
+    outputs = [_attend_singles(singles_SHGD, cache_2RHCD, step, masks.singles, scaling)]
+    for query_THGD, (row, mask_TL) in zip(parts_THGD, masks.prefills, strict=True):
         # Expanded, not repeated: the heads of a group read the same memory.
         shared_2H1LD = cache_2RHCD[:, row, :, None, : mask_TL.shape[1]]
         keys, values = shared_2H1LD.expand(-1, -1, query_THGD.shape[2], -1, -1)
@@ -117,12 +162,12 @@ def attend(
             query_THGD.permute(1, 2, 0, 3), keys, values, attn_mask=mask_TL, scale=scaling
         )
         outputs.append(attended.permute(2, 0, 1, 3))
-    return torch.cat(outputs).flatten(1, 2)[None], None
+    return torch.cat(outputs).flatten(1, 2)[None, ..., :value_size], None
 
 
-def _attend_singles(query_SHGD: Tensor, cache_2RHCD: Tensor, step: Step, scaling: float) -> Tensor:
+def _attend_singles(query_SHGD: Tensor, cache_2RHCD: Tensor, step: Step, mask: Tensor, scaling: float) -> Tensor:
     """Attend for one token per sequence, with the G heads in the place of G query tokens; returns [S, H, G, D]."""
     query_RHGD = query_SHGD.new_zeros(step.span, *query_SHGD.shape[1:]).index_copy(0, step.rows_S, query_SHGD)
     keys, values = cache_2RHCD[:, : step.span, :, : step.single_length]
-    attended = F.scaled_dot_product_attention(query_RHGD, keys, values, attn_mask=step.single_mask, scale=scaling)
+    attended = F.scaled_dot_product_attention(query_RHGD, keys, values, attn_mask=mask, scale=scaling)
     return attended[step.rows_S]

@@ -9,6 +9,8 @@ The backward pass of FlashAttention (arXiv:2205.14135, algorithm 4) needs of the
 part, given those of the whole, yields its own share of the gradients, and the shares add up. So a prefix that many
 continuations share is attended by all of their queries in one call, is never copied, and needs no mask.
 
+An attention sink (arXiv:2309.17453) is one more key per head, with a learned score and no value: a part like any other.
+
 Letters in shapes: T packed tokens, B batch of a call, Q its queries, K its keys, H heads, D head size.
 """
 
@@ -30,6 +32,8 @@ class Part(NamedTuple):
     keys: "Tokens"
     is_causal: bool
     """Segments on themselves; else every query attends to every key."""
+    window: int | None = None
+    """Of segments on themselves: the most tokens that a query attends to, itself included; None: all before it."""
 
 
 class Tokens(Protocol):
@@ -78,7 +82,16 @@ def can_share_prefixes(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type != "cuda" or dtype in (torch.float16, torch.bfloat16)
 
 
-def merged_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float | None) -> Tensor:
+def merged_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: RowLayout,
+    scale: float | None,
+    *,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Attend within each segment, and from continuations to their prefix.
 
     Args:
@@ -87,6 +100,8 @@ def merged_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayou
         value: as `key`.
         layout: the segments and the prefixes, on the device of the others.
         scale: factor on the scores; None takes `1 / sqrt(D)`.
+        window: the most tokens that a query attends to; such a row shares no prefixes (`unshared_row`).
+        sinks: `[Hq]`, the score of each head's sink.
 
     Returns:
         `[1, T, Hq, D]`.
@@ -97,21 +112,28 @@ def merged_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayou
     if query.device.type == "cuda":
         if not can_share_prefixes(query.device, query.dtype):
             raise ConfigError(
-                f"shared prefixes in {query.dtype} on a GPU are not computed; "
-                "set `actor.share_prefixes: false` or `model.dtype: bfloat16`"
+                f"shared prefixes and attention sinks in {query.dtype} on a GPU are not computed; "
+                "set `model.dtype: bfloat16`, or `actor.share_prefixes: false` for a model without sinks"
             )
         from agentrl.training.varlen_kernel import VarlenKernel, varlen_parts
 
-        parts, kernel = varlen_parts(layout), VarlenKernel()
+        parts, kernel = varlen_parts(layout, window), VarlenKernel()
     else:
-        parts, kernel = list(_cpu_parts(layout)), _CpuKernel()
-    return _MergedAttention.apply(query, key, value, parts, kernel, scale)  # type: ignore[no-any-return]
+        parts, kernel = list(_cpu_parts(layout, window)), _CpuKernel()
+    return _MergedAttention.apply(query, key, value, sinks, parts, kernel, scale)  # type: ignore[no-any-return]
 
 
 class _MergedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, parts: list[Part], kernel: Kernel, scale: float | None
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks_H: Tensor | None,
+        parts: list[Part],
+        kernel: Kernel,
+        scale: float | None,
     ) -> Tensor:
         query_THD, key_THD, value_THD = (states[0].transpose(0, 1) for states in (query, key, value))
         out_THD = torch.empty(query_THD.shape, dtype=query.dtype, device=query.device)
@@ -124,13 +146,16 @@ class _MergedAttention(torch.autograd.Function):
                 out, lse = _merged(part.queries.take(out_THD), part.queries.take(lse_TH1).squeeze(-1), out, lse)
             part.queries.put(out_THD, out)
             part.queries.put(lse_TH1, lse.unsqueeze(-1))
-        ctx.save_for_backward(query, key, value, out_THD, lse_TH1)
+        if sinks_H is not None:
+            whole_TH1 = torch.logaddexp(lse_TH1, sinks_H.float().unsqueeze(-1))
+            out_THD, lse_TH1 = out_THD * (lse_TH1 - whole_TH1).exp().to(out_THD.dtype), whole_TH1
+        ctx.save_for_backward(query, key, value, sinks_H, out_THD, lse_TH1)
         ctx.parts, ctx.kernel, ctx.scale = parts, kernel, scale
         return out_THD.unsqueeze(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out_THD, lse_TH1 = ctx.saved_tensors
+        query, key, value, sinks_H, out_THD, lse_TH1 = ctx.saved_tensors
         grad_out_THD = gradients[0][0]
         states = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
         # Shares of a key come from several calls: they are added up in float32.
@@ -147,7 +172,12 @@ class _MergedAttention(torch.autograd.Function):
             )
             for chosen, total, share in zip(tokens, totals, shares, strict=True):
                 chosen.add(total, share)
-        return (*(total.transpose(0, 1).unsqueeze(0).to(query.dtype) for total in totals), None, None, None)
+        grad_sinks_H = None
+        if sinks_H is not None:  # whose value is 0, so that only its share of the weights counts
+            share_TH = (sinks_H.float() - lse_TH1.squeeze(-1)).exp()
+            grad_sinks_H = -(share_TH * (grad_out_THD.float() * out_THD.float()).sum(-1)).sum(0).to(sinks_H.dtype)
+        grads = (total.transpose(0, 1).unsqueeze(0).to(query.dtype) for total in totals)
+        return (*grads, grad_sinks_H, None, None, None)
 
 
 def _merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,12 +233,20 @@ class BucketTokens:
         states_THX[self.bucket.start : self.bucket.end] += self.untake(states)
 
 
-def _cpu_parts(layout: RowLayout) -> Iterator[Part]:
+def _cpu_parts(layout: RowLayout, window: int | None) -> Iterator[Part]:
     for bucket in layout.buckets:
         segments = BucketTokens(bucket)
-        yield Part(segments, segments, is_causal=True)
+        yield Part(segments, segments, is_causal=True, window=window)
     for prefix in layout.prefixes:
         yield Part(_Span(prefix.end, prefix.suffix_end), _Span(prefix.start, prefix.end), is_causal=False)
+
+
+def window_mask(length: int, window: int | None, like: Tensor) -> Tensor | None:
+    """Return `[L, L]`, 0 where a query attends to a key and minus infinity elsewhere; None: causal attention needs none."""
+    if window is None or length <= window:
+        return None
+    reach = torch.ones(length, length, dtype=torch.bool, device=like.device).tril().triu(1 - window)
+    return torch.zeros(length, length, dtype=like.dtype, device=like.device).masked_fill(~reach, -torch.inf)
 
 
 class _CpuKernel:
@@ -217,8 +255,9 @@ class _CpuKernel:
     def forward(
         self, part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float | None, /
     ) -> tuple[Tensor, Tensor]:
+        mask = window_mask(query.shape[2], part.window, query)
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, part.is_causal, scale=scale
+            query, key, value, 0.0, part.is_causal and mask is None, attn_mask=mask, scale=scale
         )
 
     def backward(
@@ -233,6 +272,8 @@ class _CpuKernel:
         scale: float | None,
         /,
     ) -> Sequence[Tensor]:
+        mask = window_mask(query.shape[2], part.window, query)
+        is_causal = part.is_causal and mask is None
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_out, query, key, value, out, lse, 0.0, part.is_causal, scale=scale
+            grad_out, query, key, value, out, lse, 0.0, is_causal, attn_mask=mask, scale=scale
         )

@@ -3,11 +3,15 @@
 A mask for a packed row would be `[T, T]`; here every segment attends on its own, so the cost is that of the segments.
 On a CPU, segments of nearly equal length share one batched call: they are padded on the right, where causal attention
 never looks. On a GPU in half precision, all segments go through one call of PyTorch's variable-length FlashAttention.
-Rows with shared prefixes are `merged_attention`'s.
+Rows with shared prefixes and models with attention sinks are `merged_attention`'s.
+
+A layer with a sliding window shorter than a sequence computes the row written out, each continuation behind a copy of its
+prefix: what a query sees of the prefix depends on where it stands.
 
 Letters in shapes: T packed tokens, S segments of a bucket, L their longest length, H heads, D head size.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,11 +19,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from agentrl.errors import ConfigError
-from agentrl.training.merged_attention import BucketTokens, merged_attention
-from agentrl.training.row_layout import RowLayout
+from agentrl.training.merged_attention import BucketTokens, merged_attention, window_mask
+from agentrl.training.row_layout import RowLayout, unshared_row
 from agentrl.training.sequence_parallel import SequenceGroup
 
-_CHANGES_THE_SCORES = ("softcap", "s_aux", "position_bias")
+_CHANGES_THE_RESULT = ("softcap", "position_bias", "attention_mask", "dropout")
 """Arguments with which some architectures change attention in a way that is not implemented here."""
 
 
@@ -30,11 +34,12 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    layout: RowLayout,
+    layout: RowLayout | None = None,
     sequence: SequenceGroup | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend within each segment and to its prefix; the form that the `AttentionInterface` of transformers asks for.
@@ -45,11 +50,12 @@ def packed_attention(
         key: `[1, Hkv, T, D]`, where Hkv divides Hq.
         value: as `key`.
         attention_mask: must be None.
-        layout: which tokens are which segment, from the caller of the model.
+        layout: which tokens are which segment, from the caller of the model; None: the model did not hand it down.
         sequence: the ranks that have the row's tokens together; T of the shapes here are then those of this rank.
         scaling: factor on the scores; None takes `1 / sqrt(D)`.
         dropout: probability of dropping an attention weight.
-        sliding_window: the layer's window, if it has one.
+        sliding_window: the most tokens that a token of the layer attends to, itself included; None: all before it.
+        s_aux: `[Hq]`, the scores of the heads' attention sinks, if the layer has any.
         **kwargs: what else the model passes down; refused where it would change the result.
 
     Returns:
@@ -59,25 +65,41 @@ def packed_attention(
         ConfigError: the architecture needs attention that this function does not compute.
     """
     del module
-    foreign = [name for name in _CHANGES_THE_SCORES if kwargs.get(name) is not None]
-    if attention_mask is not None:
-        foreign.append("attention_mask")
-    if sliding_window is not None and layout.max_context > sliding_window:
-        foreign.append(f"sliding_window={sliding_window}")
-    varlen = _goes_in_one_call(layout, query.dtype)
-    if dropout and (varlen or layout.prefixes):
-        foreign.append(f"dropout={dropout}")
-    if foreign:
+    if layout is None:
         raise ConfigError(
-            f"`model.path`: this architecture needs {', '.join(foreign)}, which packed training does not compute; use another"
+            "this architecture does not hand arguments down to its attention, so that packed training cannot say where "
+            "sequences end; use another"
         )
+    is_merged = _goes_in_one_call(layout, query.dtype) or bool(layout.prefixes) or s_aux is not None
+    _require_computable(
+        kwargs | {"attention_mask": attention_mask, "dropout": dropout if is_merged and dropout else None}
+    )
     if sequence is not None:
         query, key, value = (sequence.by_heads(states) for states in (query, key, value))
-    if varlen or layout.prefixes:
-        mixed = merged_attention(query, key, value, layout, scaling)
+        s_aux = None if s_aux is None else s_aux.chunk(sequence.size)[sequence.rank]
+    scaling = float(query.shape[-1] ** -0.5) if scaling is None else scaling
+    value_size, value = value.shape[-1], _widened(value, query.shape[-1])
+    if sliding_window is not None and layout.max_context > sliding_window:
+        mixed = _in_windows(query, key, value, layout, sliding_window, scaling=scaling, dropout=dropout, sinks=s_aux)
+    elif is_merged:
+        mixed = merged_attention(query, key, value, layout, scaling, sinks=s_aux)
     else:
         mixed = _in_buckets(query, key, value, layout, scaling=scaling, dropout=dropout)
+    mixed = mixed[..., :value_size]
     return mixed if sequence is None else sequence.by_tokens(mixed), None
+
+
+def _require_computable(arguments: Mapping[str, Any]) -> None:
+    """Refuse what would change the result.
+
+    Raises:
+        ConfigError: the architecture asks for it.
+    """
+    foreign = [name for name in _CHANGES_THE_RESULT if arguments.get(name) is not None]
+    if foreign:
+        raise ConfigError(
+            f"this architecture needs {', '.join(foreign)}, which packed training does not compute; use another"
+        )
 
 
 def num_query_rows(layout: RowLayout, dtype: torch.dtype) -> int:
@@ -89,8 +111,44 @@ def _goes_in_one_call(layout: RowLayout, dtype: torch.dtype) -> bool:
     return layout.varlen is not None and dtype in (torch.float16, torch.bfloat16)
 
 
+def _widened(value: Tensor, size: int) -> Tensor:
+    """Return `value` with zeros up to the size of the keys, without which kernels do not take it; there are narrower ones."""
+    return value if value.shape[-1] == size else functional.pad(value, (0, size - value.shape[-1]))
+
+
+def _in_windows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: RowLayout,
+    window: int,
+    *,
+    scaling: float,
+    dropout: float,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Return `[1, T, Hq, D]`: each token attends to at most `window` tokens of its sequence."""
+    place_T = None
+    if layout.prefixes:
+        row = unshared_row(layout.lengths, layout.prefixes, query.device)
+        query, key, value = (states.index_select(2, row.source_U) for states in (query, key, value))
+        layout, place_T = row.layout, row.place_T
+    if _goes_in_one_call(layout, query.dtype) or sinks is not None:
+        mixed = merged_attention(query, key, value, layout, scaling, window=window, sinks=sinks)
+    else:
+        mixed = _in_buckets(query, key, value, layout, scaling=scaling, dropout=dropout, window=window)
+    return mixed if place_T is None else mixed.index_select(1, place_T)
+
+
 def _in_buckets(
-    query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, *, scaling: float | None, dropout: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: RowLayout,
+    *,
+    scaling: float,
+    dropout: float,
+    window: int | None = None,
 ) -> Tensor:
     """Return `[1, T, Hq, D]`: segments of like length in one call of PyTorch's attention."""
     enable_gqa = query.shape[1] != key.shape[1]
@@ -98,8 +156,16 @@ def _in_buckets(
     for bucket in layout.buckets:
         segments = BucketTokens(bucket)
         query_SHLD, key_SHLD, value_SHLD = (segments.take(states[0].transpose(0, 1)) for states in (query, key, value))
+        mask_LL = window_mask(bucket.max_length, window, query)
         mixed_SHLD = functional.scaled_dot_product_attention(
-            query_SHLD, key_SHLD, value_SHLD, is_causal=True, scale=scaling, dropout_p=dropout, enable_gqa=enable_gqa
+            query_SHLD,
+            key_SHLD,
+            value_SHLD,
+            attn_mask=mask_LL,
+            is_causal=mask_LL is None,
+            scale=scaling,
+            dropout_p=dropout,
+            enable_gqa=enable_gqa,
         )
         outputs.append(segments.untake(mixed_SHLD))
     return torch.cat(outputs).unsqueeze(0)

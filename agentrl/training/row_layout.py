@@ -8,6 +8,7 @@ Letters in shapes: T packed tokens, S segments of a bucket, L their longest leng
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 
 import torch
@@ -121,6 +122,42 @@ class RowLayout:
             prefix_index=index(prefixes),
             prefix_boundaries=boundaries([end - start for start, end in prefixes]),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsharedRow:
+    """A row with shared prefixes, written out: each continuation behind a copy of its prefix.
+
+    Example: a prompt of 4 tokens with two responses of 2 and 3 (`lengths` 4, 2, 3) becomes segments of 6 and 7 tokens:
+    `source_U=[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 6, 7, 8]`, `place_T=[0, 1, 2, 3, 4, 5, 10, 11, 12]`.
+    """
+
+    layout: RowLayout
+    source_U: Tensor
+    """The token of the row that each token of the written-out row is."""
+    place_T: Tensor
+    """Where each token of the row is in the written-out row; of a prefix, in its first copy."""
+
+
+@lru_cache(maxsize=4)  # every layer of a model asks for that of the same few rows
+def unshared_row(lengths: tuple[int, ...], prefixes: tuple[SharedPrefix, ...], device: torch.device) -> UnsharedRow:
+    """Return what a row of these segments is without sharing, on `device`."""
+    starts = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
+    begins = {prefix.start for prefix in prefixes}
+    segments = []
+    for start, length in zip(starts, lengths, strict=True):
+        if start not in begins:
+            prefix = next((range(p.start, p.end) for p in prefixes if p.end <= start < p.suffix_end), range(0))
+            segments.append([*prefix, *range(start, start + length)])
+    source = [token for segment in segments for token in segment]
+    places: dict[int, int] = {}
+    for place, token in enumerate(source):
+        places.setdefault(token, place)
+    return UnsharedRow(
+        layout=row_layout([len(segment) for segment in segments]).to(device),
+        source_U=torch.tensor(source, device=device),
+        place_T=torch.tensor([places[token] for token in range(sum(lengths))], device=device),
+    )
 
 
 def row_layout(lengths: Sequence[int], prefixes: Sequence[SharedPrefix] = ()) -> RowLayout:

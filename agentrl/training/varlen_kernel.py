@@ -44,12 +44,12 @@ class _Segments:
             states_THX.index_add_(0, self.index, states.to(states_THX.dtype))
 
 
-def varlen_parts(layout: RowLayout) -> list[Part]:
+def varlen_parts(layout: RowLayout, window: int | None = None) -> list[Part]:
     """Return all segments on themselves, and all continuations on their prefixes."""
     at = layout.varlen
     assert at is not None, "a row on a GPU has its index: `RowLayout.to`"
     everything = _Segments(at.boundaries, max(layout.lengths))
-    parts = [Part(everything, everything, is_causal=True)]
+    parts = [Part(everything, everything, is_causal=True, window=window)]
     if layout.prefixes:
         suffixes = max(prefix.suffix_end - prefix.end for prefix in layout.prefixes)
         prefixes = max(prefix.end - prefix.start for prefix in layout.prefixes)
@@ -87,6 +87,7 @@ class VarlenKernel:
             part.is_causal,
             False,
             scale=scale,
+            **_window(part),
         )
         return out, lse_HQ.transpose(0, 1)
 
@@ -120,6 +121,7 @@ class VarlenKernel:
             torch.zeros(2, dtype=torch.uint64, device=query.device),  # the state of the dropout that there is not
             torch.empty(0, device=query.device),
             scale=scale,
+            **_window(part),
         )
 
 
@@ -130,6 +132,11 @@ def _use_flash_attention_3() -> None:
         from torch.nn.attention import activate_flash_attention_impl  # PyTorch has not had it for long
 
         activate_flash_attention_impl("FA3")
+
+
+def _window(part: Part) -> dict[str, int]:
+    """Return the arguments with which the kernel looks back `part.window - 1` tokens."""
+    return {} if part.window is None else {"window_size_left": part.window - 1, "window_size_right": 0}
 
 
 def _sequences(part: Part) -> tuple[_Segments, _Segments]:

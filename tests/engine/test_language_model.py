@@ -1,11 +1,22 @@
 """Reference: one float32 forward pass of the same model through transformers' own attention, sequence by sequence."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen3MoeConfig,
+    StableLmConfig,
+)
 
 from agentrl.config.schema import ModelSection
 from agentrl.engine.kv_cache import Chunk
@@ -87,15 +98,66 @@ def test_growing_and_copying_rows_keeps_the_numbers(save_model: Callable[..., st
         torch.testing.assert_close(got, reference(folder, row, length), atol=1e-5, rtol=1e-5)
 
 
-def test_a_model_with_a_sliding_window_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = str(tmp_path_factory.mktemp("mistral"))
-    config = MistralConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, sliding_window=16,
-    )  # fmt: skip
-    MistralForCausalLM(config).save_pretrained(folder)
-    with pytest.raises(ConfigError, match="sliding_window"):
-        load(folder)
+SMALL: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "initializer_range": 0.2,
+}
+LATENT: dict[str, Any] = {
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=16),
+        Gemma3TextConfig(**SMALL, num_key_value_heads=2, head_dim=8, sliding_window=16, pad_token_id=0),
+        Qwen3MoeConfig(**SMALL, **EXPERTS, num_key_value_heads=2, head_dim=8, num_experts=4),
+        DeepseekV3Config(
+            **SMALL,
+            **EXPERTS,
+            **LATENT,
+            num_key_value_heads=4,
+            q_lora_rank=16,
+            n_routed_experts=4,
+            n_group=2,
+            topk_group=1,
+        ),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_windows_experts_and_latent_attention_equal_separate_forwards(config: PretrainedConfig, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    model = load(str(tmp_path))
+    model.extend(TOKENS, [Chunk(0, 0, 40), Chunk(1, 0, 7)])
+    logits = model.extend(TOKENS, [Chunk(0, 40, 41), Chunk(1, 7, 30), Chunk(3, 0, 50)])
+    for got, (row, length) in zip(logits, [(0, 41), (1, 30), (3, 50)], strict=True):
+        torch.testing.assert_close(got, reference(str(tmp_path), row, length), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (GptOssConfig(**SMALL, num_key_value_heads=2, num_local_experts=2, pad_token_id=0), "s_aux"),
+        (StableLmConfig(**SMALL, num_key_value_heads=2), "hands no arguments down"),
+    ],
+    ids=["sinks", "no arguments"],
+)
+def test_attention_that_the_engine_does_not_compute_is_refused(
+    config: PretrainedConfig, why: str, tmp_path: Path
+) -> None:
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=why):
+        load(str(tmp_path))
 
 
 def test_a_folder_without_a_model_is_a_config_error(tmp_path_factory: pytest.TempPathFactory) -> None:
