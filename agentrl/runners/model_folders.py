@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.weight_names import is_plainly_whole
-from agentrl.training.attention_support import attention_window, unsupported_attention
+from agentrl.training.attention_support import TESTED, exact_positions, has_sinks, unsupported_attention
 from agentrl.weight_sync.weight_files import tensor_shapes
 
 
@@ -157,31 +157,37 @@ def _check_attention(config: RunConfig, path: str, *, key: str) -> None:
     settings, rollout = language_settings(path), config.rollout
     if settings is None:
         return
-    missing, window = unsupported_attention(settings), attention_window(settings)
-    longest = _longest(config)
+    missing = unsupported_attention(settings)
     if missing is not None:
         raise ConfigError(
             f"{key}: {path} needs {missing}, which packed training does not compute; use a model with plain attention, such as "
             "Qwen3 or Llama"
         )
-    if window is not None and longest > window:
+    if has_sinks(settings) and key == "model.path" and rollout.engine == "transformers":
         raise ConfigError(
-            f"{key}: {path} has layers that attend to {window} tokens (`sliding_window`), and a trajectory may have {longest} "
-            "(`rollout.max_prompt_tokens` + `rollout.max_response_tokens`), where packed training would attend to all; make "
-            f"these {window} together, or use a model with full attention"
+            f"{key}: {path} has attention sinks, which `rollout.engine: transformers` does not compute; use the engine `vllm`, "
+            "or a model without them"
         )
-    if window is not None and key == "model.path" and rollout.engine == "transformers":
-        raise ConfigError(
-            f"{key}: {path} has layers with a `sliding_window`, which `rollout.engine: transformers` does not compute; use the "
-            "engine `vllm`, or a model with full attention"
-        )
+    if json.loads(Path(path, "config.json").read_text()).get("model_type") not in TESTED:
+        # It imports torch and transformers, as above.
+        from agentrl.training.folder_trial import try_architecture
+
+        try_architecture(path, key=key)
 
 
 def _check_context(config: RunConfig, path: str, *, key: str) -> None:
     """Refuse trajectories that do not fit the positions of a model, where its configuration says how many it has."""
     settings, longest = language_settings(path) or {}, _longest(config)
+    exact = exact_positions(settings)
+    if exact is not None and longest > exact:
+        raise ConfigError(
+            f"{key}: {path} scales its positions by the length of a sequence beyond {exact} tokens (`longrope` or `dynamic` in "
+            f"its `config.json`), and a trajectory may have {longest} (`rollout.max_prompt_tokens` + the longest "
+            f"`max_response_tokens`), which packed training does not compute; make these {exact} together, or use a model with "
+            "`yarn` or no scaling"
+        )
     positions = settings.get("max_position_embeddings")
-    scaling = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    scaling = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     if positions is None:
         return
     # Where the length before the scaling is named, `max_position_embeddings` may be that after it.

@@ -50,6 +50,16 @@ def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> N
     require_weights(model, found, f"{key}: {path}", needs_head=key != "critic.path")
 
 
+def try_architecture(path: str, *, key: str) -> None:
+    """Refuse a folder whose architecture packed training would compute wrongly (`require_packable`).
+
+    Raises:
+        ConfigError: it would, or the folder is no model of the kind.
+    """
+    with _silence():
+        outline_classifier(path) if key == "reward.model.path" else outline_model(ModelSection(path=path), key=key)
+
+
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep transformers from showing its progress, and from warning of what is refused anyway."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from agentrl.training.batch import PackedTokens
 from agentrl.training.sequence_parallel import RowPart
@@ -35,6 +35,13 @@ class TokenScores:
     """float32, differentiable where gradients are on."""
     entropy_N: Tensor
     """float32, in nats; differentiable where it was asked for."""
+
+
+@dataclass
+class _DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
+    """Hidden states in place of what a decoder returns, with the fields that heads pass on, empty."""
+
+    router_logits: tuple[Tensor, ...] | None = None
 
 
 def score_tokens(
@@ -129,8 +136,8 @@ def _logits(model: Any, hidden_CW: Tensor) -> Tensor:
 
     states: Any = hidden_CW.unsqueeze(0)
 
-    def give_hidden(*_: Any, **__: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=states)
+    def give_hidden(*_: Any, **__: Any) -> _DecoderOutput:
+        return _DecoderOutput(last_hidden_state=states)
 
     decoder.forward = give_hidden
     try:

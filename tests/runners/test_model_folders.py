@@ -96,8 +96,6 @@ def policy_with(folder: Path, **settings: object) -> str:
     ("settings", "words"),
     [
         ({"attn_logit_softcapping": 50.0}, r"needs capped scores \(`attn_logit_softcapping`\)"),
-        ({"model_type": "gpt_oss"}, "needs the attention sinks of `gpt_oss`"),
-        ({"model_type": "mpt"}, "needs the position bias of `mpt`"),
     ],
 )
 def test_attention_that_packing_does_not_compute_is_refused_before_anything_starts(
@@ -107,18 +105,49 @@ def test_attention_that_packing_does_not_compute_is_refused_before_anything_star
         check(f"model.path={policy_with(tmp_path, **settings)}")
 
 
-def test_trajectories_longer_than_a_sliding_window_are_refused_with_the_keys_that_make_them_so(tmp_path: Path):
-    sliding = {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True}
-    path = policy_with(tmp_path, **sliding, sliding_window=500)
-    with pytest.raises(ConfigError, match=r"attend to 500 tokens .* may have 512 \(`rollout.max_prompt_tokens` \+ "):
+def test_attention_sinks_are_refused_where_the_embedded_engine_would_compute_them(tmp_path: Path):
+    path = policy_with(tmp_path, model_type="gpt_oss")
+    with pytest.raises(
+        ConfigError, match=r"attention sinks, which `rollout.engine: transformers` does not compute; use"
+    ):
         check(f"model.path={path}")
-    with pytest.raises(ConfigError, match=r"which `rollout.engine: transformers` does not compute; use the engine"):
-        check(f"model.path={path}", "rollout.max_response_tokens=244")
+    check(f"model.path={path}", "rollout.engine=vllm")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 500},
+        {
+            "rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 4.0}},
+            "max_position_embeddings": 500,
+        },
+        {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 500},
+        {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 500}},
+    ],
+)
+def test_positions_that_depend_on_the_length_are_refused_beyond_the_length_where_they_do(
+    settings: dict[str, object], tmp_path: Path
+):
+    path = policy_with(tmp_path, **{"max_position_embeddings": 8000, **settings})
+    with pytest.raises(
+        ConfigError, match=r"beyond 500 tokens .* may have 512 .* make these 500 together, or use a model"
+    ):
+        check(f"model.path={path}")
+    check(f"model.path={path}", "rollout.max_response_tokens=244")
     stages = "stages=[{num_steps: 59}, {num_steps: 1, max_response_tokens: 1000}]"
     with pytest.raises(ConfigError, match="may have 1256"):
         check(f"model.path={path}", "rollout.max_response_tokens=244", stages)
 
 
-def test_a_sliding_window_that_no_layer_uses_is_no_problem(tmp_path: Path):
-    check(f"model.path={policy_with(tmp_path, sliding_window=16, use_sliding_window=False)}")
-    check(f"model.path={policy_with(tmp_path, sliding_window=16, layer_types=['full_attention'])}")
+@pytest.mark.parametrize(("kind", "why"), [("bloom", "differ by"), ("stablelm", "does not hand arguments down")])
+def test_an_architecture_that_packing_would_break_is_refused_by_name(kind: str, why: str, tmp_path: Path):
+    shutil.copy2(POLICY / "tokenizer.json", tmp_path)
+    settings = {"model_type": kind, "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "n_layer": 2}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=rf"model\.path.*`?{kind}.*{why}"):
+        check(f"model.path={tmp_path}")
+
+
+def test_a_sliding_window_shorter_than_a_trajectory_is_no_problem(tmp_path: Path):
+    check(f"model.path={policy_with(tmp_path, sliding_window=16, use_sliding_window=True)}")

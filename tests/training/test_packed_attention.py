@@ -10,8 +10,8 @@ from training_cases import FAMILIES, SIZES, VOCABULARY, make_example, make_polic
 from transformers import (
     AutoModelForCausalLM,
     Lfm2Config,
+    LlamaConfig,
     MambaConfig,
-    MistralConfig,
     RwkvConfig,
 )
 
@@ -99,8 +99,18 @@ def test_layers_that_carry_a_state_along_the_row_are_refused(config: Any, kind: 
         load_model(ModelSection(path=str(make_policy(tmp_path, config))))
 
 
-def test_a_sliding_window_shorter_than_a_sequence_is_refused(tmp_path: Path):
-    folder = make_policy(tmp_path, MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=16))
-    model = load_model(ModelSection(path=str(folder)))
-    with pytest.raises(ConfigError, match="sliding_window=16"):
-        score_tokens(model, pack_tokens(examples()), temperature=1.0)
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_positions_that_depend_on_the_length_are_exact_up_to_it_and_refused_beyond(kind: str, tmp_path: Path):
+    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
+    sizes: dict[str, Any] = SIZES | {"max_position_embeddings": 32}
+    if kind == "longrope":
+        sizes["max_position_embeddings"] = 256
+        rope |= {"short_factor": [1.0] * 4, "long_factor": [9.0] * 4, "original_max_position_embeddings": 32}
+    folder = make_policy(tmp_path, LlamaConfig(**sizes, rope_parameters=rope))
+    packed, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
+    short = [example for example in examples() if len(example.token_ids) <= 32]
+    expected = torch.cat([separate_logprobs(plain, example) for example in short])
+    scores = score_tokens(packed, pack_tokens(short), temperature=1.0)
+    torch.testing.assert_close(scores.logprobs_N, expected, atol=1e-5, rtol=0)
+    with pytest.raises(ConfigError, match=r"model\.path.*scaled by the length of a sequence beyond 32 tokens"):
+        score_tokens(packed, pack_tokens(examples()), temperature=1.0)
