@@ -10,6 +10,7 @@ import torch
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead  # pyright: ignore[reportMissingImports]
 
+from agentrl.engine.file_names import FileNames
 from agentrl.weight_sync.base import WeightSource
 from agentrl.weight_sync.lora_factors import whole_model
 from agentrl.weight_sync.receiver import WeightReceiver
@@ -24,6 +25,7 @@ class WeightLoading:
     device: Any
     rank: int
     agentrl_receiver: WeightReceiver | None = None
+    agentrl_file_names: FileNames | None = None
 
     def agentrl_map_weights(self, pickled_source: bytes) -> None:
         """Fail now if the weights cannot be read here, while the old ones are whole."""
@@ -35,6 +37,10 @@ class WeightLoading:
         weights = self._agentrl_receiver().tensors(source)
         if source.lora is not None:
             weights = whole_model(weights, source.lora)
+        elif self.agentrl_file_names is None:
+            self.agentrl_file_names = FileNames(self.vllm_config.model_config.model)
+        if self.agentrl_file_names is not None:
+            weights = self.agentrl_file_names.of(weights)
         self.reload_weights(weights_iterator=weights)  # pyright: ignore[reportAttributeAccessIssue]
         for module in self.model_runner.get_model().modules():
             if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):

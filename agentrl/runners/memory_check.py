@@ -166,7 +166,7 @@ def read_size(path: str, *, key: str = "model.path") -> ModelSize | None:
         return None
     heads = settings["num_attention_heads"]
     head_width = settings.get("head_dim") or settings["hidden_size"] // heads
-    per_expert, experts = settings.get("moe_intermediate_size"), settings.get("num_experts_per_tok", 1)
+    per_expert = settings.get("moe_intermediate_size") or settings["intermediate_size"]
     return ModelSize(
         num_weights=sum(map(prod, shapes.values())),
         vocabulary=settings["vocab_size"],
@@ -174,7 +174,7 @@ def read_size(path: str, *, key: str = "model.path") -> ModelSize | None:
         width=settings["hidden_size"],
         heads_width=heads * head_width,
         kv_width=(settings.get("num_key_value_heads") or heads) * head_width,
-        inner_width=per_expert * experts if per_expert else settings["intermediate_size"],
+        inner_width=per_expert * (settings.get("num_experts_per_tok") or 1),
     )
 
 

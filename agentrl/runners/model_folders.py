@@ -12,6 +12,9 @@ from agentrl.runners.weight_names import is_plainly_whole
 from agentrl.training.attention_support import TESTED, exact_positions, has_sinks, unsupported_attention
 from agentrl.weight_sync.weight_files import tensor_shapes
 
+_NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Under which settings architectures say how many experts a layer has."""
+
 
 def check_models(config: RunConfig) -> None:
     """Refuse models of a training run that are not there, or that cannot be trained or asked.
@@ -89,8 +92,13 @@ def check_weights_of(path: str, *, key: str = "model.path") -> None:
 
 
 def _check_lora_targets(config: RunConfig) -> None:
-    """Refuse layers for LoRA that the files of the policy do not have."""
+    """Refuse LoRA beside stacked experts, and layers for it that the files of the policy do not have."""
     lora = config.actor.lora
+    if lora.rank and any((language_settings(config.model.path) or {}).get(name) for name in _NUMBERS_OF_EXPERTS):
+        raise ConfigError(
+            f"actor.lora.rank: {config.model.path} is a mixture of experts, which LoRA does not adapt here; leave `actor.lora` "
+            "out to train all of its weights"
+        )
     if not (lora.rank and lora.target_modules):
         return
     modules = {name.removesuffix(".weight") for name in read_shapes(config.model.path, key="model.path")}

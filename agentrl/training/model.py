@@ -192,11 +192,20 @@ def shape_of(model: nn.Module) -> ModelShape:
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelShape(
-        layer_weights=sum(weight.numel() for layer in decoder_layers(model) for weight in layer.parameters()),
+        layer_weights=sum(_used_weights(layer, config) for layer in decoder_layers(model)),
         head_weights=config.vocab_size * config.hidden_size,
         num_layers=config.num_hidden_layers,
         heads_width=config.num_attention_heads * head_dim,
     )
+
+
+def _used_weights(layer: nn.Module, config: Any) -> int:
+    """Return how many weights of a block a token goes through: of its experts, so many as the router chooses."""
+    used = 0
+    for name, weight in layer.named_parameters():
+        is_of_experts = ".experts." in f".{name}"  # whose first dimension they are
+        used += weight.numel() // weight.shape[0] * config.num_experts_per_tok if is_of_experts else weight.numel()
+    return used
 
 
 def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "ModelSection", path: str) -> None:

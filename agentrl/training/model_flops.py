@@ -24,7 +24,7 @@ class ModelShape:
     """
 
     layer_weights: int
-    """Weights of all decoder layers together."""
+    """Weights of all decoder layers together; of experts, those that a token goes through."""
     head_weights: int
     """Vocabulary times width."""
     num_layers: int

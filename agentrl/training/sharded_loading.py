@@ -1,10 +1,11 @@
 """Weights from the files of a model straight into its shards: no process ever holds the whole model.
 
 A model is outlined on the device `meta`, which has shapes and no memory; it is sharded; each rank takes memory for its shards
-and reads its part of every tensor. This needs files whose tensors are those of the model. Where transformers converts them (it
-stacks the experts of some mixtures, say) or they are of an older format, every rank loads the whole model first instead.
+and reads its part of every tensor. This needs files whose tensors are those of the model, or the experts that transformers
+stacks. Where it converts others, or they are of an older format, every rank loads the whole model first instead.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import revert_weight_conversion
 
 from agentrl.training.parallel import local_part
 from agentrl.weight_sync.model_folder import ModelFolder
@@ -24,11 +26,14 @@ class ModelFiles:
         """Take the model while its modules have the names of the files."""
         self._folder = folder
         self._names = {module: name for name, module in model.named_modules()}
-        self._can_be_read = self._has_all(model) and not get_model_conversion_mapping(model, add_legacy=False)
+        self.are_converted = bool(get_model_conversion_mapping(model, add_legacy=False))
+        """Whether transformers gives weights other names or forms than they have in the files."""
+        self._in_files = self._found_in_files(model)
+        self._can_be_read = self._has_all(model)
 
     @property
     def can_be_read(self) -> bool:
-        """Whether every weight of the model is in the folder, by name and shape, and would be taken as it is."""
+        """Whether every weight of the model is in the folder, as it is or as the parts that it is stacked from."""
         return self._can_be_read
 
     @torch.no_grad()
@@ -36,18 +41,49 @@ class ModelFiles:
         """Fill what this rank holds of the weights; modules that have been added are left alone."""
         done: set[int] = set()
         for name, tensor in self._saved_tensors(model):
-            if name in self._folder and id(tensor) not in done:  # a tied weight has several names
+            if name in self._in_files and id(tensor) not in done:  # a tied weight has several names
                 done.add(id(tensor))
                 local, index = local_part(tensor)
-                local.copy_(self._folder.part(name, index))
+                parts = self._in_files[name]
+                if isinstance(parts, str):
+                    local.copy_(self._folder.part(parts, index))
+                else:
+                    self._read_stacked(parts, local, index)
+
+    def _read_stacked(self, experts: list[list[str]], local: Tensor, index: tuple[slice, ...]) -> None:
+        first, *others = index or (slice(None),)
+        for place, parts in enumerate(experts[first]):
+            whole = torch.cat([self._folder[part] for part in parts])
+            local[place].copy_(whole[tuple(others)] if others else whole)
+
+    def _found_in_files(self, model: PreTrainedModel) -> dict[str, str | list[list[str]]]:
+        """Return what in the files each weight is: a tensor of its shape, or of each expert those that make it up."""
+        found: dict[str, str | list[list[str]]] = {}
+        for name, tensor in self._saved_tensors(model):
+            if not self.are_converted:
+                file_name = name
+            elif (stacked := _stacked_parts(model, name, tensor)) is not None:
+                if self._shapes_of(stacked) == {tuple(tensor.shape)}:
+                    found[name] = stacked
+                continue
+            else:
+                file_name, *others = revert_weight_conversion(model, {name: tensor})
+                if others:
+                    continue
+            if file_name in self._folder and self._folder.shape(file_name) == tuple(tensor.shape):
+                found[name] = file_name
+        return found
+
+    def _shapes_of(self, experts: list[list[str]]) -> set[tuple[int, ...]]:
+        """Return the shapes that a stack of these has; nothing where one of them is not there."""
+        if not all(part in self._folder for parts in experts for part in parts):
+            return set()
+        shapes = [[self._folder.shape(part) for part in parts] for parts in experts]
+        return {(len(experts), sum(rows for rows, *_ in each), *each[0][1:]) for each in shapes}
 
     def _has_all(self, model: PreTrainedModel) -> bool:
         saved = list(self._saved_tensors(model))
-        found = {
-            id(tensor)
-            for name, tensor in saved
-            if name in self._folder and self._folder.shape(name) == tuple(tensor.shape)
-        }
+        found = {id(tensor) for name, tensor in saved if name in self._in_files}
         return all(id(tensor) in found for _, tensor in saved)
 
     def _saved_tensors(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -62,6 +98,25 @@ class ModelFiles:
             for leaf, tensor in chain(module._parameters.items(), buffers):
                 if tensor is not None:
                     yield prefix + leaf, tensor
+
+
+def _stacked_parts(model: PreTrainedModel, name: str, tensor: Tensor) -> list[list[str]] | None:
+    """Return the tensors that make up each expert of a stack `[E, R, C]`, one behind another in R.
+
+    None: the weight is no stack, or its files have it in another form.
+    """
+    if tensor.ndim != 3:
+        return None
+    # Each expert has four rows of two columns, which say where they are: transformers is asked where it would write them.
+    probe = torch.arange(4 * tensor.shape[0]).view(-1, 4, 1).repeat(1, 1, 2)
+    found: defaultdict[int, dict[int, str]] = defaultdict(dict)
+    for part, rows in revert_weight_conversion(model, {name: probe}).items():
+        first = int(rows.flatten()[0])
+        expected = torch.arange(first, first + len(rows)).unsqueeze(1).repeat(1, 2)
+        if rows.shape != expected.shape or not torch.equal(rows, expected):
+            return None
+        found[first // 4][first % 4] = part
+    return [[parts[row] for row in sorted(parts)] for _, parts in sorted(found.items())]
 
 
 def compute_buffers(model: PreTrainedModel) -> bool:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import torch
 from allocations import weight_bytes
+from architecture_cases import MIXTURES, tiny_config
 from loading_ranks import Loaded, load_rank
+from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 from training_cases import VOCABULARY, alone, make_policy
-from transformers import AutoModel, AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MixtralConfig, Qwen3Config
+from transformers import AutoModel, AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 from agentrl.config.schema import ActorSection, ModelSection
 from agentrl.errors import ConfigError
@@ -83,9 +85,18 @@ def test_files_with_other_names_are_left_to_transformers(tmp_path: Path):
     assert_read(str(tmp_path / "decoder"), in_parts=False)
 
 
-def test_files_that_transformers_converts_are_left_to_it(tmp_path: Path):
-    experts = MixtralConfig(**SMALL, num_local_experts=2, sliding_window=None)
-    assert_read(str(make_policy(tmp_path, experts)), in_parts=False)
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_the_experts_of_a_mixture_are_read_in_parts(tmp_path: Path, kind: str):
+    assert_read(str(make_policy(tmp_path, tiny_config(kind))), in_parts=True)
+
+
+def test_a_mixture_without_one_of_its_experts_is_left_to_transformers_which_names_it(tmp_path: Path):
+    folder = make_policy(tmp_path, tiny_config("qwen3_moe"))
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.experts.2.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"model\.layers\.1\.mlp\.experts\.gate_up_proj"):
+        open_model(ModelSection(path=str(folder)))
 
 
 def test_a_broken_file_is_named(tmp_path: Path):
