@@ -120,7 +120,7 @@ EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 16
     [
         MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=16),
         Gemma3TextConfig(**SMALL, num_key_value_heads=2, head_dim=8, sliding_window=16, pad_token_id=0),
-        Qwen3MoeConfig(**SMALL, **EXPERTS, num_key_value_heads=2, head_dim=8, num_experts=4),
+        Qwen3MoeConfig(**SMALL, **EXPERTS, num_key_value_heads=2, num_experts=4),
         DeepseekV3Config(
             **SMALL,
             **EXPERTS,

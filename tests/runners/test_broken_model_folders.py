@@ -54,6 +54,13 @@ def test_layers_for_lora_that_the_policy_does_not_have_are_refused_with_those_th
     check_weights(load_run_config(DEMO, [*lora[:1], "actor.lora.target_modules=[q_proj,self_attn.k_proj]"]).config)
 
 
+def test_lora_beside_the_experts_of_a_mixture_is_refused(tmp_path: Path):
+    settings = json.loads((POLICY / "config.json").read_text()) | {"num_experts": 4}
+    folder = broken(tmp_path, "config.json", json.dumps(settings))
+    with pytest.raises(ConfigError, match=r"actor\.lora\.rank: .* is a mixture of experts, which LoRA does not adapt"):
+        check_weights(load_run_config(DEMO, [folder, "actor.lora.rank=4"]).config)
+
+
 def test_a_reward_model_without_a_trained_head_of_one_label_is_refused(tmp_path: Path):
     words = ["algorithm.selection.drop_equal_reward=false", f"reward.model.path={tmp_path}"]
     for file in ("config.json", "tokenizer.json", "model.safetensors"):

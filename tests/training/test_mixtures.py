@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.engine.file_names import FileNames
+from agentrl.runners.memory_check import read_size
 from agentrl.training.actor import Actor
 from agentrl.training.model import load_model, shape_of
 from agentrl.training.parallel import Parallel
@@ -76,6 +77,15 @@ def test_an_update_equals_a_plain_loop_and_its_export_is_the_same_model(
 def test_names_of_a_model_without_experts_stay(tmp_path: Path):
     weights = {"model.norm.weight": torch.ones(2)}
     assert dict(FileNames(str(make_policy(tmp_path))).of(weights.items())) == weights
+
+
+@pytest.mark.parametrize(("kind", "width"), [("mixtral", 64), ("qwen3_moe", 16)])
+def test_activations_are_estimated_for_the_experts_that_a_token_goes_through(kind: str, width: int, tmp_path: Path):
+    folder = make_policy(tmp_path, tiny_config(kind))
+    size = read_size(str(folder))
+    assert size is not None
+    assert size.inner_width == 2 * width
+    assert size.num_weights == sum(weight.numel() for weight in load_model(ModelSection(path=str(folder))).parameters())
 
 
 @pytest.mark.parametrize("kind", MIXTURES)

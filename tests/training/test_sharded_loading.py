@@ -11,7 +11,15 @@ from loading_ranks import Loaded, load_rank
 from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 from training_cases import VOCABULARY, alone, make_policy
-from transformers import AutoModel, AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from agentrl.config.schema import ActorSection, ModelSection
 from agentrl.errors import ConfigError
@@ -106,11 +114,14 @@ def test_a_broken_file_is_named(tmp_path: Path):
         open_model(ModelSection(path=str(folder)))
 
 
+WIDE: dict[str, Any] = SMALL | {"vocab_size": 20_000, "hidden_size": 128, "intermediate_size": 512}
+EXPERTS: dict[str, Any] = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_ranks_hold_half_a_model_each(tmp_path: Path):
-    sizes: dict[str, Any] = SMALL | {"vocab_size": 20_000, "hidden_size": 128, "intermediate_size": 512}
-    wide = Qwen3Config(**sizes)
+@pytest.mark.parametrize("wide", [Qwen3Config(**WIDE), Qwen3MoeConfig(**WIDE, **EXPERTS)], ids=["dense", "experts"])
+def test_two_ranks_hold_half_a_model_each(tmp_path: Path, wide: PretrainedConfig):
     policy = AutoModelForCausalLM.from_config(wide, dtype=torch.float32)
     policy.save_pretrained(tmp_path / "policy", max_shard_size="1MB")
     meeting = open_store("127.0.0.1")
