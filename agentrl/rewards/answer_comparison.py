@@ -37,7 +37,8 @@ _FLIPPED = {">": "<", r"\ge": r"\le", "==": "=", ":=": "="}
 _EQUALS = re.compile(r":=|==?")
 _LETTER = r"(?:\\(?!pi|infty|frac|sqrt)[a-zA-Z]+|[a-zA-Z])(?:_(?:\w|\{\w+\}))?'*"
 _NAME = re.compile(
-    rf"(?:\\text\{{[a-zA-Z '-]+\}}|(?:\\(?:angle|overline|triangle)\s*)?\|?\{{?{_LETTER}(?:\s*{_LETTER}){{0,3}}\}}?\|?"
+    rf"(?:\\text\{{[a-zA-Z '-]+\}}"
+    rf"|(?:\\(?:angle|overline|triangle|vec|hat|bar)\s*)?\|?\{{?{_LETTER}(?:\s*{_LETTER}){{0,3}}\}}?\|?"
     rf"|{_LETTER}(?:\s*\+\s*{_LETTER})+|[a-zA-Z]\s*\([a-zA-Z0-9, ]+\))\s*"
 )
 _IN = re.compile(rf"\s*{_LETTER}\s*\\in\s+(?=[\[(\\])")
@@ -180,7 +181,7 @@ def _equal_values(reference: str, answer: str, equal_values: Comparison) -> bool
     if same_text(reference, answer):
         return True
     first, second = _Collection.read(reference), _Collection.read(answer)
-    if "union" in (first.kind, second.kind):
+    if "union" in (first.kind, second.kind) or r"\mathbb" in reference:
         if first.kind == second.kind and len(first.items) == len(second.items):
             return _match(first.items, second.items, lambda one, other: _equal_values(one, other, equal_values))
         return first.kind in _SET_KINDS and second.kind in _SET_KINDS and equal_values(reference, answer)

@@ -139,7 +139,8 @@ def without_unit(text: str) -> str:
     ('42', '42 \\text{ or 41}')
     """
     if (match := _UNIT.fullmatch(text)) and _WORDS.fullmatch(match["words"]) and not _changes_answer(match["words"]):
-        return match["value"].strip()
+        value = match["value"].strip()
+        return text if is_words(value) or re.fullmatch("[A-Za-z]", value) else value
     if (match := _PLAIN_UNIT.fullmatch(text)) and not _changes_answer(match["words"]):
         words = match["words"].strip()
         if _SHORT_UNIT.fullmatch(words) or (match["space"] and len(words.split()[0]) >= 3):

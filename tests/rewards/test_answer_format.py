@@ -1,8 +1,11 @@
 r"""Completions as public data sets ask for them. Their prompts are quoted in short: only the request for a format counts."""
 
+from typing import get_args
+
 import pytest
 
-from agentrl.rewards.answer_format import AnswerFormat, find_answer, requested_format
+from agentrl.config.schema import RewardSection
+from agentrl.rewards.answer_format import READS, AnswerFormat, find_answer, requested_format
 from agentrl.types import Message
 
 GSM8K_VERL = 'How many clips? Let\'s think step by step and output the final answer after "####".'
@@ -102,7 +105,13 @@ def test_requests_in_system_messages_and_in_parts_of_content_are_read():
     system: list[Message] = [{"role": "system", "content": TINY_ZERO}, *user(BARE)]
     assert find_answer(r"42 or \boxed{7}", parts, "auto").text == "7"
     assert find_answer("<answer>7</answer> 8", system, "auto").text == "7"
-    assert requested_format("#### is the mark") == "hashes" or requested_format("after ####") == "hashes"
+    assert requested_format("write it after ####") == "hashes"
+
+
+def test_every_format_of_the_schema_has_words_for_the_log():
+    formats = get_args(AnswerFormat)
+    assert set(READS) == set(formats)
+    assert get_args(RewardSection.__annotations__["answer_format"]) == formats
 
 
 def test_what_is_missing_is_named():
