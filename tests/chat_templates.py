@@ -1,6 +1,7 @@
-"""Real chat templates (shipped with trl) on a small byte-level tokenizer that knows their special tokens."""
+"""Real chat templates (shipped with trl, and ours) on a small byte-level tokenizer that knows their special tokens."""
 
 from importlib.resources import files
+from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -13,7 +14,9 @@ SPECIAL_TOKENS = (
     "<|start_header_id|>",
     "<|end_header_id|>",
     "<|eot_id|>",
+    "<|eom_id|>",
 )
+OWN_TEMPLATES = Path(__file__).resolve().parent.parent / "configs" / "templates"
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -34,8 +37,8 @@ TOOL_SCHEMA = {
 }
 
 
-def make_tokenizer(template: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of bytes plus the special tokens of the Qwen and Llama families, with trl's `template`."""
+def make_tokenizer(template: str, *, without: str = "") -> PreTrainedTokenizerFast:
+    """Return a tokenizer of bytes plus the special tokens of the Qwen and Llama families, with a `template` of trl or ours."""
     vocab = {character: index for index, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     # One merge, so that a boundary between two pieces of text can go wrong: a byte-only vocabulary could not show it.
     newline, double = "Ċ", "ĊĊ"
@@ -48,10 +51,12 @@ def make_tokenizer(template: str) -> PreTrainedTokenizerFast:
         ]
     )
     core.decoder = decoders.ByteLevel()
-    core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS if token != without])
     core.add_tokens([AddedToken(token, normalized=False) for token in ("<tool_call>", "</tool_call>")])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token="<|begin_of_text|>", eos_token="<|endoftext|>", pad_token="<|endoftext|>"
     )
-    tokenizer.chat_template = files("trl").joinpath("chat_templates", f"{template}.jinja").read_text()
+    own = OWN_TEMPLATES / f"{template}.jinja"
+    source = own if own.is_file() else files("trl").joinpath("chat_templates", f"{template}.jinja")
+    tokenizer.chat_template = source.read_text()
     return tokenizer

@@ -3,11 +3,21 @@
 A trajectory is `prompt ids + sampled ids + observation ids + sampled ids + ...`. The prompt is one template rendering. An
 observation (a tool's answer) is the *difference* of two renderings: a short dialogue with the answer, minus the same
 dialogue without it. So the ids of a trajectory are those of one full rendering, for every template that appends.
+
+A policy may end a turn with another token than the template does: a base model with `<|endoftext|>`, Llama 3.1 with
+`<|eom_id|>` after a call. That token stays in the ids as it was sampled, and leaves the text. What follows is then what the
+template writes behind its own turn end, so the ids differ from a full rendering in this one token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agentrl.agent_loop.chat_template import ChatTemplate
+from agentrl.agent_loop.template_probe import calls_equal, probe_call, probe_tools, render_probe
+from agentrl.agent_loop.tool_parser import parse_tool_calls
+from agentrl.config.chat_template import read_chat_template
+from agentrl.config.schema import ModelSection
+from agentrl.engine.tokenizer import end_token_ids, load_tokenizer
 from agentrl.errors import ConfigError
 from agentrl.types import Message
 
@@ -17,53 +27,99 @@ if TYPE_CHECKING:
 _PROBE_USER: Message = {"role": "user", "content": "probe"}
 _PROBE_TEXT = "probe-completion"
 _THOUGHT_BEGIN = "<think>"
+_TAG_ENDS = {("<", ">"), ("[", "]"), ("{", "}")}
 
 
 class ChatTokens:
     """The token side of one chat template with one set of tools.
 
-    `turn_end_id` is the token with which the template ends an assistant turn (`<|im_end|>`, `<|eot_id|>`); engines stop
-    there. It is read off the template, because base models name another token as their `eos_token`.
+    `turn_end_id` is the token with which the template ends an assistant turn (`<|im_end|>`, `<|eot_id|>`). It is read off the
+    template, because base models name another token as their `eos_token`.
+    `stop_ids` are all tokens with which the policy may end a turn, that of the template first; engines stop at them.
     `rewrites_history` tells that the template renders an earlier assistant turn differently once something follows it
     (Qwen3): the policy then goes on from what it really wrote, which is not what a full rendering shows.
     `opens_thought` tells that the template itself writes the `<think>` with which a turn begins (QwQ, Qwen3 Thinking).
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerFast", tools: Sequence[dict[str, Any]]) -> None:
-        """Learn how the template ends a turn and appends an observation.
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerFast",
+        tools: Sequence[dict[str, Any]],
+        *,
+        variables: Mapping[str, Any] | None = None,
+        end_ids: frozenset[int] = frozenset(),
+        template_file: str | None = None,
+    ) -> None:
+        """Try the template, and learn how it ends a turn and appends an observation.
 
         Args:
             tokenizer: with a chat template.
-            tools: schemas in the form that `apply_chat_template(tools=...)` takes.
+            tools: schemas in the form that `apply_chat_template(tools=...)` takes; without any, a template need not know tools.
+            variables: passed to every rendering.
+            end_ids: what the model's own files call ends of a text, besides the tokenizer's `eos_token`.
+            template_file: where the template comes from, for messages; absent: it is the tokenizer's own.
 
         Raises:
-            ConfigError: there is no template, or it rewrites what came before an observation.
+            ConfigError: there is no template, it hides the tools or writes calls that are not read, or it rewrites what came
+                before an observation.
         """
-        if not tokenizer.chat_template:
-            raise ConfigError(f"model.path: the tokenizer of `{tokenizer.name_or_path}` has no chat template. Add one.")
         self._tokenizer = tokenizer
-        self._tools: list[Any] | None = list(tools) or None
-        self._added_tokens = list(tokenizer.get_added_vocab())
+        self._template = template = ChatTemplate(tokenizer, tools, variables or {}, file=template_file)
+        self._literals = [
+            token for token in template.added_tokens if _is_markup(token, special=tokenizer.all_special_tokens)
+        ]
+        if tools:
+            probe_tools(template)
         self._base = [_PROBE_USER, {"role": "assistant", "content": _PROBE_TEXT}]
-        base_text = self._render(self._base)
+        base_text = render_probe(template, self._base, "an assistant's turn")
+        if _PROBE_TEXT not in base_text:
+            raise ConfigError(f"{template.name} drops the text of an assistant's turn. {template.way_out}")
         self.turn_end_id, self._after_turn_end = self._find_turn_end(base_text)
         self._turn_end_text = base_text.partition(_PROBE_TEXT)[2]
-        self.rewrites_history = self._check_appends(base_text)
-        self.opens_thought = self._render([_PROBE_USER], add_generation_prompt=True).rstrip().endswith(_THOUGHT_BEGIN)
+        self.stop_ids = self._find_stop_ids(end_ids)
+        self.rewrites_history = bool(tools) and self._check_appends(base_text)
+        prompt = render_probe(template, [_PROBE_USER], "a prompt", add_generation_prompt=True)
+        self.opens_thought = prompt.rstrip().endswith(_THOUGHT_BEGIN)
+
+    @classmethod
+    def of_model(
+        cls, model: ModelSection, tools: Sequence[dict[str, Any]], tokenizer_class: str | None = None
+    ) -> "ChatTokens":
+        """Load the tokenizer of a policy with the chat template that the config names.
+
+        Args:
+            model: names the folder, the template and its variables.
+            tools: see `ChatTokens`.
+            tokenizer_class: see `load_tokenizer`.
+
+        Raises:
+            ConfigError: as `ChatTokens` and `load_tokenizer`.
+        """
+        tokenizer = load_tokenizer(model.path, tokenizer_class)
+        template = read_chat_template(model)
+        if template is not None:
+            tokenizer.chat_template = template
+        return cls(
+            tokenizer,
+            tools,
+            variables=model.template_kwargs,
+            end_ids=end_token_ids(model.path),
+            template_file=model.chat_template,
+        )
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of the dialogue so far, up to where the policy starts to write."""
-        return self._encode(self._render(messages, add_generation_prompt=True))
+        return self._encode(self._template.render(messages, add_generation_prompt=True))
 
     def observation(self, results: Sequence[Message]) -> list[int]:
-        """Return the ids that stand between a sampled turn-end token and the next turn of the policy.
+        """Return the ids that stand between the token that ended a turn and the next turn of the policy.
 
         Args:
             results: `tool` messages, in the order of the calls. Token literals inside their text (`<|im_end|>`) are
                 broken up, so that the output of a program cannot forge a turn.
         """
         safe = [message | {"content": self._break_token_literals(message["content"])} for message in results]
-        text = self._render([*self._base, *safe], add_generation_prompt=True)
+        text = self._template.render([*self._base, *safe], add_generation_prompt=True)
         return self._encode(self._after_turn_end + self._after_base(text))
 
     def cut(self, text: str, max_tokens: int) -> tuple[str, bool]:
@@ -78,11 +134,11 @@ class ChatTokens:
         return f"{kept}\n[cut: {len(ids) - max_tokens} more tokens]", True
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of sampled ids, without the turn-end token if they end with one."""
+        """Return the text of sampled ids, without the token that ended the turn if they end with one."""
         ids = list(token_ids)
         # The library's own tokenizer: what wraps it looks at every id, and may tidy up what was sampled.
         decode = self._tokenizer.backend_tokenizer.decode
-        return decode(ids[:-1] if ids and ids[-1] == self.turn_end_id else ids, skip_special_tokens=False)
+        return decode(ids[:-1] if ids and ids[-1] in self.stop_ids else ids, skip_special_tokens=False)
 
     def conversation(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
         """Tokenise a whole dialogue the way a rollout would have produced it, for supervised training.
@@ -91,7 +147,8 @@ class ChatTokens:
             `(token_ids, response_mask)` of one length; 1 marks what an assistant wrote, its turn-end token included.
 
         Raises:
-            ConfigError: the template changes earlier text when an assistant turn follows.
+            ConfigError: the template changes earlier text when an assistant turn follows, or does not write a turn's tool
+                calls as a policy has to write them.
         """
         ids: list[int] = []
         mask: list[int] = []
@@ -100,8 +157,8 @@ class ChatTokens:
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before = self._render(messages[:index], add_generation_prompt=True)
-            after = self._render(messages[: index + 1])
+            before = self._template.render(messages[:index], add_generation_prompt=True)
+            after = self._template.render(messages[: index + 1])
             if not before.startswith(rendered) or not after.startswith(before):
                 raise ConfigError(
                     f"message {index}: the chat template rewrites earlier assistant turns (Qwen3 drops their thoughts), so "
@@ -109,17 +166,23 @@ class ChatTokens:
                 )
             context_ids = self._encode(pending + before[len(rendered) :])
             completion = after[len(before) : len(after) - len(self._after_turn_end)]
+            self._check_calls(message, completion, index)
             completion_ids = self._encode(completion)
             ids += context_ids + completion_ids
             mask += [0] * len(context_ids) + [1] * len(completion_ids)
             rendered, pending = after, self._after_turn_end
         return ids, mask
 
-    def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        text = self._tokenizer.apply_chat_template(
-            list(messages), tools=self._tools, tokenize=False, add_generation_prompt=add_generation_prompt
-        )
-        return str(text)
+    def _check_calls(self, message: Message, completion: str, index: int) -> None:
+        """Refuse a turn whose calls the template drops, or writes so that they would not be read in a rollout."""
+        wanted = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+        if wanted and not calls_equal(
+            parse_tool_calls(completion, id_prefix="0", in_thought=self.opens_thought), wanted
+        ):
+            raise ConfigError(
+                f"message {index}: {self._template.name} writes its `tool_calls` as {completion[:160]!r}, which a rollout "
+                f"would not read as these calls. {self._template.way_out}; `arguments` must be a mapping"
+            )
 
     def _encode(self, text: str) -> list[int]:
         # As in `decode`: what wraps the library's own tokenizer takes longer than that itself.
@@ -127,14 +190,25 @@ class ChatTokens:
 
     def _find_turn_end(self, base_text: str) -> tuple[int, str]:
         tail = base_text.rpartition(_PROBE_TEXT)[2]
-        tail_ids = self._encode(tail)
-        end = str(self._tokenizer.decode(tail_ids[:1]))
-        if not end or not tail.startswith(end) or end not in self._added_tokens:
-            raise ConfigError(
-                f"model.path: the chat template of `{self._tokenizer.name_or_path}` ends an assistant turn with "
-                f"{tail!r}, which does not start with a special token; an engine could not know where to stop"
-            )
-        return tail_ids[0], tail[len(end) :]
+        for token, token_id in self._template.added_tokens.items():
+            if tail.startswith(token) and self._encode(tail)[0] == token_id:
+                return token_id, tail[len(token) :]
+        raise ConfigError(
+            f"{self._template.name} ends an assistant's turn with {tail!r}, which does not begin with an added token of the "
+            f"tokenizer, so that an engine could not know where to stop. {self._template.way_out}"
+        )
+
+    def _find_stop_ids(self, end_ids: frozenset[int]) -> tuple[int, ...]:
+        """Return the turn end and every other end of the model that the template does not write inside a turn.
+
+        A token that is ordinary text in this tokenizer, as where a configuration has a default for another one, is no end.
+        """
+        added, eos = self._template.added_tokens.items(), self._tokenizer.eos_token
+        ends = {token_id for token, token_id in added if token_id in end_ids or token == eos}
+        turn = [_PROBE_USER, probe_call(self._template)] if self._template.tools else self._base
+        inside = self._encode(self._template.render(turn).rpartition(_PROBE_USER["content"])[2])
+        end = len(inside) - inside[::-1].index(self.turn_end_id) - 1
+        return (self.turn_end_id, *sorted(ends - {self.turn_end_id, *inside[:end]}))
 
     def _after_base(self, text: str) -> str:
         # Counted from the completion, not from the start: Qwen3 puts an empty think block before the last assistant turn
@@ -142,18 +216,26 @@ class ChatTokens:
         return text.partition(_PROBE_TEXT)[2].removeprefix(self._turn_end_text)
 
     def _check_appends(self, base_text: str) -> bool:
-        probe: Message = {"role": "tool", "content": "probe-result"}
-        longer = self._render([*self._base, probe], add_generation_prompt=True)
+        result: Message = {"role": "tool", "content": "probe-result"}
+        longer = render_probe(self._template, [*self._base, result], "a tool's result", add_generation_prompt=True)
         ends_turn = longer.partition(_PROBE_TEXT)[2].startswith(self._turn_end_text)
         if not ends_turn or "probe-result" not in self._after_base(longer):
             raise ConfigError(
-                f"model.path: the chat template of `{self._tokenizer.name_or_path}` does not append a `tool` message "
-                "to what came before it. Use a template that supports tools (Qwen2.5, Qwen3, Llama 3.x, Hermes)."
+                f"{self._template.name} does not append a `tool` message to what came before it. {self._template.way_out}"
             )
         return not longer.startswith(base_text)
 
     def _break_token_literals(self, text: str) -> str:
-        for token in self._added_tokens:
+        for token in self._literals:
             if token in text:
                 text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text
+
+
+def _is_markup(token: str, *, special: Sequence[str]) -> bool:
+    """Return whether a token is markup that a program's output must not forge.
+
+    Tokenizers also add runs of spaces, letters and words (Phi, CodeLlama, DeepSeek), which are text.
+    """
+    is_tag = len(token) > 2 and (token[0], token[-1]) in _TAG_ENDS
+    return is_tag or (token in special and not token.isspace() and len(token) > 1)

@@ -127,7 +127,7 @@ class ToolAgentLoop:
             top_p=self._rollout.top_p,
             top_k=self._rollout.top_k,
             seed=turn_seed(request.seed, turn),
-            stop_token_ids=(self._tokens.turn_end_id,),
+            stop_token_ids=self._tokens.stop_ids,
         )
         allowed = deadline.capped(self._rollout.turn_timeout_s)
         request_id = f"{request.trajectory_id}-{turn}"

@@ -20,9 +20,8 @@ from agentrl.agent_loop.reward_thread import where_it_may_block
 from agentrl.agent_loop.scoring import score
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, worth_another
-from agentrl.config.schema import RewardSection, RolloutSection
+from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
 from agentrl.engine.base import Engine
-from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.waits import judge_waits
@@ -55,7 +54,7 @@ _TOKENIZER_THREADS = 2
 class WorkerConfig:
     """All that a worker is told, as plain data."""
 
-    model_path: str
+    model: ModelSection
     rollout: RolloutSection
     reward: RewardSection
     tools: tuple[ToolConfig, ...]
@@ -242,7 +241,6 @@ class AgentLoopWorker:
     async def _build(self) -> _Parts:
         config = self._config
         threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
-        tokenizer = await asyncio.to_thread(load_tokenizer, config.model_path, config.tokenizer_class)
         tools = ToolExecutor(
             build_tools(config.tools),
             timeout_s=config.rollout.tool_timeout_s,
@@ -256,12 +254,13 @@ class AgentLoopWorker:
         except BaseException:
             await tools.aclose()
             raise
-        tokens = ChatTokens(tokenizer, [schema.as_template_dict() for schema in tools.schemas])
+        schemas = [schema.as_template_dict() for schema in tools.schemas]
+        tokens = await asyncio.to_thread(ChatTokens.of_model, config.model, schemas, config.tokenizer_class)
         if tokens.rewrites_history:
             logger.warning(
                 "the chat template of %s renders earlier assistant turns differently from how they were sampled; "
                 "trajectories keep what was sampled",
-                config.model_path,
+                config.model.path,
                 extra=repeating("the chat template rewrites history"),
             )
         loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)

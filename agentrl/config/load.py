@@ -13,7 +13,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from agentrl.config.checkpoint_schema import StageSection
 from agentrl.config.layout import with_sizes_of_pools
 from agentrl.config.places import check_folder, check_folder_or_url, is_url
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema import ModelSection, RunConfig
 from agentrl.config.validate import Purpose, validate
 from agentrl.errors import ConfigError
 
@@ -111,6 +111,16 @@ def resolve_path(path: str, *, config_file: Path) -> str:
         if candidate.exists():
             return str(candidate.resolve())
     return path
+
+
+def with_absolute_paths(model: ModelSection, *, config_file: Path) -> ModelSection:
+    """Return the section with its model folder and its chat template as `resolve_path` finds them."""
+    template = model.chat_template
+    return replace(
+        model,
+        path=resolve_path(model.path, config_file=config_file),
+        chat_template=None if template is None else resolve_path(template, config_file=config_file),
+    )
 
 
 def one_line(error: Exception) -> str:
@@ -303,7 +313,7 @@ def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
             train_files=[absolute(path) for path in config.data.train_files],
             validation_files=[absolute(path) for path in config.data.validation_files],
         ),
-        model=replace(config.model, path=absolute(config.model.path)),
+        model=with_absolute_paths(config.model, config_file=file),
         critic=replace(config.critic, path=optional(config.critic.path)),
         reward=replace(config.reward, model=replace(config.reward.model, path=optional(config.reward.model.path))),
         rollout=replace(config.rollout, tool_config_path=optional(config.rollout.tool_config_path)),

@@ -56,6 +56,10 @@ class ModelSection:
 
     path: str = MISSING
     """Folder (or hub name) of a Hugging Face causal LM with its tokenizer and chat template."""
+    chat_template: str | None = None
+    """Jinja file in place of the tokenizer's chat template, exported with the policy; `configs/templates/` has two."""
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Variables for every rendering of the chat template, such as `{enable_thinking: false}`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"
     """Type in which models compute and frozen weights are kept; trained ones stay float32. `auto`: what suits this machine."""
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from agentrl.config.chat_template import template_problems
 from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
@@ -37,7 +38,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         ConfigError: names `source`, the keys, their values and the way out.
     """
     problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
-    problems += _address_problems(config.cluster.address)
+    problems += [*_address_problems(config.cluster.address), *template_problems(config.model)]
     problems += [
         *_openai_contradictions(config.rollout),
         *_vllm_contradictions(config.rollout),

@@ -1,7 +1,9 @@
 """Loads a model folder's tokenizer, in a process without torch too."""
 
+import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.class_path import import_by_path
 from agentrl.errors import ConfigError
@@ -35,6 +37,27 @@ def load_tokenizer(model_path: str, class_path: str | None = None) -> "PreTraine
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ConfigError(f"model.path: the tokenizer of `{model_path}` is not a fast one; add its `tokenizer.json`")
     return tokenizer
+
+
+def end_token_ids(model_path: str) -> frozenset[int]:
+    """Return the tokens that a model's own files call ends of a text: `eos_token_id` in its generation and model config."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        settings = _read_settings(model_path, name)
+        for part in (settings, settings.get("text_config") or {}):
+            ends = part.get("eos_token_id")
+            found.update([ends] if isinstance(ends, int) else ends or [])
+    return frozenset(found)
+
+
+def _read_settings(model_path: str, name: str) -> dict[str, Any]:
+    file = Path(model_path, name)
+    if not Path(model_path).is_dir():
+        from transformers.utils.hub import cached_file
+
+        cached = cached_file(model_path, name, _raise_exceptions_for_missing_entries=False)
+        file = Path(cached or "")
+    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def tokenizer_class(model_path: str) -> str | None:

@@ -26,6 +26,7 @@ _MODEL_FILES = (
     "vocab.*",
     "merges.txt",
     "chat_template*",
+    "additional_chat_templates/*",
     "*.safetensors",
     "pytorch_model*.bin",
     "model*.bin",
@@ -46,6 +47,8 @@ def inputs_of(config: RunConfig, *, trains: bool) -> dict[str, Path]:
     tool_file = config.tool_config_path or config.rollout.tool_config_path
     if tool_file:
         files["tool_config_path"] = Path(tool_file)
+    if config.model.chat_template is not None:
+        files["model.chat_template"] = Path(config.model.chat_template)
     models = trained_or_asked(config) if trains else {"model.path": config.model.path}
     return files | {key: Path(path) for key, path in models.items() if Path(path).is_dir()}
 

@@ -305,7 +305,7 @@ async def _alive(
         ):
             [engine, *_] = cluster.engines
             worker_config = WorkerConfig(
-                model_path=config.model.path,
+                model=config.model,
                 rollout=config.rollout,
                 reward=judged.reward,
                 tools=tuple(with_workers(judged.tools, cluster.extra_roles)),

@@ -19,10 +19,10 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.config.load import find_config_file, load_tree, resolve_path
+from agentrl.config.chat_template import template_problems
+from agentrl.config.load import find_config_file, load_tree, resolve_path, with_absolute_paths
 from agentrl.config.places import check_folder
 from agentrl.config.sft_schema import SftConfig
-from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError
 from agentrl.observability.json_lines import read_json_lines
 from agentrl.runners.command_line import EXIT_USAGE, make_parser
@@ -46,7 +46,7 @@ def warm_start(config: SftConfig) -> list[float]:
     if config.training.initial_weights == "pretrained":
         check_weights_of(config.model.path)
     dialogues = read_dialogues(config.data.train_files, config.data.messages_key)
-    tokens = ChatTokens(load_tokenizer(config.model.path), _tool_schemas(config.tool_config_path))
+    tokens = ChatTokens.of_model(config.model, _tool_schemas(config.tool_config_path))
     order = shuffled_forever(len(dialogues), config.training.seed)
     losses: list[float] = []
     with _trainer(config) as trainer, _progress_bar() as progress:
@@ -109,6 +109,9 @@ def load_sft_config(path: str, overrides: Sequence[str] = ()) -> SftConfig:
     for key, value in counts.items():
         if value < 1:
             raise ConfigError(f"{file.name}: `training.{key}` is {value}, and must be at least 1")
+    model = with_absolute_paths(config.model, config_file=file)
+    for problem in template_problems(model):
+        raise ConfigError(f"{file.name}: {problem}")
     check_folder(config.output_dir, key=f"{file.name}: `output_dir`", instead="Copy it to a store afterwards.")
     tool_path = config.tool_config_path
     return replace(
@@ -116,7 +119,7 @@ def load_sft_config(path: str, overrides: Sequence[str] = ()) -> SftConfig:
         data=replace(
             config.data, train_files=[resolve_path(name, config_file=file) for name in config.data.train_files]
         ),
-        model=replace(config.model, path=resolve_path(config.model.path, config_file=file)),
+        model=model,
         tool_config_path=None if tool_path is None else resolve_path(tool_path, config_file=file),
         output_dir=str(Path(config.output_dir).resolve()),
     )

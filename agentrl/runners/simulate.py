@@ -168,7 +168,7 @@ async def _count_tokens(engines: Sequence[SimulatedEngine]) -> Counter[str]:
 
 def _worker_config(config: RunConfig, tools: list[Any], reward: Any) -> WorkerConfig:
     return WorkerConfig(
-        model_path=config.model.path,
+        model=config.model,
         rollout=config.rollout,
         reward=reward,
         tools=tuple(tools),

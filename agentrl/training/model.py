@@ -6,6 +6,7 @@ compares log-probabilities of two passes over the same tokens, which dropout wou
 
 import contextlib
 import copy
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,6 +27,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from agentrl.config.chat_template import read_chat_template
 from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import require_weights
 from agentrl.training.architecture_trial import require_packable
@@ -48,6 +50,7 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
     "special_tokens_map.json",
     "chat_template*",
+    "additional_chat_templates/*",
 )
 
 
@@ -214,7 +217,7 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
     Args:
         model: gives the configuration; its own weights may be sharded and are not read.
         weights: full tensors by name; of tied ones either name is enough.
-        source: gives the type that the folder declares, and the tokenizer files that travel along.
+        source: gives the type that the folder declares, the tokenizer files that travel along, and the chat template.
         path: folder to write, made if absent.
     """
     assert isinstance(model, PreTrainedModel)
@@ -230,8 +233,24 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
         origin = Path(snapshot_download(source.path, allow_patterns=list(_TOKENIZER_FILES)))
     for pattern in _TOKENIZER_FILES:
         for file in origin.glob(pattern):
-            if file.is_file() and file.resolve() != (folder / file.name).resolve():
-                shutil.copyfile(file, folder / file.name)  # whose rights are the usual ones too
+            target = folder / file.relative_to(origin)
+            if file.is_file() and file.resolve() != target.resolve():
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)  # whose rights are the usual ones too
+    if (template := read_chat_template(source)) is not None:
+        _replace_chat_template(folder, template)
+
+
+def _replace_chat_template(folder: Path, template: str) -> None:
+    """Leave `template` as the only one of a folder."""
+    for file in [*folder.glob("chat_template*"), *folder.glob("additional_chat_templates/*")]:
+        file.unlink()
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    file = folder / "tokenizer_config.json"
+    if file.is_file():
+        settings = json.loads(file.read_text())
+        settings.pop("chat_template", None)
+        file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
 
 def give_usual_rights(folder: Path) -> None:

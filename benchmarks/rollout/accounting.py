@@ -16,7 +16,6 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import RunConfig
-from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.observability.metrics_file import MetricsRow, read_metrics
 from agentrl.runners.run import training_prompts
 from agentrl.tools.builder import build_tools
@@ -121,4 +120,4 @@ def _prompts_of_steps(run_dir: Path, config: RunConfig, num_steps: int) -> Itera
 def _chat_tokens(config: RunConfig) -> ChatTokens:
     nobody = fill_judge_address(load_tool_configs(config), ("http://127.0.0.1:9",), token_env=None)
     schemas = [tool.schema.as_template_dict() for tool in build_tools(nobody).values()]
-    return ChatTokens(load_tokenizer(config.model.path), schemas)
+    return ChatTokens.of_model(config.model, schemas)

@@ -33,7 +33,7 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.engine_handle import EngineHandle, PackedEngine
 from agentrl.cluster.runtime import guarded_run, ray_runtime
 from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.config.schema import JudgeSection, RewardSection, RolloutSection
+from agentrl.config.schema import JudgeSection, ModelSection, RewardSection, RolloutSection
 from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.judge.local import LocalJudge
 from agentrl.rewards.simulated_reward import SIMULATED_REWARD
@@ -84,7 +84,7 @@ class PacedEngine(PackedEngine):
 def worker_config(*tools: ToolConfig) -> WorkerConfig:
     """Return the plain data of a worker with these tools."""
     return WorkerConfig(
-        model_path=_MODEL,
+        model=ModelSection(path=_MODEL),
         rollout=RolloutSection(
             max_concurrent_trajectories=8192,
             max_prompt_tokens=1024,

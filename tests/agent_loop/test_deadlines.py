@@ -11,7 +11,7 @@ import pytest
 from agentrl.agent_loop import scoring, tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
-from agentrl.config.schema import RewardSection, RolloutSection
+from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import EngineDeadError
 from agentrl.tools import executor
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
@@ -115,7 +115,7 @@ async def play(
         max_response_tokens=200, turn_timeout_s=1.5, trajectory_timeout_s=4, tool_timeout_s=1, max_retries=0
     )
     config = WorkerConfig(
-        model_path=model_path,
+        model=ModelSection(path=model_path),
         rollout=rollout,
         reward=RewardSection(
             class_name=f"{__name__}.{reward}", config={"hangs": reward_hangs}, timeout_s=reward_timeout_s

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.agent_loop import tries
 from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
-from agentrl.config.schema import RewardSection, RolloutSection
+from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -103,7 +103,7 @@ def make_worker(
 ) -> AgentLoopWorker:
     reward_timeout_s = 0.2 if reward and reward.get("slow") else 60.0
     config = WorkerConfig(
-        model_path=model_path,
+        model=ModelSection(path=model_path),
         rollout=RolloutSection(
             max_response_tokens=200,
             max_retries=options.pop("max_retries", 2),

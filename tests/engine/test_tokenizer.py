@@ -53,7 +53,7 @@ import asyncio
 import sys
 
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
-from agentrl.config.schema import RewardSection, RolloutSection
+from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
 from agentrl.engine.tokenizer import tokenizer_class
 from agentrl.types import Prompt
 
@@ -61,7 +61,7 @@ model = sys.argv[1]
 assert tokenizer_class(model) is None, "finding the class would import torch"
 worker = AgentLoopWorker(
     WorkerConfig(
-        model_path=model,
+        model=ModelSection(path=model),
         rollout=RolloutSection(),
         reward=RewardSection(class_name="agentrl.rewards.math_answer.MathAnswerReward"),
         tools=(),

@@ -15,7 +15,7 @@ from agentrl.cluster.extra_workers import spawn_extra_worker
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool
 from agentrl.config.load import LoadedConfig, load_run_config
-from agentrl.config.schema import RewardSection, RolloutSection
+from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import ConfigError, ToolError
 from agentrl.runners.extra_roles import check_extra_roles
 from agentrl.tools.base import Episode, ToolConfig
@@ -115,7 +115,7 @@ async def test_the_agent_loop_has_the_worker_edit_what_the_policy_asks_for_and_r
     editor = start_editor(0)
     plan = loaded().config
     config = WorkerConfig(
-        model_path=str(tmp_path),
+        model=ModelSection(path=str(tmp_path)),
         rollout=RolloutSection(max_response_tokens=2000),
         reward=RewardSection(class_name=f"{__name__}.AnyAnswer"),
         tools=tuple(with_workers(load_tool_configs(plan), {"image_edit": [editor]})),

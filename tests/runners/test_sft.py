@@ -185,3 +185,43 @@ def test_the_command_line_ends_a_mistake_of_the_user_with_one_line(folder: Path)
 def test_the_shipped_config_is_valid() -> None:
     config = load_sft_config(str(EXAMPLE / "sft.yaml"))
     assert Path(config.model.path) == EXAMPLE / "policy"
+
+
+def test_the_chat_template_of_the_config_is_trained_on_and_exported(folder: Path) -> None:
+    words = ["model.chat_template=configs/templates/chatml_hermes.jinja", "training.num_steps=1"]
+    config = load_sft_config(str(folder / "sft.yaml"), words)
+    assert Path(config.model.chat_template or "").is_absolute()
+    warm_start(config)
+    exported = load_tokenizer(config.output_dir)
+    assert exported.chat_template == Path(config.model.chat_template or "").read_text()
+    assert exported.chat_template != load_tokenizer(config.model.path).chat_template
+    assert "chat_template" not in json.loads(Path(config.output_dir, "tokenizer_config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.chat_template=nowhere.jinja", r"sft\.yaml: `model\.chat_template` is nowhere\.jinja, which is no file"),
+        (
+            "model.template_kwargs={tools: null}",
+            r"sft\.yaml: `model\.template_kwargs\.tools` is an argument that agentrl sets",
+        ),
+    ],
+)
+def test_wrong_keys_of_the_template_are_refused(folder: Path, word: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_sft_config(str(folder / "sft.yaml"), [word])
+
+
+def test_a_template_that_drops_the_calls_of_the_dialogues_is_refused(folder: Path) -> None:
+    call = {"type": "function", "function": {"name": "now", "arguments": {}}}
+    turn = {"role": "assistant", "content": "b", "tool_calls": [call]}
+    row = {"messages": [{"role": "user", "content": "a"}, turn]}
+    (folder / "dialogues.jsonl").write_text(json.dumps(row) + "\n")
+    (folder / "drops.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    config = load_sft_config(str(folder / "sft.yaml"), ["model.chat_template=drops.jinja", "training.num_steps=1"])
+    with pytest.raises(ConfigError, match=r"message 1: .*which a rollout would not read as these calls"):
+        warm_start(config)

@@ -75,7 +75,9 @@ async def test_an_episode_on_the_embedded_engine_goes_on_through_an_update(tmp_p
     engine = TransformersEngine(ModelSection(path=POLICY), rollout)
     reward = RewardSection(class_name=SIMULATED_REWARD)
     worker = AgentLoopWorker(
-        WorkerConfig(model_path=POLICY, rollout=rollout, reward=reward, tools=(), run_seed=0, run_dir=str(tmp_path)),
+        WorkerConfig(
+            model=ModelSection(path=POLICY), rollout=rollout, reward=reward, tools=(), run_seed=0, run_dir=str(tmp_path)
+        ),
         "agent_loop",
     )
     messages = [{"role": "user", "content": "Compute 12 + 30."}]

@@ -1,0 +1,82 @@
+"""Renders dialogues with a tokenizer's chat template, always with the tools and the variables of the run."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import jinja2.meta
+
+from agentrl.errors import ConfigError
+from agentrl.types import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_GENERATION_TAG = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
+"""Marks of the trained text in templates for transformers, which jinja2 itself does not know."""
+
+
+class ChatTemplate:
+    """The chat template of one tokenizer, with one set of tools and variables."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerFast",
+        tools: Sequence[dict[str, Any]],
+        variables: Mapping[str, Any],
+        *,
+        file: str | None = None,
+    ) -> None:
+        """Take a tokenizer that has a chat template, and look at what the template reads.
+
+        Args:
+            tokenizer: its `chat_template` is used.
+            tools: schemas in the form that `apply_chat_template(tools=...)` takes.
+            variables: passed to every rendering (`model.template_kwargs`).
+            file: where the template comes from; absent: it is the tokenizer's own.
+
+        Raises:
+            ConfigError: there is no template, it is not valid, or it does not read one of the variables.
+        """
+        self._tokenizer = tokenizer
+        self.tools: list[Any] = list(tools)
+        self._variables = dict(variables)
+        self.added_tokens: dict[str, int] = tokenizer.get_added_vocab()
+        self.name = f"model.chat_template: {file}"
+        if file is None:
+            self.name = f"model.path: the chat template of {tokenizer.name_or_path or 'the tokenizer'}"
+        shipped = "llama3_hermes" if "<|start_header_id|>" in self.added_tokens else "chatml_hermes"
+        self.way_out = f"Set `model.chat_template: configs/templates/{shipped}.jinja`"
+        if not tokenizer.chat_template:
+            raise ConfigError(
+                f"model.path: the tokenizer of {tokenizer.name_or_path} has no chat template. {self.way_out}"
+            )
+        self._refuse_unread_variables()
+
+    def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = False, with_tools: bool = True
+    ) -> str:
+        """Return a dialogue as text; a template may raise anything about messages that it does not expect."""
+        text = self._tokenizer.apply_chat_template(
+            list(messages),
+            tools=(self.tools if with_tools else None) or None,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **self._variables,
+        )
+        return str(text)
+
+    def _refuse_unread_variables(self) -> None:
+        """Refuse a misspelt variable, which would change nothing."""
+        text = str(self._tokenizer.get_chat_template(None, self.tools or None))
+        environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+        try:
+            read = jinja2.meta.find_undeclared_variables(environment.parse(_GENERATION_TAG.sub("", text)))
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(
+                f"{self.name} is not a valid Jinja template: line {error.lineno}: {error.message}"
+            ) from error
+        for name in sorted(self._variables.keys() - read):
+            known = ", ".join(f"`{other}`" for other in sorted(read))
+            raise ConfigError(f"{self.name} does not read `model.template_kwargs.{name}`; it reads {known}")

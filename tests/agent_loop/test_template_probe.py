@@ -1,0 +1,81 @@
+"""Real templates that hide the tools, or write calls that are not read."""
+
+import contextlib
+from importlib.resources import files
+
+import pytest
+from tokenizers import AddedToken
+
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.errors import ConfigError
+from tests.chat_templates import TOOL_SCHEMA, make_tokenizer
+
+HIDING = ["llama3", "deepseekv3", "deepseek_r1_distill", "qwen2_5_vl", "gemma3", "phi3", "smolvlm"]
+UNREAD = [
+    "llama3_1",
+    "llama3_2",
+    "qwen3_5_think",
+    "qwen3_6",
+    "nemotron_3_nano",
+    "lfm2_v2",
+    "glm4moe",
+    "gptoss",
+    "gemma4",
+]
+USABLE = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl", "chatml_hermes", "llama3_hermes"]
+
+
+@pytest.mark.parametrize("template", HIDING)
+def test_a_template_that_hides_the_tools_is_refused(template: str):
+    with pytest.raises(
+        ConfigError, match=r"does not show the tools \(`python_code.*Set `model\.chat_template: configs/templates/"
+    ):
+        ChatTokens(make_tokenizer(template), [TOOL_SCHEMA])
+
+
+@pytest.mark.parametrize("template", UNREAD)
+def test_a_template_whose_calls_are_not_read_is_refused(template: str):
+    with pytest.raises(ConfigError, match=r"writes a tool call as .*Set `model\.chat_template: configs/templates/"):
+        ChatTokens(make_tokenizer(template), [TOOL_SCHEMA])
+
+
+def test_a_template_that_leaves_out_calls_is_refused():
+    with pytest.raises(ConfigError, match="leaves out the tool calls"):
+        ChatTokens(make_tokenizer("lfm2"), [TOOL_SCHEMA])
+
+
+@pytest.mark.parametrize("template", USABLE)
+def test_a_template_with_hermes_calls_is_taken(template: str):
+    assert ChatTokens(make_tokenizer(template), [TOOL_SCHEMA]).turn_end_id
+
+
+def test_no_real_template_ends_in_a_traceback():
+    """Each is either taken or refused in one line, with tools and without."""
+    for file in files("trl").joinpath("chat_templates").iterdir():
+        if file.name.endswith(".jinja"):
+            for tools in ([TOOL_SCHEMA], []):
+                with contextlib.suppress(ConfigError):
+                    ChatTokens(make_tokenizer(file.name.removesuffix(".jinja")), tools)
+
+
+def test_a_template_that_drops_plain_text_is_refused():
+    with pytest.raises(ConfigError, match="drops the text of an assistant's turn"):
+        ChatTokens(make_tokenizer("smolvlm"), [])
+
+
+@pytest.mark.parametrize("eos", ["</s>", "<eos>", "<|return|>"])
+def test_the_chatml_template_serves_tokenizers_of_other_families(eos: str):
+    tokenizer = make_tokenizer("chatml_hermes")
+    tokenizer.add_special_tokens({"eos_token": AddedToken(eos, special=True)})
+    tokens = ChatTokens(tokenizer, [TOOL_SCHEMA])
+    assert tokens.stop_ids == (tokenizer.eos_token_id,)
+    assert tokens.prompt([{"role": "user", "content": "x"}])[0] == tokenizer.bos_token_id
+
+
+def test_the_way_out_fits_the_tokens():
+    tokenizer = make_tokenizer("qwen2_5_vl")
+    with pytest.raises(ConfigError, match="llama3_hermes"):
+        ChatTokens(tokenizer, [TOOL_SCHEMA])
+    plain = make_tokenizer("qwen2_5_vl", without="<|start_header_id|>")
+    with pytest.raises(ConfigError, match="chatml_hermes"):
+        ChatTokens(plain, [TOOL_SCHEMA])
