@@ -86,6 +86,7 @@ class SamplingParams:
     """0 keeps every token."""
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
+    """All tokens that end a completion, and stay at its end; engines add none of their own."""
 
 
 class FinishReason(StrEnum):

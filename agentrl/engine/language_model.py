@@ -35,8 +35,6 @@ class LanguageModel:
         self._model = model.requires_grad_(False).eval().to(self.device)
         self.weights = ResidentWeights(self._model, self.device)
         self.config = model.config.get_text_config()
-        eos = model.generation_config.eos_token_id if model.generation_config else None
-        self.eos_token_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
         self.max_tokens: int = min(max_tokens, getattr(self.config, "max_position_embeddings", sys.maxsize))
         self.cache = KVCache(num_rows=num_rows, max_tokens=self.max_tokens)
         with torch.inference_mode():

@@ -81,7 +81,7 @@ class TransformersEngine:
             request_id=request_id,
             prompt_ids=np.asarray(token_ids, dtype=np.int32),
             params=params,
-            stop_token_ids=model.eos_token_ids.union(params.stop_token_ids),
+            stop_token_ids=frozenset(params.stop_token_ids),
             uniforms=torch.rand(max_tokens, generator=torch.Generator().manual_seed(seed)).tolist(),
         )
         request.future.set_running_or_notify_cancel()  # whoever awaits it may be cancelled, it ends on the compute thread

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.errors import ConfigError
@@ -28,7 +28,6 @@ class ModelFacts:
     vocabulary_size: int
     max_tokens: int
     """Prompt and completion together."""
-    eos_token_ids: frozenset[int]
     weights: dict[str, torch.Tensor]
     """Every tensor by its checkpoint name, on the meta device; tied ones are the same object."""
     kv_bytes_per_token: int
@@ -57,7 +56,6 @@ def read_model_facts(model: ModelSection, rollout: RolloutSection) -> ModelFacts
     return ModelFacts(
         vocabulary_size=text.vocab_size,
         max_tokens=min(wanted, getattr(text, "max_position_embeddings", wanted)),
-        eos_token_ids=_eos_token_ids(model.path, text),
         weights=empty.state_dict(keep_vars=True),
         kv_bytes_per_token=_kv_bytes_per_token(text, getattr(torch, model.dtype), rollout.tensor_parallel_size),
     )
@@ -138,14 +136,6 @@ def process_environment(rollout: RolloutSection, own: dict[str, str], *, on_cpu:
         for name, value in before.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value
-
-
-def _eos_token_ids(path: str, config: PretrainedConfig) -> frozenset[int]:
-    try:
-        eos = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # the folder has no `generation_config.json`
-        eos = getattr(config, "eos_token_id", None)
-    return frozenset([eos] if isinstance(eos, int) else eos or [])
 
 
 def _kv_bytes_per_token(config: PretrainedConfig, dtype: torch.dtype, tensor_parallel_size: int) -> int:

@@ -280,7 +280,8 @@ class VllmEngine:
             top_p=params.top_p,
             top_k=params.top_k,
             seed=None if params.seed is None else params.seed % 2**63,  # any int is a seed, torch takes 64 bits
-            stop_token_ids=sorted(self._facts.eos_token_ids.union(params.stop_token_ids)),
+            stop_token_ids=list(params.stop_token_ids),
+            ignore_eos=True,  # the request names all ends, those of the model's files too
             logprobs=0,  # of the sampled token alone
             flat_logprobs=True,
             detokenize=False,
