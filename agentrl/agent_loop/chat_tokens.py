@@ -107,6 +107,15 @@ class ChatTokens:
             template_file=model.chat_template,
         )
 
+    @property
+    def ends(self) -> list[str]:
+        """The tokens of `stop_ids`, as text."""
+        return [str(self._tokenizer.convert_ids_to_tokens(stop_id)) for stop_id in self.stop_ids]
+
+    def tokens_from(self, first_id: int) -> list[str]:
+        """Return the tokens with an id of `first_id` or more."""
+        return [token for token, token_id in self._tokenizer.get_vocab().items() if token_id >= first_id]
+
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of the dialogue so far, up to where the policy starts to write."""
         return self._encode(self._template.render(messages, add_generation_prompt=True))

@@ -43,14 +43,15 @@ def end_token_ids(model_path: str) -> frozenset[int]:
     """Return the tokens that a model's own files call ends of a text: `eos_token_id` in its generation and model config."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        settings = _read_settings(model_path, name)
+        settings = read_model_file(model_path, name)
         for part in (settings, settings.get("text_config") or {}):
             ends = part.get("eos_token_id")
             found.update([ends] if isinstance(ends, int) else ends or [])
     return frozenset(found)
 
 
-def _read_settings(model_path: str, name: str) -> dict[str, Any]:
+def read_model_file(model_path: str, name: str) -> dict[str, Any]:
+    """Return a JSON file of a model, in its folder or on a hub; empty where there is none."""
     file = Path(model_path, name)
     if not Path(model_path).is_dir():
         from transformers.utils.hub import cached_file
@@ -58,6 +59,19 @@ def _read_settings(model_path: str, name: str) -> dict[str, Any]:
         cached = cached_file(model_path, name, _raise_exceptions_for_missing_entries=False)
         file = Path(cached or "")
     return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def light_tokenizer_class(model_path: str) -> str:
+    """Return the class path that a model's `tokenizer_config.json` names, which loads without torch.
+
+    `AutoTokenizer` knows corrections for single models, so what is trained on is what `tokenizer_class` finds.
+    """
+    import transformers
+
+    name = read_model_file(model_path, "tokenizer_config.json").get("tokenizer_class")
+    found = getattr(transformers, str(name), None)
+    is_fast = isinstance(found, type) and issubclass(found, transformers.PreTrainedTokenizerFast)
+    return f"transformers.{name if is_fast else 'PreTrainedTokenizerFast'}"
 
 
 def tokenizer_class(model_path: str) -> str | None:

@@ -17,6 +17,7 @@ from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
+from agentrl.runners.policy_chat import check_chat
 from agentrl.runners.plugin_trial import try_tools_and_reward
 from agentrl.runners.process_table import concurrency_table, process_table
 from agentrl.runners.run import check_plugins, check_room, held_out_prompts, training_prompts, training_warnings
@@ -104,5 +105,5 @@ def check_run_folder(subject: CheckSubject, report: CheckReport) -> None:
     report.note(RunDirectory(subject.config).try_out(inputs_of(subject.config, trains=True) | code_of_user()))
 
 
-FULL_CHECKS: tuple[Check, ...] = (check_this_machine, check_run_folder, try_tools_and_reward)
+FULL_CHECKS: tuple[Check, ...] = (check_this_machine, check_chat, check_run_folder, try_tools_and_reward)
 """Everything that is tried once models and data are read; each may raise."""

@@ -45,6 +45,7 @@ from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_model_path, check_models, check_weights, check_weights_of
+from agentrl.runners.policy_chat import check_policy_chat, schemas_of
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
@@ -185,6 +186,8 @@ def _prepared(loaded: LoadedConfig, *, trains: bool) -> EvaluationPlan:
     directory = RunDirectory(loaded.config)
     tools, reward = check_plugins(loaded)
     check_model_path(loaded.config.model.path)
+    if not (directory.has_all_steps if trains else directory.finished):
+        check_policy_chat(loaded.config.model, schemas_of(tools))
     prompts = held_out_prompts(loaded.config)
     warnings = training_warnings(loaded.config) if trains else []
     with telling_full_disk(directory.path):

@@ -1,0 +1,93 @@
+"""Tries the policy's tokenizer and chat template in the driver, before any process starts.
+
+The tokenizer is loaded without torch, and weights are not read, so that a driver stays small.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.config.schema import ModelSection
+from agentrl.engine.tokenizer import light_tokenizer_class, read_model_file
+from agentrl.errors import ConfigError
+from agentrl.tools.base import ToolConfig
+from agentrl.tools.builder import read_tool_schema
+from agentrl.types import Prompt
+
+_SHOWN_TOKENS = 3
+_UNKNOWN_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "some_tool",
+        "description": "Stands for a tool that only its worker can describe.",
+        "parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    },
+}
+
+
+def schemas_of(tools: Sequence[ToolConfig]) -> list[dict[str, Any]]:
+    """Return a schema for each tool, its own where the config has it."""
+    return [
+        dict(_UNKNOWN_TOOL) if tool.tool_schema is None else read_tool_schema(tool.tool_schema).as_template_dict()
+        for tool in tools
+    ]
+
+
+def check_policy_chat(
+    model: ModelSection, schemas: Sequence[Mapping[str, Any]], *, without_torch: bool = True
+) -> ChatTokens:
+    """Return the token side of the policy, after a prompt, a call and its result have been rendered and read back.
+
+    Args:
+        model: the policy.
+        schemas: of the tools, in the form of chat templates; without any, the template need not know tools.
+        without_torch: load the class that the tokenizer's files name, which is enough for a check; to train on the result,
+            let `AutoTokenizer` choose.
+
+    Raises:
+        ConfigError: tokenizer, template and model do not fit each other or the tools.
+    """
+    tokenizer_class = light_tokenizer_class(model.path) if without_torch else None
+    tokens = ChatTokens.of_model(model, [dict(schema) for schema in schemas], tokenizer_class)
+    _refuse_tokens_outside(model.path, tokens)
+    return tokens
+
+
+def describe_policy_chat(tokens: ChatTokens, prompts: Sequence[Prompt], *, max_prompt_tokens: int) -> str:
+    """Return what a check says of the policy's template, with the length of the first prompt.
+
+    Raises:
+        ConfigError: the template cannot render the first prompt, or it is too long.
+    """
+    ends = ", ".join(f"`{end}`" for end in tokens.ends)
+    if not prompts:
+        return f"chat template: a turn ends with {ends}"
+    prompt = prompts[0]
+    try:
+        length = len(tokens.prompt(prompt.messages))
+    except Exception as error:
+        # A template is a program of its own, and may raise anything about messages that it does not expect.
+        raise ConfigError(
+            f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: {error}; "
+            "mend the row, or set `model.chat_template`"
+        ) from error
+    if length > max_prompt_tokens:
+        raise ConfigError(
+            f"prompt `{prompt.prompt_id}` has {length} tokens, above `rollout.max_prompt_tokens` ({max_prompt_tokens}); raise "
+            "that, or shorten the prompts"
+        )
+    return f"chat template: the first prompt has {length} tokens; a turn ends with {ends}"
+
+
+def _refuse_tokens_outside(path: str, tokens: ChatTokens) -> None:
+    """Refuse a tokenizer whose tokens have no row in the model's embedding."""
+    config = read_model_file(path, "config.json")
+    rows = config.get("text_config", config).get("vocab_size")
+    outside = [] if rows is None else tokens.tokens_from(rows)
+    if outside:
+        shown = ", ".join(f"`{token}`" for token in outside[:_SHOWN_TOKENS])
+        more = f" and {len(outside) - _SHOWN_TOKENS} more" if len(outside) > _SHOWN_TOKENS else ""
+        raise ConfigError(
+            f"model.path: {path}: its tokenizer has tokens beyond the {rows} rows of the embedding (`vocab_size`): "
+            f"{shown}{more}. Resize the model (`resize_token_embeddings`) and save it, or remove these tokens"
+        )

@@ -1,0 +1,61 @@
+"""Names of models on a hub, without a network."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.validate import Purpose
+from agentrl.errors import ConfigError
+from agentrl.runners.export import export
+from agentrl.runners.hub_models import not_looked_at, require_hub_model
+from agentrl.runners.run import prepare, prepare_evaluation
+from agentrl.runners.sft import load_sft_config, warm_start
+
+DEMO = str(SHIPPED_FOLDER / "configs" / "demo.yaml")
+MODEL = "model.path=some-owner/some-model"
+NO_HUB = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+
+
+def test_a_folder_is_no_name_on_a_hub(tmp_path: Path):
+    require_hub_model(str(tmp_path))
+    assert not_looked_at({"model.path": str(tmp_path)}) == []
+    [line] = not_looked_at({"model.path": "org/name"})
+    assert line.startswith("not looked at: `model.path`")
+
+
+@pytest.mark.parametrize(("variables", "reason"), [(NO_HUB, "refused"), (OFFLINE, "`HF_HUB_OFFLINE` is set")])
+def test_without_a_network_the_name_of_a_model_is_refused_in_one_line_at_once(variables: dict[str, str], reason: str):
+    code = (
+        "import time; from agentrl.errors import ConfigError; from agentrl.runners.hub_models import require_hub_model\n"
+        "begun = time.monotonic()\n"
+        "try: require_hub_model('some-owner/some-model')\n"
+        "except ConfigError as error: print(f'{time.monotonic() - begun:.1f} {error}')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **variables})
+    took_s, _, message = done.stdout.strip().partition(" ")
+    assert float(took_s) < 10, "the libraries would retry for most of a minute"
+    assert message.startswith("model.path: `some-owner/some-model` is no folder"), done.stderr
+    assert reason in message
+    assert len(message.splitlines()) == 1
+
+
+COMMANDS: dict[str, Callable[[list[str]], object]] = {
+    "train": lambda words: prepare(load_run_config(DEMO, words)),
+    "evaluate": lambda words: prepare_evaluation(load_run_config(DEMO, words, purpose=Purpose.EVALUATION)),
+    "export": lambda words: export(load_run_config(DEMO, words, purpose=Purpose.EXPORT).config),
+    "sft": lambda words: warm_start(load_sft_config(str(SHIPPED_FOLDER / "examples/arithmetic/sft.yaml"), words[:1])),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_asks_for_the_model_first(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=r"^model\.path: `some-owner/some-model` is no folder"):
+        COMMANDS[command]([MODEL, f"run.dir={tmp_path / 'run'}"])
