@@ -55,7 +55,12 @@ JUDGE_LAYERS: list[set[str]] = [
 ISLANDS = {
     "ray": ("agentrl/cluster/",),
     "torch": ("agentrl/algorithms/", "agentrl/training/", "agentrl/weight_sync/", "agentrl/engine/"),
-    "transformers": ("agentrl/training/", "agentrl/engine/", "agentrl/agent_loop/chat_t"),
+    "transformers": (
+        "agentrl/training/",
+        "agentrl/engine/",
+        "agentrl/agent_loop/chat_template.py",
+        "agentrl/agent_loop/chat_tokens.py",
+    ),
     "peft": ("agentrl/training/lora.py",),
     "omegaconf": ("agentrl/config/", "agentrl/tools/loader.py", "agentrl/runners/run_directory.py"),
     "aiohttp": ("agentrl/judge/", "agentrl/engine/", "agentrl/tools/"),
