@@ -182,9 +182,9 @@ def test_a_template_without_tool_messages_is_refused():
 
 def test_every_end_of_the_model_ends_a_turn_and_leaves_the_text():
     tokenizer = make_tokenizer("llama3_hermes")
-    [eom, ordinary] = tokenizer.encode("<|eom_id|>#", add_special_tokens=False)
+    [eom, eos, ordinary] = tokenizer.encode("<|eom_id|><|endoftext|>#", add_special_tokens=False)
     tokens = ChatTokens(tokenizer, [TOOL_SCHEMA], end_ids=frozenset({eom, ordinary}))
-    assert tokens.stop_ids == (tokens.turn_end_id, *sorted((eom, tokenizer.eos_token_id)))
+    assert tokens.stop_ids == (tokens.turn_end_id, *sorted((eom, eos)))
     for end in tokens.stop_ids:
         assert tokens.decode([*tokenizer.encode("a call", add_special_tokens=False), end]) == "a call"
 
@@ -212,10 +212,10 @@ def test_variables_reach_every_rendering():
     tokenizer = make_tokenizer("qwen3")
     tokens = ChatTokens(tokenizer, [TOOL_SCHEMA], variables={"enable_thinking": False})
     closed = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    assert tokenizer.decode(tokens.prompt(PROMPT)).endswith(closed)
-    assert tokenizer.decode(tokens.observation([{"role": "tool", "content": "x"}])).endswith(closed)
+    assert str(tokenizer.decode(tokens.prompt(PROMPT))).endswith(closed)
+    assert str(tokenizer.decode(tokens.observation([{"role": "tool", "content": "x"}]))).endswith(closed)
     ids, _ = tokens.conversation([*PROMPT, {"role": "assistant", "content": "No."}])
-    assert tokenizer.decode(ids).endswith(f"{closed}No.<|im_end|>")
+    assert str(tokenizer.decode(ids)).endswith(f"{closed}No.<|im_end|>")
 
 
 def test_a_variable_that_the_template_does_not_read_is_refused():

@@ -4,7 +4,6 @@ import contextlib
 from importlib.resources import files
 
 import pytest
-from tokenizers import AddedToken
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.errors import ConfigError
@@ -66,7 +65,7 @@ def test_a_template_that_drops_plain_text_is_refused():
 @pytest.mark.parametrize("eos", ["</s>", "<eos>", "<|return|>"])
 def test_the_chatml_template_serves_tokenizers_of_other_families(eos: str):
     tokenizer = make_tokenizer("chatml_hermes")
-    tokenizer.add_special_tokens({"eos_token": AddedToken(eos, special=True)})
+    tokenizer.add_special_tokens({"eos_token": eos})
     tokens = ChatTokens(tokenizer, [TOOL_SCHEMA])
     assert tokens.stop_ids == (tokenizer.eos_token_id,)
     assert tokens.prompt([{"role": "user", "content": "x"}])[0] == tokenizer.bos_token_id

@@ -147,7 +147,7 @@ async def test_parallel_calls_are_answered_in_the_order_of_the_calls(stage: Stag
 
 async def test_a_call_in_a_thought_that_the_template_has_opened_is_not_made(threads: ThreadPoolExecutor):
     tokenizer = make_tokenizer("chatml_hermes")
-    tokenizer.chat_template += "{{ '<think>\\n' if add_generation_prompt }}"
+    tokenizer.chat_template = str(tokenizer.chat_template) + "{{ '<think>\\n' if add_generation_prompt }}"
     stage = Stage(tokenizer, threads)
     thought = '<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>, or not?</think>'
     trajectory = await stage.play(ScriptedEngine([stage.ids(thought + "No need.")]))
