@@ -17,8 +17,8 @@ from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
-from agentrl.runners.policy_chat import check_chat
 from agentrl.runners.plugin_trial import try_tools_and_reward
+from agentrl.runners.policy_chat import check_chat
 from agentrl.runners.process_table import concurrency_table, process_table
 from agentrl.runners.run import check_plugins, check_room, held_out_prompts, training_prompts, training_warnings
 from agentrl.runners.run_directory import RunDirectory

@@ -32,16 +32,10 @@ def require_hub_model(name: str, *, key: str = "model.path") -> None:
         raise ConfigError(f"{where} {problem}")
 
 
-def require_hub_models(paths: Mapping[str, str]) -> None:
-    """Call `require_hub_model` for the models of several keys."""
-    for key, path in paths.items():
-        require_hub_model(path, key=key)
-
-
-def not_looked_at(paths: Mapping[str, str]) -> list[str]:
+def files_not_read(paths: Mapping[str, str]) -> list[str]:
     """Return what a check could not look at: the files of models on a hub, by the key that names each."""
     return [
-        f"not looked at: `{key}`: the weights, shapes and positions of {path}, a model on a hub; fetch it and name its folder"
+        f"`{key}`: weights, shapes and positions of {path}, a model on a hub; fetch it and name its folder"
         for key, path in paths.items()
         if not Path(path).is_dir()
     ]

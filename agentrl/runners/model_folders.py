@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.runners.hub_models import require_hub_model
 from agentrl.runners.weight_names import is_plainly_whole
 from agentrl.training.attention_support import TESTED, exact_positions, has_sinks, unsupported_attention
 from agentrl.weight_sync.weight_files import tensor_shapes
@@ -60,11 +61,13 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
 
 
 def check_weights(config: RunConfig) -> None:
-    """Refuse model folders without any weights, without some of them, or with others than a run needs.
+    """Refuse models that cannot be fetched, and folders without weights, without some, or with others than a run needs.
 
     Raises:
         ConfigError: which key, and which files or weights are wanted.
     """
+    for key, path in trained_or_asked(config).items():
+        require_hub_model(path, key=key)
     _check_lora_targets(config)
     _check_classifier(config)
     for key, path in trained_or_asked(config).items():

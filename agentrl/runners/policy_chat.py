@@ -10,6 +10,9 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.schema import ModelSection
 from agentrl.engine.tokenizer import light_tokenizer_class, read_model_file
 from agentrl.errors import ConfigError
+from agentrl.runners.check_report import CheckReport, CheckSubject
+from agentrl.runners.hub_models import files_not_read, require_hub_model
+from agentrl.runners.model_folders import trained_or_asked
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import read_tool_schema
 from agentrl.types import Prompt
@@ -45,24 +48,32 @@ def check_policy_chat(
             let `AutoTokenizer` choose.
 
     Raises:
-        ConfigError: tokenizer, template and model do not fit each other or the tools.
+        ConfigError: the model cannot be fetched, or tokenizer, template and model do not fit each other or the tools.
     """
+    require_hub_model(model.path)
     tokenizer_class = light_tokenizer_class(model.path) if without_torch else None
     tokens = ChatTokens.of_model(model, [dict(schema) for schema in schemas], tokenizer_class)
     _refuse_tokens_outside(model.path, tokens)
     return tokens
 
 
-def describe_policy_chat(tokens: ChatTokens, prompts: Sequence[Prompt], *, max_prompt_tokens: int) -> str:
+def check_chat(subject: CheckSubject, report: CheckReport) -> None:
+    """Try tokenizer and chat template, and render the first prompt of every stage."""
+    config = subject.config
+    tokens = check_policy_chat(config.model, schemas_of(subject.tools))
+    for prompt in [prompts.all()[0] for prompts in subject.training]:
+        report.note(describe_policy_chat(tokens, prompt, max_prompt_tokens=config.rollout.max_prompt_tokens))
+    for line in files_not_read(trained_or_asked(config)):
+        report.not_checked(line)
+
+
+def describe_policy_chat(tokens: ChatTokens, prompt: Prompt, *, max_prompt_tokens: int) -> str:
     """Return what a check says of the policy's template, with the length of the first prompt.
 
     Raises:
         ConfigError: the template cannot render the first prompt, or it is too long.
     """
     ends = ", ".join(f"`{end}`" for end in tokens.ends)
-    if not prompts:
-        return f"chat template: a turn ends with {ends}"
-    prompt = prompts[0]
     try:
         length = len(tokens.prompt(prompt.messages))
     except Exception as error:

@@ -26,7 +26,6 @@ from agentrl.config.sft_schema import SftConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.json_lines import read_json_lines
 from agentrl.runners.command_line import EXIT_USAGE, make_parser
-from agentrl.runners.hub_models import require_hub_model
 from agentrl.runners.model_folders import check_model_path, check_weights_of
 from agentrl.runners.policy_chat import check_policy_chat
 from agentrl.tools.loader import load_tool_file
@@ -46,11 +45,10 @@ def warm_start(config: SftConfig) -> list[float]:
         ConfigError: the dialogues, the tools or the model cannot be used as the config says.
     """
     check_model_path(config.model.path)
-    require_hub_model(config.model.path)
     if config.training.initial_weights == "pretrained":
         check_weights_of(config.model.path)
-    dialogues = read_dialogues(config.data.train_files, config.data.messages_key)
     tokens = check_policy_chat(config.model, _tool_schemas(config.tool_config_path), without_torch=False)
+    dialogues = read_dialogues(config.data.train_files, config.data.messages_key)
     order = shuffled_forever(len(dialogues), config.training.seed)
     losses: list[float] = []
     with _trainer(config) as trainer, _progress_bar() as progress:

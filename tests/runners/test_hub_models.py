@@ -13,7 +13,7 @@ from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
 from agentrl.runners.export import export
-from agentrl.runners.hub_models import not_looked_at, require_hub_model
+from agentrl.runners.hub_models import files_not_read, require_hub_model
 from agentrl.runners.run import prepare, prepare_evaluation
 from agentrl.runners.sft import load_sft_config, warm_start
 
@@ -25,9 +25,9 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 def test_a_folder_is_no_name_on_a_hub(tmp_path: Path):
     require_hub_model(str(tmp_path))
-    assert not_looked_at({"model.path": str(tmp_path)}) == []
-    [line] = not_looked_at({"model.path": "org/name"})
-    assert line.startswith("not looked at: `model.path`")
+    assert files_not_read({"model.path": str(tmp_path)}) == []
+    [line] = files_not_read({"model.path": "org/name"})
+    assert line.startswith("`model.path`: weights")
 
 
 @pytest.mark.parametrize(("variables", "reason"), [(NO_HUB, "refused"), (OFFLINE, "`HF_HUB_OFFLINE` is set")])
