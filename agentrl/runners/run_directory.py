@@ -43,9 +43,12 @@ class RunDirectory(ResumableFolder):
         self.in_hand = self.path / "in_hand"
         """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
         self._config = config
+        self._keeps_results = True
+        """Whether what is here goes into the result: an unfinished evaluation measures from the beginning."""
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
         """Do what the base class says, and remove what a killed run was carrying."""
+        self._keeps_results = trains or self.finished
         super().open(inputs, trains=trains)
         shutil.rmtree(self.in_hand, ignore_errors=True)
 
@@ -107,9 +110,9 @@ class RunDirectory(ResumableFolder):
         num_begun = len(stages_begun(saved, num_steps_done=num_steps_done))
         later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
         in_use = {name: found for name, found in self._inputs.items() if not name.startswith(later)}
-        if not self._config.run.accept_code_changes:
+        if not self._config.run.accept_code_changes and self._keeps_results:
             return in_use
         for name, changed in changed_inputs(in_use, content_of(self._digests)).items():
             if name.startswith(CODE):
-                logger.warning("run.accept_code_changes: %s was edited since the run last started", changed)
+                logger.warning("%s: edited since the run last started", changed)
         return {name: found for name, found in in_use.items() if not name.startswith(CODE)}

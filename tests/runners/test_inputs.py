@@ -136,6 +136,7 @@ def test_an_edit_of_a_reward_or_of_a_module_that_it_imports_is_refused_unless_ac
         words = [f"run.dir={tmp_path / 'run'}", f"model.path={EXAMPLES / 'policy'}", *overrides]
         words += [f"data.validation_files=[{EXAMPLES / 'validation.jsonl'}]", "rollout.max_response_tokens=256"]
         plan = prepare_evaluation(load_run_config(str(tmp_path / "run.yaml"), words, purpose=Purpose.EVALUATION))
+        plan.directory.finish({})
         plan.directory.close()
 
     start()
@@ -146,3 +147,6 @@ def test_an_edit_of_a_reward_or_of_a_module_that_it_imports_is_refused_unless_ac
     start("run.accept_code_changes=true")
     assert "`module edited_helper`" in caplog.text
     start()  # what was accepted is the run's code now
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "edited_helper.py").write_text("LIMIT = 3.0")
+    start()  # which measures from the beginning
