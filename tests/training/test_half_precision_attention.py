@@ -12,6 +12,7 @@ from agentrl.training.packed_attention import packed_attention
 from agentrl.training.row_layout import RowLayout, SharedPrefix, row_layout
 
 QUERY_HEADS, KEY_HEADS, HEAD_DIM = 4, 2, 64
+WINDOW = 48
 RELATIVE = 1e-2
 """Of the norm: bfloat16 has eight bits."""
 
@@ -26,21 +27,27 @@ LAYOUTS = {
 }
 
 
-def visible(layout: RowLayout) -> Tensor:
+def visible(layout: RowLayout, window: int | None) -> Tensor:
     """Return `[T, T]`: which token attends to which, token by token."""
     num_tokens = sum(layout.lengths)
     segment = torch.arange(len(layout.lengths)).repeat_interleave(torch.tensor(layout.lengths))
     mask = (segment[:, None] == segment[None]).tril()
+    position = torch.cat([torch.arange(length) for length in layout.lengths])
     for prefix in layout.prefixes:
         mask[prefix.end : prefix.suffix_end, prefix.start : prefix.end] = True
+        position[prefix.end : prefix.suffix_end] += prefix.end - prefix.start
     assert mask.shape == (num_tokens, num_tokens)
-    return mask
+    return mask if window is None else mask & (position[:, None] - position[None] < window)
 
 
-def plain_attention(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout) -> Tensor:
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, window: int | None, sinks_H: Tensor | None
+) -> Tensor:
     key, value = (states.repeat_interleave(QUERY_HEADS // KEY_HEADS, dim=1) for states in (key, value))
-    scores = (query @ key.transpose(2, 3) / HEAD_DIM**0.5).masked_fill(~visible(layout), -torch.inf)
-    return (scores.softmax(-1) @ value).transpose(1, 2)
+    scores = (query @ key.transpose(2, 3) / HEAD_DIM**0.5).masked_fill(~visible(layout, window), -torch.inf)
+    if sinks_H is not None:
+        scores = torch.cat([scores, sinks_H[None, :, None, None].expand(1, -1, scores.shape[2], 1)], dim=-1)
+    return (scores.softmax(-1)[..., : key.shape[2]] @ value).transpose(1, 2)
 
 
 def assert_near(found: Tensor | None, expected: Tensor | None) -> None:
@@ -60,22 +67,37 @@ def assert_near(found: Tensor | None, expected: Tensor | None) -> None:
         ),
     ],
 )
+@pytest.mark.parametrize("window", [None, WINDOW])
+@pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_values_and_gradients_are_those_of_a_plain_softmax(device: str, name: str):
+def test_values_and_gradients_are_those_of_a_plain_softmax(device: str, name: str, has_sinks: bool, window: int | None):
     layout, draws = LAYOUTS[name], torch.Generator().manual_seed(0)
     num_tokens = sum(layout.lengths)
     drawn = [torch.randn(1, num_tokens, heads, HEAD_DIM, generator=draws) for heads in (QUERY_HEADS, *[KEY_HEADS] * 2)]
     query, key, value = (states.bfloat16().to(device).transpose(1, 2).requires_grad_() for states in drawn)
+    sinks = torch.randn(QUERY_HEADS, generator=draws).bfloat16().to(device).requires_grad_() if has_sinks else None
     exact_query, exact_key, exact_value = (
         states.detach().float().cpu().requires_grad_() for states in (query, key, value)
     )
+    exact_sinks = sinks.detach().float().cpu().requires_grad_() if sinks is not None else None
     weights = torch.randn(1, num_tokens, QUERY_HEADS, HEAD_DIM, generator=draws).bfloat16()
-    mixed, _ = packed_attention(nn.Identity(), query, key, value, None, layout=layout.to(torch.device(device)))
-    expected = plain_attention(exact_query, exact_key, exact_value, layout)
+    mixed, _ = packed_attention(
+        nn.Identity(),
+        query,
+        key,
+        value,
+        None,
+        layout=layout.to(torch.device(device)),
+        sliding_window=window,
+        s_aux=sinks,
+    )
+    expected = plain_attention(exact_query, exact_key, exact_value, layout, window, exact_sinks)
     assert_near(mixed, expected)
     mixed.backward(weights.to(device))
     expected.backward(weights.float())
     assert_near(value.grad, exact_value.grad)
-    if num_tokens > 1:  # where there is nothing to choose from, queries and keys have no gradient
+    if num_tokens > 1 or has_sinks:  # where there is nothing to choose from, queries and keys have no gradient
         assert_near(query.grad, exact_query.grad)
         assert_near(key.grad, exact_key.grad)
+    if sinks is not None and exact_sinks is not None:
+        assert_near(sinks.grad, exact_sinks.grad)
