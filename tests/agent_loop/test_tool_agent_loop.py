@@ -303,3 +303,17 @@ async def test_many_episodes_run_at_once_on_one_loop(stage: Stage):
     engine = MeetingEngine(lambda ids, _: stage.ids("done") if len(ids) > 250 else stage.call("slow"))
     trajectories: Sequence[Trajectory] = await asyncio.gather(*(stage.play(engine) for _ in range(50)))
     assert all(t.termination is Termination.ANSWERED for t in trajectories)
+
+
+async def test_a_turn_that_ends_with_another_token_of_the_model_is_read_and_kept_as_sampled(stage: Stage):
+    other = stage.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    call, answer = [*stage.call("a")[:-1], other], [*stage.ids("\\boxed{42}")[:-1], other]
+    engine = ScriptedEngine([call, answer])
+    trajectory = await stage.play(engine)
+    assert trajectory.termination is Termination.ANSWERED
+    assert trajectory.turns[-1].text == "\\boxed{42}"
+    assert [result.text for result in trajectory.tool_results] == ["a"]
+    prompt, longer = engine.calls[0].token_ids, engine.calls[1].token_ids
+    assert longer[: len(prompt) + len(call)] == prompt + call
+    behind = str(stage.tokenizer.decode(longer[len(prompt) + len(call) :]))
+    assert behind.startswith("\n<|im_start|>user\n<tool_response>\n")

@@ -42,6 +42,12 @@ def test_training_reads_all_its_models_and_an_evaluation_its_policy():
     assert trained["data.train_files[0]"] == EXAMPLES / "train.jsonl"
 
 
+def test_a_chat_template_of_the_config_is_read():
+    word = "model.chat_template=configs/templates/chatml_hermes.jinja"
+    inputs = inputs_of(load_run_config("configs/demo.yaml", [word]).config, trains=True)
+    assert inputs["model.chat_template"] == SHIPPED_FOLDER / "configs" / "templates" / "chatml_hermes.jinja"
+
+
 def test_a_model_on_a_hub_has_no_digest():
     config = load_run_config("configs/demo.yaml", ["model.path=some-group/some-model"]).config
     assert "model.path" not in inputs_of(config, trains=True)
