@@ -157,8 +157,9 @@ def test_importing_agentrl_loads_no_heavy_package():
     assert loaded.stdout.strip() == "[]"
 
 
-def test_the_driver_of_a_run_does_not_wait_for_packages_that_only_its_workers_and_its_end_need():
-    code = "import sys, agentrl.runners.rstar2; print({'torch', 'transformers', 'matplotlib'} & set(sys.modules))"
+@pytest.mark.parametrize("runner", ["rstar2", "sft"])
+def test_a_command_does_not_wait_for_packages_that_only_its_workers_and_its_end_need(runner: str):
+    code = f"import sys, agentrl.runners.{runner}; print({{'torch', 'transformers', 'matplotlib'}} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "set()"
 

@@ -64,6 +64,7 @@ class ChatTokens:
                 before an observation.
         """
         self._tokenizer = tokenizer
+        self._variables, self._end_ids, self._template_file = variables, end_ids, template_file
         self._template = template = ChatTemplate(tokenizer, tools, variables or {}, file=template_file)
         self._literals = [
             token for token in template.added_tokens if _is_markup(token, special=tokenizer.all_special_tokens)
@@ -148,6 +149,20 @@ class ChatTokens:
         # The library's own tokenizer: what wraps it looks at every id, and may tidy up what was sampled.
         decode = self._tokenizer.backend_tokenizer.decode
         return decode(ids[:-1] if ids and ids[-1] in self.stop_ids else ids, skip_special_tokens=False)
+
+    def decode_all(self, token_ids: Sequence[int]) -> str:
+        """Return the text of any ids, special tokens included."""
+        return self._tokenizer.backend_tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+    def with_tools(self, tools: Sequence[dict[str, Any]]) -> "ChatTokens":
+        """Return the same template with other tools."""
+        return ChatTokens(
+            self._tokenizer,
+            tools,
+            variables=self._variables,
+            end_ids=self._end_ids,
+            template_file=self._template_file,
+        )
 
     def conversation(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
         """Tokenise a whole dialogue the way a rollout would have produced it, for supervised training.

@@ -5,17 +5,34 @@ from typing import Literal
 
 from omegaconf import MISSING
 
+from agentrl.config.algorithm_schema import LoraSection
 from agentrl.config.schema import ModelSection
 
 
 @dataclass(frozen=True)
+class SftRunSection:
+    """Where the run is."""
+
+    dir: str | None = None
+    """Where everything of the run is written; `runs/<config name>` when absent."""
+
+
+@dataclass(frozen=True)
 class SftDataSection:
-    """Whole dialogues: JSONL with a column of chat messages, tool calls and tool results included."""
+    """Whole dialogues, from JSONL or Parquet files: OpenAI messages, ShareGPT, or a prompt and its completion."""
 
     train_files: list[str] = MISSING
     """Files of dialogues, read in this order."""
+    validation_files: list[str] = field(default_factory=list)
+    """Files of held-out dialogues; empty means no held-out loss."""
     messages_key: str = "messages"
-    """Column that holds the chat messages."""
+    """Column that holds the messages. Without it a row may have `conversations` (ShareGPT), `prompt` and `completion`, or
+    `instruction`, `input` and `output`.
+    """
+    max_tokens: int | None = None
+    """Tokens of the longest dialogue that is trained on; absent: what the model has positions for."""
+    overlong_dialogues: Literal["error", "drop"] = "error"
+    """What to do with longer ones: refuse the run, or leave them out and report their number."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +41,10 @@ class SftTrainingSection:
 
     initial_weights: Literal["pretrained", "random"] = "pretrained"
     """`random` needs only a `config.json` in `model.path`; `pretrained` goes on from the weights there."""
-    num_steps: int = 1000
-    """Optimiser updates in all."""
+    num_steps: int | None = None
+    """Optimiser updates in all; absent: as many as `num_epochs` takes."""
+    num_epochs: float = 1.0
+    """Passes over the dialogues, where `num_steps` is absent; the last update may begin another one."""
     examples_per_step: int = 128
     """Dialogues of one update."""
     learning_rate: float = 5e-6
@@ -44,20 +63,46 @@ class SftTrainingSection:
     """Gradients are clipped to this global norm."""
     max_tokens_per_micro_batch: int = 4096
     """Packed tokens of one forward pass."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, about a third more time."""
     seed: int = 0
-    """Seeds random weights and the order of the dialogues."""
+    """Seeds random weights, LoRA's factors and the order of the dialogues."""
     num_threads: int = 0
     """CPU threads; 0 takes every core. Another number sums in another order, so the weights differ in their last bits."""
+
+
+@dataclass(frozen=True)
+class SftValidationSection:
+    """The held-out loss, also measured before the first update and after the last."""
+
+    every_steps: int = 50
+    """Measure after every so many updates."""
+
+
+@dataclass(frozen=True)
+class SftCheckpointSection:
+    """What a stopped or killed run goes on from."""
+
+    every_steps: int = 50
+    """Write a checkpoint after every so many updates, and after the last; a run that is interrupted writes one as well."""
+    dir: str | None = None
+    """Folder of the checkpoints, or a URL that fsspec knows; `checkpoints` in `run.dir` when absent."""
+    keep_last: int = 1
+    """Older checkpoints are deleted."""
 
 
 @dataclass(frozen=True)
 class SftConfig:
     """The root of the tree."""
 
+    run: SftRunSection = field(default_factory=SftRunSection)
     data: SftDataSection = field(default_factory=SftDataSection)
     model: ModelSection = field(default_factory=ModelSection)
+    lora: LoraSection = field(default_factory=LoraSection)
     training: SftTrainingSection = field(default_factory=SftTrainingSection)
+    validation: SftValidationSection = field(default_factory=SftValidationSection)
+    checkpoint: SftCheckpointSection = field(default_factory=SftCheckpointSection)
     tool_config_path: str | None = None
-    """Tool YAML whose schemas the dialogues' system prompt lists."""
-    output_dir: str = MISSING
-    """Where the trained model folder is written; may be `model.path` itself."""
+    """Tool YAML whose schemas the system prompt lists for dialogues without a `tools` column."""
+    output_dir: str | None = None
+    """Where the trained model folder is written; `policy` in `run.dir` when absent."""

@@ -99,7 +99,7 @@ def _read_arguments(value: Any, *, where: str) -> dict[str, Any]:
     if value is None or value == "":
         return {}
     if isinstance(value, Mapping):
-        return _without_nulls(value)
+        return without_nulls(value)
     try:
         arguments = json.loads(value) if isinstance(value, str) else None
     except ValueError as error:
@@ -109,10 +109,10 @@ def _read_arguments(value: Any, *, where: str) -> dict[str, Any]:
     return arguments
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """Return `value` without the null fields of its mappings; nulls in lists have a place, and stay."""
     if isinstance(value, Mapping):
-        return {name: _without_nulls(field) for name, field in value.items() if field is not None}
+        return {name: without_nulls(field) for name, field in value.items() if field is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [without_nulls(item) for item in value]
     return value

@@ -1,13 +1,13 @@
 """Where the numbers of a step go: the log line, `metrics.jsonl` and TensorBoard."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from agentrl.observability.metrics_file import MetricsFile
-from agentrl.observability.step_line import format_step_line
+from agentrl.observability.step_line import STEP_COLUMNS, StepColumn, format_step_line
 from agentrl.observability.tensorboard_events import TensorBoardEvents
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,9 @@ class MetricsLogger:
     its numbers.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, columns: Sequence[StepColumn] = STEP_COLUMNS) -> None:
+        """Open the files in `run_dir`; `columns` are the numbers of the log line."""
+        self._columns = columns
         self._file = MetricsFile(run_dir / "metrics.jsonl")
         self._events = TensorBoardEvents(run_dir / "tensorboard")
 
@@ -38,7 +40,7 @@ class MetricsLogger:
         self._file.append(step, metrics)
         self._events.append(step, metrics)
         if with_line:
-            logger.info("%s", format_step_line(step, metrics))
+            logger.info("%s", format_step_line(step, metrics, self._columns))
 
     def take_back(self, *, after_step: int) -> None:
         """Forget what a killed run logged after its last checkpoint, that of step `after_step`; -1 forgets everything."""

@@ -17,6 +17,8 @@ _FIRST_AND_LAST = (
     ("tool calls that succeed", "rollout/tool_success_rate"),
 )
 
+_LOSSES = (("held-out loss", "validation/loss"), ("training loss", "sft/loss"))
+
 
 def text_curve(metrics_path: Path) -> str:
     """Return a plot of validation accuracy and training reward over steps, and where each number began and ended.
@@ -31,8 +33,21 @@ def text_curve(metrics_path: Path) -> str:
     # Accuracy comes last: where both fall on one character, it is the one that is seen.
     plot = _plot([(_REWARD_MARK, *reward), (_ACCURACY_MARK, *accuracy)])
     return "\n".join(
-        [f"{_ACCURACY_MARK} validation accuracy   {_REWARD_MARK} training reward", *plot, "", *_changes(rows)]
+        [
+            f"{_ACCURACY_MARK} validation accuracy   {_REWARD_MARK} training reward",
+            *plot,
+            "",
+            *_changes(rows, _FIRST_AND_LAST),
+        ]
     )
+
+
+def loss_curve(metrics_path: Path) -> str:
+    """Return the same of the training loss and the held-out loss, of which either may be missing."""
+    rows = read_metrics(metrics_path)
+    curves = [(_REWARD_MARK, *series(rows, "sft/loss")), (_ACCURACY_MARK, *series(rows, "validation/loss"))]
+    legend = f"{_ACCURACY_MARK} held-out loss   {_REWARD_MARK} training loss"
+    return "\n".join([legend, *_plot(curves), "", *_changes(rows, _LOSSES)])
 
 
 def _plot(curves: Sequence[tuple[str, Sequence[int], Sequence[float]]]) -> list[str]:
@@ -60,9 +75,9 @@ def _scale(value: float, low: float, high: float, cells: int) -> int:
     return 0 if high == low else math.floor((value - low) / (high - low) * (cells - 1) + 0.5)
 
 
-def _changes(rows: Sequence[MetricsRow]) -> list[str]:
+def _changes(rows: Sequence[MetricsRow], numbers: Sequence[tuple[str, str]]) -> list[str]:
     lines = []
-    for title, name in _FIRST_AND_LAST:
+    for title, name in numbers:
         steps, values = series(rows, name)
         if steps:
             lines.append(f"{title:<30} {values[0]:.3f} (step {steps[0]}) -> {values[-1]:.3f} (step {steps[-1]})")

@@ -11,11 +11,13 @@ from typing import Any
 from agentrl.errors import AgentRLError, ConfigError, ToolError
 from agentrl.observability.logs import ONLY_IN_FILE
 from agentrl.runners import exit_on_interrupt
+from agentrl.runners.stop_request import SignalledError, StopRequest
 
 logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+_GOES_ON = "the same command goes on from its last checkpoint, if there is one"
 
 
 def make_parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -31,7 +33,7 @@ def make_parser(name: str, description: str) -> argparse.ArgumentParser:
 def run_command(
     command: Callable[[], Coroutine[Any, Any, None]],
     *,
-    when_stopped: str = "the same command goes on from its last checkpoint, if there is one",
+    when_stopped: str = _GOES_ON,
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> int:
     """Run `command` to its end, and return the exit status.
@@ -43,9 +45,23 @@ def run_command(
 
     SIGINT and SIGTERM cancel it, so that everything it started is ended in order; a second one is left to the guardian.
     """
+    return _exit_status(lambda: run(_until_signalled(command())), when_stopped=when_stopped)
+
+
+def run_blocking(command: Callable[[StopRequest], None]) -> int:
+    """Run a command that computes in this thread to its end, and return the exit status."""
+
+    def run() -> None:
+        with StopRequest() as stop:
+            command(stop)
+
+    return _exit_status(run, when_stopped=_GOES_ON)
+
+
+def _exit_status(run: Callable[[], None], *, when_stopped: str) -> int:
     try:
-        run(_until_signalled(command()))
-    except _Signalled as stop:
+        run()
+    except SignalledError as stop:
         name = signal.Signals(stop.number).name
         print(f"stopped by {name}; {when_stopped}", file=sys.stderr)
         return 128 + stop.number
@@ -57,14 +73,6 @@ def run_command(
             print(line, file=sys.stderr)
         return EXIT_USAGE if isinstance(causes[0], ConfigError | ToolError) else EXIT_FAILED
     return 0
-
-
-class _Signalled(Exception):
-    """A signal ended the command."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 async def _until_signalled(command: Coroutine[Any, Any, None]) -> None:
@@ -83,7 +91,7 @@ async def _until_signalled(command: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         if not received:
             raise
-        raise _Signalled(received[0]) from None
+        raise SignalledError(received[0]) from None
 
 
 def _told(error: BaseException) -> str:

@@ -25,6 +25,7 @@ import orjson
 import yaml
 
 from agentrl.config.schema import RunConfig
+from agentrl.config.sft_schema import SftConfig
 from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.runners.inputs import CODE, digest_of
@@ -43,7 +44,9 @@ _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.pa
 class ResumableFolder(ABC):
     """What is the same for every kind of run; a subclass says which changes of the config end the way on."""
 
-    def __init__(self, config: RunConfig, *, num_steps: int, references: Mapping[int, float] | None = None) -> None:
+    def __init__(
+        self, config: RunConfig | SftConfig, *, num_steps: int, references: Mapping[int, float] | None = None
+    ) -> None:
         """Name the folder; `open` looks at it.
 
         Args:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 from agentrl.config.checkpoint_schema import StageSection
 from agentrl.config.flatten import flatten
 from agentrl.config.schema import RunConfig
+from agentrl.config.sft_schema import SftConfig
 from agentrl.errors import ConfigError
 
 MAY_CHANGE = {
@@ -66,15 +67,15 @@ Changes = dict[str, tuple[Any, Any]]
 """What differs between two configs: by its key what it was, and what it is."""
 
 
-def changes_of_keys(saved: bytes, config: RunConfig) -> Changes:
+def changes_of_keys(
+    saved: bytes, config: RunConfig | SftConfig, *, may_change: Set[str] = MAY_CHANGE | _OF_STAGES
+) -> Changes:
     """Return what must not differ from a saved config and does, but for the stages."""
     before, now = _flattened(saved), flatten(asdict(config))
     return {
         name: (before.get(name), now.get(name))
         for name in before.keys() | now.keys()
-        if before.get(name) != now.get(name)
-        and name not in MAY_CHANGE | _OF_STAGES
-        and not _MAY_CHANGE_IN.fullmatch(name)
+        if before.get(name) != now.get(name) and name not in may_change and not _MAY_CHANGE_IN.fullmatch(name)
     }
 
 

@@ -1,22 +1,28 @@
 """Supervised training on demonstrations: the cold start before reinforcement learning."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch import Tensor
 
 from agentrl.training.balance import Packing
-from agentrl.training.batch import TokenisedExample, empty_tokens, fill_up, pack_examples
+from agentrl.training.batch import PackedTokens, TokenisedExample, empty_tokens, fill_up, pack_examples
+from agentrl.training.building import OpenedModel, open_model
+from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.merged_attention import can_share_prefixes
-from agentrl.training.model import decoder_layers, export_model, load_model
+from agentrl.training.model import decoder_layers, export_model, load_model, recompute_activations
 from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup_cosine
 from agentrl.training.parallel import Parallel, ParallelContext, full_tensors
 from agentrl.training.scoring import score_tokens
+from agentrl.training.sharded_loading import materialise
 
 if TYPE_CHECKING:
+    from agentrl.config.algorithm_schema import LoraSection
     from agentrl.config.schema import ModelSection
+    from agentrl.training.lora import Adapters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +51,14 @@ class SupervisedTrainer:
         max_tokens_per_micro_batch: int,
         seed: int,
         num_threads: int,
+        lora: "LoraSection | None" = None,
+        activation_checkpointing: bool = False,
     ) -> None:
-        """Take the settings; `setup` loads the model. `num_threads=0` takes every core."""
+        """Take the settings; `setup` loads the model. `num_threads=0` takes every core; without `lora` all weights learn."""
         self._source = model
         self._initial_weights: Literal["pretrained", "random"] = initial_weights
+        self._lora = lora
+        self._activation_checkpointing = activation_checkpointing
         self._schedule = schedule
         self._betas = betas
         self._weight_decay = weight_decay
@@ -57,36 +67,68 @@ class SupervisedTrainer:
         self._seed = seed
         self._num_threads = num_threads
         self._num_steps_done = 0
+        self._adapters: Adapters | None = None
 
     def setup(self, context: ParallelContext) -> None:
         """Join the other ranks, build the model and shard it."""
         torch.set_num_threads(self._num_threads or len(os.sched_getaffinity(0)))
         torch.manual_seed(self._seed)
         self._parallel = Parallel(context)
-        self._model = load_model(self._source, initial_weights=self._initial_weights)
+        self._checkpoints = CheckpointWriter()
         self._dtype: torch.dtype = getattr(torch, self._source.dtype)
+        opened = self._open()
+        self._model = opened.model
+        if self._lora is not None:
+            from agentrl.training.lora import Adapters
+
+            self._adapters = Adapters(opened, self._lora, self._source)
+        if self._activation_checkpointing:
+            recompute_activations(self._model)
         self._parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
         # Demonstrations with one system text and the same tools begin alike.
         self._packing = Packing(
             max_tokens=self._max_tokens, share_prefixes=can_share_prefixes(self._parallel.device, self._dtype)
         )
+        if opened.files is not None:
+            materialise(self._model, self._parallel.device)
+            opened.files.read_into(self._model)
+        if self._adapters is not None:
+            self._adapters.reset(self._seed)
         self._optimiser = build_adamw(self._model.parameters(), betas=self._betas, weight_decay=self._weight_decay)
 
-    def step(self, examples: Sequence[TokenisedExample]) -> dict[str, float]:
+    def _open(self) -> OpenedModel:
+        if self._initial_weights == "random":
+            return OpenedModel(model=load_model(self._source, initial_weights="random"), files=None)
+        return open_model(self._source)
+
+    def describe(self) -> str:
+        """Return what is trained, and on what, in one line."""
+        sizes = [(weight.numel(), weight.requires_grad) for weight in self._model.parameters()]
+        total, trained = (sum(size for size, _ in chosen) for chosen in (sizes, [one for one in sizes if one[1]]))
+        device = self._parallel.device
+        where = f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else str(device)
+        return f"{trained:,} of {total:,} weights trained in {self._source.dtype} on {where}"
+
+    def step(
+        self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, float] | None:
         """Make one update with this rank's share of a batch.
+
+        Args:
+            examples: the share.
+            should_stop: asked before each micro-batch; once true, the update is given up.
 
         Returns:
             `sft/loss` (nats per response token, before the update), `sft/grad_norm`, `sft/learning_rate`, `sft/tokens`
-            (all packed tokens) and `sft/response_tokens`, over all ranks.
+            (all packed tokens) and `sft/response_tokens`, over all ranks. None where it was given up: weights and
+            optimiser are those of before, and may be saved, but gradients are left over, so that no update may follow.
 
         Raises:
             FloatingPointError: the loss or the gradient is not finite.
             ValueError: no example has a response token.
         """
         step = self._num_steps_done + 1
-        batches = pack_examples(examples, self._packing)
-        [num_batches] = self._parallel.max([len(batches)])
-        batches = fill_up(batches, empty_tokens(), int(num_batches))
+        batches = self._packed(examples)
         num_scored, num_tokens = self._parallel.sum(
             [sum(len(batch.targets_N) for batch in batches), sum(len(example.token_ids) for example in examples)]
         )
@@ -94,10 +136,9 @@ class SupervisedTrainer:
             raise ValueError(f"update {step}: none of the examples has a response token; nothing can be learnt")
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
         for batch in self._parallel.gradient_passes(self._model, batches):
-            scores = score_tokens(
-                self._model, batch.to(self._parallel.device, self._parallel.sequence), temperature=1.0
-            )
-            loss = -scores.logprobs_N.sum()
+            if should_stop():
+                return None
+            loss = self._loss(batch)
             # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
             (loss * (self._parallel.world_size / num_scored)).backward()
             loss_sum += loss.detach()
@@ -116,6 +157,33 @@ class SupervisedTrainer:
             "sft/response_tokens": num_scored,
         }
 
+    @torch.no_grad()
+    def mean_loss(
+        self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
+    ) -> float | None:
+        """Return the loss on examples that are not learnt from, in nats per response token.
+
+        None where `should_stop`, asked before each micro-batch, was true.
+        """
+        batches = self._packed(examples)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
+        for batch in batches:
+            if should_stop():
+                return None
+            loss_sum += self._loss(batch)
+        total, num_scored = self._parallel.sum([loss_sum.item(), sum(len(batch.targets_N) for batch in batches)])
+        return total / num_scored
+
+    def _packed(self, examples: Sequence[TokenisedExample]) -> list[PackedTokens]:
+        """Pack this rank's share into as many micro-batches as the rank has that has most."""
+        batches = pack_examples(examples, self._packing)
+        [num_batches] = self._parallel.max([len(batches)])
+        return fill_up(batches, empty_tokens(), int(num_batches))
+
+    def _loss(self, batch: PackedTokens) -> Tensor:
+        on_device = batch.to(self._parallel.device, self._parallel.sequence)
+        return -score_tokens(self._model, on_device, temperature=1.0).logprobs_N.sum()
+
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of update `step`, from 1."""
         schedule = self._schedule
@@ -127,13 +195,41 @@ class SupervisedTrainer:
             final_fraction=schedule.final_fraction,
         )
 
+    def save(self, url: str) -> None:
+        """Write a checkpoint of weights and optimiser into the folder `url`; every rank must call it.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self._checkpoints.begin(url, self._model, self._optimiser)
+        self._checkpoints.wait()
+
+    def load(self, url: str, *, step: int) -> None:
+        """Go on from the checkpoint in the folder `url`, written after update `step`; every rank must call it.
+
+        Raises:
+            CheckpointError: it cannot be read, is damaged, or is that of another model.
+        """
+        load_checkpoint(url, self._model, self._optimiser)
+        self._num_steps_done = step
+
     def export(self, path: str) -> None:
-        """Write the model as a Hugging Face folder; every rank must call it."""
+        """Write the model as a Hugging Face folder; every rank must call it.
+
+        LoRA's factors are merged into the weights, and also written by themselves, in the folder `adapter` there.
+        """
         on_rank_0 = self._parallel.rank == 0
-        weights = {name: tensor for name, tensor in full_tensors(self._model, self._dtype) if on_rank_0}
+        weights = {name: tensor for name, tensor in self._whole_weights() if on_rank_0}
         if on_rank_0:
             export_model(self._model, weights, self._source, path)
+        if self._adapters is not None:
+            self._adapters.export(f"{path}/adapter", writes=on_rank_0)
         self._parallel.barrier()
+
+    def _whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        if self._adapters is not None:
+            return self._adapters.merged_tensors(self._dtype)
+        return full_tensors(self._model, self._dtype)
 
     def close(self) -> None:
         """Leave the process group."""

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
+from agentrl.config.sft_load import load_sft_config
 from agentrl.errors import ConfigError
-from agentrl.runners.sft import load_sft_config
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,13 @@ from transformers import (
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.schema import ModelSection
+from agentrl.config.sft_load import load_sft_config
 from agentrl.config.validate import Purpose
 from agentrl.engine.language_model import LanguageModel
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import check_weights
 from agentrl.runners.run import prepare, prepare_evaluation
-from agentrl.runners.sft import load_sft_config, warm_start
+from agentrl.runners.sft_run import prepare as prepare_warm_start
 from agentrl.training.building import open_model
 from agentrl.training.folder_trial import try_folder
 from agentrl.training.model import load_classifier, load_model
@@ -251,8 +252,8 @@ def test_training_evaluation_and_warm_start_refuse_it_before_anything_starts(tmp
     (tmp_path / "dialogues.jsonl").write_text(json.dumps({"messages": [{"role": "assistant", "content": "1"}]}) + "\n")
     (tmp_path / "sft.yaml").write_text(
         f"data: {{train_files: [dialogues.jsonl]}}\nmodel: {{path: {folder}}}\ntraining: {{num_steps: 1}}\n"
-        f"output_dir: {tmp_path / 'out'}\n"
+        f"run: {{dir: {tmp_path / 'out'}}}\n"
     )
     with pytest.raises(ConfigError, match=missing):
-        warm_start(load_sft_config(str(tmp_path / "sft.yaml")))
+        prepare_warm_start(load_sft_config(str(tmp_path / "sft.yaml")))
     assert not (tmp_path / "out").exists()

@@ -8,6 +8,7 @@ import torch
 from training_cases import VOCABULARY, alone, make_example
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agentrl.config.algorithm_schema import LoraSection
 from agentrl.config.schema import ModelSection
 from agentrl.training.batch import TokenisedExample
 from agentrl.training.supervised import SupervisedSchedule, SupervisedTrainer
@@ -16,7 +17,12 @@ SCHEDULE = SupervisedSchedule(learning_rate=0.01, warmup_steps=2, num_steps=20, 
 
 
 def make_trainer(
-    model: ModelSection, *, seed: int = 0, initial_weights: Literal["pretrained", "random"] = "pretrained"
+    model: ModelSection,
+    *,
+    seed: int = 0,
+    initial_weights: Literal["pretrained", "random"] = "pretrained",
+    lora: LoraSection | None = None,
+    activation_checkpointing: bool = False,
 ) -> SupervisedTrainer:
     trainer = SupervisedTrainer(
         model,
@@ -28,6 +34,8 @@ def make_trainer(
         max_tokens_per_micro_batch=64,
         seed=seed,
         num_threads=1,
+        lora=lora,
+        activation_checkpointing=activation_checkpointing,
     )
     trainer.setup(alone())
     return trainer
@@ -38,6 +46,12 @@ def trainer(policy: ModelSection) -> Iterator[SupervisedTrainer]:
     made = make_trainer(policy)
     yield made
     made.close()
+
+
+def learn(trainer: SupervisedTrainer, batch: list[TokenisedExample]) -> dict[str, float]:
+    metrics = trainer.step(batch)
+    assert metrics is not None
+    return metrics
 
 
 def examples(seed: int) -> list[TokenisedExample]:
@@ -61,7 +75,7 @@ def test_the_loss_and_norm_are_those_of_a_plain_loop(trainer: SupervisedTrainer,
         for group in optimiser.param_groups:
             group["lr"] = trainer.learning_rate(step)
         optimiser.step()
-        metrics = trainer.step(examples(step))
+        metrics = learn(trainer, examples(step))
         assert metrics["sft/loss"] == pytest.approx(total.item() / num_tokens, rel=1e-4)
         assert metrics["sft/grad_norm"] == pytest.approx(norm.item(), rel=1e-3)
         assert metrics["sft/response_tokens"] == num_tokens
@@ -69,7 +83,7 @@ def test_the_loss_and_norm_are_those_of_a_plain_loop(trainer: SupervisedTrainer,
 
 def test_a_pattern_is_learnt(trainer: SupervisedTrainer):
     pattern = [TokenisedExample(token_ids=[3, 4, 5, 6, 7, 8], response_mask=[0, 1, 1, 1, 1, 1])] * 4
-    losses = [trainer.step(pattern)["sft/loss"] for _ in range(20)]
+    losses = [learn(trainer, pattern)["sft/loss"] for _ in range(20)]
     assert losses[-1] < 0.2 * losses[0]
 
 
@@ -106,3 +120,73 @@ def test_a_model_can_be_exported_over_the_folder_it_came_from(policy: ModelSecti
     trainer.close()
     assert (tmp_path / "model.safetensors").read_bytes() != before
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == VOCABULARY
+
+
+def test_the_held_out_loss_is_that_of_a_step_and_changes_nothing(trainer: SupervisedTrainer):
+    before = trainer.mean_loss(examples(1))
+    assert trainer.mean_loss(examples(1)) == before
+    assert learn(trainer, examples(1))["sft/loss"] == pytest.approx(before, rel=1e-6)
+    after = trainer.mean_loss(examples(1))
+    assert after is not None
+    assert before is not None
+    assert after < before
+
+
+def test_an_update_that_is_given_up_leaves_what_is_saved_as_it_was(policy: ModelSection, tmp_path: Path):
+    exports = []
+    for name in ("straight", "given_up"):
+        trainer = make_trainer(policy)
+        learn(trainer, examples(1))
+        if name == "given_up":
+            answers = iter([False, False, True])
+            assert trainer.step(examples(2), should_stop=lambda: next(answers)) is None  # noqa: B023
+            assert trainer.mean_loss(examples(2), should_stop=lambda: True) is None
+            trainer.save(str(tmp_path / "checkpoint"))
+            trainer.close()
+            trainer = make_trainer(policy)
+            trainer.load(str(tmp_path / "checkpoint"), step=1)
+        learn(trainer, examples(2))
+        trainer.export(str(tmp_path / name))
+        trainer.close()
+        exports.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert exports[0] == exports[1]
+
+
+@pytest.mark.parametrize("lora", [None, LoraSection(rank=2)])
+def test_a_checkpoint_brings_back_weights_optimiser_and_schedule(
+    policy: ModelSection, tmp_path: Path, lora: LoraSection | None
+):
+    exports, metrics = [], []
+    for name in ("straight", "resumed"):
+        trainer = make_trainer(policy, lora=lora)
+        for step in (1, 2):
+            learn(trainer, examples(step))
+        if name == "resumed":
+            trainer.save(str(tmp_path / "checkpoint"))
+            trainer.close()
+            trainer = make_trainer(policy, lora=lora)
+            trainer.load(str(tmp_path / "checkpoint"), step=2)
+        metrics.append(learn(trainer, examples(3)))
+        trainer.export(str(tmp_path / name))
+        trainer.close()
+        exports.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert exports[0] == exports[1]
+    assert metrics[0] == metrics[1]
+
+
+def test_recomputed_activations_give_the_same_loss_and_gradient(policy: ModelSection):
+    metrics = []
+    for activation_checkpointing in (False, True):
+        trainer = make_trainer(policy, activation_checkpointing=activation_checkpointing)
+        metrics.append(learn(trainer, examples(1)))
+        trainer.close()
+    assert metrics[1] == pytest.approx(metrics[0])
+
+
+def test_lora_starts_from_the_model(policy: ModelSection):
+    losses = []
+    for lora in (None, LoraSection(rank=2)):
+        trainer = make_trainer(policy, lora=lora)
+        losses.append(trainer.mean_loss(examples(1)))
+        trainer.close()
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)

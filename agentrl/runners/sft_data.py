@@ -1,0 +1,178 @@
+"""The dialogues of a warm start as tokens: every row is read, rendered and tokenised before anything is trained."""
+
+import random
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jinja2 import TemplateError
+from numpy.typing import NDArray
+
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.config.sft_schema import SftConfig, SftDataSection
+from agentrl.data.dialogues import Dialogue, read_dialogues
+from agentrl.errors import ConfigError
+from agentrl.runners.model_folders import language_settings
+from agentrl.runners.policy_chat import check_policy_chat
+from agentrl.tools.loader import load_tool_file
+
+if TYPE_CHECKING:
+    from agentrl.training.batch import TokenisedExample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenisedDialogue:
+    """A dialogue as a rollout would have produced it."""
+
+    where: str
+    """File and row."""
+    token_ids: NDArray[np.int32]
+    response_mask: NDArray[np.bool_]
+    """True for what is learnt: the assistant's turns."""
+
+    def example(self) -> "TokenisedExample":
+        """Return it as the trainer takes it."""
+        from agentrl.training.batch import TokenisedExample
+
+        return TokenisedExample(
+            token_ids=self.token_ids.tolist(), response_mask=self.response_mask.astype(np.int8).tolist()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialogueSet:
+    """The dialogues of some files, in their order."""
+
+    dialogues: list[TokenisedDialogue]
+    num_dropped: int = 0
+    """Left out because they are too long."""
+
+    def examples(self, indices: Sequence[int] | None = None) -> "list[TokenisedExample]":
+        """Return those with these indices, or all."""
+        chosen = self.dialogues if indices is None else [self.dialogues[index] for index in indices]
+        return [dialogue.example() for dialogue in chosen]
+
+    def describe(self) -> str:
+        """Return the counts in one line."""
+        lengths = [len(dialogue.token_ids) for dialogue in self.dialogues]
+        trained = sum(int(dialogue.response_mask.sum()) for dialogue in self.dialogues)
+        dropped = f"; {self.num_dropped:,} longer ones dropped" if self.num_dropped else ""
+        return (
+            f"{len(lengths):,} dialogues, {sum(lengths):,} tokens ({trained / sum(lengths):.0%} trained), median "
+            f"{statistics.median(lengths):,.0f}, longest {max(lengths):,}{dropped}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftData:
+    """All that is trained on, or measured on."""
+
+    training: DialogueSet
+    validation: DialogueSet | None
+    tokens: ChatTokens
+
+
+def read_data(config: SftConfig) -> SftData:
+    """Read and tokenise every row of the training and validation files.
+
+    Raises:
+        ConfigError: a file or a row cannot be used, or dialogues are too long; the message names the place.
+    """
+    tokenise = _Tokeniser(config)
+    data = config.data
+    held_out = data.validation_files
+    return SftData(
+        training=_read_set(data.train_files, data, tokenise, key="data.train_files"),
+        validation=_read_set(held_out, data, tokenise, key="data.validation_files") if held_out else None,
+        tokens=tokenise.tokens,
+    )
+
+
+_MOST = sys.maxsize
+
+
+class _Tokeniser:
+    """Tokenises dialogues with their own tools, or with those of the run."""
+
+    def __init__(self, config: SftConfig) -> None:
+        self.tokens = check_policy_chat(config.model, _tool_schemas(config.tool_config_path), without_torch=False)
+        self.max_tokens = min(config.data.max_tokens or _MOST, _positions(config.model.path) or _MOST)
+        self._last: tuple[list[dict[str, Any]], ChatTokens] = ([], self.tokens)
+
+    def __call__(self, dialogue: Dialogue) -> TokenisedDialogue:
+        tokens = self._tokens_of(dialogue)
+        try:
+            token_ids, response_mask = tokens.conversation(dialogue.messages)
+        except ConfigError as error:
+            raise ConfigError(f"{dialogue.where}: {error}") from error
+        except (TemplateError, TypeError) as error:  # by the template, about messages that it does not expect
+            raise ConfigError(
+                f"{dialogue.where}: the chat template cannot render it: {error}. Mend the row, or use another template"
+            ) from error
+        return TokenisedDialogue(
+            where=dialogue.where,
+            token_ids=np.array(token_ids, dtype=np.int32),
+            response_mask=np.array(response_mask, dtype=np.bool_),
+        )
+
+    def _tokens_of(self, dialogue: Dialogue) -> ChatTokens:
+        if not dialogue.tools:
+            return self.tokens
+        if self._last[0] != dialogue.tools:
+            try:
+                self._last = (dialogue.tools, self.tokens.with_tools(dialogue.tools))
+            except ConfigError as error:
+                raise ConfigError(f"{dialogue.where}: {error}") from error
+        return self._last[1]
+
+
+def _read_set(files: Sequence[str], data: SftDataSection, tokenise: _Tokeniser, *, key: str) -> DialogueSet:
+    rows = read_dialogues([Path(file) for file in files], messages_key=data.messages_key)
+    tokenised = [tokenise(dialogue) for dialogue in rows]
+    kept = [dialogue for dialogue in tokenised if len(dialogue.token_ids) <= tokenise.max_tokens]
+    if not tokenised:
+        raise ConfigError(f"{key}: no dialogue in {', '.join(files)}")
+    if len(kept) < len(tokenised) and (data.overlong_dialogues == "error" or not kept):
+        _refuse_overlong(tokenised, tokenise.max_tokens, key=key)
+    return DialogueSet(dialogues=kept, num_dropped=len(tokenised) - len(kept))
+
+
+def _refuse_overlong(tokenised: Sequence[TokenisedDialogue], max_tokens: int, *, key: str) -> None:
+    overlong = [dialogue for dialogue in tokenised if len(dialogue.token_ids) > max_tokens]
+    first = overlong[0]
+    raise ConfigError(
+        f"{key}: {len(overlong)} of {len(tokenised)} dialogues have more than {max_tokens} tokens (`data.max_tokens`, or the "
+        f"positions of the model), the first at {first.where} with {len(first.token_ids)}. Raise the limit if it is yours, or "
+        "set `data.overlong_dialogues: drop`"
+    )
+
+
+def _positions(model_path: str) -> int | None:
+    """Return how long a sequence may be for the model; None where its configuration does not say it."""
+    settings = language_settings(model_path) or {}
+    positions = settings.get("max_position_embeddings")
+    return positions if isinstance(positions, int) else None
+
+
+def shuffled_forever(number: int, seed: int) -> Iterator[int]:
+    """Yield the indices below `number` in a new seeded order each epoch, without end."""
+    rng = random.Random(seed)
+    while True:
+        epoch = list(range(number))
+        rng.shuffle(epoch)
+        yield from epoch
+
+
+def _tool_schemas(tool_config_path: str | None) -> list[dict[str, Any]]:
+    """Return the schemas that the system prompt lists; they come from the file, because no tool is built here."""
+    if tool_config_path is None:
+        return []
+    file = Path(tool_config_path)
+    schemas = [tool.tool_schema for tool in load_tool_file(file)]
+    if any(schema is None for schema in schemas):
+        raise ConfigError(f"{file.name}: a warm start needs the `tool_schema` of every tool written out in this file")
+    return [schema for schema in schemas if schema is not None]
