@@ -8,7 +8,7 @@ from rich.text import Text
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.sft_schema import SftConfig
 from agentrl.runners.sft_data import TokenisedDialogue, read_data
-from agentrl.runners.sft_run import check_inputs, num_steps_of
+from agentrl.runners.sft_run import SftDirectory, check_inputs, inputs_of, num_steps_of
 
 _SHOWN_CHARACTERS = 4000
 _OPEN, _CLOSE = "⟦", "⟧"
@@ -34,6 +34,7 @@ def check(config: SftConfig) -> None:
     num_dialogues = len(data.training.dialogues)
     num_steps, size = num_steps_of(config, num_dialogues), config.training.examples_per_step
     note(f"steps: {num_steps:,} of {size:,} dialogues, {num_steps * size / num_dialogues:.2f} passes over them")
+    note(SftDirectory(config).try_out(inputs_of(config)))
     example = data.training.dialogues[0]
     note(f"\n{example.where}, as the model sees it; {_OPEN}what is trained{_CLOSE}:\n")
     console.print(rendered(example, data.tokens), soft_wrap=True)

@@ -1,8 +1,10 @@
 """The dialogues of a warm start as tokens: every row is read, rendered and tokenised before anything is trained."""
 
+import logging
 import random
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +94,9 @@ def read_data(config: SftConfig) -> SftData:
     )
 
 
+logger = logging.getLogger(__name__)
+
+_LINE_EVERY_S = 10.0
 _MOST = sys.maxsize
 
 
@@ -132,13 +137,22 @@ class _Tokeniser:
 
 def _read_set(files: Sequence[str], data: SftDataSection, tokenise: _Tokeniser, *, key: str) -> DialogueSet:
     rows = read_dialogues([Path(file) for file in files], messages_key=data.messages_key)
-    tokenised = [tokenise(dialogue) for dialogue in rows]
+    tokenised = list(_tokenised(rows, tokenise, key=key))
     kept = [dialogue for dialogue in tokenised if len(dialogue.token_ids) <= tokenise.max_tokens]
     if not tokenised:
         raise ConfigError(f"{key}: no dialogue in {', '.join(files)}")
     if len(kept) < len(tokenised) and (data.overlong_dialogues == "error" or not kept):
         _refuse_overlong(tokenised, tokenise.max_tokens, key=key)
     return DialogueSet(dialogues=kept, num_dropped=len(tokenised) - len(kept))
+
+
+def _tokenised(rows: Iterator[Dialogue], tokenise: _Tokeniser, *, key: str) -> Iterator[TokenisedDialogue]:
+    next_line_at = time.monotonic() + _LINE_EVERY_S
+    for number, dialogue in enumerate(rows, start=1):
+        yield tokenise(dialogue)
+        if time.monotonic() >= next_line_at:
+            logger.info("%s: %s dialogues tokenised", key, f"{number:,}")
+            next_line_at += _LINE_EVERY_S
 
 
 def _refuse_overlong(tokenised: Sequence[TokenisedDialogue], max_tokens: int, *, key: str) -> None:

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,14 +85,28 @@ def prepare(config: SftConfig) -> SftPlan:
     Raises:
         ConfigError: where, what and the way out.
     """
+    configure_logging(None, console=Console())
+    config = _with_dtype(config)
     directory = SftDirectory(config)
     data = None
     if not directory.has_all_steps:
+        logger.info("reading and tokenising %s", ", ".join([*config.data.train_files, *config.data.validation_files]))
         check_inputs(config)
         data = read_data(config)
     with telling_full_disk(directory.path):
         directory.open(inputs_of(config), trains=True)
     return SftPlan(config=config, directory=directory, data=data)
+
+
+def _with_dtype(config: SftConfig) -> SftConfig:
+    """Return the config with a type in the place of `auto`."""
+    if config.model.dtype != "auto":
+        return config
+    from agentrl.runners.dtype_choice import chosen_dtype  # loads Ray, to count GPUs
+
+    model, note = chosen_dtype(config.model, run_dir=config.run.dir)
+    logger.info(note)
+    return replace(config, model=model)
 
 
 def check_inputs(config: SftConfig) -> None:

@@ -19,6 +19,7 @@ from agentrl.config.sft_schema import SftConfig
 from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError
 from agentrl.observability.metrics_file import read_metrics, series
+from agentrl.runners.dtype_choice import best_dtype
 from agentrl.runners.sft import train
 from agentrl.runners.sft_check import check
 from agentrl.runners.sft_data import read_data, shuffled_forever
@@ -196,25 +197,33 @@ def test_a_stopped_run_goes_on_to_the_same_weights_and_numbers(load: Loader, fol
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_same_command_goes_on_after_a_signal(folder: Path, load: Loader, number: signal.Signals) -> None:
-    words = ["training.num_steps=200"]
+def test_the_same_command_goes_on_after_every_kind_of_signal(folder: Path, load: Loader) -> None:
+    words = ["training.num_steps=80", "checkpoint.every_steps=10"]
     command = [sys.executable, "-m", "agentrl.runners.sft", str(folder / "sft.yaml"), *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    checkpoint = folder / "run" / "last_checkpoint.json"
-    deadline = time.monotonic() + 120
-    while not checkpoint.is_file() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, number)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
-    if number != signal.SIGKILL:
-        assert f"stopped by {number.name}; the same command goes on from its last checkpoint" in told
-        assert "Traceback" not in told
-    assert 2 <= json.loads(checkpoint.read_bytes())["step"] < 200
+    checkpoint, last = folder / "run" / "last_checkpoint.json", 0
+    for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        last = wait_for_checkpoint(checkpoint, after=last)
+        os.kill(process.pid, number)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number), stderr
+        if number != signal.SIGKILL:
+            assert f"stopped by {number.name}; the same command goes on from its last checkpoint" in stderr
+            assert "Traceback" not in stderr
+        last = json.loads(checkpoint.read_bytes())["step"]
+    assert last < 80
     subprocess.run(command, check=True, timeout=120)
     trained(load(*words, f"run.dir={folder / 'whole'}"))
     assert weights(folder / "run") == weights(folder / "whole")
+
+
+def wait_for_checkpoint(file: Path, *, after: int) -> int:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if file.is_file() and (step := json.loads(file.read_bytes())["step"]) > after:
+            return step
+        time.sleep(0.005)
+    raise TimeoutError(f"no checkpoint after step {after}")
 
 
 def test_a_changed_config_is_refused_by_its_keys_and_a_faster_one_is_not(load: Loader) -> None:
@@ -245,6 +254,12 @@ def test_a_finished_run_only_prints_its_result(load: Loader, folder: Path, capsy
     assert "training loss" in printed.out
     assert "loss " not in printed.out.partition("●")[0]
     assert (folder / "run" / "policy" / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_the_type_of_auto_is_chosen_once_and_written_down(load: Loader, folder: Path) -> None:
+    trained(load("training.num_steps=1", "model.dtype=auto"))
+    saved = load_sft_config(str(folder / "run" / "config.yaml"))
+    assert saved.model.dtype == best_dtype()[0]
 
 
 def test_only_the_last_checkpoints_are_kept(load: Loader, folder: Path) -> None:
@@ -381,6 +396,7 @@ def test_the_check_counts_shows_what_is_trained_and_writes_nothing(
     assert "training: 32 dialogues" in printed
     assert "held-out: 4 dialogues" in printed
     assert "steps: 6 of 8 dialogues, 1.50 passes" in printed
+    assert f"run.dir: {folder / 'run'} can be written" in printed
     assert f"⟦{CALL}<|im_end|>⟧" in printed
     assert "⟦It is 0.<|im_end|>⟧" in printed
     assert set(folder.rglob("*")) == before
