@@ -45,6 +45,22 @@ class DeviceEstimate:
     memory: Memory
     capacity_bytes: float | None = None
     """None where it is another machine's, and nobody has said it."""
+    is_gpu: bool = False
+
+    @property
+    def refused_bytes(self) -> float:
+        """What must fit: a host may swap, and a GPU ends the run with the first row that is too long."""
+        return self.memory.in_a_full_row if self.is_gpu else self.memory.certain
+
+    def warning(self) -> str | None:
+        """Return that the device may be too small, if so."""
+        if self.capacity_bytes is None or self.memory.at_most <= self.capacity_bytes:
+            return None
+        return (
+            f"warning: {self.device}: up to {self.memory.at_most / GIB:.2f} GiB may be taken, and there are "
+            f"{self.capacity_bytes / GIB:.1f}; long rows and many trajectories at once may end the run. Lower "
+            "`actor.max_tokens_per_micro_batch`, `rollout.max_concurrent_trajectories` or `rollout.max_response_tokens`"
+        )
 
     def describe(self) -> str:
         """Return the estimate in one line."""
@@ -57,7 +73,7 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
     """Return the estimate in lines, for the log.
 
     Raises:
-        ConfigError: weights, gradients, optimiser and engine alone do not fit.
+        ConfigError: weights, gradients, optimiser and engine alone do not fit; on a GPU, with the longest row.
     """
     machine = machine or this_machine()
     sizes: dict[str, ModelSize] = {}
@@ -69,15 +85,16 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
         sizes[key] = size
     estimates = estimate_devices(config, sizes, machine)
     for one in estimates:
-        if one.capacity_bytes is not None and one.memory.certain > one.capacity_bytes:
+        if one.capacity_bytes is not None and one.refused_bytes > one.capacity_bytes:
             raise ConfigError(
                 f"{one.describe()}. That cannot fit: take more ranks (`actor.num_workers`, or the processes of their pool), a "
-                "smaller model or `rollout.kv_memory_gb`, `actor.lora`, `actor.cpu_offload`, more GPUs for each engine "
+                "smaller model or `rollout.kv_memory_gb`, `actor.activation_checkpointing`, a smaller "
+                "`actor.max_tokens_per_micro_batch`, `actor.lora`, `actor.cpu_offload`, more GPUs for each engine "
                 "(`rollout.tensor_parallel_size`), engines that sleep during updates (`cluster.colocated`), pools of "
                 "their own for some roles (`cluster.roles`), or, for weights shared in the memory of the host, another "
                 "`cluster.weight_transport`"
             )
-    return [one.describe() for one in estimates]
+    return [line for one in estimates for line in (one.describe(), one.warning()) if line is not None]
 
 
 def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine: Machine) -> list[DeviceEstimate]:
@@ -93,7 +110,7 @@ def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine:
         on_host += shared_weights(config, sizes)
     sleeps = config.cluster.colocated
     found = [
-        DeviceEstimate(device=name, memory=memory, capacity_bytes=gpu_bytes)
+        DeviceEstimate(device=name, memory=memory, capacity_bytes=gpu_bytes, is_gpu=True)
         for device, there in on_gpus.items()
         for name, memory in _phases(device, there, engine_sleeps=sleeps).items()
     ]

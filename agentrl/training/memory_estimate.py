@@ -1,7 +1,17 @@
 """How much memory the models of a run take, before any of them is loaded. Pure functions, without torch.
 
 What is certain (weights, gradients, optimiser, the engine's copy, a KV cache of a given size) is kept apart from what may be
-taken at most (a KV cache that grows, activations), so that only the first can refuse a run.
+taken at most (a KV cache that grows, activations, copies, what the allocator keeps).
+
+With N weights over R ranks, of which G are gathered at once, b bytes in the type of the computation and T tokens in the longest
+row, a rank that trains all weights takes at most
+
+    runtime + a (16 N / R + b G + (b + 4) G' + b T K + 8 C) + 12 N / R,
+
+where 16 are the bytes of weight, gradient and AdamW's two moments; G is N on a single rank, which gathers all weights for an
+update, else the embedding, the head and two layers; G' is the largest group, whose gradients are reduced; K is what the layers
+keep of a token; C is a chunk of logits; 12 are the bytes of the copy for a checkpoint, on the host; and a is 1 on a GPU, and
+1 + `_ALLOCATOR_SHARE` on a CPU. `benchmarks/training/memory.py` compares it with measured peaks.
 """
 
 from collections.abc import Mapping
@@ -17,6 +27,11 @@ _LOGIT_ARRAYS = 2
 """Arrays of a chunk of logits that exist at once in the backward pass."""
 _CHUNK_LOGITS = {True: 2**28, False: 2**25}
 """Logits that exist at once, with a GPU or without (`agentrl.training.vocabulary`)."""
+
+_ALLOCATOR_SHARE = 0.35
+"""Of what a model computes with on a CPU: glibc keeps so much of what was freed, in pieces (three sizes measured)."""
+_RUNTIME_BYTES = {True: 0.75 * GIB, False: 0.375 * GIB}
+"""Of each process: on a GPU its CUDA context, else Python and the libraries."""
 
 _TRAINED = ("actor", "critic")
 """The other models are asked only: what a layer of theirs has computed is gone when the next has."""
@@ -61,6 +76,12 @@ class Memory:
     """Of the embedded engine, which takes what its sequences need."""
     activations_at_most: float = 0.0
     """Of the largest micro-batch, with its logits where there are some."""
+    gathered_at_most: float = 0.0
+    """Whole weights that a rank computes with, and whole gradients of the group that is reduced."""
+    allocator_at_most: float = 0.0
+    """What the allocator of the host keeps of what was freed."""
+    runtime_at_most: float = 0.0
+    """Of the processes themselves."""
 
     def __add__(self, other: "Memory") -> "Memory":
         return Memory(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(Memory)})
@@ -75,6 +96,7 @@ class Memory:
             self + other,
             gradients=max(self.gradients, other.gradients),
             activations_at_most=max(self.activations_at_most, other.activations_at_most),
+            gathered_at_most=max(self.gathered_at_most, other.gathered_at_most),
         )
 
     def in_updates(self) -> "Memory":
@@ -83,12 +105,17 @@ class Memory:
 
     def in_rollouts(self) -> "Memory":
         """Return what is there while nothing is trained or scored; while weights are synced, it is this without a KV cache."""
-        return replace(self, gradients=0.0, activations_at_most=0.0)
+        return replace(self, gradients=0.0, activations_at_most=0.0, gathered_at_most=0.0)
 
     @property
     def certain(self) -> float:
         """What is taken in any case."""
-        return self.at_most - self.kv_cache_at_most - self.activations_at_most
+        return sum(getattr(self, item.name) for item in fields(Memory) if not item.name.endswith("_at_most"))
+
+    @property
+    def in_a_full_row(self) -> float:
+        """What is taken once a row is as long as it may be, which the first long trajectories bring about."""
+        return self.at_most - self.kv_cache_at_most
 
     @property
     def at_most(self) -> float:
@@ -120,9 +147,27 @@ def memory_of_process(
         if component == "rollout":
             total += _engine(sizes["model.path"], config, on_gpu=on_gpu)
         else:
-            activations = _activations(component, config, _size_of(component, sizes), on_gpu=on_gpu)
-            total = total.in_turns(Memory(activations_at_most=activations))
-    return total
+            size = _size_of(component, sizes)
+            activations = _activations(component, config, size, on_gpu=on_gpu)
+            gathered = _gathered(component, placement, config, size)
+            total = total.in_turns(Memory(activations_at_most=activations, gathered_at_most=gathered))
+    computed_with = (
+        total.weights + total.gradients + total.optimiser + total.activations_at_most + total.gathered_at_most
+    )
+    kept = 0.0 if on_gpu else _ALLOCATOR_SHARE * computed_with
+    return replace(total, allocator_at_most=kept, runtime_at_most=_RUNTIME_BYTES[on_gpu])
+
+
+def _gathered(component: str, placement: Placement, config: RunConfig, size: ModelSize) -> float:
+    """Return what a rank holds of whole weights in one pass, and of whole gradients while they are reduced."""
+    each, is_frozen = DTYPE_BYTES[config.model.dtype], component == "actor" and config.actor.lora.rank > 0
+    root = min(size.num_weights, 2 * size.vocabulary * size.width)  # embedding and head, which are gathered together
+    layer = max(0, size.num_weights - root) / size.num_layers
+    if component not in _TRAINED or is_frozen:
+        return each * (root + 2 * layer)
+    is_alone = placement.num_processes == 1 and not config.actor.cpu_offload
+    whole = size.num_weights if is_alone else root + 2 * layer
+    return each * whole + (each + _MASTER_BYTES) * max(root, layer)
 
 
 def host_memory_of_process(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:

@@ -1,6 +1,7 @@
 """Models that do not fit their devices are refused before any process starts."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -176,6 +177,31 @@ def test_what_fits_is_told_in_one_line_and_what_does_not_is_refused_with_the_key
     assert line.startswith("memory (estimate), this machine: 0.0")
     with pytest.raises(ConfigError, match=r"this machine: .* of 0.0 GiB.*cannot fit.*`actor.num_workers`.*`cluster.ro"):
         check_memory(config_of(), Machine(ram_bytes=2**20))
+
+
+def test_a_row_that_cannot_fit_a_gpu_is_refused_with_the_way_out_and_on_a_host_told():
+    """A host may swap, and its allocator may keep less."""
+    config = config_of()
+    [line] = check_memory(config, Machine(ram_bytes=64 * GIB))
+    at_most, certain = (float(re.findall(pattern, line)[0]) for pattern in (r"at most ([\d.]+)", r": ([\d.]+) of"))
+    assert certain < 0.2 < at_most < 4
+    small = int((certain + at_most) / 2 * GIB)
+    line, warning = check_memory(config, Machine(ram_bytes=small))
+    assert re.match(
+        r"warning: this machine: up to .* GiB may be taken, and there are .* Lower `actor\.max_tok", warning
+    )
+    with pytest.raises(
+        ConfigError, match=r"the GPU of this machine: .*cannot fit: .*`actor\.activation_checkpointing`"
+    ):
+        check_memory(config, Machine(ram_bytes=64 * GIB, gpu_bytes=[small]))
+
+
+@pytest.mark.usefixtures("vllm_is_installed")
+def test_the_recipe_without_activation_checkpointing_is_refused():
+    recipe = load_run_config("configs/rstar2_qwen3_14b.yaml", ["actor.activation_checkpointing=false"]).config
+    updates = estimate_devices(recipe, {"model.path": QWEN3_14B}, GPUS)[0]
+    assert updates.device == "each GPU of `cluster.pools.gpus`, in updates"
+    assert updates.refused_bytes > 150 * GIB > 79 * GIB
 
 
 def test_a_model_whose_files_are_not_here_has_no_estimate(tmp_path: Path):

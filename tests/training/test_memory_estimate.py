@@ -1,5 +1,8 @@
 """The estimate of memory against closed forms, and its activations against what autograd keeps."""
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from agentrl.training.memory_estimate import (
 from agentrl.training.model import load_model
 from agentrl.training.scoring import scored_states
 
+ROOT = Path(__file__).resolve().parents[2]
 EIGHT_BILLION = ModelSize(
     num_weights=8 * 10**9,
     vocabulary=150_000,
@@ -209,6 +213,42 @@ def test_a_layer_keeps_of_a_token_what_autograd_keeps(tmp_path: Path):
         return sum(tensor.untyped_storage().nbytes() for tensor in found.values()) / 4 / 200
 
     assert kept(3) - kept(2) == pytest.approx(kept_per_token(SMALL_SIZE), rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of the memory of the host")
+@pytest.mark.parametrize(
+    ("width", "layers", "vocabulary", "dtype"),
+    [(256, 4, 8192, "float32"), (384, 6, 16_384, "bfloat16"), (512, 4, 32_768, "float32")],
+)
+def test_the_estimate_of_an_actor_is_near_its_measured_peak(width: int, layers: int, vocabulary: int, dtype: str):
+    """Before, it was about half of the peak of an update."""
+    sizes = [f"--width={width}", f"--layers={layers}", f"--vocabulary={vocabulary}", f"--dtype={dtype}", "--tokens=256"]
+    module = [sys.executable, "-m", "benchmarks.training.memory", *sizes]
+    ran = subprocess.run(module, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert 0.7 < found["update_2"] / found["estimated_update"] < 1.05, found
+    assert 0.6 < found["update_3_and_checkpoint"] / found["estimated_with_checkpoint"] < 1.05, found
+
+
+def test_a_single_rank_gathers_all_weights_and_several_the_embedding_the_head_and_two_layers():
+    root = 2 * EIGHT_BILLION.vocabulary * EIGHT_BILLION.width
+    layer = (8 * 10**9 - root) / 36
+    assert memory("actor").gathered_at_most == 2 * 8e9 + 6 * root
+    assert memory("actor", num_processes=8).gathered_at_most == pytest.approx(2 * (root + 2 * layer) + 6 * root)
+    assert memory("ref", num_processes=8).gathered_at_most == pytest.approx(2 * (root + 2 * layer))
+    lora = ActorSection(lora=LoraSection(rank=16))
+    assert memory("actor", actor=lora).gathered_at_most == pytest.approx(2 * (root + 2 * layer))
+
+
+def test_what_the_allocator_of_the_host_keeps_is_counted_on_a_cpu_alone():
+    assert memory("actor").allocator_at_most == 0
+    on_cpu = memory("actor", on_gpu=False)
+    live = on_cpu.weights + on_cpu.gradients + on_cpu.optimiser + on_cpu.activations_at_most + on_cpu.gathered_at_most
+    assert on_cpu.allocator_at_most == pytest.approx(0.35 * live)
+    assert on_cpu.runtime_at_most > 0
 
 
 def test_the_parts_of_processes_that_share_a_device_add_up():

@@ -1,0 +1,130 @@
+"""Peak memory of an actor on a CPU beside the estimate of `agentrl.training.memory_estimate`, by phase.
+
+    python -m benchmarks.training.memory [--width 768] [--layers 8] [--vocabulary 32768] [--tokens 512] [--dtype float32]
+
+A random model in a process of its own: set-up, two updates, weights in shared memory, and an update while a checkpoint is
+written. Every row is full. Prints a line of JSON, in GiB; resident memory before the set-up is `runtime`.
+"""
+
+import argparse
+import json
+import multiprocessing
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from agentrl.config.layout import Placement
+from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.observability.peak_memory import take_peak_memory
+from agentrl.runners.memory_check import read_size
+from agentrl.training.actor import Actor
+from agentrl.training.memory_estimate import GIB, Memory, memory_of_process, shared_weights
+from agentrl.training.parallel import Parallel, ParallelContext, open_store
+from agentrl.training.role import RoleContext
+from agentrl.training.sharding import plan_update
+from agentrl.training.token_inputs import TokenInputs
+from benchmarks.training.workload import make_groups
+
+_NUM_PROMPTS, _SAMPLES = 4, 4
+_TRAJECTORIES_PER_ROW = 4
+
+
+def save_model(folder: str, width: int, layers: int, vocabulary: int) -> None:
+    """Write a random Qwen3, in another process than the one that is measured."""
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        num_key_value_heads=max(1, width // 128),
+        head_dim=64,
+        max_position_embeddings=65536,
+        tie_word_embeddings=True,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def measure(folder: str, *, tokens: int, dtype: Literal["float32", "bfloat16"]) -> dict[str, float]:
+    """Return the peaks of an actor of the model in `folder`, and the estimate, in GiB.
+
+    Args:
+        folder: of the model.
+        tokens: of each row.
+        dtype: of the computation.
+    """
+    length = tokens // _TRAJECTORIES_PER_ROW // 2
+    config = RunConfig(
+        model=ModelSection(path=folder, dtype=dtype),
+        actor=ActorSection(num_threads_per_worker=1, max_tokens_per_micro_batch=tokens, share_prefixes=False),
+        rollout=RolloutSection(
+            prompts_per_step=_NUM_PROMPTS,
+            samples_per_prompt=_SAMPLES,
+            max_prompt_tokens=length,
+            max_response_tokens=length,
+        ),
+    )
+    size = read_size(folder)
+    assert size is not None
+    sizes = {"model.path": size}
+    estimate = memory_of_process(Placement(role="actor", num_processes=1), config, sizes, on_gpu=False)
+    estimate += shared_weights(config, sizes)
+    peaks = {"weights_millions": size.num_weights / 1e6, "runtime": take_peak_memory() / GIB}
+    peaks |= _phases(config, [length] * _NUM_PROMPTS, [[length] * _SAMPLES] * _NUM_PROMPTS)
+    return peaks | _estimates(estimate)
+
+
+def _phases(config: RunConfig, prompts: list[int], responses: list[list[int]]) -> dict[str, float]:
+    store = open_store("127.0.0.1")
+    here = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
+    actor, parallel = Actor(config, "actor"), Parallel(here)
+    actor.setup(RoleContext(parallel=parallel))
+    peaks = {"set_up": take_peak_memory() / GIB}
+    groups = make_groups(random.Random(0), prompts=prompts, responses=responses)
+
+    def update(step: int) -> float:
+        [(shard, chosen)] = plan_update(groups, step=step, num_ranks=1, num_mini_batches=1)
+        actor.update(shard, [trajectory.ref for trajectory in chosen], [TokenInputs()] * len(chosen))
+        return take_peak_memory() / GIB
+
+    peaks |= {"update_1": update(1), "update_2": update(2)}
+    source = actor.publish_weights()
+    assert source is not None
+    with tempfile.TemporaryDirectory() as folder:
+        actor.save(str(Path(folder) / "checkpoint"))
+        peaks["update_3_and_checkpoint"] = update(3)
+        actor.close()
+    parallel.close()
+    return peaks
+
+
+def _estimates(estimate: Memory) -> dict[str, float]:
+    apart = estimate.checkpoint + estimate.shared_weights
+    return {"estimated_update": (estimate.at_most - apart) / GIB, "estimated_with_checkpoint": estimate.at_most / GIB}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Build the model, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=768, help="a multiple of 128")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--vocabulary", type=int, default=32768)
+    parser.add_argument("--tokens", type=int, default=512, help="of each row")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    given = parser.parse_args(words)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (folder, given.width, given.layers, given.vocabulary)
+        builder = multiprocessing.get_context("fork").Process(target=save_model, args=arguments)
+        builder.start()
+        builder.join()
+        print(json.dumps(measure(folder, tokens=given.tokens, dtype=given.dtype)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
