@@ -10,12 +10,13 @@ import pytest
 from huggingface_hub import constants
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.sft_load import load_sft_config
 from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
 from agentrl.runners.export import export
 from agentrl.runners.hub_models import files_not_read, require_hub_model
 from agentrl.runners.run import prepare, prepare_evaluation
-from agentrl.runners.sft import load_sft_config, warm_start
+from agentrl.runners.sft_run import prepare as prepare_warm_start
 
 DEMO = str(SHIPPED_FOLDER / "configs" / "demo.yaml")
 MODEL = "model.path=some-owner/some-model"
@@ -50,7 +51,9 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "train": lambda words: prepare(load_run_config(DEMO, words)),
     "evaluate": lambda words: prepare_evaluation(load_run_config(DEMO, words, purpose=Purpose.EVALUATION)),
     "export": lambda words: export(load_run_config(DEMO, words, purpose=Purpose.EXPORT).config),
-    "sft": lambda words: warm_start(load_sft_config(str(SHIPPED_FOLDER / "examples/arithmetic/sft.yaml"), words[:1])),
+    "sft": lambda words: prepare_warm_start(
+        load_sft_config(str(SHIPPED_FOLDER / "examples/arithmetic/sft.yaml"), words[:1])
+    ),
 }
 
 

@@ -380,9 +380,26 @@ def test_longer_dialogues_are_refused_or_dropped_and_counted(load: Loader, folde
     assert read_data(load()).training.num_dropped == 0
 
 
-def test_dialogues_longer_than_the_positions_of_the_model_are_refused(load: Loader, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_position_embeddings": 16},
+        {
+            "max_position_embeddings": 4096,
+            "rope_scaling": {
+                "rope_type": "longrope",
+                "original_max_position_embeddings": 16,
+                "short_factor": [1.0] * 4,
+                "long_factor": [2.0] * 4,
+            },
+        },
+    ],
+)
+def test_dialogues_longer_than_the_positions_of_the_model_are_refused(
+    load: Loader, folder: Path, settings: dict[str, Any]
+) -> None:
     config = folder / "model" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 16}))
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
     with pytest.raises(ConfigError, match="more than 16 tokens"):
         read_data(load())
 
