@@ -3,7 +3,7 @@
 Everything here is plain data (it crosses processes and is written to disk) and needs only the standard library and the clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -72,6 +72,8 @@ class Prompt:
     """The reference answer; it stays with the reward and is never shown to the policy."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further columns of the data set, for rewards and tools."""
+    data_set: str = field(default="", compare=False)
+    """Name of its data set: the column `data_source`, else that of its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ class SamplingParams:
     """How one completion is sampled. Immutable: the remaining budget of a trajectory is computed, never written here."""
 
     max_tokens: int
+    stop: tuple[str, ...] = ()
+    """Texts that end the completion; the token that completes one is its last."""
     temperature: float = 1.0
     """0 is greedy."""
     top_p: float = 1.0
@@ -151,6 +155,8 @@ class ToolResult:
     """Of `wall_time_s`: in the judge's queue, the judge client's included."""
     cause: str = ""
     """Exception of the tool's own code and its place, such as `ValueError at my_tools.py:11`; the policy does not read it."""
+    reward: float | None = None
+    """What the tool gives for this step; rewards read it, as `agentrl.rewards.tool_rewards.tool_reward` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +287,10 @@ class Trajectory:
     termination: Termination
     reward: float | None = None
     """None exactly when `termination` is `infra_error` or `data_error`."""
+    reward_metrics: Mapping[str, float] = field(default_factory=dict)
+    """Breakdown of the reward: the further numbers that it gave, and the scores of its parts."""
+    is_masked: bool = False
+    """Left out of every update: it was cut short, and `reward.score_unfinished` is `mask`."""
     failures: tuple[Failure, ...] = ()
     """Every try that failed; the last one too, where the trajectory is lost."""
     num_retries: int = 0
@@ -343,6 +353,10 @@ class TrajectorySummary:
     times: TimeSplit = TimeSplit()
     finished_at: float = 0.0
     """When the driver had it, on the driver's clock."""
+    reward_metrics: Mapping[str, float] = field(default_factory=dict)
+    """As in `Trajectory`."""
+    is_masked: bool = False
+    """As in `Trajectory`."""
     num_prompt_tokens: int = 0
     """Of `num_tokens`: those that all trajectories of the prompt begin with."""
 

@@ -19,6 +19,7 @@ _SCHEMAS = (
     "agentrl/config/algorithm_schema.py",
     "agentrl/config/checkpoint_schema.py",
     "agentrl/config/cluster_schema.py",
+    "agentrl/config/reward_schema.py",
     "agentrl/config/update_schema.py",
     "agentrl/config/sft_schema.py",
 )

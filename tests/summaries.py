@@ -2,7 +2,11 @@
 
 from typing import Any
 
+from agentrl.config.algorithm_schema import SelectionSection
 from agentrl.types import Termination, TrajectorySummary
+
+SELECTION = SelectionSection()
+"""The reward itself is the outcome, and 1 means solved."""
 
 
 def short_summary(

@@ -68,7 +68,14 @@ ISLANDS = {
     "uvicorn": ("code_judge_server/",),
     "vllm": ("agentrl/engine/vllm_engine.py", "agentrl/engine/vllm_load.py", "agentrl/engine/vllm_worker.py"),
 }
-SCHEMAS = ("algorithm_schema.py", "checkpoint_schema.py", "cluster_schema.py", "schema.py", "sft_schema.py")
+SCHEMAS = (
+    "algorithm_schema.py",
+    "checkpoint_schema.py",
+    "cluster_schema.py",
+    "reward_schema.py",
+    "schema.py",
+    "sft_schema.py",
+)
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 

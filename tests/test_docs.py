@@ -9,9 +9,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from agentrl.config.load import load_run_config
 from agentrl.config.schema import RewardSection, RunConfig
 from agentrl.config.sft_schema import SftConfig
-from agentrl.rewards.loader import build_reward
+from agentrl.rewards.loader import build_reward, import_rewards
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_file
 from code_judge_server.settings import Settings
@@ -168,3 +169,11 @@ def test_the_reward_that_the_readme_shows_loads(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "my_rewards.py").write_text(read_block(ROOT / "README.md", "my_rewards.py"))
     monkeypatch.syspath_prepend(tmp_path)
     build_reward(RewardSection(class_name="my_rewards.ExactAnswer"))
+    (tmp_path / "my_run.yaml").write_text(
+        "data: {train_files: [a.jsonl]}\nmodel: {path: m}\n"
+        + read_block(ROOT / "README.md", "my_run.yaml: several, added up by their weights")
+    )
+    reward = load_run_config(str(tmp_path / "my_run.yaml")).config.reward
+    import_rewards(reward)
+    assert [part.weight for part in reward.parts] == [1.0, 0.1]
+    build_reward(RewardSection(function="my_rewards.exact"))

@@ -22,8 +22,9 @@ from agentrl.agent_loop.engine_work import EngineWork
 from agentrl.agent_loop.failure_budget import FailureBudget
 from agentrl.agent_loop.first_scored import first_scored
 from agentrl.agent_loop.loop_workers import LoopWorkers
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
 from agentrl.agent_loop.tries import longest_s
-from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport, failed_trajectory, summarise_trajectory
+from agentrl.agent_loop.worker import WorkerReport
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
@@ -94,15 +95,20 @@ class AgentLoopManager:
         self._answers = AnswerLog()
         self._timeout_s = longest_s(rollout, reward_timeout_s=reward_timeout_s) + _MARGIN_S
 
+    def end_batch(self) -> None:
+        """Note that all trajectories of a batch have ended; see `FailureBudget.end_batch`."""
+        self._budget.end_batch()
+
     async def collect(
         self,
         prompts: Sequence[Prompt],
         *,
         step: int,
         samples_per_prompt: int,
+        held_out: bool = False,
         on_finished: Callable[[TrajectorySummary], None],
     ) -> list[Group]:
-        """Make `samples_per_prompt` trajectories of each prompt.
+        """Make `samples_per_prompt` trajectories of each prompt; those of `held_out` ones are sampled as `validation` says.
 
         Returns:
             One group per prompt, in the order of the prompts, members in the order of their sample index. Trajectories
@@ -118,6 +124,7 @@ class AgentLoopManager:
                 prompts,
                 step=step,
                 samples_per_prompt=samples_per_prompt,
+                held_out=held_out,
                 on_finished=lambda made: on_finished(made.summary),
                 tasks=tasks,
             )
@@ -130,6 +137,7 @@ class AgentLoopManager:
         step: int,
         samples_per_prompt: int,
         extra_samples: int = 0,
+        held_out: bool = False,
         finished: Mapping[str, Sequence[TrajectoryRef]] | None = None,
         on_finished: Callable[[TrajectoryRef], None],
         tasks: asyncio.TaskGroup,
@@ -147,7 +155,7 @@ class AgentLoopManager:
         made: list[list[asyncio.Task[TrajectoryRef]]] = [[] for _ in prompts]
         for sample, (index, prompt) in itertools.product(range(samples_per_prompt + extra_samples), enumerate(prompts)):
             if (prompt.prompt_id, sample) not in there:
-                request = TrajectoryRequest(step=step, prompt=prompt, sample_index=sample)
+                request = TrajectoryRequest(step=step, prompt=prompt, sample_index=sample, held_out=held_out)
                 made[index].append(tasks.create_task(self._make(request, on_finished)))
         names = [prompt.prompt_id for prompt in prompts]
         return [

@@ -16,6 +16,7 @@ from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
 from agentrl.config.schema import RolloutSection
 from agentrl.engine.base import Engine
+from agentrl.engine.stop_strings import end_of_stop
 from agentrl.errors import EngineDeadError, EngineError, WorkerDiedError
 from agentrl.tools.base import Episode
 from agentrl.types import (
@@ -98,7 +99,7 @@ class ToolAgentLoop:
             completion = await self._sample(request, builder, engine, deadline)
             laps.end("generate_s", queue="engine_queue_s", queue_s=completion.queue_s)
             builder.add_completion(completion)
-            text, calls = await self._off_loop(
+            text, calls, is_open = await self._off_loop(
                 len(completion.token_ids), self._read, completion, f"{len(builder.turns)}"
             )
             termination = self._ends(completion, calls, builder, deadline)
@@ -107,7 +108,7 @@ class ToolAgentLoop:
             laps.end("tool_s", queue="judge_queue_s", queue_s=_queue_s(results))
             builder.turns.append(Turn(text=text, calls=calls, results=results))
             if termination is None:
-                termination = await self._observe(builder, results)
+                termination = await self._observe(builder, results, is_open=is_open)
         laps.end("tokenise_s")
         return builder.build(
             trajectory_id=request.trajectory_id,
@@ -123,6 +124,7 @@ class ToolAgentLoop:
         turn = len(builder.turns)
         params = SamplingParams(
             max_tokens=builder.remaining_tokens,
+            stop=tuple(self._rollout.stop),
             temperature=self._rollout.temperature,
             top_p=self._rollout.top_p,
             top_k=self._rollout.top_k,
@@ -153,9 +155,13 @@ class ToolAgentLoop:
             raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")
         return completion
 
-    def _read(self, completion: Completion, turn: str) -> tuple[str, tuple[ToolCall, ...]]:
+    def _read(self, completion: Completion, turn: str) -> tuple[str, tuple[ToolCall, ...], bool]:
+        """Return a turn's text, its calls, and whether a stop string ended it, so that its turn end was not sampled."""
         text = self._tokens.decode(completion.token_ids)
-        return text, parse_tool_calls(text, id_prefix=turn, in_thought=self._tokens.opens_thought)
+        end = end_of_stop(text, self._rollout.stop)
+        text = text[:end]  # the token that completed it may go on
+        calls = parse_tool_calls(text, id_prefix=turn, in_thought=self._tokens.opens_thought)
+        return text, calls, end is not None
 
     def _ends(
         self, completion: Completion, calls: Sequence[ToolCall], builder: TrajectoryBuilder, deadline: Deadline
@@ -170,9 +176,15 @@ class ToolAgentLoop:
             return Termination.MAX_TURNS
         return None
 
-    async def _observe(self, builder: TrajectoryBuilder, results: Sequence[ToolResult]) -> Termination | None:
-        """Append the results, cut so that the policy has room to answer; end the episode where it has none."""
-        room = builder.remaining_tokens - _MIN_ANSWER_TOKENS
+    async def _observe(
+        self, builder: TrajectoryBuilder, results: Sequence[ToolResult], *, is_open: bool
+    ) -> Termination | None:
+        """Append the results, cut so that the policy has room to answer; end the episode where it has none.
+
+        Where the policy did not sample the turn's end (`is_open`), that comes first, as a token that is not trained on.
+        """
+        turn_end = [self._tokens.turn_end_id] if is_open else []
+        room = builder.remaining_tokens - _MIN_ANSWER_TOKENS - len(turn_end)
         cap = min(self._rollout.max_tool_response_tokens, room // len(results))
         size = sum(len(result.text) for result in results)
         observation, cuts = await self._off_loop(size, self._encode_results, results, max(0, cap))
@@ -182,7 +194,7 @@ class ToolAgentLoop:
             observation, cuts = await self._off_loop(size, self._encode_results, results, max(0, cap - excess))
         if len(observation) > room:
             return Termination.MAX_RESPONSE_TOKENS
-        builder.add_observation(observation)
+        builder.add_observation(turn_end + observation)
         if any(cuts):
             marked = tuple(replace(r, truncated=r.truncated or cut) for r, cut in zip(results, cuts, strict=True))
             builder.turns[-1] = replace(builder.turns[-1], results=marked)

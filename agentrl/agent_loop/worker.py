@@ -10,40 +10,33 @@ import gc
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from agentrl import clock
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.reward_thread import where_it_may_block
-from agentrl.agent_loop.scoring import score
+from agentrl.agent_loop.scoring import score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
 from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, worth_another
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
+from agentrl.config.schema import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.waits import judge_waits
 from agentrl.observability.logs import repeating
 from agentrl.observability.loop_lag import Lag, LoopLag
-from agentrl.observability.tool_report import tally_calls
 from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
+from agentrl.rewards.score import Score
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.trajectories.store import TrajectoryStore, read_saved_group, write_saved_group
-from agentrl.types import (
-    Failure,
-    FailureClass,
-    Prompt,
-    Termination,
-    ToolStatus,
-    Trajectory,
-    TrajectorySummary,
-)
+from agentrl.types import Failure, FailureClass, Prompt, Termination, Trajectory, TrajectorySummary
 
 logger = logging.getLogger(__name__)
 
@@ -60,29 +53,10 @@ class WorkerConfig:
     tools: tuple[ToolConfig, ...]
     run_seed: int
     run_dir: str
+    validation: ValidationSection = field(default_factory=ValidationSection)
+    """How held-out prompts are sampled, where that differs from `rollout`."""
     tokenizer_class: str | None = None
     """What an engine knows of the model's tokenizer (`agentrl.engine.tokenizer`): with it, no worker loads torch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryRequest:
-    """Which trajectory to make. Its sampling follows from the run's seed and these fields alone."""
-
-    step: int
-    prompt: Prompt
-    sample_index: int
-    failures: tuple[Failure, ...] = ()
-    """Why it did not come to its end where it was begun before: on another engine, or by another worker."""
-
-    @property
-    def attempt(self) -> int:
-        """How many times it was begun before, elsewhere."""
-        return len(self.failures)
-
-    @property
-    def trajectory_id(self) -> str:
-        """Unique within a run."""
-        return f"{self.step}-{self.prompt.prompt_id}-{self.sample_index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +91,8 @@ class _Parts:
 
     tokens: ChatTokens
     loop: ToolAgentLoop
+    held_out_loop: ToolAgentLoop
+    """The same with the sampling of validation."""
     tools: ToolExecutor
     reward: Reward
     scorer: Reward
@@ -264,9 +240,20 @@ class AgentLoopWorker:
                 extra=repeating("the chat template rewrites history"),
             )
         loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)
+        held_out = ToolAgentLoop(
+            held_out_rollout(config.rollout, config.validation), tokens, tools, tokenizer_threads=threads
+        )
         # What the libraries have loaded lives as long as the process; walking it stops the event loop for 0.2 s.
         gc.freeze()
-        return _Parts(tokens=tokens, loop=loop, tools=tools, reward=reward, scorer=scorer, lag=LoopLag(self._role))
+        return _Parts(
+            tokens=tokens,
+            loop=loop,
+            held_out_loop=held_out,
+            tools=tools,
+            reward=reward,
+            scorer=scorer,
+            lag=LoopLag(self._role),
+        )
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
@@ -304,34 +291,48 @@ class AgentLoopWorker:
             sample_index=request.sample_index,
             seed=f"{self._config.run_seed}/{request.trajectory_id}{begun_again}{seed_suffix(failures)}",
         )
+        tool_episode = Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id, extra=request.prompt.extra)
         timeout_s = self._config.rollout.trajectory_timeout_s
         started = clock.now()
+        loop = parts.held_out_loop if request.held_out else parts.loop
         try:
             with failing_as(FailureClass.TOOL, FailureClass.TOOL_DATA):
                 # Engines and tools keep their own time; this is for what has none, such as a tokenizer.
                 async with asyncio.timeout(timeout_s + HANG_GRACE_S):
-                    trajectory = await parts.loop.run(episode, engine)
+                    trajectory = await loop.run(episode, engine)
+                finals = await parts.tools.final_rewards(tool_episode)
         except TimeoutError as error:
             message = f"episode {episode_id}: not at its end {HANG_GRACE_S:g} s after its {timeout_s:g} s"
             raise FailedTryError(Failure(failure_class=FailureClass.HANG, message=message)) from error
         finally:
-            await parts.tools.end_episode(Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id))
+            await parts.tools.end_episode(tool_episode)
+        trajectory = replace(trajectory, turns=with_final_rewards(trajectory.turns, finals))
+        section = self._config.reward
+        is_finished = trajectory.termination is Termination.ANSWERED
         # What was cut short stays, as a negative: leaving it out teaches a policy to ramble (arXiv:2508.20722).
-        reward = 0.0
+        reward = Score(value=0.0)
         with judge_waits() as waits_s:
-            if trajectory.termination is Termination.ANSWERED:
+            if is_finished or section.score_unfinished == "score":
                 with failing_as(FailureClass.REWARD, FailureClass.REWARD_DATA):
-                    reward = await score(parts.scorer, self._config.reward, request.prompt, trajectory.turns)
+                    reward = await score(parts.scorer, section, request.prompt, trajectory.turns)
         reward_s = clock.now() - started - trajectory.times.held_s
         queue_s = min(reward_s, max(waits_s, default=0.0))
         times = replace(trajectory.times, reward_queue_s=queue_s, reward_s=reward_s - queue_s)
         return replace(
             trajectory,
             trajectory_id=request.trajectory_id,
-            reward=reward,
+            reward=reward.value,
+            reward_metrics=reward.metrics,
+            is_masked=not is_finished and section.score_unfinished == "mask",
             num_retries=request.attempt + retry,
             times=times,
         )
+
+
+def held_out_rollout(rollout: RolloutSection, validation: ValidationSection) -> RolloutSection:
+    """Return how held-out prompts are rolled out: as `rollout` says, with the sampling that `validation` sets."""
+    own = {"temperature": validation.temperature, "top_p": validation.top_p, "top_k": validation.top_k}
+    return replace(rollout, **{name: value for name, value in own.items() if value is not None})
 
 
 def _count_tokens(tokens: ChatTokens, prompts: Sequence[Prompt]) -> dict[str, int]:
@@ -346,52 +347,3 @@ def _count_tokens(tokens: ChatTokens, prompts: Sequence[Prompt]) -> dict[str, in
                 "Mend the row, or remove it from the data."
             ) from error
     return lengths
-
-
-def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
-    """Return the small facts that the driver works with."""
-    results = trajectory.tool_results
-    num_calls = sum(len(turn.calls) for turn in trajectory.turns)
-    versions = [version for _, version in trajectory.version_spans]
-    return TrajectorySummary(
-        trajectory_id=trajectory.trajectory_id,
-        prompt_id=trajectory.prompt_id,
-        sample_index=trajectory.sample_index,
-        reward=trajectory.reward,
-        termination=trajectory.termination,
-        num_tokens=len(trajectory.token_ids),
-        num_prompt_tokens=trajectory.num_prompt_tokens,
-        num_response_tokens=trajectory.num_response_tokens,
-        num_turns=len(trajectory.turns),
-        num_tool_calls=num_calls,
-        # A call that the turn limit left unanswered did not succeed either.
-        num_failed_tool_calls=num_calls - sum(result.status is ToolStatus.OK for result in results),
-        num_cut_tool_results=sum(result.truncated for result in results),
-        tools=tally_calls(trajectory.turns),
-        num_answer_tags=sum(turn.text.count("<answer>") for turn in trajectory.turns),
-        num_retries=trajectory.num_retries,
-        wall_time_s=trajectory.wall_time_s,
-        policy_version=min(versions, default=0),
-        tool_time_s=sum(result.wall_time_s for result in results),
-        failures=trajectory.failures,
-        times=trajectory.times,
-    )
-
-
-def failed_trajectory(request: TrajectoryRequest, failures: Sequence[Failure]) -> Trajectory:
-    """Return the record of a trajectory that none of its tries could make."""
-    is_data = failures[-1].failure_class.is_data
-    return Trajectory(
-        trajectory_id=request.trajectory_id,
-        prompt_id=request.prompt.prompt_id,
-        sample_index=request.sample_index,
-        token_ids=[],
-        num_prompt_tokens=0,
-        response_mask=[],
-        rollout_logprobs=[],
-        version_spans=(),
-        turns=(),
-        termination=Termination.DATA_ERROR if is_data else Termination.INFRA_ERROR,
-        failures=(*request.failures, *failures),
-        num_retries=request.attempt + len(failures) - 1,
-    )

@@ -1,6 +1,7 @@
 """Which groups, and which of their trajectories, are trained on: GRPO, and GRPO-RoC (arXiv:2508.20722, section 4).
 
-Rewards are taken as binary here: positive means solved. Pure Python, so that the driver can call it without torch.
+A trajectory is positive where it is solved (`agentrl.observability.outcome`). Pure Python, so that the driver can call it
+without torch.
 """
 
 import random
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl.observability.outcome import is_solved, outcome
 from agentrl.types import Group, TrajectoryRef, TrajectorySummary
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class DropReport:
     """Kept, with one trajectory, whose advantage is 0."""
     trajectories_unscored: int = 0
     """Left out: the infrastructure failed, or the data, so there is no reward."""
+    trajectories_masked: int = 0
+    """Left out: cut short, and `reward.score_unfinished` is `mask`."""
     trajectories_not_drawn: int = 0
     """Left out by the resampling."""
 
@@ -51,6 +55,7 @@ class DropReport:
             "rollout/groups_dropped_too_small": float(self.groups_too_small),
             "rollout/groups_singleton": float(self.groups_singleton),
             "rollout/trajectories_dropped_unscored": float(self.trajectories_unscored),
+            "rollout/trajectories_dropped_masked": float(self.trajectories_masked),
             "rollout/trajectories_dropped_not_drawn": float(self.trajectories_not_drawn),
         }
 
@@ -58,23 +63,26 @@ class DropReport:
 def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int) -> tuple[list[Group], DropReport]:
     """Return what is to be trained on, in the order of `groups`, each group's trajectories by their sample index.
 
-    Unscored trajectories go first, then groups that are too small, then (by default) groups whose rewards are equal,
-    and what remains is resampled. The draws of a group depend on `seed` and its prompt alone, not on who came first.
+    Unscored and masked trajectories go first, then groups that are too small, then (by default) groups whose outcomes are
+    equal, and what remains is resampled. The draws of a group depend on `seed` and its prompt alone, not on who came first.
     """
     kept: list[Group] = []
     report = DropReport()
     for group in groups:
         made = sorted(group.trajectories, key=lambda trajectory: trajectory.summary.sample_index)
         scored = [trajectory for trajectory in made if trajectory.summary.reward is not None]
-        report += DropReport(trajectories_unscored=len(made) - len(scored))
-        cause = _cause_to_drop(scored, selection)
+        counted = [trajectory for trajectory in scored if not trajectory.summary.is_masked]
+        report += DropReport(
+            trajectories_unscored=len(made) - len(scored), trajectories_masked=len(scored) - len(counted)
+        )
+        cause = _cause_to_drop(counted, selection)
         if cause is not None:
             report += cause
             continue
-        drawn = scored
+        drawn = counted
         if selection.method == "resample_on_correct":
-            drawn = _resample_on_correct(scored, selection, random.Random(f"{seed}/{group.prompt_id}"))
-        report += DropReport(groups_singleton=int(len(drawn) == 1), trajectories_not_drawn=len(scored) - len(drawn))
+            drawn = _resample_on_correct(counted, selection, random.Random(f"{seed}/{group.prompt_id}"))
+        report += DropReport(groups_singleton=int(len(drawn) == 1), trajectories_not_drawn=len(counted) - len(drawn))
         kept.append(Group(prompt_id=group.prompt_id, trajectories=drawn))
     return kept, report
 
@@ -107,22 +115,23 @@ def quality_penalty(summary: TrajectorySummary) -> float:
     return error + min(1.0, (summary.num_answer_tags - 1) / max(1, summary.num_turns))
 
 
-def _cause_to_drop(scored: Sequence[TrajectoryRef], selection: "SelectionSection") -> DropReport | None:
-    if len(scored) < max(1, selection.min_group_size):
+def _cause_to_drop(counted: Sequence[TrajectoryRef], selection: "SelectionSection") -> DropReport | None:
+    if len(counted) < max(1, selection.min_group_size):
         return DropReport(groups_too_small=1)
-    rewards = {trajectory.summary.reward for trajectory in scored}
-    if len(rewards) > 1 or not selection.drop_equal_reward:
+    outcomes = {outcome(trajectory.summary, selection) for trajectory in counted}
+    if len(outcomes) > 1 or not selection.drop_equal_reward:
         return None
-    return DropReport(groups_all_solved=1) if _is_positive(scored[0]) else DropReport(groups_none_solved=1)
+    solved = is_solved(counted[0].summary, selection)
+    return DropReport(groups_all_solved=1) if solved else DropReport(groups_none_solved=1)
 
 
 def _resample_on_correct(
-    scored: Sequence[TrajectoryRef], selection: "SelectionSection", draws: random.Random
+    counted: Sequence[TrajectoryRef], selection: "SelectionSection", draws: random.Random
 ) -> list[TrajectoryRef]:
-    positives = [trajectory for trajectory in scored if _is_positive(trajectory)]
-    negatives = [trajectory for trajectory in scored if not _is_positive(trajectory)]
+    positives = [trajectory for trajectory in counted if is_solved(trajectory.summary, selection)]
+    negatives = [trajectory for trajectory in counted if not is_solved(trajectory.summary, selection)]
     num_positives = positive_quota(len(positives), len(negatives), selection)
-    num_negatives = min(selection.keep, len(scored)) - num_positives
+    num_negatives = min(selection.keep, len(counted)) - num_positives
     if selection.positives == "sorted":
         by_quality = sorted(positives, key=lambda trajectory: quality_penalty(trajectory.summary))
         drawn = by_quality[:num_positives] + negatives[:num_negatives]
@@ -139,7 +148,3 @@ def _draw_weighted(positives: Sequence[TrajectoryRef], count: int, draws: random
     rings = [draws.expovariate(1.0 / (quality_penalty(p.summary) + _WEIGHT_OFFSET)) for p in positives]
     first = sorted(range(len(positives)), key=rings.__getitem__)[:count]
     return [positives[index] for index in first]
-
-
-def _is_positive(trajectory: TrajectoryRef) -> bool:
-    return (trajectory.summary.reward or 0.0) > 0.0

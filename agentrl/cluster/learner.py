@@ -186,7 +186,7 @@ class Learner:
         scores = dict(zip(references, await all_of(fetched(one) for one in references.values()), strict=True))
         reward = self._config.reward
         weighed = with_scores(groups, scores, reward_weight=reward.weight, score_weight=reward.model.weight)
-        return weighed, score_metrics(groups, scores)
+        return weighed, score_metrics(groups, scores, self._config.algorithm.selection)
 
     async def _score(self, component: str, method: str, groups: Sequence[Group]) -> References:
         """Have a component say something about every trajectory."""

@@ -24,13 +24,19 @@ class SelectionSection:
     positives: Literal["weighted", "sorted"] = "weighted"
     """Draw correct trajectories by quality (the paper), or take the best in order (the released code)."""
     min_positives: int = 1
-    """Correct trajectories kept at least, where there are that many."""
+    """Solved trajectories kept at least, where there are that many."""
     min_negatives: int = 1
-    """Wrong trajectories kept at least, where there are that many."""
+    """Other trajectories kept at least, where there are that many."""
+    metric: str | None = None
+    """Number of the reward's breakdown that selection looks at, such as `accuracy`: for equal groups, the resampling, the
+    pass rates of stages, and accuracy and pass@k in validation; absent: the reward itself.
+    """
+    solved_at: float = 1.0
+    """Rewards, or values of `metric`, from which on a trajectory counts as solved."""
     drop_equal_reward: bool = True
-    """Drop groups whose rewards are all equal before the resampling: their advantages are 0 where the group's mean is the
-    baseline, unless a reward model tells them apart. A KL term, an entropy bonus and advantages per token still have a
-    gradient there.
+    """Drop groups whose rewards (or values of `metric`) are all equal before the resampling: their advantages are 0 where the
+    group's mean is the baseline, unless a reward model tells them apart. A KL term, an entropy bonus and advantages per token
+    still have a gradient there.
     """
     min_group_size: int = 2
     """Groups with fewer scored trajectories are dropped."""
@@ -136,7 +142,7 @@ class CriticSection(UpdateSection):
     path: str | None = None
     """Hugging Face folder that its backbone starts from; absent: `model.path`. Its head starts at zero."""
     learning_rate: float = 1e-5
-    """AdamW learning rate after warm-up; constant."""
+    """AdamW learning rate after warm-up."""
     value_clip: float = 0.5
     """How far a value may move in one step, in units of the reward; 0 sets no bound."""
 

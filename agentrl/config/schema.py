@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from agentrl.config.algorithm_schema import AlgorithmSection, CriticSection, LoraSection, RewardModelSection
+from agentrl.config.algorithm_schema import AlgorithmSection, CriticSection, LoraSection
 from agentrl.config.checkpoint_schema import CheckpointSection, StageSection
 from agentrl.config.cluster_schema import ClusterSection
+from agentrl.config.reward_schema import RewardSection
 from agentrl.config.update_schema import UpdateSection
 
 DType = Literal["float32", "bfloat16"]
@@ -155,11 +156,16 @@ class RolloutSection:
     them.
     """
     temperature: float = 1.0
-    """Sampling temperature, in training and in validation; 0, greedy, is for an evaluation only."""
+    """Sampling temperature, of held-out prompts too unless `validation.temperature` is set; 0, greedy, is for evaluations.
+    """
     top_p: float = 1.0
     """Nucleus sampling; 1 keeps the whole distribution."""
     top_k: int = 0
     """Sample from the k likeliest tokens; 0 keeps every token."""
+    stop: list[str] = field(default_factory=list)
+    """Texts that end a turn, such as `</search>`: its tokens, up to the one that completes such a text, are kept and trained;
+    the turn's text ends with it.
+    """
     max_prompt_tokens: int = 2048
     """Longer prompts stop the run with their ids, before anything is rolled out."""
     max_response_tokens: int = 8192
@@ -182,26 +188,6 @@ class RolloutSection:
     """The run ends where more of its last trajectories, as many as a step has, were left out for that; 1 never ends it."""
     tool_config_path: str | None = None
     """Tool YAML; may stand at the root instead."""
-
-
-@dataclass(frozen=True)
-class RewardSection:
-    """What turns a finished trajectory into a number."""
-
-    class_name: str = "agentrl.rewards.math_answer.MathAnswerReward"
-    """Import path of the reward class."""
-    config: dict[str, Any] = field(default_factory=dict)
-    """Passed to its constructor as plain data."""
-    answer_format: Literal["auto", "boxed", "tagged", "hashes", "last_number"] = "auto"
-    r"""Where the math reward finds the final answer: `auto` reads the format that each prompt asks for, `boxed` the last
-    `\boxed{}`, `tagged` the last `<answer>` block, `hashes` the text after `####`, `last_number` the last number.
-    """
-    weight: float = 1.0
-    """Its share of what is trained on, where a reward model adds to it; 0 trains on the reward model alone."""
-    timeout_s: float = 30.0
-    """Wall clock for scoring one trajectory."""
-    model: RewardModelSection = field(default_factory=RewardModelSection)
-    """A model that has a say in what is trained on."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +257,13 @@ class ValidationSection:
     every_steps: int = 0
     """Validate after every so many updates (and before the first, and after the last); 0 never."""
     samples_per_prompt: int = 1
-    """Trajectories per held-out prompt; accuracy is their mean."""
+    """Trajectories per held-out prompt; accuracy is their mean, and from 2 on pass@k is measured."""
+    temperature: float | None = None
+    """Sampling temperature of held-out prompts, 0 is greedy; absent: `rollout.temperature`."""
+    top_p: float | None = None
+    """Nucleus sampling of held-out prompts; absent: `rollout.top_p`."""
+    top_k: int | None = None
+    """Sample held-out prompts from the k likeliest tokens; absent: `rollout.top_k`."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ def seldom_meant(config: RunConfig) -> list[str]:
         *_stale_without_correction(config),
         *_few_checkpoints_with_accuracy(config),
         *_unread_answer_format(config.reward),
+        *_decay_that_ends_early(config),
     ]
 
 
@@ -59,6 +60,18 @@ def _stale_without_correction(config: RunConfig) -> list[str]:
     return []
 
 
+def _decay_that_ends_early(config: RunConfig) -> list[str]:
+    if any(stage.reset_optimiser for stage in config.stages):
+        return []  # the decay begins again there
+    updates: dict[str, UpdateSection] = {"actor": config.actor, "critic": config.critic}
+    return [
+        f"`{name}.decay_steps` is {update.decay_steps}, and the run has {config.run.num_steps} steps: those beyond have "
+        f"{update.final_learning_rate_fraction:g} of the learning rate; unless that is meant, set it to {config.run.num_steps}"
+        for name, update in updates.items()
+        if 0 < update.decay_steps < config.run.num_steps
+    ]
+
+
 def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:
     validation, checkpoint = config.validation, config.checkpoint
     if not (validation.every_steps and checkpoint.keep_best):
@@ -74,10 +87,9 @@ def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:
 
 
 def _unread_answer_format(reward: RewardSection) -> list[str]:
-    if reward.class_name == RewardSection.class_name:
+    if any(scorer.class_name == RewardSection.class_name for scorer in reward.scorers):
         return []
     return [
-        f"`reward.{name}` is `{value}`, but only the math reward reads it, and `reward.class_name` is `{reward.class_name}`; "
-        "leave it out"
+        f"`reward.{name}` is `{value}`, but only the math reward reads it, and the reward is `{reward.label}`; leave it out"
         for name, value in changed(reward, "answer_format")
     ]

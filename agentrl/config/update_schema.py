@@ -8,9 +8,15 @@ class UpdateSection:
     """The optimiser, and how much it is given at a time."""
 
     learning_rate: float = 1e-6
-    """AdamW learning rate after warm-up; constant."""
+    """AdamW learning rate after warm-up."""
     warmup_steps: int = 20
-    """Updates over which the learning rate rises linearly."""
+    """Steps over which the learning rate rises linearly."""
+    decay_steps: int = 0
+    """Steps, those of the warm-up included, in which it falls along half a cosine to `final_learning_rate_fraction`, where it
+    stays; 0 keeps it constant. A stage with `reset_optimiser` begins the count again.
+    """
+    final_learning_rate_fraction: float = 0.1
+    """Share of the learning rate at the end of the decay."""
     weight_decay: float = 0.01
     """AdamW weight decay."""
     adam_beta1: float = 0.9

@@ -12,9 +12,11 @@ from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema import ActorSection, JudgeSection, RolloutSection, RunConfig, SimulatedEngineSection
 from agentrl.config.shared_gpus import kv_memory_problems
+from agentrl.config.update_schema import UpdateSection
 from agentrl.config.validate_algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
 from agentrl.config.validate_divisions import engine_problems, head_problems
 from agentrl.config.validate_idle import idle_judge_keys, idle_lora_keys, idle_training_keys
+from agentrl.config.validate_reward import reward_problems
 from agentrl.config.validate_stages import stage_problems
 from agentrl.errors import ConfigError
 
@@ -39,6 +41,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
     """
     problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
     problems += [*_address_problems(config.cluster.address), *template_problems(config.model)]
+    problems += reward_problems(config.reward, config.algorithm.selection.metric)
     problems += [
         *_openai_contradictions(config.rollout),
         *_vllm_contradictions(config.rollout),
@@ -46,6 +49,8 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         *_lora_contradictions(config.actor),
         *_liger_contradictions(config.actor),
     ]
+    if "" in config.rollout.stop:
+        problems.append("`rollout.stop` holds an empty text, which would end every turn at once; leave it out")
     if purpose is Purpose.TRAINING:
         misplaced = layout_problems(config)
         problems += [*_training_problems(config), *misplaced, *stage_problems(config)]
@@ -85,7 +90,11 @@ def _out_of_range(config: RunConfig) -> list[str]:
             if config.run.seed <= _MAX_SEED
             else [f"`run.seed` is {config.run.seed}, and must be at most {_MAX_SEED}"]
         ),
-        *([] if 0 < rollout.top_p <= 1 else [f"`rollout.top_p` is {rollout.top_p}, and must be above 0 and at most 1"]),
+        *(
+            f"`{key}` is {value}, and must be above 0 and at most 1"
+            for key, value in {"rollout.top_p": rollout.top_p, "validation.top_p": config.validation.top_p}.items()
+            if value is not None and not 0 < value <= 1
+        ),
         *(
             []
             if 0 <= rollout.max_infra_error_share <= 1
@@ -164,6 +173,8 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "judge.num_slots": config.judge.num_slots,
         "actor.learning_rate": actor.learning_rate,
         "actor.warmup_steps": actor.warmup_steps,
+        "actor.decay_steps": actor.decay_steps,
+        "critic.decay_steps": config.critic.decay_steps,
         "actor.weight_decay": actor.weight_decay,
         **algorithm_not_negative(config),
         "rollout.extra_samples_per_prompt": rollout.extra_samples_per_prompt,
@@ -175,6 +186,8 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "rollout.kv_memory_gb": rollout.kv_memory_gb,
         "cluster.gpu_memory_gb": config.cluster.gpu_memory_gb,
         "validation.every_steps": config.validation.every_steps,
+        "validation.temperature": config.validation.temperature or 0.0,
+        "validation.top_k": config.validation.top_k or 0,
         "checkpoint.keep_best": config.checkpoint.keep_best,
     }
 
@@ -248,7 +261,7 @@ def _training_problems(config: RunConfig) -> list[str]:
             "`rollout.samples_per_prompt` is 1, and `algorithm.selection.drop_equal_reward` drops groups whose rewards are all "
             "equal, as those of a single trajectory are; take more samples, or set `drop_equal_reward: false`"
         )
-    problems += _mini_batch_problems(config)
+    problems += [*_mini_batch_problems(config), *_decay_problems(config)]
     if config.validation.every_steps and not config.data.validation_files:
         problems.append(
             "`validation.every_steps` is set, but `data.validation_files` is empty; name a file, or set it to 0"
@@ -258,6 +271,22 @@ def _training_problems(config: RunConfig) -> list[str]:
             "`rollout.top_p` below 1 or `rollout.top_k` above 0 sample from a truncated distribution, which the actor's "
             "log-probabilities do not describe; train with `top_p: 1` and `top_k: 0`"
         )
+    return problems
+
+
+def _decay_problems(config: RunConfig) -> list[str]:
+    problems = []
+    updates: dict[str, UpdateSection] = {"actor": config.actor, "critic": config.critic}
+    for name, update in updates.items():
+        if 0 < update.decay_steps <= update.warmup_steps:
+            problems.append(
+                f"`{name}.decay_steps` is {update.decay_steps}, and must be above `{name}.warmup_steps` "
+                f"({update.warmup_steps}), which it includes; or 0 for a constant learning rate"
+            )
+        if not 0 <= update.final_learning_rate_fraction <= 1:
+            problems.append(
+                f"`{name}.final_learning_rate_fraction` is {update.final_learning_rate_fraction}, and must be from 0 to 1"
+            )
     return problems
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from agentrl.config.algorithm_schema import LoraSection
 from agentrl.config.schema import JudgeSection, RunConfig
+from agentrl.config.update_schema import UpdateSection
 
 
 def idle_judge_keys(judge: JudgeSection) -> list[str]:
@@ -43,6 +44,14 @@ def idle_training_keys(config: RunConfig) -> list[str]:
         problems.append(
             "`reward.weight` and `reward.model.weight` are both 0, so that every trajectory is worth the same; set one above 0"
         )
+    updates: dict[str, UpdateSection] = {"actor": config.actor, "critic": config.critic}
+    problems += [
+        f"`{key}.{name}` is {value}, but `{key}.decay_steps` is 0, and the learning rate constant; set that to the steps of "
+        "the run, or leave it out"
+        for key, update in updates.items()
+        if update.decay_steps == 0
+        for name, value in changed(update, "final_learning_rate_fraction")
+    ]
     if config.validation.every_steps == 0:
         problems += [
             f"`checkpoint.{name}` is {value}, but `validation.every_steps` is 0, and nothing is validated; set that above 0, "

@@ -5,10 +5,10 @@ from typing import Self
 
 import orjson
 
+from agentrl.config.algorithm_schema import SelectionSection
 from agentrl.data.prompts import id_without_epoch
+from agentrl.observability.outcome import is_solved
 from agentrl.types import TrajectorySummary
-
-_SOLVED_REWARD = 1.0
 
 
 class PassRates:
@@ -23,12 +23,12 @@ class PassRates:
         self.left_out = frozenset(left_out)
         """Ids of the prompts that the stage which is under way leaves out."""
 
-    def record(self, summaries: Iterable[TrajectorySummary]) -> None:
-        """Take in whole groups; trajectories without a reward do not count."""
+    def record(self, summaries: Iterable[TrajectorySummary], selection: SelectionSection) -> None:
+        """Take in whole groups; trajectories without a reward do not count. `selection` says what solved means."""
         solved: dict[str, list[bool]] = {}
         for summary in summaries:
             if summary.reward is not None:
-                solved.setdefault(id_without_epoch(summary.prompt_id), []).append(summary.reward >= _SOLVED_REWARD)
+                solved.setdefault(id_without_epoch(summary.prompt_id), []).append(is_solved(summary, selection))
         self._rates |= {prompt_id: sum(marks) / len(marks) for prompt_id, marks in solved.items()}
 
     def go_back_to(self, earlier: Self) -> None:

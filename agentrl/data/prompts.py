@@ -21,6 +21,8 @@ from agentrl.types import Prompt
 logger = logging.getLogger(__name__)
 
 _EPOCH_MARK = "@epoch"
+_SOURCE_KEY = "data_source"
+"""Column of verl's data sets that names where a row comes from."""
 
 
 class PromptDataset:
@@ -164,7 +166,9 @@ def _read_prompts(files: Sequence[Path], columns: PromptColumns, file_names: Map
                     "over all files, leave it out, or name each file once"
                 )
             places[prompt_id] = row.where
-            prompts.append(columns.parse(row, prompt_id))
+            prompt = columns.parse(row, prompt_id)
+            source = prompt.extra.get(_SOURCE_KEY)
+            prompts.append(replace(prompt, data_set=source if isinstance(source, str) and source else file_names[file]))
     if not prompts:
         raise ConfigError(f"no prompts in {', '.join(map(str, files)) or 'an empty list of data files'}")
     return prompts

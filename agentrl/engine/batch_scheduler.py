@@ -17,6 +17,7 @@ from agentrl.engine.kv_cache import Chunk
 from agentrl.engine.language_model import LanguageModel
 from agentrl.engine.prefix_rows import PrefixRows
 from agentrl.engine.sampling import sample
+from agentrl.engine.stop_strings import StopStrings
 from agentrl.errors import EngineError
 from agentrl.types import Completion, FinishReason, SamplingParams
 from agentrl.weight_sync.base import WeightSource
@@ -50,8 +51,9 @@ class Request:
 class BatchScheduler:
     """Admits requests in the order they came, steps them, and ends them."""
 
-    def __init__(self, model: LanguageModel, *, max_tokens: int) -> None:
+    def __init__(self, model: LanguageModel, *, max_tokens: int, stops: StopStrings | None = None) -> None:
         self.model, self.max_tokens = model, max_tokens
+        self._stops = stops
         self._rows = PrefixRows(num_rows=model.cache.num_rows, max_tokens=max_tokens)
         self.waiting: deque[Request] = deque()
         self.running: dict[int, Request] = {}
@@ -163,7 +165,10 @@ class BatchScheduler:
             request.logprobs.append(logprob)
             self._rows.append(request.row, token_id)
             self._num_generated += 1
-            if token_id in request.stop_token_ids:
+            if token_id in request.stop_token_ids or self._is_stopped(request):
                 self.end(request, FinishReason.STOP)
             elif num_sampled + 1 == len(request.uniforms):
                 self.end(request, FinishReason.LENGTH)
+
+    def _is_stopped(self, request: Request) -> bool:
+        return self._stops is not None and self._stops.completed(request.token_ids, request.params.stop)

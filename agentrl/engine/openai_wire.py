@@ -95,20 +95,26 @@ def completion_body(prompt: list[int] | str, params: SamplingParams, *, model: s
     """Return the body of a request for one streamed completion of `prompt`."""
     # What is left out, a server takes from the model's `generation_config.json`, such as the top-k of 20 of Qwen3.
     neutral = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    return neutral | {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": params.max_tokens,
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k or -1,
-        "seed": params.seed,
-        "stop_token_ids": list(params.stop_token_ids),
-        "logprobs": 1,
-        "return_token_ids": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    # vLLM and SGLang each have a field of their own that keeps the text of the token which completes a stop string.
+    stop = {"stop": list(params.stop), "include_stop_str_in_output": True, "no_stop_trim": True} if params.stop else {}
+    return (
+        neutral
+        | stop
+        | {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": params.max_tokens,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "top_k": params.top_k or -1,
+            "seed": params.seed,
+            "stop_token_ids": list(params.stop_token_ids),
+            "logprobs": 1,
+            "return_token_ids": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    )
 
 
 class OpenAIWire:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,16 @@ def light_tokenizer_class(model_path: str) -> str:
     found = getattr(transformers, str(name), None)
     is_fast = isinstance(found, type) and issubclass(found, transformers.PreTrainedTokenizerFast)
     return f"transformers.{name if is_fast else 'PreTrainedTokenizerFast'}"
+
+
+def text_decoder(model_path: str) -> Callable[[Sequence[int]], str]:
+    """Return what decodes token ids of a model folder as the agent loop does, special tokens included.
+
+    Raises:
+        ConfigError: as `load_tokenizer`.
+    """
+    decode = load_tokenizer(model_path).backend_tokenizer.decode
+    return lambda token_ids: decode(list(token_ids), skip_special_tokens=False)
 
 
 def tokenizer_class(model_path: str) -> str | None:

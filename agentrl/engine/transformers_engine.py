@@ -24,6 +24,8 @@ from agentrl.engine.base import EngineStats
 from agentrl.engine.batch_scheduler import BatchScheduler, Request
 from agentrl.engine.language_model import LanguageModel
 from agentrl.engine.request_check import check_request
+from agentrl.engine.stop_strings import StopStrings
+from agentrl.engine.tokenizer import text_decoder
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
@@ -188,4 +190,5 @@ class TransformersEngine:
         max_tokens = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
         num_rows = self._rollout.max_concurrent_trajectories
         model = LanguageModel(self._section, num_rows=num_rows, max_tokens=max_tokens)
-        self._scheduler = BatchScheduler(model, max_tokens=model.max_tokens)
+        stops = StopStrings(text_decoder(self._section.path)) if self._rollout.stop else None
+        self._scheduler = BatchScheduler(model, max_tokens=model.max_tokens, stops=stops)

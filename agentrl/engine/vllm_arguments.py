@@ -90,7 +90,7 @@ def engine_arguments(
         "enable_prefix_caching": True,
         "enforce_eager": on_cpu,  # there are no CUDA graphs to record
         "enable_sleep_mode": not on_cpu,
-        "skip_tokenizer_init": True,  # token ids in, token ids out
+        "skip_tokenizer_init": not rollout.stop,  # token ids in, token ids out; vLLM looks for stop strings in text
         "disable_log_stats": True,  # ours replace them
     }
     if not on_cpu:

@@ -276,6 +276,8 @@ class VllmEngine:
     ) -> RequestOutput:
         sampling = VllmSamplingParams(
             max_tokens=min(params.max_tokens, self._facts.max_tokens - len(token_ids)),
+            stop=list(params.stop),
+            include_stop_str_in_output=bool(params.stop),
             temperature=params.temperature,
             top_p=params.top_p,
             top_k=params.top_k,
@@ -284,7 +286,7 @@ class VllmEngine:
             ignore_eos=True,  # the request names all ends, those of the model's files too
             logprobs=0,  # of the sampled token alone
             flat_logprobs=True,
-            detokenize=False,
+            detokenize=bool(params.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         stream = llm.generate(tokens_input(token_ids), sampling, request_id, data_parallel_rank=copy)

@@ -5,22 +5,24 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from agentrl.config.algorithm_schema import SelectionSection
+from agentrl.observability.outcome import is_solved
 from agentrl.types import TrajectorySummary
 
-SOLVED_REWARD = 1.0
 
-
-def pass_at_k(summaries: Sequence[TrajectorySummary], *, samples_per_prompt: int) -> dict[str, float]:
+def pass_at_k(
+    summaries: Sequence[TrajectorySummary], selection: SelectionSection, *, samples_per_prompt: int
+) -> dict[str, float]:
     """Return `validation/pass_at_<k>` and its standard error over prompts, for k of 2, 4, 8, ... and all samples.
 
     The unbiased estimator of arXiv:2107.03374 (`1 - C(n - c, k) / C(n, k)` for c solved of n samples), averaged over the
-    prompts. A sample is solved with a reward of 1 or more; one whose infrastructure failed does not count among the n, and a
+    prompts. `selection` says when a sample is solved; one whose infrastructure failed does not count among the n, and a
     prompt with fewer than k that do is left out.
     """
     solved: defaultdict[str, list[bool]] = defaultdict(list)
     for summary in summaries:
         if summary.reward is not None:
-            solved[summary.prompt_id].append(summary.reward >= SOLVED_REWARD)
+            solved[summary.prompt_id].append(is_solved(summary, selection))
     metrics: dict[str, float] = {}
     for k in _sizes(samples_per_prompt):
         chances = [_chance(len(samples), sum(samples), k) for samples in solved.values() if len(samples) >= k]

@@ -10,42 +10,64 @@ from collections.abc import Iterable, Sequence
 
 import numpy
 
+from agentrl.config.algorithm_schema import SelectionSection
 from agentrl.observability.failure_report import count_failures
+from agentrl.observability.outcome import is_solved, outcome
 from agentrl.types import Termination, TrajectorySummary
 
 
-def summarise(summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
-    """Return the `rollout/...` metrics of the trajectories of one step.
+def summarise(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> dict[str, float]:
+    """Return the `rollout/...` and `reward/...` metrics of the trajectories of one step; `selection` says what solved means.
 
-    `tool_error_share_in_positives` is the share of failed calls among the calls of trajectories with a positive reward;
+    `tool_error_share_in_positives` is the share of failed calls among the calls of solved trajectories;
     arXiv:2508.20722 sees 10 to 15 % under plain GRPO.
     """
-    scored = _scored(summaries)
-    positives = [summary for summary in scored if _reward(summary) > 0]
+    positives = [summary for summary in _scored(summaries) if is_solved(summary, selection)]
     return {
-        "rollout/reward_mean": _mean(_reward(summary) for summary in scored),
         "rollout/tool_error_share_in_positives": _failed_call_share(positives),
-        **_stage_metrics("rollout", summaries),
+        **_stage_metrics("rollout", summaries, selection),
+        **reward_breakdown("reward", summaries),
     }
 
 
-def summarise_validation(summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
+def summarise_validation(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> dict[str, float]:
     """Return the `validation/...` metrics of the trajectories of the held-out prompts.
 
-    `accuracy` is the mean reward, `accuracy_stderr` its standard error.
+    `accuracy` is the mean reward, or the mean of `selection.metric` where one is named; `accuracy_stderr` its standard error.
     """
-    scored = _scored(summaries)
+    mean, stderr = accuracy(summaries, selection)
     return {
-        "validation/accuracy": _mean(_reward(summary) for summary in scored),
-        "validation/accuracy_stderr": _clustered_stderr(scored),
-        **_stage_metrics("validation", summaries),
+        "validation/accuracy": mean,
+        "validation/accuracy_stderr": stderr,
+        **_stage_metrics("validation", summaries, selection),
+        **reward_breakdown("validation/reward", summaries),
     }
 
 
-def _stage_metrics(stage: str, summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
+def accuracy(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> tuple[float, float]:
+    """Return the mean outcome of the trajectories that have one, and its standard error."""
+    scored = _scored(summaries)
+    return _mean(_outcome(summary, selection) for summary in scored), _clustered_stderr(scored, selection)
+
+
+def reward_breakdown(prefix: str, summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
+    """Return the mean of each number of the rewards' breakdowns, over the trajectories that have it.
+
+    Example: `{"reward/accuracy": 0.5, "reward/format": 0.9}`.
+    """
+    numbers: defaultdict[str, list[float]] = defaultdict(list)
+    for summary in summaries:
+        for name, number in summary.reward_metrics.items():
+            numbers[name].append(number)
+    return {f"{prefix}/{name}": _mean(values) for name, values in sorted(numbers.items())}
+
+
+def _stage_metrics(stage: str, summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> dict[str, float]:
     scored = _scored(summaries)
     wall_times_s = [summary.wall_time_s for summary in scored]
     metrics = {
+        "reward_mean": _mean(_reward(summary) for summary in scored),
+        "solved_rate": _mean(is_solved(summary, selection) for summary in scored),
         "trajectories": float(len(summaries)),
         "infra_errors": float(sum(summary.termination is Termination.INFRA_ERROR for summary in summaries)),
         "data_errors": float(sum(summary.termination is Termination.DATA_ERROR for summary in summaries)),
@@ -77,6 +99,11 @@ def _reward(summary: TrajectorySummary) -> float:
     return math.nan if summary.reward is None else summary.reward
 
 
+def _outcome(summary: TrajectorySummary, selection: SelectionSection) -> float:
+    value = outcome(summary, selection)
+    return math.nan if value is None else value
+
+
 def _mean(values: Iterable[float]) -> float:
     numbers = list(values)
     return math.fsum(numbers) / len(numbers) if numbers else math.nan
@@ -91,16 +118,16 @@ def _termination_share(summaries: Sequence[TrajectorySummary], termination: Term
     return _mean(summary.termination is termination for summary in summaries)
 
 
-def _clustered_stderr(summaries: Sequence[TrajectorySummary]) -> float:
-    """Return the standard error of the mean reward when samples of one prompt are not independent.
+def _clustered_stderr(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> float:
+    """Return the standard error of the mean outcome when samples of one prompt are not independent.
 
     The clustered standard error of arXiv:2411.00640: `sqrt(sum over prompts (sum of deviations from the mean)^2) / n`.
     NaN for fewer than two prompts.
     """
-    mean = _mean(_reward(summary) for summary in summaries)
+    mean = _mean(_outcome(summary, selection) for summary in summaries)
     deviations: defaultdict[str, float] = defaultdict(float)
     for summary in summaries:
-        deviations[summary.prompt_id] += _reward(summary) - mean
+        deviations[summary.prompt_id] += _outcome(summary, selection) - mean
     if len(deviations) < 2:
         return math.nan
     return math.sqrt(math.fsum(deviation**2 for deviation in deviations.values())) / len(summaries)

@@ -1,6 +1,7 @@
 """The `Reward` protocol: a number for a finished trajectory, from sampled text only."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from agentrl.types import Deadline, Prompt, Turn
 
@@ -12,10 +13,11 @@ class Reward(Protocol):
         """Open sessions or processes; raise `ConfigError` if the reward cannot work."""
         ...
 
-    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
-        """Return the reward of one trajectory, 0 or more. `turns` hold what the policy wrote (`text`), tool results apart.
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float | Mapping[str, Any]:
+        """Return the reward of one trajectory: a number, or a mapping with the number in `score`, whose others become metrics.
 
-        It is asked about finished episodes only; one that was cut short (turns, tokens, time) gets 0 without being asked.
+        `turns` hold what the policy wrote (`text`), tool results apart. Episodes that were cut short (turns, tokens, time) are
+        asked about with `reward.score_unfinished: score` alone.
 
         Raises:
             RolloutError: it could not be scored; after the last try the trajectory is an `infra_error`, not a wrong answer.

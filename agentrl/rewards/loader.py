@@ -1,18 +1,22 @@
 """From `reward` in the run config to a reward: its judge's address on the driver, the live object in each worker."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.config.schema import JudgeSection, RewardSection
+from agentrl.config.reward_schema import RewardPartSection, RewardSection
+from agentrl.config.schema import JudgeSection
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import check_address, fill_address, lacks_address
+from agentrl.rewards.answer_format import AnswerFormat
 from agentrl.rewards.base import Reward
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsConfig
+from agentrl.rewards.function_reward import FunctionReward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, MathAnswerConfig, MathAnswerReward
+from agentrl.rewards.weighted_parts import RewardPart, WeightedParts
 
 _BUILT_IN: dict[str, type[PlainConfig]] = {MATH_ANSWER_REWARD: MathAnswerConfig, CODE_TESTS_REWARD: CodeTestsConfig}
 _METHODS = ("start", "score", "aclose")
@@ -24,42 +28,94 @@ def check_reward(section: RewardSection, judge: JudgeSection) -> RewardSection:
     Raises:
         ConfigError: unknown or wrong keys, or an address that contradicts `judge`.
     """
-    model = _BUILT_IN.get(section.class_name)
-    if model is not None:
-        checked = read_plain_config(model, section.config, source="reward", prefix="reward.config.")
-        section = replace(section, config=checked.model_dump(mode="json"))
-    check_address(section.config, judge, key="reward.config")
-    return section
+
+    def checked(part: RewardPartSection, key: str) -> dict[str, Any]:
+        model = None if part.class_name is None else _BUILT_IN.get(part.class_name)
+        config = part.config
+        if model is not None:
+            read = read_plain_config(model, config, source="reward", prefix=f"{key}.config.")
+            config = read.model_dump(mode="json")
+        check_address(config, judge, key=f"{key}.config")
+        return config
+
+    return _with_configs(section, checked)
+
+
+def import_rewards(section: RewardSection) -> None:
+    """See that everything that the section names can be imported, and that functions can be called as rewards.
+
+    Raises:
+        ConfigError: a module or a name is missing, or a function's parameters cannot be filled.
+    """
+    for part, key in zip(section.scorers, _keys(section), strict=True):
+        if part.function is not None:
+            FunctionReward(part.function, part.config, key=f"{key}.function")
+        elif part.class_name is not None:
+            import_by_path(part.class_name, key=f"{key}.class_name")
 
 
 def reward_needs_judge(section: RewardSection) -> bool:
-    """Return whether the reward asks for the address of a judge that nobody has named yet (after `check_reward`)."""
-    return lacks_address(section.config)
+    """Return whether a reward asks for the address of a judge that nobody has named yet (after `check_reward`)."""
+    return any(lacks_address(part.config) for part in section.scorers)
 
 
 def fill_reward_address(section: RewardSection, urls: Sequence[str], *, token_env: str | None = None) -> RewardSection:
-    """Return the section with the running judges' addresses where its own is absent (`host_addr: null`)."""
-    return replace(section, config=fill_address(section.config, urls, token_env=token_env))
+    """Return the section with the running judges' addresses where its own are absent (`host_addr: null`)."""
+    return _with_configs(section, lambda part, _: fill_address(part.config, urls, token_env=token_env))
 
 
 def build_reward(section: RewardSection) -> Reward:
     """Return the reward, not yet started (worker side).
 
     Raises:
-        ConfigError: the class cannot be found or built, or does not follow the `Reward` protocol.
+        ConfigError: a class or function cannot be found or built, or does not follow the `Reward` protocol.
     """
-    where = f"reward `{section.class_name}`"
-    reward_class = import_by_path(section.class_name, key="reward.class_name")
+    built = [
+        _build(part, key, section.answer_format) for part, key in zip(section.scorers, _keys(section), strict=True)
+    ]
+    if not section.parts:
+        return built[0]
+    return WeightedParts(
+        [
+            RewardPart(name=part.name, weight=part.weight, reward=reward)
+            for part, reward in zip(section.parts, built, strict=True)
+        ]
+    )
+
+
+def _build(part: RewardPartSection, key: str, answer_format: AnswerFormat) -> Reward:
+    if part.function is not None:
+        return FunctionReward(part.function, part.config, key=f"{key}.function")
+    path = part.class_name or ""
+    where = f"reward `{path}`"
+    reward_class = import_by_path(path, key=f"{key}.class_name")
     if not inspect.isclass(reward_class):
-        raise ConfigError(f"{where}: it is no class; a reward is a class with {', '.join(_METHODS)}")
+        raise ConfigError(
+            f"{where}: it is no class with {', '.join(_METHODS)}; a function is named by `{key}.function: {path}` instead"
+        )
     for method in _METHODS:
         if not inspect.iscoroutinefunction(getattr(reward_class, method, None)):
             raise ConfigError(
                 f"{where}: it has no `async def {method}`; a reward has {', '.join(_METHODS)} (`agentrl.rewards.base.Reward`)"
             )
     try:
-        if section.class_name == MATH_ANSWER_REWARD:
-            return MathAnswerReward(dict(section.config), answer_format=section.answer_format)
-        return cast(Any, reward_class)(dict(section.config))
+        if path == MATH_ANSWER_REWARD:
+            return MathAnswerReward(dict(part.config), answer_format=answer_format)
+        return cast(Any, reward_class)(dict(part.config))
     except (TypeError, ValueError, LookupError, AttributeError, OSError) as error:
         raise ConfigError(f"{where}: cannot be built: {type(error).__name__}: {error}") from error
+
+
+def _keys(section: RewardSection) -> list[str]:
+    """Return where each part stands in the config."""
+    return [f"reward.parts[{index}]" for index in range(len(section.parts))] or ["reward"]
+
+
+def _with_configs(
+    section: RewardSection, config_of: Callable[[RewardPartSection, str], dict[str, Any]]
+) -> RewardSection:
+    configs = [config_of(part, key) for part, key in zip(section.scorers, _keys(section), strict=True)]
+    if not section.parts:
+        return replace(section, config=configs[0])
+    parts = [replace(part, config=config) for part, config in zip(section.parts, configs, strict=True)]
+    return replace(section, parts=parts)

@@ -20,11 +20,9 @@ from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.validate import Purpose
 from agentrl.errors import RolloutError
 from agentrl.observability.failure_report import describe_failures
-from agentrl.observability.pass_at_k import pass_at_k
-from agentrl.observability.rollout_metrics import summarise_validation
 from agentrl.runners.command_line import make_parser, run_command
 from agentrl.runners.run import EvaluationRun, evaluating, prepare_evaluation
-from agentrl.runners.steps import roll_out_held_out
+from agentrl.runners.steps import measured, roll_out_held_out
 from agentrl.runners.trajectory_examples import describe_examples
 from agentrl.types import TrajectorySummary
 
@@ -61,7 +59,7 @@ async def measure(run: EvaluationRun) -> dict[str, Any]:
     summaries = await roll_out_held_out(run, step=0, name="evaluation")
     wall_time_s = time.monotonic() - started
     require_measured(summaries)
-    metrics = summarise_validation(summaries) | pass_at_k(summaries, samples_per_prompt=samples)
+    metrics = measured(run, summaries)
     num_tokens = sum(summary.num_response_tokens for summary in summaries)
     metrics |= {"validation/wall_time_s": wall_time_s, "validation/sampled_tokens_per_s": num_tokens / wall_time_s}
     run.metrics.log(0, metrics, with_line=False)
@@ -99,6 +97,12 @@ def result_table(result: dict[str, Any]) -> Table:
     for column in ("what", "value", "standard error"):
         table.add_column(column, justify="left" if column == "what" else "right")
     table.add_row("accuracy (mean reward)", value("accuracy"), value("accuracy_stderr"))
+    for name in metrics:
+        if name.startswith("validation/accuracy/"):
+            data_set = name.removeprefix("validation/accuracy/")
+            table.add_row(
+                f"accuracy of {data_set}", value(f"accuracy/{data_set}"), value(f"accuracy_stderr/{data_set}")
+            )
     for name in metrics:
         k = name.removeprefix("validation/pass_at_")
         if k.isdigit():

@@ -86,7 +86,7 @@ async def node_judges_for(judged: Judged, judge: JudgeSection) -> AsyncIterator[
 def _named_judges(tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection) -> list[JudgeConnection]:
     """Return every set of judges that the config names: for the run, for a tool or for the reward."""
     own = [tool.config for tool in tools if tool.class_name == PYTHON_TOOL]
-    own += [reward.config] if reward.class_name == CODE_TESTS_REWARD else []
+    own += [scorer.config for scorer in reward.scorers if scorer.class_name == CODE_TESTS_REWARD]
     named = {(run_urls(judge), judge.token_env)}
     # A tool that names the judges of the run is given the run's token.
     named |= {(named_urls(config, key="config"), config.get("token_env") or judge.token_env) for config in own}

@@ -34,7 +34,7 @@ from agentrl.observability.logs import configure_logging, repeating
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.rewards.answer_format import READS
-from agentrl.rewards.loader import check_reward
+from agentrl.rewards.loader import check_reward, import_rewards
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
 from agentrl.runners.algorithm_functions import check_algorithm_functions
 from agentrl.runners.checkpoints import CheckpointKeeper
@@ -221,7 +221,7 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
         if tool.class_name == FUNCTION_TOOL:
             import_by_path(tool.config["function"], key="function")
     check_extra_roles(loaded.config.cluster, tools)
-    import_by_path(reward.class_name, key="reward.class_name")
+    import_rewards(reward)
     return tools, reward
 
 
@@ -297,7 +297,7 @@ async def _alive(
         logger.info("%s", note, extra=repeating(note))  # once, and not in each stage
     for warning in plan.warnings:
         logger.warning("%s: %s", plan.loaded.path.name, warning)
-    if plan.reward.class_name == MATH_ANSWER_REWARD:
+    if any(scorer.class_name == MATH_ANSWER_REWARD for scorer in plan.reward.scorers):
         answer_format = plan.reward.answer_format
         logger.info("reward: answers are read %s (`reward.answer_format: %s`)", READS[answer_format], answer_format)
     with telling_full_disk(path), guarded_run() as temp_dir:
@@ -314,6 +314,7 @@ async def _alive(
                 tools=tuple(with_workers(judged.tools, cluster.extra_roles)),
                 run_seed=config.run.seed,
                 run_dir=str(path),
+                validation=config.validation,
                 tokenizer_class=await engine.tokenizer_class(config.model.path),
             )
             workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config, secret_env=judged.secret_env)

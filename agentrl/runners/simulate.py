@@ -183,8 +183,11 @@ def _refuse_real_time(config: RunConfig, tools: list[str]) -> None:
     wrong = [f"tool_config_path: the tool `{name}`" for name in tools if name != SIMULATED_TOOL]
     if config.rollout.engine != "simulated":
         wrong.append(f"rollout.engine: `{config.rollout.engine}`")
-    if config.reward.class_name != SIMULATED_REWARD:
-        wrong.append(f"reward.class_name: `{config.reward.class_name}`")
+    wrong += [
+        f"reward: `{scorer.function or scorer.class_name}`"
+        for scorer in config.reward.scorers
+        if scorer.class_name != SIMULATED_REWARD
+    ]
     if wrong:
         raise ConfigError(
             f"{'; '.join(wrong)}: waits in real time, and a simulation has a clock of its own. Take `rollout.engine: "

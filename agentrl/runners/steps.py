@@ -12,9 +12,11 @@ from agentrl.data.pass_rates import PassRates
 from agentrl.errors import DamagedCheckpointError, RolloutError
 from agentrl.observability.failure_report import warn_of_failures
 from agentrl.observability.reward_curve import draw_reward_curve
-from agentrl.observability.rollout_metrics import summarise, summarise_validation
+from agentrl.observability.reward_report import reward_warnings
+from agentrl.observability.rollout_metrics import summarise
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
 from agentrl.observability.survived import count_survived
+from agentrl.observability.validation_metrics import validation_metrics
 from agentrl.runners.checkpoint_store import RunState, lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, ROLLOUTS
 from agentrl.runners.run import EvaluationRun, Run
@@ -24,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_EMPTY_BATCHES = 10
 """Batches in a row without a learning signal, after which going on is a waste."""
+
+_FIRST_STEPS = 3
+"""Steps in which a reward that teaches nothing is warned of."""
 
 _DROPPED = "rollout/groups_dropped_"
 _OF_A_BATCH = (_DROPPED, "rollout/engine_deaths")
@@ -90,7 +95,8 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
         logger.warning("empty batch: no group of step %d can be learnt from (%s)", state.step + 1, causes)
     raise RolloutError(
         f"step {state.step + 1}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
-        "The prompts are too easy or too hard for this policy, or the reward is broken: see `trajectories/`."
+        f"The prompts are too easy or too hard for this policy, or the reward `{run.config.reward.label}` is broken: see "
+        "`trajectories/`."
     )
 
 
@@ -105,6 +111,7 @@ async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> B
         taken = await rollouts.take(rollout.prompts_per_step - len(kept), step=step)
         rolled_out = [made.group for made in taken]
         await run.rollouts.record(rolled_out, [made.prompt for made in taken], step=step, validation=False)
+        run.rollouts.end_batch()
         groups, report = select(rolled_out, selection, seed=run.config.run.seed)
         kept += groups
         drops = {key: drops.get(key, 0.0) + value for key, value in report.metrics().items()}
@@ -112,10 +119,14 @@ async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> B
         if len(kept) == rollout.prompts_per_step:
             break
     warn_of_failures(f"step {step} rollout", seen)
-    run.plan.pass_rates.record(seen)
+    if step <= _FIRST_STEPS:
+        for line in reward_warnings(seen, run.config.reward, selection):
+            logger.warning("step %d rollout: %s", step, line)
+    run.plan.pass_rates.record(seen, selection)
     state = replace(state, prompts_taken=run.plan.prompts.position)
     counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
-    metrics = summarise(seen) | split_metrics(seen) | drops | counts | rollouts.metrics() | await run.rollouts.metrics()
+    metrics = summarise(seen, selection) | split_metrics(seen) | drops | counts
+    metrics |= rollouts.metrics() | await run.rollouts.metrics()
     return Batch(groups=kept, summaries=seen, metrics=metrics, state=state)
 
 
@@ -129,7 +140,17 @@ async def validate(run: Run, *, step: int) -> dict[str, float]:
     every = run.config.validation.every_steps
     if every == 0 or (step % every != 0 and step != run.config.run.num_steps):
         return {}
-    return summarise_validation(await roll_out_held_out(run, step=step))
+    return measured(run, await roll_out_held_out(run, step=step))
+
+
+def measured(run: EvaluationRun, summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
+    """Return the metrics of the held-out prompts."""
+    return validation_metrics(
+        summaries,
+        run.config.algorithm.selection,
+        samples_per_prompt=run.config.validation.samples_per_prompt,
+        data_sets={prompt.prompt_id: prompt.data_set for prompt in run.plan.validation_prompts},
+    )
 
 
 async def roll_out_held_out(run: EvaluationRun, *, step: int, name: str = "validation") -> list[TrajectorySummary]:
@@ -146,9 +167,11 @@ async def roll_out_held_out(run: EvaluationRun, *, step: int, name: str = "valid
         prompts,
         step=step,
         samples_per_prompt=samples,
+        held_out=True,
         on_finished=lambda summary: run.progress.finish_trajectory(num_tokens=summary.num_response_tokens),
     )
     await run.rollouts.record(groups, prompts, step=step, validation=True)
+    run.rollouts.end_batch()
     await run.rollouts.forget_reports()  # so that the judge's figures of the next step are of training alone
     summaries = _summaries(groups)
     warn_of_failures(f"step {step} {name}", summaries)

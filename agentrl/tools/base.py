@@ -1,7 +1,7 @@
 """The `Tool` protocol, and the plain data that describes a tool before any worker has built it."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from agentrl.types import Deadline, ToolResult
 
@@ -72,4 +72,13 @@ class Tool(Protocol):
 
     async def aclose(self) -> None:
         """Close the sessions."""
+        ...
+
+
+@runtime_checkable
+class GivesFinalReward(Protocol):
+    """A tool that has something to say about a finished episode, such as how good the state is that it keeps for it."""
+
+    async def final_reward(self, episode: Episode) -> float | None:
+        """Return a reward that is added to that of the tool's last result; None for none. `end_episode` comes after it."""
         ...

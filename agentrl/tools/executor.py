@@ -16,6 +16,7 @@ too, holds up nobody but those who call the same tool. It does NOT make such cal
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from jsonschema.exceptions import SchemaError, best_match
 
 from agentrl import clock
 from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
-from agentrl.tools.base import Episode, Tool, ToolSchema
+from agentrl.tools.base import Episode, GivesFinalReward, Tool, ToolSchema
 from agentrl.tools.function_tool import FunctionTool
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.tools.verl_adapter import VerlToolAdapter
@@ -112,6 +113,28 @@ class ToolExecutor:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def final_rewards(self, episode: Episode) -> dict[str, float]:
+        """Return what tools give for the whole episode, by name; for those with a `final_reward`, before `end_episode`.
+
+        Raises:
+            RolloutError: a tool's infrastructure failed, or it does not answer in time.
+            DataError: a tool raised what it does not explain, or gave no finite number.
+        """
+        givers = {name: tool for name, tool in self._tools.items() if isinstance(tool, GivesFinalReward)}
+        tasks = {name: self._begin(name, giver.final_reward(episode)) for name, giver in givers.items()}
+        if not tasks:
+            return {}
+        _, late = await asyncio.wait(tasks.values(), timeout=self._timeout_s)
+        rewards: dict[str, float] = {}
+        for name, task in tasks.items():
+            if task in late:
+                task.cancel()
+                raise RolloutError(f"tool `{name}`: no final reward in {self._timeout_s:g} s")
+            given = _checked_reward(_value_of(task, name), name)
+            if given is not None:
+                rewards[name] = given
+        return rewards
 
     async def end_episode(self, episode: Episode) -> None:
         """Let every tool free what it keeps for `episode`; a tool that cannot is logged, and the others still do."""
@@ -222,25 +245,44 @@ def _runs_user_code(tool: Tool) -> bool:
     return not is_ours or isinstance(tool, FunctionTool | VerlToolAdapter)
 
 
-def _outcome(task: asyncio.Future[ToolResult], call: ToolCall) -> ToolResult:
+def _value_of(task: asyncio.Future[T], name: str) -> T:
     if task.cancelled():
-        raise RolloutError(f"tool `{call.name}`: the call cancelled itself")
+        raise RolloutError(f"tool `{name}`: the call cancelled itself")
     error = task.exception()
     if isinstance(error, RolloutError | DataError | ToolError):
         raise error
     if isinstance(error, OSError):
-        raise RolloutError(f"tool `{call.name}`: {type(error).__name__}: {error}") from error
+        raise RolloutError(f"tool `{name}`: {type(error).__name__}: {error}") from error
     if isinstance(error, Exception):
-        logger.debug("tool `%s`: call `%s` failed", call.name, call.call_id, exc_info=error)
-        raise UnexplainedError.of(f"tool `{call.name}`", error) from error
+        logger.debug("tool `%s`: a call failed", name, exc_info=error)
+        raise UnexplainedError.of(f"tool `{name}`", error) from error
     if error is not None:
         raise error  # the process is to end
-    result = task.result()
+    return task.result()
+
+
+def _checked_reward(given: Any, name: str) -> float | None:
+    """Return the reward of a step or an episode as a float."""
+    if given is None:
+        return None
+    try:
+        reward = float(given)
+    except (TypeError, ValueError):
+        reward = math.nan
+    if not math.isfinite(reward):
+        raise UnexplainedError(
+            f"tool `{name}`: its reward is {given!r:.100}, and must be a finite number", cause="no number"
+        )
+    return reward
+
+
+def _outcome(task: asyncio.Future[ToolResult], call: ToolCall) -> ToolResult:
+    result = _value_of(task, call.name)
     if not isinstance(result, ToolResult):
         raise ToolError(
             f"tool `{call.name}`: `call` returned a `{type(result).__name__}`; it must return an `agentrl.types.ToolResult`"
         )
-    return result
+    return result if result.reward is None else replace(result, reward=_checked_reward(result.reward, call.name))
 
 
 def _failure(status: ToolStatus, reason: str) -> ToolResult:

@@ -39,8 +39,9 @@ class FunctionTool:
     """Calls a function with the policy's arguments, checked and converted by its type hints.
 
     A sync function runs in threads, as many calls at once as there are. What it returns is the result's text (anything
-    but a `str` as JSON); what it raises is a failed call whose text names the exception, because a function has no
-    other way to refuse its arguments. `ConnectionError` and `TimeoutError` are the world's fault, and pass through.
+    but a `str` as JSON), or a `ToolResult`; what it raises is a failed call whose text names the exception, because a
+    function has no other way to refuse its arguments. `ConnectionError` and `TimeoutError` are the world's fault, and pass
+    through.
     """
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
@@ -73,6 +74,8 @@ class FunctionTool:
         if isinstance(outcome, BaseException):
             text = f"failure: {type(outcome).__name__}: {outcome}"
             return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(outcome))
+        if isinstance(outcome, ToolResult):
+            return outcome
         text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
         return ToolResult(status=ToolStatus.OK, text=text)
 

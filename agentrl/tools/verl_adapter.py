@@ -2,8 +2,8 @@
 
 An instance is created at an episode's first call and released at its end. As in verl, `tools_kwargs` of the prompt's
 extra columns give `create_kwargs`, `execute_kwargs` and `release_kwargs` by tool name, and an exception from `execute`
-is a failed call that the policy reads. `calc_reward` and the step reward are NOT used: rewards here come from sampled
-text only.
+is a failed call that the policy reads. The step reward of `execute` and, for the whole episode, that of `calc_reward` are
+in `ToolResult.reward`; they count where the config says so (`agentrl.rewards.tool_rewards`).
 """
 
 import asyncio
@@ -64,7 +64,17 @@ class VerlToolAdapter:
         if isinstance(outcome, BaseException):
             text = f"failure: {type(outcome).__name__}: {outcome}"
             return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(outcome))
-        return ToolResult(status=ToolStatus.OK, text=_response_text(outcome))
+        return ToolResult(status=ToolStatus.OK, text=_response_text(outcome), reward=_step_reward(outcome))
+
+    async def final_reward(self, episode: Episode) -> float | None:
+        """Return what `calc_reward` gives for the episode; None where the tool has none, or was not called."""
+        if episode.episode_id not in self._instances or not hasattr(self._tool, "calc_reward"):
+            return None
+        opened_for, creation = self._instances[episode.episode_id]
+        if not creation.done() or creation.cancelled() or creation.exception() is not None:
+            return None
+        kwargs = self._kwargs(opened_for, "calc_reward_kwargs")
+        return await self._tool.calc_reward(_instance_id(creation.result()), **kwargs)
 
     async def end_episode(self, episode: Episode) -> None:
         """Release the episode's instance, where one was created."""
@@ -112,6 +122,10 @@ class VerlToolAdapter:
 def _instance_id(created: Any) -> Any:
     """Return the id from what `create` gave: newer verl gives `(id, response)`, older the id alone."""
     return created[0] if isinstance(created, tuple) else created
+
+
+def _step_reward(outcome: Any) -> float | None:
+    return outcome[1] if isinstance(outcome, tuple) and len(outcome) > 1 else None
 
 
 def _response_text(outcome: Any) -> str:

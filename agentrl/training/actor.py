@@ -35,7 +35,7 @@ from agentrl.training.merged_attention import can_share_prefixes
 from agentrl.training.model import export_model, shape_of
 from agentrl.training.model_flops import measured_peak_flops, wait_for
 from agentrl.training.objective import Objective
-from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
+from agentrl.training.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
 from agentrl.training.packed_attention import num_query_rows
 from agentrl.training.parallel import full_tensors
 from agentrl.training.role import RoleContext
@@ -149,11 +149,7 @@ class Actor:
         wait_for(self._parallel.device)
         scored = time.perf_counter()
         kl_coefficient = self._kl_coefficient
-        learning_rate = warmup(
-            shard.step - self._warmed_up_from,
-            peak=self._config.learning_rate,
-            warmup_steps=self._config.warmup_steps,
-        )
+        learning_rate = learning_rate_at(shard.step - self._warmed_up_from, self._config)
         stats = UpdateStats(num_epochs=self._config.epochs_per_step)
         for batches, old in [*zip(mini_batches, old_logprobs, strict=True)] * self._config.epochs_per_step:
             self._update_once(

@@ -22,7 +22,7 @@ from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.credit import CreditAssignment
 from agentrl.training.merged_attention import can_share_prefixes
 from agentrl.training.model import shape_of
-from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup
+from agentrl.training.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
 from agentrl.training.role import RoleContext
 from agentrl.training.scalar_model import value_model
 from agentrl.training.sequence_parallel import SequenceGroup
@@ -109,11 +109,7 @@ class Critic:
             ValueError: there are no values, or nothing was sampled.
         """
         started = time.perf_counter()
-        learning_rate = warmup(
-            shard.step - self._warmed_up_from,
-            peak=self._config.learning_rate,
-            warmup_steps=self._config.warmup_steps,
-        )
+        learning_rate = learning_rate_at(shard.step - self._warmed_up_from, self._config)
         totals: dict[str, float] = {}
         norms = []
         for batches in self._mini_batches(shard, trajectories, inputs) * self._config.epochs_per_step:

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from agentrl.config.update_schema import UpdateSection
+
 
 def build_adamw(
     parameters: Iterable[nn.Parameter], *, betas: tuple[float, float], weight_decay: float
@@ -33,6 +35,19 @@ def warmup_cosine(step: int, *, peak: float, warmup_steps: int, num_steps: int, 
         return warmup(step, peak=peak, warmup_steps=warmup_steps)
     progress = min(1.0, (step - warmup_steps) / max(1, num_steps - warmup_steps))
     return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def learning_rate_at(step: int, config: UpdateSection) -> float:
+    """Return the learning rate of update `step`, from 1, counted from where the warm-up began; a function of these alone."""
+    if config.decay_steps == 0:
+        return warmup(step, peak=config.learning_rate, warmup_steps=config.warmup_steps)
+    return warmup_cosine(
+        step,
+        peak=config.learning_rate,
+        warmup_steps=config.warmup_steps,
+        num_steps=config.decay_steps,
+        final_fraction=config.final_learning_rate_fraction,
+    )
 
 
 def apply_gradients(

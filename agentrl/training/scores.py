@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from agentrl.config.algorithm_schema import SelectionSection
 from agentrl.errors import RolloutError
+from agentrl.observability.outcome import is_solved
 from agentrl.types import Group
 
 
@@ -35,17 +37,20 @@ def with_scores(
     return weighed
 
 
-def score_metrics(groups: Sequence[Group], scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the mean score, and how much higher it is where the reward is: a model that says nothing gives 0.
+def score_metrics(
+    groups: Sequence[Group], scores: Mapping[str, float], selection: SelectionSection
+) -> dict[str, float]:
+    """Return the mean score, and how much higher it is for solved trajectories: a model that says nothing gives 0.
 
     Args:
         groups: with the rewards that the model has no say in.
         scores: by the id of the trajectory.
+        selection: what solved means.
     """
     made = [one.summary for group in groups for one in group.trajectories]
     found = {True: [], False: []}
     for summary in made:
-        found[(summary.reward or 0.0) > 0.0].append(scores[summary.trajectory_id])
+        found[is_solved(summary, selection)].append(scores[summary.trajectory_id])
     means = {solved: sum(values) / len(values) if values else 0.0 for solved, values in found.items()}
     metrics = {"reward_model/score_mean": sum(scores[one.trajectory_id] for one in made) / len(made)}
     if found[True] and found[False]:

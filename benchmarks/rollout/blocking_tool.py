@@ -15,7 +15,8 @@ import time
 
 import uvloop
 
-from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest
+from agentrl.agent_loop.worker import AgentLoopWorker
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.types import Prompt

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.rollout_stream import RolloutStream, rollout_stream
-from agentrl.agent_loop.worker import TrajectoryRequest
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema import RolloutSection
 from agentrl.data.prompts import PromptDataset

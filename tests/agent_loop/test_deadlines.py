@@ -10,7 +10,8 @@ import pytest
 
 from agentrl.agent_loop import scoring, tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest
+from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import EngineDeadError
 from agentrl.tools import executor

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from agentrl.agent_loop.manager import AgentLoopManager
-from agentrl.agent_loop.worker import TrajectoryRequest, WorkerReport
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest
+from agentrl.agent_loop.worker import WorkerReport
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema import RolloutSection
 from agentrl.engine.base import EngineStats

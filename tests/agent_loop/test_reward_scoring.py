@@ -1,15 +1,16 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from agentrl.agent_loop import scoring
-from agentrl.agent_loop.scoring import score
+from agentrl.agent_loop.scoring import score, with_final_rewards
 from agentrl.config.schema import RewardSection
 from agentrl.errors import ConfigError, DataError, RolloutError, UnexplainedError
-from agentrl.types import Deadline, Prompt, Turn
+from agentrl.rewards.loader import build_reward
+from agentrl.types import Deadline, Prompt, ToolCall, ToolResult, ToolStatus, Turn
 
 PROMPT = Prompt(prompt_id="p0", messages=[])
 
@@ -28,8 +29,14 @@ class Scripted:
     async def aclose(self) -> None: ...
 
 
-async def ask(answer: Callable[[], Awaitable[Any]], *, timeout_s: float = 60.0) -> float:
-    return await score(Scripted(answer), RewardSection(class_name="my.Reward", timeout_s=timeout_s), PROMPT, ())
+async def ask(
+    answer: Callable[[], Awaitable[Any]],
+    *,
+    timeout_s: float = 60.0,
+    score_unfinished: Literal["zero", "score", "mask"] = "zero",
+) -> float:
+    section = RewardSection(class_name="my.Reward", timeout_s=timeout_s, score_unfinished=score_unfinished)
+    return (await score(Scripted(answer), section, PROMPT, ())).value
 
 
 def giving(value: Any) -> Callable[[], Awaitable[Any]]:
@@ -41,6 +48,26 @@ def giving(value: Any) -> Callable[[], Awaitable[Any]]:
     return answer
 
 
+def test_what_a_tool_gives_for_the_episode_is_added_to_its_last_result():
+    def turn(*names: str) -> Turn:
+        calls = tuple(ToolCall(call_id=name, name=name) for name in names)
+        return Turn(
+            text="", calls=calls, results=tuple(ToolResult(status=ToolStatus.OK, text="", reward=0.5) for _ in names)
+        )
+
+    turns = with_final_rewards((turn("a", "b"), turn("a"), Turn(text="done")), {"a": 1.0, "b": -1.0, "unused": 2.0})
+    assert [[result.reward for result in turn.results] for turn in turns] == [[0.5, -0.5], [1.5], []]
+
+
+async def test_step_rewards_of_tools_are_a_metric_and_count_where_the_config_asks_for_it():
+    result = ToolResult(status=ToolStatus.OK, text="", reward=0.5)
+    turns = (Turn(text="", calls=(ToolCall(call_id="0", name="a"),) * 2, results=(result, result)), Turn(text="done"))
+    ignored = await score(Scripted(giving(0.0)), RewardSection(), PROMPT, turns)
+    assert (ignored.value, ignored.metrics) == (0.0, {"tool_reward": 1.0})
+    section = RewardSection(function="agentrl.rewards.tool_rewards.tool_reward")
+    assert (await score(build_reward(section), section, PROMPT, turns)).value == 1.0
+
+
 @pytest.mark.parametrize("value", [1, 0.5, True, 0])
 async def test_a_number_is_the_reward(value: Any):
     assert await ask(giving(value)) == float(value)
@@ -48,18 +75,29 @@ async def test_a_number_is_the_reward(value: Any):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "right", [1.0]])
 async def test_what_is_no_finite_number_is_the_datas_fault_and_names_the_prompt(value: Any):
-    with pytest.raises(UnexplainedError, match=r"reward of prompt `p0` is .*, and must be a finite number"):
+    with pytest.raises(
+        UnexplainedError, match=r"reward `my\.Reward` of prompt `p0` is .*, and must be a finite number"
+    ):
         await ask(giving(value))
 
 
-async def test_a_negative_reward_is_a_mistake_of_its_class_as_a_whole():
-    with pytest.raises(ConfigError, match=r"`my\.Reward` gave -1 for `p0`"):
+async def test_a_negative_reward_is_refused_where_a_trajectory_cut_short_would_beat_it():
+    with pytest.raises(
+        ConfigError, match=r"`my\.Reward` of prompt `p0`: it gave -1, below the 0 .* `reward\.score_unfinished: score`"
+    ):
         await ask(giving(-1))
+
+
+@pytest.mark.parametrize("score_unfinished", ["score", "mask"])
+async def test_a_negative_reward_is_a_number_like_any_other_where_none_beats_it(
+    score_unfinished: Literal["score", "mask"],
+):
+    assert await ask(giving(-1), score_unfinished=score_unfinished) == -1.0
 
 
 async def test_an_exception_that_nobody_expected_is_the_datas_fault():
     with pytest.raises(
-        UnexplainedError, match=r"reward of prompt `p0` raised KeyError at test_reward_scoring\.py:.*tests"
+        UnexplainedError, match=r"reward `my\.Reward` of prompt `p0` raised KeyError at test_reward_scoring\.py:.*tests"
     ) as caught:
         await ask(giving(KeyError("tests")))
     assert isinstance(caught.value.__cause__, KeyError)
@@ -67,7 +105,7 @@ async def test_an_exception_that_nobody_expected_is_the_datas_fault():
 
 @pytest.mark.parametrize("error", [ConnectionError("refused"), TimeoutError("late"), OSError("no space")])
 async def test_what_the_system_refuses_is_the_worlds_fault(error: OSError):
-    with pytest.raises(RolloutError, match=f"reward of prompt `p0`: {type(error).__name__}: {error}"):
+    with pytest.raises(RolloutError, match=f"reward `my.Reward` of prompt `p0`: {type(error).__name__}: {error}"):
         await ask(giving(error))
 
 

@@ -103,6 +103,27 @@ def stage(tokenizer: PreTrainedTokenizerFast, threads: ThreadPoolExecutor) -> St
     return Stage(tokenizer, threads)
 
 
+async def test_a_stop_string_ends_a_turn_and_the_turn_end_that_was_not_sampled_follows_untrained(stage: Stage):
+    called = stage.call("a")[:-1]  # without the turn's end
+    engine = ScriptedEngine([[*called, *stage.ids(" surplus")[:-1]], stage.ids("It is 42.")])
+    trajectory = await stage.play(engine, stop=["</tool_call>"])
+    assert engine.calls[0].params.stop == ("</tool_call>",)
+    assert trajectory.turns[0].text.endswith("</tool_call>")
+    assert [result.text for result in trajectory.turns[0].results] == ["a"]
+    start = trajectory.num_prompt_tokens
+    sampled = len(called) + len(stage.ids(" surplus")) - 1
+    assert trajectory.response_mask[start : start + sampled + 1] == [1] * sampled + [0]
+    assert trajectory.token_ids[start + sampled] == stage.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert trajectory.token_ids[start + sampled + 1] != trajectory.token_ids[start + sampled]
+    assert trajectory.termination is Termination.ANSWERED
+
+
+async def test_a_stop_string_without_a_call_ends_the_episode(stage: Stage):
+    trajectory = await stage.play(ScriptedEngine([stage.ids("so <answer>42</answer>.")[:-1]]), stop=["</answer>"])
+    assert trajectory.turns[0].text == "so <answer>42</answer>"
+    assert trajectory.termination is Termination.ANSWERED
+
+
 async def test_an_episode_goes_on_until_the_policy_stops_calling_tools(stage: Stage):
     engine = ScriptedEngine([stage.call("a"), stage.call("b"), stage.ids("It is 42.")])
     trajectory = await stage.play(engine)

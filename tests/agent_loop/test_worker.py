@@ -8,8 +8,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.agent_loop import tries
-from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest
+from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
+from agentrl.config.schema import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -48,7 +49,7 @@ class ContainsAnswer:
         await asyncio.sleep(self.config.get("pause_s", 0))
         for wait_s in self.config.get("judge_waits_s", ()):
             note_judge_wait(wait_s)
-        return float(self.config.get("value", prompt.answer in turns[-1].text))
+        return self.config.get("value", prompt.answer in turns[-1].text)
 
     async def aclose(self) -> None: ...
 
@@ -109,7 +110,13 @@ def make_worker(
             max_retries=options.pop("max_retries", 2),
             max_tool_calls_per_turn=options.pop("max_tool_calls_per_turn", 16),
         ),
-        reward=RewardSection(class_name=f"{__name__}.ContainsAnswer", config=reward or {}, timeout_s=reward_timeout_s),
+        reward=RewardSection(
+            class_name=f"{__name__}.ContainsAnswer",
+            config=reward or {},
+            timeout_s=reward_timeout_s,
+            score_unfinished=options.pop("score_unfinished", "zero"),
+        ),
+        validation=options.pop("validation", ValidationSection()),
         tools=options.pop("tools", ()),
         run_seed=0,
         run_dir=str(tmp_path),
@@ -212,7 +219,9 @@ async def test_a_row_that_breaks_the_reward_twice_in_the_same_way_is_the_datas_f
     assert len(engine.calls) == 2
     assert summary.failures == trajectory.failures
     assert {failure.failure_class for failure in summary.failures} == {FailureClass.REWARD_DATA}
-    assert summary.failures[0].message.startswith("reward of prompt `p0` raised ValueError at test_worker.py:")
+    assert summary.failures[0].message.startswith(
+        f"reward `{__name__}.ContainsAnswer` of prompt `p0` raised ValueError at test_worker.py:"
+    )
     await worker.aclose()
 
 
@@ -285,9 +294,49 @@ async def test_a_worker_started_again_whose_tool_cannot_start_now_gives_the_traj
     assert "the judge does not answer" in summary.failures[0].message
 
 
+@pytest.mark.parametrize(
+    ("choice", "expected"), [("zero", (0.0, False)), ("score", (1.0, False)), ("mask", (0.0, True))]
+)
+async def test_what_a_trajectory_that_is_cut_short_gets_is_the_users_choice(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast, choice: str, expected: tuple[float, bool]
+):
+    worker = make_worker(model_path, tmp_path, score_unfinished=choice)
+    rambling = answer(tokenizer, "42" + " and so on" * 50)
+    summary, trajectory = await worker.run(REQUEST, ScriptedEngine([rambling]))
+    assert summary.termination is Termination.MAX_RESPONSE_TOKENS
+    assert (summary.reward, summary.is_masked) == (trajectory.reward, trajectory.is_masked) == expected
+    await worker.aclose()
+
+
+async def test_held_out_prompts_are_sampled_as_validation_says(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    engine = ScriptedEngine([answer(tokenizer, "42"), answer(tokenizer, "42")])
+    worker = make_worker(model_path, tmp_path, validation=ValidationSection(temperature=0.0, top_p=0.9))
+    await worker.run(REQUEST, engine)
+    await worker.run(replace(REQUEST, held_out=True), engine)
+    assert [(call.params.temperature, call.params.top_p, call.params.top_k) for call in engine.calls] == [
+        (1.0, 1.0, 0),
+        (0.0, 0.9, 0),
+    ]
+    await worker.aclose()
+
+
+async def test_the_breakdown_of_a_reward_is_on_the_record_and_in_the_summary(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    worker = make_worker(model_path, tmp_path, reward={"value": {"score": 0.5, "accuracy": True}})
+    summary, trajectory = await worker.run(REQUEST, ScriptedEngine([answer(tokenizer, "42")]))
+    assert summary.reward_metrics == {"accuracy": 1.0}
+    await worker.record(3, [PROMPT], False, False, trajectory)
+    [read] = read_trajectories(tmp_path / "trajectories" / "step_000003.jsonl")
+    assert (read.reward, read.reward_metrics) == (0.5, {"accuracy": 1.0})
+    await worker.aclose()
+
+
 async def test_a_negative_reward_stops_the_run(model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast):
     worker = make_worker(model_path, tmp_path, reward={"value": -1})
-    with pytest.raises(ConfigError, match="gave -1 for `p0`"):
+    with pytest.raises(ConfigError, match=r"prompt `p0`: .* gave -1"):
         await worker.run(REQUEST, ScriptedEngine([answer(tokenizer, "42")]))
     await worker.aclose()
 

@@ -181,3 +181,40 @@ def test_the_order_of_arrival_does_not_change_the_draw():
 def test_reports_of_two_rounds_add_up():
     total = DropReport(groups_all_solved=1, trajectories_unscored=2) + DropReport(groups_all_solved=3)
     assert total == DropReport(groups_all_solved=4, trajectories_unscored=2)
+
+
+def test_groups_are_dropped_and_resampled_by_a_metric_of_the_reward():
+    shaped = [(0.9, 1.0), (0.7, 1.0), (0.2, 0.0), (0.1, 0.0)]
+    made = [
+        TrajectoryRef(summary=short_summary("p", index, reward=r, reward_metrics={"accuracy": a}), ref=None)
+        for index, (r, a) in enumerate(shaped)
+    ]
+    selection = SelectionSection(keep=2, metric="accuracy")
+    kept, _ = select([Group(prompt_id="p", trajectories=made)], selection, seed=0)
+    assert sorted(t.summary.reward_metrics["accuracy"] for t in kept[0].trajectories) == [0.0, 1.0]
+    dropped, report = select([Group(prompt_id="p", trajectories=made[:2])], selection, seed=0)
+    assert (dropped, report.groups_all_solved) == ([], 1)
+
+
+@pytest.mark.parametrize("solved_at", [0.0, 1.0])
+def test_solved_is_what_the_scale_of_the_reward_says(solved_at: float):
+    rewards = [solved_at, solved_at - 1.0]
+    selection = SelectionSection(keep=1, solved_at=solved_at, min_negatives=0)
+    kept, report = select([group([solved_at] * 2)], selection, seed=0)
+    assert (kept, report.groups_all_solved) == ([], 1)
+    kept, report = select([group([solved_at - 1.0] * 2)], selection, seed=0)
+    assert (kept, report.groups_none_solved) == ([], 1)
+    assert len(select([group(rewards)], SelectionSection(keep=2, solved_at=solved_at), seed=0)[0]) == 1
+
+
+def test_a_masked_trajectory_counts_neither_in_the_group_nor_in_its_size():
+    masked = TrajectoryRef(summary=short_summary("p", 2, reward=0.0, is_masked=True), ref=None)
+    whole = Group(prompt_id="p", trajectories=[trajectory(0, 1.0), trajectory(1, 0.0), masked])
+    kept, report = select([whole], SelectionSection(method="all"), seed=0)
+    assert indices(kept[0]) == [0, 1]
+    assert report == DropReport(trajectories_masked=1)
+    equal = Group(prompt_id="p", trajectories=[trajectory(0, 1.0), trajectory(1, 1.0), masked])
+    assert select([equal], SelectionSection(method="all"), seed=0) == (
+        [],
+        DropReport(groups_all_solved=1, trajectories_masked=1),
+    )

@@ -43,6 +43,14 @@ def test_a_bound_that_a_loss_of_the_users_own_may_read_is_left_alone():
     assert warnings("algorithm.clip_ratio_dual=3", "algorithm.policy_loss=my_module.mine") == []
 
 
+def test_a_learning_rate_that_has_decayed_before_the_run_ends_is_warned_of():
+    [warning] = warnings("actor.decay_steps=30", "run.num_steps=60")
+    assert warning.startswith("`actor.decay_steps` is 30, and the run has 60 steps")
+    assert warnings("actor.decay_steps=60", "run.num_steps=60") == []
+    stages = "stages=[{num_steps: 30}, {num_steps: 30, reset_optimiser: true}]"
+    assert warnings("actor.decay_steps=30", stages) == []
+
+
 def test_the_default_bound_of_a_critic_is_no_reason_to_warn():
     assert warnings(*GAE) == []
 

@@ -7,7 +7,7 @@ from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
 from agentrl.types import TrajectorySummary
-from tests.summaries import short_summary
+from tests.summaries import SELECTION, short_summary
 
 
 def made(prompt_id: str, *rewards: float | None) -> list[TrajectorySummary]:
@@ -21,7 +21,7 @@ def left_out(rates: PassRates, max_pass_rate: float | None) -> frozenset[str]:
 
 def test_prompts_that_are_solved_too_often_are_left_out_and_unseen_ones_stay():
     rates = PassRates()
-    rates.record([*made("always", 1.0, 1.0), *made("half", 1.0, 0.0), *made("never", 0.0, 0.0)])
+    rates.record([*made("always", 1.0, 1.0), *made("half", 1.0, 0.0), *made("never", 0.0, 0.0)], SELECTION)
     assert left_out(rates, 0.99) == {"always"}
     assert left_out(rates, 0.25) == {"always", "half"}
     assert left_out(rates, 0.5) == {"always"}
@@ -30,20 +30,20 @@ def test_prompts_that_are_solved_too_often_are_left_out_and_unseen_ones_stay():
 
 def test_the_last_rollout_counts_whatever_its_epoch():
     rates = PassRates()
-    rates.record(made("p", 0.0, 0.0))
-    rates.record(made("p@epoch3", 1.0, 1.0))
+    rates.record(made("p", 0.0, 0.0), SELECTION)
+    rates.record(made("p@epoch3", 1.0, 1.0), SELECTION)
     assert left_out(rates, 0.99) == {"p"}
 
 
 def test_what_the_infrastructure_lost_says_nothing_about_a_prompt():
     rates = PassRates()
-    rates.record([*made("p", None, 1.0, 1.0), *made("q", None)])
+    rates.record([*made("p", None, 1.0, 1.0), *made("q", None)], SELECTION)
     assert left_out(rates, 0.99) == {"p"}
 
 
 def test_rates_come_back_as_they_were():
     rates = PassRates()
-    rates.record([*made("always", 1.0), *made("never", 0.0)])
+    rates.record([*made("always", 1.0), *made("never", 0.0)], SELECTION)
     rates.leave_out_above(0.5)
     again = PassRates.decode(rates.encode())
     assert again.left_out == {"always"}
@@ -79,7 +79,7 @@ def test_what_was_counted_after_a_checkpoint_is_forgotten_and_what_is_left_out_s
     rates = PassRates({"a": 1.0, "b": 0.5})
     saved = PassRates.decode(rates.encode())
     rates.leave_out_above(0.9)
-    rates.record(made("b", 1.0, 1.0))
+    rates.record(made("b", 1.0, 1.0), SELECTION)
     rates.go_back_to(saved)
     assert rates.left_out == {"a"}
     rates.leave_out_above(0.4)

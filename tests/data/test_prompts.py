@@ -89,6 +89,13 @@ def test_seek_goes_on_where_a_killed_run_stopped(tmp_path: Path, position: int) 
     assert resumed.take(30 - position) == whole[position:]
 
 
+def test_a_prompt_knows_its_data_set_by_column_or_file(tmp_path: Path) -> None:
+    row = {"prompt": "1 + 1", "answer": "2", "id": "own"}
+    named = write_jsonl(tmp_path / "math.jsonl", [row, {**row, "id": "other", "data_source": "openai/gsm8k"}])
+    data = dataset(named, numbered(tmp_path / "sums.jsonl", 1), shuffle=False)
+    assert [prompt.data_set for prompt in data.all()] == ["math", "openai/gsm8k", "sums"]
+
+
 def test_seek_goes_back_too(tmp_path: Path) -> None:
     data = dataset(numbered(tmp_path / "validation.jsonl"))
     first = data.take(len(data))

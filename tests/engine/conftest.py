@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,9 +75,13 @@ async def start_engine() -> AsyncIterator[Callable[..., Awaitable[TransformersEn
     """Start an engine on a model folder; keywords go to `RolloutSection`."""
     engines = []
 
-    async def start(folder: str, **rollout: int) -> TransformersEngine:
-        settings = {"max_concurrent_trajectories": 8, "max_prompt_tokens": 256, "max_response_tokens": 256}
-        section = RolloutSection(num_threads_per_engine=1, **(settings | rollout))  # pyright: ignore[reportArgumentType]
+    async def start(folder: str, **rollout: Any) -> TransformersEngine:
+        settings: dict[str, Any] = {
+            "max_concurrent_trajectories": 8,
+            "max_prompt_tokens": 256,
+            "max_response_tokens": 256,
+        }
+        section = RolloutSection(num_threads_per_engine=1, **(settings | rollout))
         engine = TransformersEngine(ModelSection(path=folder), section)
         engines.append(engine)
         await engine.start()

@@ -129,6 +129,17 @@ async def test_nothing_is_left_to_the_defaults_of_the_server(server: OpenAIServe
     assert (body["min_p"], body["repetition_penalty"], body["presence_penalty"]) == (0.0, 1.0, 0.0)
 
 
+async def test_stop_strings_are_passed_on_with_the_text_of_their_last_token(
+    server: OpenAIServer, start_engine: StartEngine
+):
+    engine = await start_engine(server)
+    await generate(engine, SamplingParams(max_tokens=4, seed=1, stop=("</search>",)))
+    body = server.bodies[0]
+    assert (body["stop"], body["include_stop_str_in_output"], body["no_stop_trim"]) == (["</search>"], True, True)
+    await generate(engine)
+    assert "stop" not in server.bodies[1]
+
+
 @pytest.mark.parametrize(
     ("events", "named"),
     [

@@ -10,7 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
-from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest
+from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.extra_workers import spawn_extra_worker
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.observability.pass_at_k import pass_at_k
 from agentrl.types import TrajectorySummary
-from tests.summaries import short_summary
+from tests.summaries import SELECTION, short_summary
 
 
 def summary(prompt_id: str, sample_index: int, reward: float | None) -> TrajectorySummary:
@@ -27,7 +27,7 @@ def by_subsets(rewards: tuple[float, ...], k: int) -> float:
 def test_it_is_the_share_of_subsets_with_a_solved_sample_averaged_over_prompts():
     rewards = {"a": (1.0, 0.0, 0.0, 0.5, 0.0), "b": (0.0,) * 5, "c": (1.0, 1.0, 1.0, 1.0, 0.0)}
     summaries = [made for prompt_id, given in rewards.items() for made in group(prompt_id, *given)]
-    metrics = pass_at_k(summaries, samples_per_prompt=5)
+    metrics = pass_at_k(summaries, SELECTION, samples_per_prompt=5)
     assert set(metrics) == {f"validation/pass_at_{k}{end}" for k in (2, 4, 5) for end in ("", "_stderr")}
     for k in (2, 4, 5):
         chances = [by_subsets(given, k) for given in rewards.values()]
@@ -36,12 +36,12 @@ def test_it_is_the_share_of_subsets_with_a_solved_sample_averaged_over_prompts()
 
 
 def test_one_sample_per_prompt_gives_none():
-    assert pass_at_k(group("a", 1.0), samples_per_prompt=1) == {}
+    assert pass_at_k(group("a", 1.0), SELECTION, samples_per_prompt=1) == {}
 
 
 def test_failed_infrastructure_is_left_out_and_so_is_a_prompt_with_too_few_samples():
     summaries = [*group("a", 1.0, 0.0, None, None), *group("b", 0.0, 0.0, 0.0, 0.0)]
-    metrics = pass_at_k(summaries, samples_per_prompt=4)
+    metrics = pass_at_k(summaries, SELECTION, samples_per_prompt=4)
     assert metrics["validation/pass_at_2"] == pytest.approx((1.0 + 0.0) / 2)
     assert metrics["validation/pass_at_4"] == 0.0
     assert math.isnan(metrics["validation/pass_at_4_stderr"])

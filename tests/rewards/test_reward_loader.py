@@ -49,7 +49,7 @@ def test_the_default_is_the_answer_check() -> None:
         (RewardSection(class_name="no_such_module.Reward"), "`reward.class_name` is `no_such_module.Reward`"),
         (users("LengthReward"), "cannot be built: KeyError: 'scale'"),
         (users("SyncScore", scale=1.0), "it has no `async def score`"),
-        (users("users"), "it is no class"),
+        (users("users"), r"it is no class .*; a function is named by `reward\.function: "),
     ],
 )
 def test_a_class_that_is_no_reward_is_refused_with_the_reason(section: RewardSection, message: str) -> None:

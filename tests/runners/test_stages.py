@@ -22,7 +22,7 @@ from agentrl.runners.run import Plan, Run, prepare
 from agentrl.runners.stage_plans import plan_stage, stages_left
 from agentrl.runners.stages import references_of, stages_of
 from agentrl.runners.steps import restore
-from tests.summaries import short_summary
+from tests.summaries import SELECTION, short_summary
 
 THREE = (
     "stages=[{num_steps: 30}, {num_steps: 8, max_response_tokens: 150, max_turns: 2, update_reference: true},"
@@ -118,7 +118,7 @@ def test_a_stage_leaves_out_what_was_solved_before_it_and_keeps_to_that_when_it_
     begun = plan_stage(plan, plan.stages[2])
     assert begun.pass_rates.left_out == {solved}
     assert len(begun.prompts) == len(plan.prompts) - 1
-    begun.pass_rates.record([])
+    begun.pass_rates.record([], SELECTION)
     later = PassRates({solved: 0.0, other: 1.0}, left_out=begun.pass_rates.left_out)
     checkpoint(plan, 40, later)
     resumed = plan_stage(plan, plan.stages[2])
@@ -252,7 +252,7 @@ async def test_what_was_counted_after_the_checkpoint_is_forgotten_when_models_ha
     for step in (30, 38, 39):
         checkpoint(plan, step, saved)
     run = run_of(plan_stage(plan, plan.stages[2]), Models())
-    run.plan.pass_rates.record([short_summary(known, reward=1.0), short_summary(other, reward=1.0)])
+    run.plan.pass_rates.record([short_summary(known, reward=1.0), short_summary(other, reward=1.0)], SELECTION)
     assert run.plan.pass_rates.encode() != saved.encode()
     await restore(run)
     assert run.plan.pass_rates.encode() == saved.encode()

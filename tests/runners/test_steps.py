@@ -67,6 +67,8 @@ class ScriptedRollouts:
     async def record(self, groups: list[Group], prompts: list[Prompt], *, step: int, validation: bool) -> None:
         self.recorded += [prompt.prompt_id for prompt in prompts]
 
+    def end_batch(self) -> None: ...
+
     async def metrics(self) -> dict[str, float]:
         return {"rollout/engine_deaths": self.num_engine_deaths}
 

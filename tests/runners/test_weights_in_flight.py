@@ -8,7 +8,8 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from agentrl.agent_loop.rollout_stream import rollout_stream
-from agentrl.agent_loop.worker import AgentLoopWorker, TrajectoryRequest, WorkerConfig
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest
+from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
 from agentrl.config.validate import Purpose

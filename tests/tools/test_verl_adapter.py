@@ -1,13 +1,14 @@
 """Tools written the way verl's documentation shows, loaded unchanged; verl itself is not installed."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agentrl.errors import ToolError
+from agentrl.errors import ToolError, UnexplainedError
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
@@ -75,6 +76,12 @@ class OldVerlTool(VerlTool):
         return response.text, reward, metrics
 
 
+class NotANumber(VerlTool):
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+        response, _, metrics = await super().execute(instance_id, parameters, **kwargs)
+        return response, math.nan, metrics
+
+
 MADE: list[ToolExecutor] = []
 
 
@@ -106,6 +113,20 @@ async def test_a_verl_tool_answers_with_one_instance_per_episode(name: str) -> N
         (ToolStatus.OK, "right=True"),
     ]
     assert VerlTool.made[-1].state == {"e1": {"truth": "7", "calls": 2}}
+
+
+async def test_step_rewards_and_the_reward_of_the_episode_are_handed_on() -> None:
+    tools, episode = build("VerlTool"), Episode(episode_id="e1", prompt_id="p", extra=EXTRA)
+    results = await tools.execute(guess("6", "7"), episode, deadline=Deadline.after(5))
+    assert [result.reward for result in results] == [0.0, 1.0]
+    assert await tools.final_rewards(episode) == {"guess": 1.0}
+    assert await tools.final_rewards(Episode(episode_id="never called", prompt_id="p")) == {}
+
+
+async def test_a_reward_of_a_tool_that_is_no_number_is_refused() -> None:
+    tools, episode = build("NotANumber"), Episode(episode_id="e1", prompt_id="p", extra=EXTRA)
+    with pytest.raises(UnexplainedError, match="tool `guess`: its reward is nan, and must be a finite number"):
+        await tools.execute(guess("7"), episode, deadline=Deadline.after(5))
 
 
 async def test_the_end_of_the_episode_releases_its_instance() -> None:

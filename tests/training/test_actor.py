@@ -279,6 +279,12 @@ def test_the_learning_rate_warms_up_with_the_steps(start: Start):
     assert rates == [0.0025, 0.005, 0.01]
 
 
+def test_the_learning_rate_falls_with_the_steps_also_of_a_run_that_goes_on(start: Start):
+    config = dataclasses.replace(ACTOR, warmup_steps=1, decay_steps=3, final_learning_rate_fraction=0.0)
+    rates = [update(start(actor=config), groups_of(1), step=step)["actor/learning_rate"] for step in (1, 2, 3, 4)]
+    assert rates == pytest.approx([0.01, 0.005, 0.0, 0.0])
+
+
 def test_a_good_answer_becomes_likelier_and_a_bad_one_less_likely(policy: ModelSection, start: Start):
     actor, groups = start(), groups_of(1)
     before = PlainGrpo(policy.path)

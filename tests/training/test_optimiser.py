@@ -1,7 +1,15 @@
 import pytest
 import torch
 
-from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup, warmup_cosine
+from agentrl.config.update_schema import UpdateSection
+from agentrl.training.optimiser import (
+    apply_gradients,
+    build_adamw,
+    learning_rate_at,
+    require_finite,
+    warmup,
+    warmup_cosine,
+)
 
 
 def test_warmup_rises_linearly_and_stays():
@@ -47,3 +55,11 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_leaves_the_weights():
 def test_a_loss_that_is_not_finite_stops_the_run():
     with pytest.raises(FloatingPointError, match="update 2: loss is inf"):
         require_finite("loss", float("inf"), 2)
+
+
+def test_the_learning_rate_is_constant_or_falls_along_a_cosine_and_depends_on_the_step_alone():
+    constant = UpdateSection(learning_rate=2.0, warmup_steps=2)
+    assert [learning_rate_at(step, constant) for step in (1, 2, 100)] == [1.0, 2.0, 2.0]
+    cosine = UpdateSection(learning_rate=2.0, warmup_steps=2, decay_steps=10, final_learning_rate_fraction=0.5)
+    rates = [learning_rate_at(step, cosine) for step in (1, 2, 6, 10, 50)]
+    assert rates == pytest.approx([1.0, 2.0, 1.5, 1.0, 1.0])

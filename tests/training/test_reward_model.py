@@ -9,7 +9,7 @@ import torch
 from training_cases import alone, make_group
 from transformers import AutoModelForSequenceClassification
 
-from agentrl.config.algorithm_schema import RewardModelSection
+from agentrl.config.algorithm_schema import RewardModelSection, SelectionSection
 from agentrl.config.schema import ModelSection, RewardSection, RunConfig
 from agentrl.errors import ConfigError, RolloutError
 from agentrl.training.building import open_classifier
@@ -111,6 +111,6 @@ def test_a_score_that_is_not_finite_is_refused():
 
 def test_the_margin_is_what_the_model_sees_of_the_reward():
     scores = {made.summary.trajectory_id: 3.0 if made.summary.reward else 1.0 for made in GROUP.trajectories}
-    metrics = score_metrics([GROUP], scores)
+    metrics = score_metrics([GROUP], scores, SelectionSection())
     assert metrics["reward_model/score_margin"] == 2.0
     assert 1.0 < metrics["reward_model/score_mean"] < 3.0

@@ -9,14 +9,16 @@ import pytest
 import torch
 
 from agentrl.config.schema import ModelSection
+from agentrl.engine.tokenizer import text_decoder
 from agentrl.engine.transformers_engine import TransformersEngine
 from agentrl.errors import EngineError
-from agentrl.types import FinishReason
+from agentrl.types import Deadline, FinishReason, SamplingParams
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask, ask_greedily, until_present
 from tests.engine.vllm_engine.cases import (
     CONTEXT,
     LONG_PROMPT,
+    POLICY,
     PROMPT,
     actor_logprobs,
     problems,
@@ -93,6 +95,17 @@ async def test_a_stop_token_ends_the_completion_and_is_part_of_it(engine: "VllmE
     completion = await ask(engine, PROMPT, 40, temperature=0.0, stop_token_ids=(free[20],))
     assert completion.token_ids == free[: free.index(free[20]) + 1]
     assert completion.finish_reason is FinishReason.STOP
+
+
+async def test_a_stop_string_ends_the_completion_with_the_token_that_completes_it(engine: "VllmEngine") -> None:
+    prompt, text = problems(1)[0], text_decoder(str(POLICY))
+    free = (await ask_greedily(engine, prompt, 40)).token_ids
+    stop = text(free[:12])[-3:]
+    first = next(count for count in range(1, 13) if stop in text(free[:count]))
+    params = SamplingParams(max_tokens=40, temperature=0.0, stop=(stop,))
+    completion = await engine.generate(prompt, params, request_id="stop", deadline=Deadline.after(100))
+    assert (completion.token_ids, completion.finish_reason) == (free[:first], FinishReason.STOP)
+    assert len(completion.logprobs) == first
 
 
 async def test_the_next_turn_finds_its_prefix_until_the_weights_change(

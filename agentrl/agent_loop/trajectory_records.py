@@ -1,0 +1,88 @@
+"""What is asked of a worker and what it reports: the request for a trajectory, its summary, and the record of a lost one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.observability.tool_report import tally_calls
+from agentrl.types import (
+    Failure,
+    Prompt,
+    Termination,
+    ToolStatus,
+    Trajectory,
+    TrajectorySummary,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRequest:
+    """Which trajectory to make. Its sampling follows from the run's seed and these fields alone."""
+
+    step: int
+    prompt: Prompt
+    sample_index: int
+    held_out: bool = False
+    """Whether it is for validation, whose sampling may be another."""
+    failures: tuple[Failure, ...] = ()
+    """Why it did not come to its end where it was begun before: on another engine, or by another worker."""
+
+    @property
+    def attempt(self) -> int:
+        """How many times it was begun before, elsewhere."""
+        return len(self.failures)
+
+    @property
+    def trajectory_id(self) -> str:
+        """Unique within a run."""
+        return f"{self.step}-{self.prompt.prompt_id}-{self.sample_index}"
+
+
+def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
+    """Return the small facts that the driver works with."""
+    results = trajectory.tool_results
+    num_calls = sum(len(turn.calls) for turn in trajectory.turns)
+    versions = [version for _, version in trajectory.version_spans]
+    return TrajectorySummary(
+        trajectory_id=trajectory.trajectory_id,
+        prompt_id=trajectory.prompt_id,
+        sample_index=trajectory.sample_index,
+        reward=trajectory.reward,
+        reward_metrics=trajectory.reward_metrics,
+        is_masked=trajectory.is_masked,
+        termination=trajectory.termination,
+        num_tokens=len(trajectory.token_ids),
+        num_prompt_tokens=trajectory.num_prompt_tokens,
+        num_response_tokens=trajectory.num_response_tokens,
+        num_turns=len(trajectory.turns),
+        num_tool_calls=num_calls,
+        # A call that the turn limit left unanswered did not succeed either.
+        num_failed_tool_calls=num_calls - sum(result.status is ToolStatus.OK for result in results),
+        num_cut_tool_results=sum(result.truncated for result in results),
+        tools=tally_calls(trajectory.turns),
+        num_answer_tags=sum(turn.text.count("<answer>") for turn in trajectory.turns),
+        num_retries=trajectory.num_retries,
+        wall_time_s=trajectory.wall_time_s,
+        policy_version=min(versions, default=0),
+        tool_time_s=sum(result.wall_time_s for result in results),
+        failures=trajectory.failures,
+        times=trajectory.times,
+    )
+
+
+def failed_trajectory(request: TrajectoryRequest, failures: Sequence[Failure]) -> Trajectory:
+    """Return the record of a trajectory that none of its tries could make."""
+    is_data = failures[-1].failure_class.is_data
+    return Trajectory(
+        trajectory_id=request.trajectory_id,
+        prompt_id=request.prompt.prompt_id,
+        sample_index=request.sample_index,
+        token_ids=[],
+        num_prompt_tokens=0,
+        response_mask=[],
+        rollout_logprobs=[],
+        version_spans=(),
+        turns=(),
+        termination=Termination.DATA_ERROR if is_data else Termination.INFRA_ERROR,
+        failures=(*request.failures, *failures),
+        num_retries=request.attempt + len(failures) - 1,
+    )

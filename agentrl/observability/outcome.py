@@ -1,0 +1,33 @@
+"""Outcome of a trajectory: the number that selection, pass rates, pass@k and accuracy look at, and when it means solved."""
+
+from agentrl.config.algorithm_schema import SelectionSection
+from agentrl.errors import ConfigError
+from agentrl.types import Termination, TrajectorySummary
+
+
+def outcome(summary: TrajectorySummary, selection: SelectionSection) -> float | None:
+    """Return the reward, or the metric of it that `selection.metric` names; None for a trajectory without a reward.
+
+    An unfinished trajectory that the reward was not asked about has 0.
+
+    Raises:
+        ConfigError: the reward gave no such metric.
+    """
+    if summary.reward is None or selection.metric is None:
+        return summary.reward
+    value = summary.reward_metrics.get(selection.metric)
+    if value is not None:
+        return value
+    if summary.termination is not Termination.ANSWERED and not summary.reward_metrics:
+        return 0.0
+    names = ", ".join(f"`{name}`" for name in summary.reward_metrics) or "none"
+    raise ConfigError(
+        f"`algorithm.selection.metric` is `{selection.metric}`, which the reward of prompt `{summary.prompt_id}` does not give "
+        f"(its metrics: {names}). Let it give that number every time, or name another"
+    )
+
+
+def is_solved(summary: TrajectorySummary, selection: SelectionSection) -> bool:
+    """Return whether a trajectory's outcome is at least `selection.solved_at`."""
+    value = outcome(summary, selection)
+    return value is not None and value >= selection.solved_at

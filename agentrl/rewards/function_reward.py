@@ -1,0 +1,172 @@
+"""A plain Python function as a reward: `reward.function: my_module.my_function`.
+
+The names of its parameters say how it is called:
+
+- agentrl: `fn(prompt, turns)`, as `Reward.score`; `deadline` too if it takes one.
+- verl: `fn(data_source, solution_str, ground_truth, extra_info)`. `solution_str` is what the policy wrote in all turns,
+  without the results of tools, so that nothing that a tool prints can be an answer; `extra_info` also has `num_turns` and
+  `tool_rewards`.
+- TRL: `fn(prompts, completions, **columns)`, lists of one trajectory each: `completions` holds the messages of the
+  policy and of its tools, and the columns are `answer` and those of `prompt.extra`. It returns a list of one number.
+
+`reward.config` gives the values of further parameters.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from typing import Any
+
+from agentrl.config.class_path import import_by_path
+from agentrl.errors import ConfigError, contained
+from agentrl.rewards.tool_rewards import given_by_tools
+from agentrl.types import Deadline, Message, Prompt, Turn
+
+_MAX_THREADS = 64
+"""Calls of one sync function at once, in one worker."""
+
+
+class CallStyle(StrEnum):
+    """How a reward function is called; the value is what the style needs, for messages."""
+
+    AGENTRL = "fn(prompt, turns)"
+    VERL = "fn(data_source, solution_str, ground_truth, extra_info)"
+    TRL = "fn(prompts, completions, **columns)"
+
+
+_PARAMETERS: dict[CallStyle, tuple[str, ...]] = {
+    CallStyle.AGENTRL: ("prompt", "turns", "deadline"),
+    CallStyle.VERL: ("data_source", "solution_str", "ground_truth", "extra_info"),
+    CallStyle.TRL: ("prompts", "completions"),
+}
+_MARKS: dict[CallStyle, tuple[str, ...]] = {
+    CallStyle.AGENTRL: ("prompt", "turns"),
+    CallStyle.VERL: ("solution_str", "ground_truth"),
+    CallStyle.TRL: ("completions",),
+}
+"""The parameters that tell a style from the others."""
+_VERL_EXTRA = "extra_info"
+
+
+class FunctionReward:
+    """Calls a function for each trajectory; one that is not `async` runs in threads."""
+
+    def __init__(self, path: str, config: Mapping[str, Any], *, key: str) -> None:
+        """Import the function.
+
+        Args:
+            path: its import path.
+            config: values of further parameters.
+            key: of the config, that names it.
+
+        Raises:
+            ConfigError: no such function, or its parameters cannot be filled.
+        """
+        function: Any = import_by_path(path, key=key)
+        if inspect.isclass(function) or not callable(function):
+            raise ConfigError(f"`{key}` is `{path}`, which is no function; a class is named in `class_name`")
+        self._function: Callable[..., Any] = function
+        self._config = dict(config)
+        self._parameters = _named_parameters(function, path, key)
+        self._style = _style_of(self._parameters, path, key)
+        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
+        _check_parameters(self._parameters, self._style, self._config, where=f"`{key}` is `{path}`: its")
+        self._is_async = inspect.iscoroutinefunction(function)
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="reward")
+
+    async def start(self) -> None:
+        """Do nothing: a function has no sessions."""
+
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> Any:
+        """Return what the function gives; see `agentrl.rewards.score.read_score`."""
+        arguments = self._arguments(prompt, turns, deadline) | self._config
+        if self._is_async:
+            returned = await self._function(**arguments)
+        else:
+            returned = await asyncio.get_running_loop().run_in_executor(
+                self._threads, contained, lambda: self._function(**arguments)
+            )
+        if inspect.isawaitable(returned):  # a decorator may hide that the function is async
+            returned = await returned
+        return next(iter(returned)) if self._style is CallStyle.TRL and _is_one_of_a_list(returned) else returned
+
+    async def aclose(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _arguments(self, prompt: Prompt, turns: tuple[Turn, ...], deadline: Deadline) -> dict[str, Any]:
+        if self._style is CallStyle.AGENTRL:
+            given = {"prompt": prompt, "turns": turns, "deadline": deadline}
+            return {name: value for name, value in given.items() if name in self._parameters}
+        if self._style is CallStyle.VERL:
+            return self._accepted(_verl_arguments(prompt, turns))
+        columns = {name: [value] for name, value in {**prompt.extra, "answer": prompt.answer}.items()}
+        return self._accepted(
+            {**columns, "prompts": [prompt.messages], "completions": [_messages(turns)]},
+        )
+
+    def _accepted(self, given: dict[str, Any]) -> dict[str, Any]:
+        return given if self._takes_all else {name: value for name, value in given.items() if name in self._parameters}
+
+
+def _is_one_of_a_list(returned: Any) -> bool:
+    return isinstance(returned, Sized) and isinstance(returned, Iterable) and len(returned) == 1
+
+
+def _verl_arguments(prompt: Prompt, turns: Sequence[Turn]) -> dict[str, Any]:
+    own = prompt.extra.get(_VERL_EXTRA)
+    extra_info = dict(own) if isinstance(own, Mapping) else {}
+    return {
+        "data_source": prompt.extra.get("data_source"),
+        "solution_str": "\n".join(turn.text for turn in turns),
+        "ground_truth": prompt.answer,
+        _VERL_EXTRA: {"num_turns": len(turns), "tool_rewards": given_by_tools(turns), **extra_info},
+    }
+
+
+def _messages(turns: Sequence[Turn]) -> list[Message]:
+    """Return an episode as TRL has it: what the policy wrote, and between its turns what tools answered."""
+    messages: list[Message] = []
+    for turn in turns:
+        messages.append({"role": "assistant", "content": turn.text})
+        for call, result in zip(turn.calls, turn.results, strict=False):
+            messages.append({"role": "tool", "name": call.name, "content": result.text})
+    return messages
+
+
+def _named_parameters(function: Any, path: str, key: str) -> dict[str, inspect.Parameter]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"`{key}` is `{path}`: its parameters cannot be read: {error}") from error
+    return {name: p for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
+
+
+def _style_of(parameters: Mapping[str, inspect.Parameter], path: str, key: str) -> CallStyle:
+    styles = [style for style, marks in _MARKS.items() if all(mark in parameters for mark in marks)]
+    if len(styles) != 1:
+        forms = " or ".join(f"`{style}`" for style in CallStyle)
+        raise ConfigError(
+            f"`{key}` is `{path}` with the parameters ({', '.join(parameters)}), which say not how it is called; "
+            f"write it as {forms}"
+        )
+    return styles[0]
+
+
+def _check_parameters(
+    parameters: Mapping[str, inspect.Parameter], style: CallStyle, config: Mapping[str, Any], *, where: str
+) -> None:
+    """Refuse what would fail at every call; columns of a data set are not known here, so TRL's may be missing."""
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    own = _PARAMETERS[style]
+    unknown = [name for name in config if name in own or not (takes_all or name in parameters)]
+    if unknown:
+        raise ConfigError(f"{where} parameters do not take `{unknown[0]}` of its `config`; leave it out")
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"{where} parameter `{name}` cannot be given by name; remove the `/`")
+        is_optional = parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD
+        if not (is_optional or name in own or name in config) and style is not CallStyle.TRL:
+            raise ConfigError(f"{where} parameter `{name}` has no value; set it in its `config`")

@@ -1,0 +1,59 @@
+"""From what a reward returns to a number and its breakdown."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.errors import UnexplainedError
+
+SCORE_KEY = "score"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The reward of one trajectory, and the numbers that it is made of.
+
+    Example: `{"score": 0.9, "accuracy": True, "predicted": "42"}` becomes `Score(value=0.9, metrics={"accuracy": 1.0})`.
+    """
+
+    value: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def read_score(returned: Any, *, where: str) -> Score:
+    """Return the score that a reward's result stands for.
+
+    Args:
+        returned: a number (bool, NumPy scalar, array or tensor without dimensions included), or a mapping with the number in
+            `score`. Its other finite numbers are metrics; text, None and all else in it is left out.
+        where: start of the message.
+
+    Raises:
+        UnexplainedError: it is neither, or the number is not finite.
+    """
+    if isinstance(returned, Mapping):
+        if SCORE_KEY not in returned:
+            keys = ", ".join(f"`{key}`" for key in returned) or "no key"
+            raise UnexplainedError(f"{where} is a mapping with {keys}; it must have `{SCORE_KEY}`", cause="no `score`")
+        metrics = {str(name): _number(value) for name, value in returned.items() if name != SCORE_KEY}
+        known = {name: number for name, number in metrics.items() if math.isfinite(number)}
+        return Score(value=_finite(returned[SCORE_KEY], where), metrics=known)
+    return Score(value=_finite(returned, where))
+
+
+def _finite(value: Any, where: str) -> float:
+    number = _number(value)
+    if not math.isfinite(number):
+        raise UnexplainedError(f"{where} is {value!r:.100}, and must be a finite number", cause="no number")
+    return number
+
+
+def _number(value: Any) -> float:
+    """Return `value` as a float; NaN where it is no number, text that looks like one included."""
+    if isinstance(value, str | bytes | bytearray):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises RuntimeError for several elements
+        return math.nan

@@ -1,0 +1,17 @@
+"""The rewards that tools give for single steps, as a reward of the whole trajectory."""
+
+from collections.abc import Sequence
+
+from agentrl.types import Prompt, Turn
+
+TOOL_REWARD_METRIC = "tool_reward"
+
+
+def tool_reward(prompt: Prompt, turns: tuple[Turn, ...]) -> float:
+    """Return the sum of what tools gave (`ToolResult.reward`): for `reward.function`, or as one of `reward.parts`."""
+    return sum(given_by_tools(turns))
+
+
+def given_by_tools(turns: Sequence[Turn]) -> list[float]:
+    """Return the rewards of all tool results that have one, in their order."""
+    return [float(result.reward) for turn in turns for result in turn.results if result.reward is not None]
