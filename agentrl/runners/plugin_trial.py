@@ -129,9 +129,9 @@ async def _score_answers(reward: Reward, section: RewardSection, prompt: Prompt,
     """Score an empty answer to one prompt, then its reference answer in every form until one scores more."""
 
     async def scored(text: str) -> float:
-        return await score(reward, section, prompt, (Turn(text=text),))
+        return (await score(reward, section, prompt, (Turn(text=text),))).value
 
-    where = f"reward `{section.class_name}` on prompt `{prompt.prompt_id}`"
+    where = f"reward `{section.label}` on prompt `{prompt.prompt_id}`"
     try:
         empty = await scored("")
         if not prompt.answer:
