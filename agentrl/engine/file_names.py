@@ -16,12 +16,12 @@ class FileNames:
         """Take the architecture from the `config.json` of a folder, or of a model on a hub."""
         with torch.device("meta"):
             self._model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
-        self._are_the_same = not get_model_conversion_mapping(self._model, add_legacy=False)
+        self.are_converted = bool(get_model_conversion_mapping(self._model, add_legacy=False))
 
     def of(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors of the files, from those of the model, one after another."""
         for name, tensor in weights:
-            if self._are_the_same:
-                yield name, tensor
-            else:
+            if self.are_converted:
                 yield from revert_weight_conversion(self._model, {name: tensor}).items()
+            else:
+                yield name, tensor

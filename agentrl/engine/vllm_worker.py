@@ -11,6 +11,7 @@ from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # py
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead  # pyright: ignore[reportMissingImports]
 
 from agentrl.engine.file_names import FileNames
+from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WeightSource
 from agentrl.weight_sync.lora_factors import whole_model
 from agentrl.weight_sync.receiver import WeightReceiver
@@ -29,24 +30,30 @@ class WeightLoading:
 
     def agentrl_map_weights(self, pickled_source: bytes) -> None:
         """Fail now if the weights cannot be read here, while the old ones are whole."""
-        self._agentrl_receiver().prepare(pickle.loads(pickled_source))
+        source: WeightSource = pickle.loads(pickled_source)
+        if source.lora is None and str(self.device) == "cpu" and self._agentrl_file_names().are_converted:
+            raise EngineError(
+                "vLLM on a CPU computes with packed copies of experts, which new weights do not reach; use "
+                "`rollout.engine: transformers` for a mixture of experts, or a GPU"
+            )
+        self._agentrl_receiver().prepare(source)
 
     def agentrl_load_weights(self, pickled_source: bytes) -> None:
         """Replace the weights of this rank, in place; a failure half-way leaves a mixture."""
         source: WeightSource = pickle.loads(pickled_source)
         weights = self._agentrl_receiver().tensors(source)
-        if source.lora is not None:
-            weights = whole_model(weights, source.lora)
-        elif self.agentrl_file_names is None:
-            self.agentrl_file_names = FileNames(self.vllm_config.model_config.model)
-        if self.agentrl_file_names is not None:
-            weights = self.agentrl_file_names.of(weights)
-        self.reload_weights(weights_iterator=weights)  # pyright: ignore[reportAttributeAccessIssue]
+        named = self._agentrl_file_names().of(weights) if source.lora is None else whole_model(weights, source.lora)
+        self.reload_weights(weights_iterator=named)  # pyright: ignore[reportAttributeAccessIssue]
         for module in self.model_runner.get_model().modules():
             if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
                 # On CPU a head computes with a packed copy of its weight. Nothing was loaded into a head that is tied to the
                 # embedding, so vLLM did not pack it again, and it would go on with the old policy.
                 dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+    def _agentrl_file_names(self) -> FileNames:
+        if self.agentrl_file_names is None:
+            self.agentrl_file_names = FileNames(self.vllm_config.model_config.model)
+        return self.agentrl_file_names
 
     def _agentrl_receiver(self) -> WeightReceiver:
         """Return what keeps the weights' memory mapped. vLLM puts whole layers together, so it needs all of their tensors."""

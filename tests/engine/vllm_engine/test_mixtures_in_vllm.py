@@ -1,0 +1,63 @@
+"""A mixture of experts in a real vLLM. Reference: transformers' own model of the same weights."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+from agentrl.config.schema import ModelSection
+from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from tests.engine.engine_driver import ask_greedily
+from tests.engine.vllm_engine.cases import POLICY, PROMPT, actor_logprobs, rollout, weights_of
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def mixture(folder: Path, seed: int) -> str:
+    torch.manual_seed(seed)
+    config = Qwen3MoeConfig(
+        vocab_size=1024,
+        hidden_size=128,
+        intermediate_size=128,
+        moe_intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=8,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        max_position_embeddings=512,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+        eos_token_id=None,
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    for file in POLICY.glob("tokenizer*"):
+        shutil.copy2(file, folder)
+    return str(folder)
+
+
+def test_experts_are_read_from_a_folder_and_new_ones_are_refused_on_a_cpu(
+    tmp_path: Path, publisher: SharedMemoryPublisher
+) -> None:
+    """Its packed copies of them would stay those of the old policy."""
+    from agentrl.engine.vllm_engine import VllmEngine
+
+    folder = mixture(tmp_path, 1)
+
+    async def answer() -> None:
+        engine = VllmEngine(ModelSection(path=folder), rollout())
+        await engine.start()
+        try:
+            found = await ask_greedily(engine, PROMPT, 20)
+            expected = actor_logprobs(folder, PROMPT, found)
+            torch.testing.assert_close(torch.tensor(found.logprobs), expected, atol=1e-4, rtol=0)
+            with pytest.raises(Exception, match="packed copies of experts"):
+                await engine.load_weights(publisher.publish(weights_of(folder).items()), version=1)
+        finally:
+            await engine.aclose()
+
+    asyncio.run(answer())
