@@ -57,10 +57,10 @@ import agentrl.training.actor
 
 RUN = """
 run: {num_steps: 2}
-data: {train_files: [examples/arithmetic/train.jsonl]}
+data: {train_files: [examples/arithmetic/train.jsonl], max_prompt_tokens: 256}
 model: {path: examples/arithmetic/policy}
 tool_config_path: my_tools.yaml
-rollout: {prompts_per_step: 4, samples_per_prompt: 8, max_prompt_tokens: 256, max_response_tokens: 256, num_workers: 2}
+rollout: {prompts_per_step: 4, samples_per_prompt: 8, max_response_tokens: 256, num_workers: 2}
 algorithm: {selection: {keep: 4}}
 """
 

@@ -57,6 +57,7 @@ class AgentLoopManager:
         engines: EngineFleet,
         workers: Sequence[WorkerHandle],
         *,
+        max_prompt_tokens: int,
         kv_tokens: Sequence[int],
         kv_block_tokens: int = 1,
         reward_timeout_s: float,
@@ -68,6 +69,7 @@ class AgentLoopManager:
             rollout: how trajectories are made.
             engines: what samples; the manager follows which of them live.
             workers: what plays episodes.
+            max_prompt_tokens: see `data.max_prompt_tokens`.
             kv_tokens: KV memory of each engine in tokens, 0 where it has no bound of its own.
             kv_block_tokens: see `EngineStats`.
             reward_timeout_s: part of how long a trajectory may take.
@@ -75,7 +77,7 @@ class AgentLoopManager:
         """
         self._engines = engines
         self._work = EngineWork(engines)
-        self._max_prompt_tokens = rollout.max_prompt_tokens
+        self._max_prompt_tokens = max_prompt_tokens
         self._workers = LoopWorkers(
             workers, clean_up=lambda worker: engines.abort_requests_of(worker.caller_id), max_wait_s=max_wait_s
         )
@@ -167,7 +169,7 @@ class AgentLoopManager:
         """See that every prompt fits, before anything is rolled out; the workers share the tokenising.
 
         Raises:
-            ConfigError: some are longer than `rollout.max_prompt_tokens`, the message names the first of them; or no engine
+            ConfigError: some are longer than `data.max_prompt_tokens`, the message names the first of them; or no engine
                 has the memory for a trajectory.
         """
         workers = self._workers.all
@@ -179,7 +181,7 @@ class AgentLoopManager:
         if long:
             named = ", ".join(f"`{prompt_id}` ({num_tokens})" for prompt_id, num_tokens in long[:5])
             raise ConfigError(
-                f"rollout.max_prompt_tokens: {len(long)} prompts are longer than {self._max_prompt_tokens} tokens, tools and "
+                f"data.max_prompt_tokens: {len(long)} prompts are longer than {self._max_prompt_tokens} tokens, tools and "
                 f"system text included: {named}{', ...' if len(long) > 5 else ''}. Raise it, or remove them from the data."
             )
         self._admission.refuse_too_long(max(self._prompt_tokens.values(), default=0))

@@ -82,7 +82,7 @@ def _build_engine(config: RunConfig) -> Engine:
         case "transformers":
             from agentrl.engine.transformers_engine import TransformersEngine  # loads torch: in this process only
 
-            return TransformersEngine(config.model, config.rollout)
+            return TransformersEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
         case "simulated":
             from agentrl.engine.simulated_engine import SimulatedEngine  # loads transformers
 
@@ -90,8 +90,8 @@ def _build_engine(config: RunConfig) -> Engine:
         case "openai":
             from agentrl.engine.openai_engine import OpenAIEngine
 
-            return OpenAIEngine(config.model, config.rollout)
+            return OpenAIEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
         case "vllm":
             from agentrl.engine.vllm_engine import VllmEngine  # loads vLLM: in this process only
 
-            return VllmEngine(config.model, config.rollout)
+            return VllmEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)

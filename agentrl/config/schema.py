@@ -49,6 +49,8 @@ class DataSection:
     """Put before every prompt that has no system message of its own."""
     shuffle: bool = True
     """Shuffle each epoch, by the run's seed."""
+    max_prompt_tokens: int = 2048
+    """Longer prompts, tools and system text included, stop the run with their ids before anything is rolled out."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,6 @@ class RolloutSection:
     """Texts that end a turn, such as `</search>`: its tokens, up to the one that completes such a text, are kept and trained;
     the turn's text ends with it.
     """
-    max_prompt_tokens: int = 2048
-    """Longer prompts stop the run with their ids, before anything is rolled out."""
     max_response_tokens: int = 8192
     """Tokens after the prompt, sampled and observed together."""
     max_turns: int = 10
@@ -336,3 +336,8 @@ class RunConfig:
     def has_reward_model(self) -> bool:
         """Whether a model adds to the reward."""
         return self.reward.model.path is not None
+
+    @property
+    def max_trajectory_tokens(self) -> int:
+        """Tokens of the longest trajectory, its prompt too."""
+        return self.data.max_prompt_tokens + self.rollout.max_response_tokens

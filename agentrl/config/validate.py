@@ -113,7 +113,7 @@ def _counts(config: RunConfig) -> dict[str, int]:
         "rollout.prompts_per_step": rollout.prompts_per_step,
         "rollout.samples_per_prompt": rollout.samples_per_prompt,
         "rollout.max_concurrent_trajectories": rollout.max_concurrent_trajectories,
-        "rollout.max_prompt_tokens": rollout.max_prompt_tokens,
+        "data.max_prompt_tokens": config.data.max_prompt_tokens,
         "rollout.max_response_tokens": rollout.max_response_tokens,
         "rollout.max_tool_response_tokens": rollout.max_tool_response_tokens,
         "rollout.max_tool_calls_per_turn": rollout.max_tool_calls_per_turn,

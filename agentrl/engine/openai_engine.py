@@ -39,9 +39,11 @@ _AT_ONCE = 0.0
 class OpenAIEngine:
     """An `Engine` that asks running servers; at most `rollout.max_concurrent_trajectories` requests are open at once."""
 
-    def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
+    def __init__(self, model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> None:
+        """Take the config; `max_tokens` is the context that a trajectory needs, its prompt too."""
         self._model_path = model.path
         self._rollout = rollout
+        self._max_tokens = max_tokens
         self._places = asyncio.Semaphore(rollout.max_concurrent_trajectories)
         self._awake = asyncio.Event()
         self._awake.set()
@@ -54,8 +56,7 @@ class OpenAIEngine:
             num_running=0,
             num_waiting=0,
             kv_tokens_used=0,
-            kv_tokens_capacity=rollout.max_concurrent_trajectories
-            * (rollout.max_prompt_tokens + rollout.max_response_tokens),
+            kv_tokens_capacity=rollout.max_concurrent_trajectories * max_tokens,
             policy_version=0,
             num_generated_tokens=0,
             num_prefill_tokens=0,
@@ -74,9 +75,8 @@ class OpenAIEngine:
         section = self._rollout.openai
         self._wire = OpenAIWire(token=_token(section.token_env))
         encode = await asyncio.to_thread(_load_encoder, self._model_path)
-        self._servers = OpenAIServers(
-            section.base_urls, Examination(wire=self._wire, rollout=self._rollout, encode=encode)
-        )
+        examination = Examination(wire=self._wire, rollout=self._rollout, max_tokens=self._max_tokens, encode=encode)
+        self._servers = OpenAIServers(section.base_urls, examination)
         await self._wire.start()
         try:
             await self._servers.start()

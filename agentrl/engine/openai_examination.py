@@ -26,10 +26,14 @@ _SAME_LOGPROB = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Examines servers; `encode` is the policy's own tokenizer, without special tokens."""
+    """Examines servers.
+
+    `max_tokens` is the context that a trajectory needs, `encode` the policy's own tokenizer, without special tokens.
+    """
 
     wire: OpenAIWire
     rollout: RolloutSection
+    max_tokens: int
     encode: Callable[[str], list[int]]
     _warned: set[str] = field(default_factory=set, init=False)
 
@@ -95,11 +99,10 @@ class Examination:
             )
 
     def _check_context(self, server: Server) -> None:
-        wanted = self.rollout.max_prompt_tokens + self.rollout.max_response_tokens
-        if server.max_tokens is not None and server.max_tokens < wanted:
+        if server.max_tokens is not None and server.max_tokens < self.max_tokens:
             self._warn(
-                f"engine: {server.base_url} has a context of {server.max_tokens} tokens: trajectories are cut from {wanted} "
-                "(`rollout.max_prompt_tokens` and `rollout.max_response_tokens`) to that"
+                f"engine: {server.base_url} has a context of {server.max_tokens} tokens: trajectories are cut from "
+                f"{self.max_tokens} (`data.max_prompt_tokens` and `rollout.max_response_tokens`) to that"
             )
 
     def _warn(self, message: str) -> None:

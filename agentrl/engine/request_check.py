@@ -34,7 +34,7 @@ def check_request(
     if not 0 < len(token_ids) < max_tokens:
         raise EngineError(
             f"{where}: a prompt of {len(token_ids)} tokens does not fit a context of {max_tokens}, of which one is for the"
-            " answer: raise `rollout.max_prompt_tokens` or `rollout.max_response_tokens`"
+            " answer: raise `data.max_prompt_tokens` or `rollout.max_response_tokens`"
         )
     if min(token_ids) < 0 or max(token_ids) >= vocabulary_size:
         raise EngineError(f"{where}: token ids outside the vocabulary of {vocabulary_size}: is it another tokenizer's?")

@@ -40,11 +40,12 @@ T = TypeVar("T")
 class TransformersEngine:
     """An `Engine` in this process.
 
-    The cache has `rollout.max_concurrent_trajectories` rows of `max_prompt_tokens + max_response_tokens` tokens.
+    The cache has `rollout.max_concurrent_trajectories` rows of `max_tokens` tokens, the longest that a
+    trajectory may be, its prompt too.
     """
 
-    def __init__(self, model: "ModelSection", rollout: "RolloutSection") -> None:
-        self._section, self._rollout = model, rollout
+    def __init__(self, model: "ModelSection", rollout: "RolloutSection", *, max_tokens: int) -> None:
+        self._section, self._rollout, self._max_tokens = model, rollout, max_tokens
         num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
         # One thread: what else touches the model and the scheduler runs between two steps, in the order it was asked for.
         self._thread = ThreadPoolExecutor(1, "agentrl-engine", torch.set_num_threads, (num_threads,))
@@ -187,8 +188,7 @@ class TransformersEngine:
                 request.future.set_exception(error)
 
     def _load(self) -> None:
-        max_tokens = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
         num_rows = self._rollout.max_concurrent_trajectories
-        model = LanguageModel(self._section, num_rows=num_rows, max_tokens=max_tokens)
+        model = LanguageModel(self._section, num_rows=num_rows, max_tokens=self._max_tokens)
         stops = StopStrings(text_decoder(self._section.path)) if self._rollout.stop else None
         self._scheduler = BatchScheduler(model, max_tokens=model.max_tokens, stops=stops)

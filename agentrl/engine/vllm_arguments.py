@@ -34,8 +34,8 @@ class ModelFacts:
     """On one tensor-parallel rank."""
 
 
-def read_model_facts(model: ModelSection, rollout: RolloutSection) -> ModelFacts:
-    """Read the model's folder, without its weights.
+def read_model_facts(model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> ModelFacts:
+    """Read the model's folder, without its weights; `max_tokens` is the context that a trajectory needs.
 
     Raises:
         ConfigError: there is no causal LM in it, or none that can be split over so many ranks.
@@ -52,10 +52,9 @@ def read_model_facts(model: ModelSection, rollout: RolloutSection) -> ModelFacts
             f"`rollout.tensor_parallel_size` is {rollout.tensor_parallel_size}, which does not divide the "
             f"{text.num_attention_heads} attention heads of {model.path}; take a divisor of that"
         )
-    wanted = rollout.max_prompt_tokens + rollout.max_response_tokens
     return ModelFacts(
         vocabulary_size=text.vocab_size,
-        max_tokens=min(wanted, getattr(text, "max_position_embeddings", wanted)),
+        max_tokens=min(max_tokens, getattr(text, "max_position_embeddings", max_tokens)),
         weights=empty.state_dict(keep_vars=True),
         kv_bytes_per_token=_kv_bytes_per_token(text, getattr(torch, model.dtype), rollout.tensor_parallel_size),
     )

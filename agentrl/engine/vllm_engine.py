@@ -57,10 +57,11 @@ class VllmEngine:
     `start` may be called again after the core died, or at any time; it then serves the weights of `model.path` as version 0.
     """
 
-    def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
-        """Take the config; nothing runs before `start`."""
+    def __init__(self, model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> None:
+        """Take the config; nothing runs before `start`. `max_tokens` is the context that a trajectory needs, its prompt too."""
         self._model = model
         self._rollout = rollout
+        self._max_tokens = max_tokens
         self._on_cpu = not torch.cuda.is_available()
         self._llm: AsyncLLM | None = None
         self._why_down = "engine: not started"
@@ -83,7 +84,7 @@ class VllmEngine:
         """
         await self._stop("engine: started again")
         self._reset()
-        self._facts = await asyncio.to_thread(read_model_facts, self._model, self._rollout)
+        self._facts = await asyncio.to_thread(read_model_facts, self._model, self._rollout, max_tokens=self._max_tokens)
         self._processes = processes = VllmProcesses()
         try:
             self._llm = llm = await asyncio.to_thread(self._launch)

@@ -193,7 +193,7 @@ def _check_context(config: RunConfig, path: str, *, key: str) -> None:
     if exact is not None and longest > exact:
         raise ConfigError(
             f"{key}: {path} scales its positions by the length of a sequence beyond {exact} tokens (`longrope` or `dynamic` in "
-            f"its `config.json`), and a trajectory may have {longest} (`rollout.max_prompt_tokens` + the longest "
+            f"its `config.json`), and a trajectory may have {longest} (`data.max_prompt_tokens` + the longest "
             f"`max_response_tokens`), which packed training does not compute; make these {exact} together, or use a model with "
             "`yarn` or no scaling"
         )
@@ -207,7 +207,7 @@ def _check_context(config: RunConfig, path: str, *, key: str) -> None:
     if longest > most:
         raise ConfigError(
             f"{key}: {path} has {most:g} positions (`max_position_embeddings` in its `config.json`), and "
-            f"a trajectory may have {longest} tokens (`rollout.max_prompt_tokens` + the longest `max_response_tokens` of the "
+            f"a trajectory may have {longest} tokens (`data.max_prompt_tokens` + the longest `max_response_tokens` of the "
             "run and its `stages`); lower these, or use a model with a longer context"
         )
 
@@ -216,7 +216,7 @@ def _longest(config: RunConfig) -> int:
     """Return the tokens that a trajectory may have, its prompt too, in any stage."""
     own = config.rollout.max_response_tokens
     lengths = [own if stage.max_response_tokens is None else stage.max_response_tokens for stage in config.stages]
-    return config.rollout.max_prompt_tokens + max(lengths or [own])
+    return config.data.max_prompt_tokens + max(lengths or [own])
 
 
 def _check_tokens(path: str, policy: str, *, key: str) -> None:

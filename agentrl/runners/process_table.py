@@ -53,7 +53,7 @@ def concurrency_table(config: RunConfig) -> Table:
     per_step = rollout.prompts_per_step * rollout.samples_per_prompt
     stages = stages_of(config)
     longest = max(stages, key=lambda stage: stage.config.rollout.max_response_tokens)
-    max_tokens = rollout.max_prompt_tokens + longest.config.rollout.max_response_tokens
+    max_tokens = longest.config.max_trajectory_tokens
     kv_tokens = rollout.max_concurrent_trajectories * max_tokens
     which = f" (stage {longest.index + 1} of {len(stages)})" if config.stages else ""
     table = Table(title="concurrency budget")

@@ -323,6 +323,7 @@ async def _alive(
                 config.rollout,
                 cluster.engines,
                 workers,
+                max_prompt_tokens=config.data.max_prompt_tokens,
                 kv_tokens=[engine.kv_tokens_capacity for engine in stats],
                 kv_block_tokens=max(engine.kv_block_tokens for engine in stats),
                 reward_timeout_s=config.reward.timeout_s,

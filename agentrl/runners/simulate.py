@@ -107,6 +107,7 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
         config.rollout,
         fleet,
         workers,
+        max_prompt_tokens=config.data.max_prompt_tokens,
         kv_tokens=[config.rollout.simulated.kv_tokens if assumed_kv_tokens is None else assumed_kv_tokens]
         * len(engines),
         reward_timeout_s=config.reward.timeout_s,

@@ -223,7 +223,7 @@ def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
         return Memory(engine=copy, kv_cache=rollout.kv_memory_gb * GIB)
     if rollout.engine == "vllm" and on_gpu:
         return Memory(engine=copy)  # its KV cache is what is left
-    tokens = rollout.max_concurrent_trajectories * (rollout.max_prompt_tokens + rollout.max_response_tokens)
+    tokens = rollout.max_concurrent_trajectories * config.max_trajectory_tokens
     cache = tokens * 2 * size.num_layers * size.kv_width * each / rollout.tensor_parallel_size
     if rollout.engine == "vllm":
         return Memory(engine=copy, kv_cache=cache)
@@ -234,7 +234,7 @@ def _activations(component: str, config: RunConfig, size: ModelSize, *, on_gpu: 
     """Return what the largest pass of a model takes, without the weights: of one that is trained, until its backward pass."""
     rollout, actor = config.rollout, config.actor
     micro_batches = {"critic": config.critic, "reward": config.reward.model}
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    longest = config.max_trajectory_tokens
     in_a_step = rollout.prompts_per_step * rollout.samples_per_prompt * longest
     in_a_row = min(micro_batches.get(component, actor).max_tokens_per_micro_batch, in_a_step)
     tokens = max(longest, in_a_row) / actor.sequence_parallel_size

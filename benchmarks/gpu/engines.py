@@ -92,9 +92,8 @@ def measure_sleep(bench: Bench, *, tokens: int) -> None:
 async def _sleep(bench: Bench, *, tokens: int) -> None:
     give_back_cached_memory()  # what the sections before this one left
     before = _held_gib(bench)
-    limits = {"max_prompt_tokens": tokens, "max_response_tokens": tokens}
-    rollout: Any = SimpleNamespace(num_threads_per_engine=1, max_concurrent_trajectories=_NUM_REQUESTS, **limits)
-    engine = TransformersEngine(bench.source, rollout)
+    rollout: Any = SimpleNamespace(num_threads_per_engine=1, max_concurrent_trajectories=_NUM_REQUESTS)
+    engine = TransformersEngine(bench.source, rollout, max_tokens=2 * tokens)
     publishing = WeightPublishing(bench.model, bench.parallel, dtype=bench.dtype, checked=False)
     try:
         await engine.start()

@@ -127,10 +127,9 @@ async def measure(folder: str, rounds: int, threads: int) -> dict[str, list[floa
         ModelSection(path=folder),
         RolloutSection(
             max_concurrent_trajectories=NUM_CONCURRENT,
-            max_prompt_tokens=512,
-            max_response_tokens=512,
             num_threads_per_engine=threads,
         ),
+        max_tokens=1024,
     )
     await engine.start()
     plain, batching = (Qwen3ForCausalLM.from_pretrained(folder).eval() for _ in range(2))

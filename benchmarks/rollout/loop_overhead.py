@@ -87,7 +87,6 @@ def worker_config(*tools: ToolConfig) -> WorkerConfig:
         model=ModelSection(path=_MODEL),
         rollout=RolloutSection(
             max_concurrent_trajectories=8192,
-            max_prompt_tokens=1024,
             max_response_tokens=8192,
             max_tool_response_tokens=512,
             tool_timeout_s=600,
@@ -118,7 +117,9 @@ async def play(worker: Any, engine: Any, config: WorkerConfig, count: int) -> No
         RuntimeError: one of them was not played as written.
     """
     fleet = EngineFleet(lambda _: engine, num_engines=1)
-    manager = AgentLoopManager(config.rollout, fleet, [worker], kv_tokens=[0], reward_timeout_s=60, max_wait_s=60)
+    manager = AgentLoopManager(
+        config.rollout, fleet, [worker], max_prompt_tokens=1024, kv_tokens=[0], reward_timeout_s=60, max_wait_s=60
+    )
     groups = await manager.collect(prompts(count), step=1, samples_per_prompt=1, on_finished=lambda _: None)
     for summary in (made.summary for group in groups for made in group.trajectories):
         if (summary.num_turns, summary.num_failed_tool_calls, summary.failures) != (_NUM_TURNS, 0, ()):

@@ -109,7 +109,13 @@ async def streaming(
     parts: Any = [player]
     engine: Any = "engine"
     manager = AgentLoopManager(
-        section, EngineFleet(lambda _: engine, num_engines=1), parts, kv_tokens=[0], reward_timeout_s=1, max_wait_s=1
+        section,
+        EngineFleet(lambda _: engine, num_engines=1),
+        parts,
+        max_prompt_tokens=2048,
+        kv_tokens=[0],
+        reward_timeout_s=1,
+        max_wait_s=1,
     )
     shown: Any = progress or SilentProgress()
     async with rollout_stream(

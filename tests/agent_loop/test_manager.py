@@ -116,12 +116,18 @@ class FakeEngine:
 
 
 def make_manager(
-    workers: list[FakeWorker], *, engines: int = 1, kv_tokens: int = 0, **rollout: Any
+    workers: list[FakeWorker], *, engines: int = 1, kv_tokens: int = 0, max_prompt_tokens: int = 2048, **rollout: Any
 ) -> AgentLoopManager:
     handles: list[Any] = list(workers)
     fleet = EngineFleet(lambda index: cast(Any, FakeEngine(f"engine{index}")), num_engines=engines)
     return AgentLoopManager(
-        RolloutSection(**rollout), fleet, handles, kv_tokens=[kv_tokens] * engines, reward_timeout_s=1, max_wait_s=1
+        RolloutSection(**rollout),
+        fleet,
+        handles,
+        max_prompt_tokens=max_prompt_tokens,
+        kv_tokens=[kv_tokens] * engines,
+        reward_timeout_s=1,
+        max_wait_s=1,
     )
 
 

@@ -75,14 +75,10 @@ async def start_engine() -> AsyncIterator[Callable[..., Awaitable[TransformersEn
     """Start an engine on a model folder; keywords go to `RolloutSection`."""
     engines = []
 
-    async def start(folder: str, **rollout: Any) -> TransformersEngine:
-        settings: dict[str, Any] = {
-            "max_concurrent_trajectories": 8,
-            "max_prompt_tokens": 256,
-            "max_response_tokens": 256,
-        }
+    async def start(folder: str, *, max_tokens: int = 512, **rollout: Any) -> TransformersEngine:
+        settings: dict[str, Any] = {"max_concurrent_trajectories": 8}
         section = RolloutSection(num_threads_per_engine=1, **(settings | rollout))
-        engine = TransformersEngine(ModelSection(path=folder), section)
+        engine = TransformersEngine(ModelSection(path=folder), section, max_tokens=max_tokens)
         engines.append(engine)
         await engine.start()
         return engine

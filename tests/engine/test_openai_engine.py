@@ -39,9 +39,12 @@ async def start_engine() -> AsyncIterator[StartEngine]:
     """Start engines on servers that run already; they are closed at the end."""
     started: list[OpenAIEngine] = []
 
-    async def start(*servers: OpenAIServer, section: dict[str, Any] | None = None, **rollout: Any) -> OpenAIEngine:
+    async def start(
+        *servers: OpenAIServer, section: dict[str, Any] | None = None, max_tokens: int = 10240, **rollout: Any
+    ) -> OpenAIEngine:
         openai = OpenAIEngineSection(base_urls=[server.base_url for server in servers], **(section or {}))
-        engine = OpenAIEngine(ModelSection(path=str(POLICY)), RolloutSection(engine="openai", openai=openai, **rollout))
+        rollout_section = RolloutSection(engine="openai", openai=openai, **rollout)
+        engine = OpenAIEngine(ModelSection(path=str(POLICY)), rollout_section, max_tokens=max_tokens)
         await engine.start()
         started.append(engine)
         for server in servers:
@@ -302,7 +305,7 @@ async def test_no_more_requests_are_open_than_trajectories_may_run(server: OpenA
 
 
 async def test_the_load_is_told(server: OpenAIServer, start_engine: StartEngine):
-    engine = await start_engine(server, max_concurrent_trajectories=1, max_prompt_tokens=10, max_response_tokens=20)
+    engine = await start_engine(server, max_concurrent_trajectories=1, max_tokens=30)
     server.script = slowly()
     asked = [asyncio.create_task(generate(engine, name=f"r{index}")) for index in range(3)]
     await until(lambda: server.num_running == 1)

@@ -10,7 +10,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -103,9 +102,8 @@ def _answers(url: str) -> bool:
 async def engine(address: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenAIEngine]:
     monkeypatch.setenv(TOKEN_ENV, TOKEN)
     section = OpenAIEngineSection(base_urls=[f"{address}/v1"], token_env=TOKEN_ENV)
-    limits = {"max_prompt_tokens": CONTEXT // 2, "max_response_tokens": CONTEXT // 2}
-    rollout = replace(RolloutSection(engine="openai", openai=section), **limits)
-    engine = OpenAIEngine(ModelSection(path=policy), rollout)
+    rollout = RolloutSection(engine="openai", openai=section)
+    engine = OpenAIEngine(ModelSection(path=policy), rollout, max_tokens=CONTEXT)
     await engine.start()
     yield engine
     await engine.aclose()
@@ -151,7 +149,8 @@ async def test_vllm_refuses_a_client_without_its_token(
 ) -> None:
     monkeypatch.setenv(TOKEN_ENV, "wrong")
     section = OpenAIEngineSection(base_urls=[f"{address}/v1"], token_env=TOKEN_ENV)
-    stranger = OpenAIEngine(ModelSection(path=policy), RolloutSection(engine="openai", openai=section))
+    rollout = RolloutSection(engine="openai", openai=section)
+    stranger = OpenAIEngine(ModelSection(path=policy), rollout, max_tokens=CONTEXT)
     with pytest.raises(EngineError, match=r"HTTP 401.*`rollout\.openai\.token_env`"):
         await stranger.start()
 

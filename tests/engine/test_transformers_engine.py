@@ -163,7 +163,7 @@ async def test_a_prompt_longer_than_one_prefill_step_is_computed_in_several(
     save_model: Save, start_engine: Start
 ) -> None:
     folder = save_model(max_positions=4096)
-    engine = await start_engine(folder, max_prompt_tokens=3500)
+    engine = await start_engine(folder, max_tokens=3756)
     prompts = random_prompt(8, 3000), random_prompt(9, 10)
     replies = await asyncio.gather(*(ask(engine, p, 10, name=str(len(p)), temperature=0.0) for p in prompts))
     for prompt, reply in zip(prompts, replies, strict=True):
@@ -171,7 +171,7 @@ async def test_a_prompt_longer_than_one_prefill_step_is_computed_in_several(
 
 
 async def test_the_end_of_the_context_ends_the_completion(save_model: Save, start_engine: Start) -> None:
-    engine = await start_engine(save_model(), max_prompt_tokens=30, max_response_tokens=20)
+    engine = await start_engine(save_model(), max_tokens=50)
     completion = await ask(engine, [1] * 45, 100)
     assert len(completion.token_ids) == len(completion.logprobs) == 5
     assert completion.finish_reason is FinishReason.LENGTH
@@ -189,7 +189,7 @@ async def test_the_context_never_exceeds_the_models_positions(save_model: Save, 
 async def test_a_prompt_that_cannot_be_answered_is_an_engine_error(
     save_model: Save, start_engine: Start, prompt: list[int], message: str
 ) -> None:
-    engine = await start_engine(save_model(), max_prompt_tokens=30, max_response_tokens=20)
+    engine = await start_engine(save_model(), max_tokens=50)
     with pytest.raises(EngineError, match=message):
         await ask(engine, prompt)
 

@@ -17,7 +17,7 @@ def test_a_model_that_cannot_be_split_over_so_many_ranks_is_refused_with_its_num
     with pytest.raises(
         ConfigError, match=r"`rollout.tensor_parallel_size` is 3, which does not divide the 4 attention"
     ):
-        read_model_facts(MODEL, RolloutSection(engine="vllm", tensor_parallel_size=3))
+        read_model_facts(MODEL, RolloutSection(engine="vllm", tensor_parallel_size=3), max_tokens=512)
 
 
 def test_vllm_computes_8192_tokens_in_a_step_on_a_gpu() -> None:
@@ -31,7 +31,7 @@ def test_vllm_computes_8192_tokens_in_a_step_on_a_gpu() -> None:
 
 def test_a_memory_too_small_for_one_trajectory_is_named_where_vllm_does_not_start() -> None:
     rollout = RolloutSection(engine="vllm", kv_memory_gb=1e-5)
-    facts = read_model_facts(MODEL, rollout)
+    facts = read_model_facts(MODEL, rollout, max_tokens=512)
     needed_gb = facts.max_tokens * facts.kv_bytes_per_token / 2**30
     assert f"`rollout.kv_memory_gb` is 1e-05, and a trajectory of {facts.max_tokens} tokens" in memory_hint(
         rollout, facts

@@ -78,8 +78,8 @@ async def test_the_tokens_that_an_engine_reserves_are_those_of_the_longest_stage
     await check(loaded, CheckLevel.STATIC)
     [line] = [line for line in capsys.readouterr().out.splitlines() if "KV-cache" in line]
     assert "(stage 2 of 3)" in line
-    rollout = loaded.config.rollout
-    assert f"{rollout.max_concurrent_trajectories * (rollout.max_prompt_tokens + 12288):,}" in line
+    config = loaded.config
+    assert f"{config.rollout.max_concurrent_trajectories * (config.data.max_prompt_tokens + 12288):,}" in line
 
 
 async def test_every_tool_and_the_reward_are_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

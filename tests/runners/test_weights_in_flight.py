@@ -73,7 +73,7 @@ async def test_an_episode_on_the_embedded_engine_goes_on_through_an_update(tmp_p
     rollout = RolloutSection(
         num_threads_per_engine=1, max_concurrent_trajectories=4, max_response_tokens=200, max_turns=2
     )
-    engine = TransformersEngine(ModelSection(path=POLICY), rollout)
+    engine = TransformersEngine(ModelSection(path=POLICY), rollout, max_tokens=2248)
     reward = RewardSection(class_name=SIMULATED_REWARD)
     worker = AgentLoopWorker(
         WorkerConfig(

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.config.algorithm_schema import CriticSection, LoraSection, RewardModelSection
 from agentrl.config.layout import Placement
-from agentrl.config.schema import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
+from agentrl.config.schema import ActorSection, DataSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.training.batch import TokenisedExample, pack_tokens
 from agentrl.training.memory_estimate import (
     GIB,
@@ -62,13 +62,14 @@ def small(num_layers: int) -> Qwen3Config:
 
 def config_of(actor: ActorSection | None = None, **rollout: Any) -> RunConfig:
     model = ModelSection(path="x", dtype="bfloat16")
-    return RunConfig(model=model, actor=actor or ActorSection(), rollout=RolloutSection(**rollout))
+    data = DataSection(max_prompt_tokens=rollout.pop("max_prompt_tokens", 2048))
+    return RunConfig(data=data, model=model, actor=actor or ActorSection(), rollout=RolloutSection(**rollout))
 
 
 def memory(
     role: str, *, num_processes: int = 1, on_gpu: bool = True, actor: ActorSection | None = None, **rollout: Any
 ) -> Memory:
-    """Of one process of a role; `rollout` are keys of that section."""
+    """Of one process of a role; `rollout` are keys of that section, and `max_prompt_tokens`."""
     placement = Placement(role=role, num_processes=num_processes)
     return memory_of_process(placement, config_of(actor, **rollout), SIZES, on_gpu=on_gpu)
 

@@ -30,8 +30,7 @@ LONG_PROMPT = [random.Random(1).randrange(3, 1000) for _ in range(200)]
 def rollout(**changes: int) -> RolloutSection:
     """Return the section that the engines of these tests run with."""
     settings = {"num_threads_per_engine": 1, "max_concurrent_trajectories": 8}
-    limits = {"max_prompt_tokens": CONTEXT // 2, "max_response_tokens": CONTEXT // 2}
-    return RolloutSection(engine="vllm", **(settings | limits | changes))  # pyright: ignore[reportArgumentType]
+    return RolloutSection(engine="vllm", **(settings | changes))  # pyright: ignore[reportArgumentType]
 
 
 def endless_policy(folder: Path) -> str:

@@ -12,7 +12,7 @@ from agentrl.config.schema import ModelSection
 from agentrl.types import Completion
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask_greedily
-from tests.engine.vllm_engine.cases import changed_policy, endless_policy, problems, rollout, weights_of
+from tests.engine.vllm_engine.cases import CONTEXT, changed_policy, endless_policy, problems, rollout, weights_of
 
 if TYPE_CHECKING:
     from agentrl.engine.vllm_engine import VllmEngine
@@ -51,7 +51,7 @@ async def started(changed: str) -> AsyncIterator[Started]:
     from agentrl.engine.vllm_engine import VllmEngine
 
     section = replace(rollout(), stop=["a text that nobody writes"])  # so that it has a tokenizer
-    engine = VllmEngine(ModelSection(path=changed), section)
+    engine = VllmEngine(ModelSection(path=changed), section, max_tokens=CONTEXT)
     await engine.start()
     yield Started(engine, [await ask_greedily(engine, prompt, 80) for prompt in problems(4)])
     await engine.aclose()

@@ -35,7 +35,7 @@ BLOCK = 128
 
 
 async def test_greedy_tokens_equal_those_of_the_embedded_engine(engine: "VllmEngine", base: str) -> None:
-    embedded = TransformersEngine(ModelSection(path=base), rollout())
+    embedded = TransformersEngine(ModelSection(path=base), rollout(), max_tokens=CONTEXT)
     await embedded.start()
     try:
         for prompt in problems(6):

@@ -30,7 +30,7 @@ async def running(folder: str, **changes: int) -> AsyncIterator["VllmEngine"]:
     from agentrl.engine.vllm_engine import VllmEngine
 
     before = set(psutil.Process().children(recursive=True))
-    engine = VllmEngine(ModelSection(path=folder), rollout(**changes))
+    engine = VllmEngine(ModelSection(path=folder), rollout(**changes), max_tokens=CONTEXT)
     await engine.start()
     started = [child for child in psutil.Process().children(recursive=True) if child not in before]
     assert num_files(engine._processes.socket_folder) > 0

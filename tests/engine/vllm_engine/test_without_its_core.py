@@ -12,6 +12,7 @@ from agentrl.errors import ConfigError, EngineDeadError, EngineError
 from agentrl.types import Completion
 from tests.engine.engine_driver import ask_greedily, until_generated
 from tests.engine.vllm_engine.cases import (
+    CONTEXT,
     PROMPT,
     core_process,
     problems,
@@ -61,4 +62,4 @@ async def test_a_missing_model_fails_the_start() -> None:
     from agentrl.engine.vllm_engine import VllmEngine
 
     with pytest.raises(ConfigError, match="no-such-folder"):
-        await VllmEngine(ModelSection(path="./no-such-folder"), rollout()).start()
+        await VllmEngine(ModelSection(path="./no-such-folder"), rollout(), max_tokens=CONTEXT).start()
