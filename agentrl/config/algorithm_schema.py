@@ -19,8 +19,8 @@ class SelectionSection:
 
     method: Literal["all", "resample_on_correct"] = "resample_on_correct"
     """`resample_on_correct` is GRPO-RoC; `all` is plain GRPO."""
-    keep: int = 16
-    """Trajectories kept per group by `resample_on_correct`."""
+    keep: int = 0
+    """Trajectories kept per group by `resample_on_correct`; 0 keeps half of `rollout.samples_per_prompt`, as in the paper."""
     positives: Literal["weighted", "sorted"] = "weighted"
     """Draw correct trajectories by quality (the paper), or take the best in order (the released code)."""
     min_positives: int = 1
@@ -42,6 +42,12 @@ class SelectionSection:
     """Groups with fewer scored trajectories are dropped."""
     max_refill_rounds: int = 1
     """Rounds of fresh prompts that replace dropped groups within a step."""
+
+    def num_kept(self, samples_per_prompt: int) -> int:
+        """Return the trajectories kept of a group whose members all have a reward."""
+        if self.method == "all":
+            return samples_per_prompt
+        return self.keep or min(samples_per_prompt, max(2, samples_per_prompt // 2))  # advantages compare at least two
 
 
 @dataclass(frozen=True)

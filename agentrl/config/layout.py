@@ -357,7 +357,7 @@ def _sequence_problems(config: RunConfig) -> list[str]:
 def _share_problems(config: RunConfig) -> list[str]:
     """Return where a mini-batch is too small for every rank that trains on it to get a share."""
     selection, rollout, problems = config.algorithm.selection, config.rollout, []
-    kept = selection.keep if selection.method == "resample_on_correct" else rollout.samples_per_prompt
+    kept = selection.num_kept(rollout.samples_per_prompt)
     key = "algorithm.selection.keep" if selection.method == "resample_on_correct" else "rollout.samples_per_prompt"
     mini_batches = {"actor": config.actor.mini_batches_per_step, "critic": config.critic.mini_batches_per_step}
     size = config.actor.sequence_parallel_size

@@ -1,5 +1,6 @@
 """A YAML file and `section.key=value` words become one checked, frozen tree, or one clear line of error."""
 
+import glob
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -55,7 +56,7 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
         folder = f"{folder}_evaluation"
     config = load_tree(RunConfig, file, overrides)
     _check_places(config, source=file.name)
-    config = _absolute_paths(config, file)
+    config = _with_num_kept(_absolute_paths(config, file))
     if config.run.dir is None:
         config = replace(config, run=replace(config.run, dir=str(Path("runs", folder).resolve())))
     words = [_read_yaml(file), *map(_read_word, overrides)]
@@ -64,6 +65,15 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
     if purpose in (Purpose.TRAINING, Purpose.EVALUATION):
         config = with_sizes_of_pools(config)
     return LoadedConfig(config=config, path=file)
+
+
+def _with_num_kept(config: RunConfig) -> RunConfig:
+    """Return the config with `algorithm.selection.keep` written out, where it follows from the group's size."""
+    selection = config.algorithm.selection
+    if selection.method == "all":
+        return config
+    selection = replace(selection, keep=selection.num_kept(config.rollout.samples_per_prompt))
+    return replace(config, algorithm=replace(config.algorithm, selection=selection))
 
 
 def load_tree(schema: type[ConfigTree], file: Path, overrides: Sequence[str] = ()) -> ConfigTree:
@@ -120,6 +130,29 @@ def with_absolute_paths(model: ModelSection, *, config_file: Path) -> ModelSecti
         model,
         path=resolve_path(model.path, config_file=config_file),
         chat_template=None if template is None else resolve_path(template, config_file=config_file),
+    )
+
+
+def resolve_files(names: Sequence[str], *, config_file: Path, key: str) -> list[str]:
+    """Return the files absolute, as `resolve_path` does; a pattern (`*`, `?`, `[]`, `**`) gives what it matches, sorted.
+
+    Raises:
+        ConfigError: a pattern matches no file.
+    """
+    return [file for name in names for file in _files_of_name(name, config_file=config_file, key=key)]
+
+
+def _files_of_name(name: str, *, config_file: Path, key: str) -> list[str]:
+    path = resolve_path(name, config_file=config_file)
+    if not glob.has_magic(name) or Path(path).exists():
+        return [path]
+    for folder in (config_file.parent, Path.cwd(), SHIPPED_FOLDER):
+        matches = glob.glob(str(Path(glob.escape(str(folder))) / name), recursive=True)
+        if files := sorted(str(Path(match).resolve()) for match in matches if Path(match).is_file()):
+            return files
+    raise ConfigError(
+        f"{config_file.name}: `{key}`: no file matches `{name}`, in {config_file.parent} or {Path.cwd()}. Generate the files "
+        "first, or correct the pattern"
     )
 
 
@@ -296,8 +329,13 @@ def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
     def optional(path: str | None) -> str | None:
         return None if path is None else absolute(path)
 
-    def with_absolute_files(stage: StageSection) -> StageSection:
-        return stage if stage.train_files is None else replace(stage, train_files=[*map(absolute, stage.train_files)])
+    def files(names: Sequence[str], key: str) -> list[str]:
+        return resolve_files(names, config_file=file, key=key)
+
+    def with_absolute_files(index: int, stage: StageSection) -> StageSection:
+        if stage.train_files is None:
+            return stage
+        return replace(stage, train_files=files(stage.train_files, f"stages[{index}].train_files"))
 
     run = config.run if config.run.dir is None else replace(config.run, dir=str(Path(config.run.dir).resolve()))
     checkpoint = config.checkpoint
@@ -307,11 +345,11 @@ def _absolute_paths(config: RunConfig, file: Path) -> RunConfig:
         config,
         run=run,
         checkpoint=checkpoint,
-        stages=[with_absolute_files(stage) for stage in config.stages],
+        stages=[with_absolute_files(index, stage) for index, stage in enumerate(config.stages)],
         data=replace(
             config.data,
-            train_files=[absolute(path) for path in config.data.train_files],
-            validation_files=[absolute(path) for path in config.data.validation_files],
+            train_files=files(config.data.train_files, "data.train_files"),
+            validation_files=files(config.data.validation_files, "data.validation_files"),
         ),
         model=with_absolute_paths(config.model, config_file=file),
         critic=replace(config.critic, path=optional(config.critic.path)),

@@ -17,7 +17,17 @@ def seldom_meant(config: RunConfig) -> list[str]:
         *_few_checkpoints_with_accuracy(config),
         *_unread_answer_format(config.reward),
         *_decay_that_ends_early(config),
+        *_validation_that_is_off(config),
     ]
+
+
+def _validation_that_is_off(config: RunConfig) -> list[str]:
+    if config.data.validation_files and not config.validation.every_steps:
+        return [
+            f"`data.validation_files` names {len(config.data.validation_files)}, but `validation.every_steps` is 0, so that "
+            "nothing is validated; set it, such as to 10, or leave the files out"
+        ]
+    return []
 
 
 def _divergence_without_gradient(config: RunConfig) -> list[str]:

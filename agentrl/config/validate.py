@@ -244,9 +244,9 @@ def _training_problems(config: RunConfig) -> list[str]:
     if selection.method == "resample_on_correct" and selection.keep > rollout.samples_per_prompt:
         problems.append(
             f"`algorithm.selection.keep` is {selection.keep}, more than `rollout.samples_per_prompt` "
-            f"({rollout.samples_per_prompt}) can give; the recipe keeps half"
+            f"({rollout.samples_per_prompt}) can give; lower it, or leave it out to keep half"
         )
-    if selection.min_positives + selection.min_negatives > selection.keep:
+    if selection.method == "resample_on_correct" and selection.min_positives + selection.min_negatives > selection.keep:
         problems.append(
             f"`algorithm.selection.min_positives` ({selection.min_positives}) and `min_negatives` "
             f"({selection.min_negatives}) together exceed `keep` ({selection.keep})"

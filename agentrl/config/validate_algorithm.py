@@ -18,8 +18,8 @@ from agentrl.config.validate_idle import changed
 def algorithm_counts(config: RunConfig) -> dict[str, int]:
     """Return what must be at least 1."""
     algorithm, critic = config.algorithm, config.critic
-    return {
-        "algorithm.selection.keep": algorithm.selection.keep,
+    keep = {} if algorithm.selection.method == "all" else {"algorithm.selection.keep": algorithm.selection.keep}
+    return keep | {
         "algorithm.selection.min_group_size": algorithm.selection.min_group_size,
         "algorithm.kl_horizon": algorithm.kl_horizon,
         "critic.mini_batches_per_step": critic.mini_batches_per_step,

@@ -61,7 +61,7 @@ def test_a_group_without_a_single_survivor_is_dropped_whatever_the_minimum():
 
 def test_equal_reward_groups_are_dropped_and_counted_by_cause():
     groups = [group([1.0, 1.0], "solved"), group([0.0, 0.0], "hopeless"), group([1.0, 0.0], "useful")]
-    kept, report = select(groups, SelectionSection(), seed=0)
+    kept, report = select(groups, SelectionSection(keep=16), seed=0)
     assert [selected.prompt_id for selected in kept] == ["useful"]
     assert report == DropReport(groups_all_solved=1, groups_none_solved=1)
     assert report.groups_dropped == 2

@@ -11,7 +11,7 @@ SINGLE = [
     "algorithm.selection.method=all",
     "algorithm.selection.min_group_size=1",
     "algorithm.advantage=reinforce_plus_plus",
-    "algorithm.selection.keep=16",
+    "algorithm.selection.keep=0",
 ]
 
 

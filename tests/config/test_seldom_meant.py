@@ -61,12 +61,19 @@ def test_tokens_of_earlier_policies_that_are_learnt_from_as_they_are_are_warned_
     assert warnings("rollout.max_staleness=3", "algorithm.rollout_correction.method=truncate") == []
 
 
+def test_held_out_prompts_that_are_never_used_are_warned_of():
+    [warning] = warnings("validation.every_steps=0", "checkpoint.keep_best=0")
+    assert warning.startswith(
+        "`data.validation_files` names 1, but `validation.every_steps` is 0, so that nothing is validated"
+    )
+    assert warnings("validation.every_steps=0", "checkpoint.keep_best=0", "data.validation_files=[]") == []
+
+
 def test_best_checkpoints_of_steps_that_hardly_ever_have_an_accuracy_are_warned_of():
     [warning] = warnings("validation.every_steps=7", "checkpoint.keep_best=3")
     assert "`validation.every_steps` is 7 and `checkpoint.every_steps` 10, so that only every 70th step" in warning
     assert warnings("validation.every_steps=5") == warnings("validation.every_steps=20") == []
     assert warnings("validation.every_steps=7", "checkpoint.keep_best=0") == []
-    assert warnings("validation.every_steps=0", "checkpoint.keep_best=0") == []
 
 
 def test_an_answer_format_that_the_reward_does_not_read_is_warned_of():

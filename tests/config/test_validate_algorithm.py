@@ -134,7 +134,7 @@ def test_a_switch_without_effect_is_refused(words: list[str], message: str):
         ["algorithm.clip_ratio_low=1"],
         ["algorithm.rollout_correction.method=truncate", "algorithm.rollout_correction.max_ratio=3"],
         ["algorithm.rollout_correction.method=mask", "algorithm.rollout_correction.min_ratio=0.1"],
-        ["algorithm.selection.method=all", "algorithm.selection.keep=16"],
+        ["algorithm.selection.method=all", "algorithm.selection.keep=0"],
         [
             "algorithm.selection.keep=1",
             "algorithm.selection.min_positives=0",
