@@ -1,12 +1,13 @@
 """Lets a tool written for verl (`create`, `execute`, `calc_reward`, `release`) load unchanged; needs no verl.
 
-An instance is created at an episode's first call and released at its end. As in verl, `tools_kwargs` of the prompt's
-extra columns give `create_kwargs`, `execute_kwargs` and `release_kwargs` by tool name, and an exception from `execute`
-is a failed call that the policy reads. The step reward of `execute` and, for the whole episode, that of `calc_reward` are
-in `ToolResult.reward`; they count where the config says so (`agentrl.rewards.tool_rewards`).
+An instance is created at an episode's first call and released at its end. As in verl, `extra_info.tools_kwargs` of the row
+(or its own column `tools_kwargs`) gives `create_kwargs`, `execute_kwargs` and `release_kwargs` by tool name, and an exception
+from `execute` is a failed call that the policy reads. The step reward of `execute` and, for the whole episode, that of
+`calc_reward` are in `ToolResult.reward`; they count where the config says so (`agentrl.rewards.tool_rewards`).
 """
 
 import asyncio
+import inspect
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -94,15 +95,24 @@ class VerlToolAdapter:
     async def _execute(self, episode: Episode, arguments: dict[str, Any]) -> Any:
         # One task per episode, so that calls of one turn, which run at once, share one instance.
         if episode.episode_id not in self._instances:
-            creating = self._tool.create(episode.episode_id, **self._kwargs(episode, "create_kwargs"))
+            creating = self._tool.create(episode.episode_id, **self._create_kwargs(episode))
             self._instances[episode.episode_id] = (episode, asyncio.ensure_future(creating))
         _, creation = self._instances[episode.episode_id]
         # Shielded: a call that runs out of time must not take the instance from the calls beside it.
         created = await asyncio.shield(creation)
         return await self._tool.execute(_instance_id(created), arguments, **self._kwargs(episode, "execute_kwargs"))
 
+    def _create_kwargs(self, episode: Episode) -> dict[str, Any]:
+        """Return the keywords as older verl passes them, and beside them as newer verl does: all in `create_kwargs`."""
+        kwargs = self._kwargs(episode, "create_kwargs")
+        parameters = inspect.signature(self._tool.create).parameters.values()
+        takes_all = any(one.name == "create_kwargs" or one.kind is one.VAR_KEYWORD for one in parameters)
+        return kwargs | {"create_kwargs": kwargs} if kwargs and takes_all else kwargs
+
     def _kwargs(self, episode: Episode, kind: str) -> dict[str, Any]:
-        of_tools = episode.extra.get("tools_kwargs") or {}
+        extra_info = episode.extra.get("extra_info")
+        of_row = extra_info.get("tools_kwargs") if isinstance(extra_info, dict) else None
+        of_tools = episode.extra.get("tools_kwargs") or of_row or {}
         of_tool = of_tools.get(self.schema.name) or {}
         # Columns of a Parquet file hold every key in every row, as None where a row has no such key.
         return {key: value for key, value in (of_tool.get(kind) or {}).items() if value is not None}

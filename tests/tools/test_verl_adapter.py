@@ -44,7 +44,7 @@ class VerlTool:
     async def create(self, instance_id: str | None = None, ground_truth: str | None = None, **kwargs: Any) -> Any:
         await asyncio.sleep(0.01)
         assert instance_id not in self.state, "created twice"
-        assert not kwargs
+        assert kwargs in ({}, {"create_kwargs": {"ground_truth": ground_truth}})
         self.state[str(instance_id)] = {"truth": ground_truth, "calls": 0}
         return instance_id, SimpleNamespace(text=None)
 
@@ -82,6 +82,13 @@ class NotANumber(VerlTool):
         return response, math.nan, metrics
 
 
+class NewestVerlTool(VerlTool):
+    """Verl's agent loop: everything in one keyword."""
+
+    async def create(self, instance_id: str | None = None, ground_truth: str | None = None, **kwargs: Any) -> Any:
+        return await super().create(instance_id, kwargs["create_kwargs"]["ground_truth"])
+
+
 MADE: list[ToolExecutor] = []
 
 
@@ -103,10 +110,11 @@ def guess(*answers: str) -> list[ToolCall]:
     return [ToolCall(call_id=str(i), name="guess", arguments={"answer": answer}) for i, answer in enumerate(answers)]
 
 
-@pytest.mark.parametrize("name", ["VerlTool", "OldVerlTool"])
-async def test_a_verl_tool_answers_with_one_instance_per_episode(name: str) -> None:
+@pytest.mark.parametrize("extra", [EXTRA, {"extra_info": EXTRA | {"index": 0}}], ids=["own column", "extra_info"])
+@pytest.mark.parametrize("name", ["VerlTool", "OldVerlTool", "NewestVerlTool"])
+async def test_a_verl_tool_answers_with_one_instance_per_episode(name: str, extra: dict[str, Any]) -> None:
     tools = build(name)
-    episode = Episode(episode_id="e1", prompt_id="p", extra=EXTRA)
+    episode = Episode(episode_id="e1", prompt_id="p", extra=extra)
     results = await tools.execute(guess("6", "7"), episode, deadline=Deadline.after(5))
     assert [(result.status, result.text) for result in results] == [
         (ToolStatus.OK, "right=False"),
