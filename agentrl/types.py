@@ -13,6 +13,9 @@ from agentrl import clock
 Message = dict[str, Any]
 """One chat message as chat templates read it: `role`, `content`, and for tools `tool_calls` or `name`."""
 
+Answer = str | int | float | bool | list[Any] | dict[str, Any] | None
+"""A reference answer as the data set has it: plain data."""
+
 
 class Deadline:
     """A point in time by which an answer is due.
@@ -68,8 +71,8 @@ class Prompt:
 
     prompt_id: str
     messages: list[Message]
-    answer: str = ""
-    """The reference answer; it stays with the reward and is never shown to the policy."""
+    answer: Answer = None
+    """The reference answer as the row has it, None where it has none; the policy never sees it."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further columns of the data set, for rewards and tools."""
     data_set: str = field(default="", compare=False)

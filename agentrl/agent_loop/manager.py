@@ -28,7 +28,7 @@ from agentrl.agent_loop.worker import WorkerReport
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import WorkerHandle, all_of
 from agentrl.config.schema import RolloutSection
-from agentrl.errors import AgentRLError, ConfigError, EngineDeadError, WorkerDiedError
+from agentrl.errors import AgentRLError, EngineDeadError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.step_time import end_together
 from agentrl.rewards.answer_stats import AnswerStats
@@ -165,26 +165,22 @@ class AgentLoopManager:
             for name, started in zip(names, made, strict=True)
         ]
 
-    async def check_prompts(self, prompts: Sequence[Prompt]) -> None:
-        """See that every prompt fits, before anything is rolled out; the workers share the tokenising.
+    async def check_prompts(self, prompts: Sequence[Prompt]) -> dict[str, int]:
+        """Count the tokens of every prompt, before anything is rolled out; the workers share the tokenising.
+
+        Returns:
+            Tokens of the prompts that are longer than `data.max_prompt_tokens`, by prompt id: these cannot be rolled out.
 
         Raises:
-            ConfigError: some are longer than `data.max_prompt_tokens`, the message names the first of them; or no engine
-                has the memory for a trajectory.
+            ConfigError: no engine has the memory for a trajectory of one of the others.
         """
         workers = self._workers.all
         shares = [worker.prompt_lengths(list(prompts[n :: len(workers)])) for n, worker in enumerate(workers)]
-        self._prompt_tokens = {name: length for share in await all_of(shares) for name, length in share.items()}
-        long = sorted(
-            (name, length) for name, length in self._prompt_tokens.items() if length > self._max_prompt_tokens
-        )
-        if long:
-            named = ", ".join(f"`{prompt_id}` ({num_tokens})" for prompt_id, num_tokens in long[:5])
-            raise ConfigError(
-                f"data.max_prompt_tokens: {len(long)} prompts are longer than {self._max_prompt_tokens} tokens, tools and "
-                f"system text included: {named}{', ...' if len(long) > 5 else ''}. Raise it, or remove them from the data."
-            )
+        lengths = {name: length for share in await all_of(shares) for name, length in share.items()}
+        overlong = {name: length for name, length in lengths.items() if length > self._max_prompt_tokens}
+        self._prompt_tokens = {name: length for name, length in lengths.items() if name not in overlong}
         self._admission.refuse_too_long(max(self._prompt_tokens.values(), default=0))
+        return overlong
 
     async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
         """Have every trajectory of `groups` written down, by a worker; the bytes do not pass through here.

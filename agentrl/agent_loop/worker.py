@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -127,7 +127,7 @@ class AgentLoopWorker:
             ConfigError: the chat template cannot render one.
         """
         tokens = (await self._built()).tokens
-        return await asyncio.to_thread(_count_tokens, tokens, prompts)
+        return await asyncio.to_thread(count_tokens, tokens, prompts)
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
         """Make one trajectory, in a fresh episode again while that may help; after the last try, a record of what failed.
@@ -335,7 +335,8 @@ def held_out_rollout(rollout: RolloutSection, validation: ValidationSection) -> 
     return replace(rollout, **{name: value for name, value in own.items() if value is not None})
 
 
-def _count_tokens(tokens: ChatTokens, prompts: Sequence[Prompt]) -> dict[str, int]:
+def count_tokens(tokens: ChatTokens, prompts: Iterable[Prompt]) -> dict[str, int]:
+    """Return the number of tokens of each prompt by its id; see `AgentLoopWorker.prompt_lengths`."""
     lengths: dict[str, int] = {}
     for prompt in prompts:
         try:

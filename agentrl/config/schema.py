@@ -38,19 +38,25 @@ class DataSection:
     """Prompts, from JSONL or Parquet files; the columns of rStar2 and verl are read too."""
 
     train_files: list[str] = MISSING
-    """Files of training prompts."""
+    """Files of training prompts; a pattern (`data/*.parquet`) is all files that it matches, sorted."""
     validation_files: list[str] = field(default_factory=list)
-    """Files of held-out prompts; empty means no validation."""
+    """Files of held-out prompts, or patterns; empty means no validation."""
     prompt_key: str = "prompt"
     """Column that holds the chat messages, or one user message as text."""
     answer_key: str = "answer"
-    """Column that holds the reference answer; dots enter a struct (`reward_model.ground_truth`)."""
+    """Column that holds the reference answer, any plain data; dots enter a struct (`reward_model.ground_truth`). Rows may
+    lack it while this is the default, and the reward needs none.
+    """
     system_prompt: str | None = None
     """Put before every prompt that has no system message of its own."""
     shuffle: bool = True
     """Shuffle each epoch, by the run's seed."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """A row that cannot be used stops the run before it starts, or is left out: how many, and why the first, is told."""
     max_prompt_tokens: int = 2048
-    """Longer prompts, tools and system text included, stop the run with their ids before anything is rolled out."""
+    """Length of a prompt at most, tools and system text included."""
+    overlong_prompts: Literal["error", "drop"] = "error"
+    """Longer prompts stop the run with their ids before anything is rolled out, or are left out: how many is told."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ from typing import Any
 from agentrl.data.messages import SYSTEM_ROLES, read_messages
 from agentrl.data.rows import Row
 from agentrl.errors import RowError
-from agentrl.types import Prompt
+from agentrl.types import Message, Prompt
 
 _ID_KEY = "id"
 _INDEX_KEY = "extra_info.index"
 _MESSAGES_KEY = "messages"
+_ANSWER_KEY = "answer"
 _GROUND_TRUTH_KEY = "reward_model.ground_truth"
+_PICTURES = {"images": "<image>", "videos": "<video>"}
 
 
 class PromptColumns:
@@ -25,6 +27,7 @@ class PromptColumns:
         """Take `data.prompt_key`, `data.answer_key` and `data.system_prompt`; dots in a key enter a struct."""
         self._prompt_keys = list(dict.fromkeys((prompt_key, _MESSAGES_KEY)))
         self._answer_keys = list(dict.fromkeys((answer_key, _GROUND_TRUTH_KEY)))
+        self._must_answer = answer_key != _ANSWER_KEY
         self._system_prompt = system_prompt
 
     def parse(self, row: Row, prompt_id: str) -> Prompt:
@@ -34,27 +37,38 @@ class PromptColumns:
             RowError: a column is missing, empty or of the wrong shape.
         """
         prompt_key = _present_key(row, self._prompt_keys, option="data.prompt_key")
-        answer_key = _present_key(row, self._answer_keys, option="data.answer_key")
+        answer_key = self._answer_key_of(row)
         extra = row.values
         for key in (_ID_KEY, prompt_key, answer_key):
             extra = _without(extra, key)
         messages = read_messages(_look_up(row.values, prompt_key), where=f"{row.where}: column `{prompt_key}`")
         if self._system_prompt is not None and messages[0]["role"] not in SYSTEM_ROLES:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
-        answer = _text(row, answer_key, _look_up(row.values, answer_key))
+        _refuse_pictures(row, messages)
+        answer = _look_up(row.values, answer_key)
         return Prompt(prompt_id=prompt_id, messages=messages, answer=answer, extra=dict(extra))
+
+    def _answer_key_of(self, row: Row) -> str:
+        """Return the column of the answer, which only a key that the user has named must give."""
+        if self._must_answer:
+            return _present_key(row, self._answer_keys, option="data.answer_key")
+        return next((key for key in self._answer_keys if _look_up(row.values, key) is not None), self._answer_keys[0])
 
 
 def own_id(row: Row) -> str | None:
-    """Return the value of the row's `id` column, None where it has none."""
+    """Return the value of the row's `id` column, None where it has none.
+
+    Raises:
+        RowError: it is neither text nor a number.
+    """
     value = _look_up(row.values, _ID_KEY)
     return None if value is None else _text(row, _ID_KEY, value)
 
 
 def own_index(row: Row) -> str | None:
-    """Return the row's `extra_info.index`, which data sets of verl have, None where it has none."""
+    """Return the row's `extra_info.index`, which data sets of verl have, None where it has none or a struct."""
     value = _look_up(row.values, _INDEX_KEY)
-    return None if value is None else _text(row, _INDEX_KEY, value)
+    return str(value) if isinstance(value, str | int | float) else None
 
 
 def _present_key(row: Row, keys: Sequence[str], *, option: str) -> str:
@@ -88,3 +102,10 @@ def _text(row: Row, key: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise RowError(f"{row.where}: column `{key}` must be text or a number, got {type(value).__name__}: {value!r}")
     return str(value)
+
+
+def _refuse_pictures(row: Row, messages: Sequence[Message]) -> None:
+    """Refuse a row of verl whose prompt has places for pictures, which no policy here would see."""
+    for column, mark in _PICTURES.items():
+        if row.values.get(column) and any(mark in message["content"] for message in messages):
+            raise RowError(f"{row.where}: the prompt shows `{column}` at `{mark}`, and the policy reads text alone")

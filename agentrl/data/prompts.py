@@ -6,19 +6,17 @@ share it (in a run with stages: `name_files`). From the second pass on `@epoch1`
 drawn twice in one run, even within one step, makes two groups.
 """
 
-import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
 from agentrl.data.columns import PromptColumns, own_id, own_index
-from agentrl.data.rows import Row, read_rows
-from agentrl.errors import ConfigError
+from agentrl.data.rows import BadRows, Row, read_rows
+from agentrl.errors import ConfigError, DataError, RowError
 from agentrl.types import Prompt
-
-logger = logging.getLogger(__name__)
 
 _EPOCH_MARK = "@epoch"
 _SOURCE_KEY = "data_source"
@@ -43,24 +41,37 @@ class PromptDataset:
         seed: int,
         file_names: Mapping[Path, str] | None = None,
         leave_out: Set[str] = frozenset(),
+        check_prompt: Callable[[Prompt], None] | None = None,
+        skip_bad_rows: bool = False,
     ) -> None:
         """Read and check every row of `files`; the other arguments are those of the `data` section and `run.seed`.
 
         `file_names` is what `name_files` gives for all stages of the run; without, `files` are all that there are. Prompts
-        whose id (that of the first epoch, as in `all`) is in `leave_out` are not given.
+        whose id (that of the first epoch, as in `all`) is in `leave_out` are not given. `check_prompt` raises `DataError` for a
+        prompt that the reward could never score.
 
         Raises:
-            ConfigError: a file, a row or a column is missing or malformed, an id occurs twice, or there is no prompt.
+            RowError: a row cannot be used, and `skip_bad_rows` is false.
+            ConfigError: a file is missing or damaged, or there is no prompt.
         """
         columns = PromptColumns(prompt_key=prompt_key, answer_key=answer_key, system_prompt=system_prompt)
         paths = [Path(file) for file in files]
-        prompts = _read_prompts(paths, columns, name_files([paths]) if file_names is None else file_names)
+        self._files = ", ".join(map(str, files))
+        reader = _Reader(
+            columns,
+            name_files([paths]) if file_names is None else file_names,
+            check_prompt=check_prompt,
+            skip_bad_rows=skip_bad_rows,
+        )
+        prompts = reader.read(paths)
+        self.warnings = reader.warnings
+        """What a user should know of the files: rows that are left out, indices that do not tell rows apart."""
         self._prompts = [prompt for prompt in prompts if prompt.prompt_id not in leave_out]
         self.num_left_out = len(prompts) - len(self._prompts)
         """Prompts of `files` that `leave_out` names."""
         if not self._prompts:
             raise ConfigError(
-                f"all {len(prompts)} prompts of {', '.join(map(str, files))} are left out: they were solved more often than "
+                f"all {len(prompts)} prompts of {self._files} are left out: they were solved more often than "
                 "`max_pass_rate` of this stage allows. Raise it, or take the stage out of `stages`: the run goes on"
             )
         self._shuffle = shuffle
@@ -72,6 +83,19 @@ class PromptDataset:
     def __len__(self) -> int:
         """Return the number of prompts in one epoch."""
         return len(self._prompts)
+
+    def without(self, prompt_ids: Collection[str]) -> "PromptDataset":
+        """Return the data set without the prompts of these ids (of the first epoch), at the same position.
+
+        Raises:
+            ConfigError: none is left.
+        """
+        left = copy(self)
+        left._prompts = [prompt for prompt in self._prompts if prompt.prompt_id not in prompt_ids]
+        left._order_epoch = -1
+        if not left._prompts:
+            raise ConfigError(f"none of the {len(self)} prompts of {self._files} is left")
+        return left
 
     def all(self) -> list[Prompt]:
         """Return every prompt of the first epoch, in the order of the files; the position does not move."""
@@ -154,30 +178,68 @@ def _digest(seed: int, epoch: int, prompt_id: str) -> bytes:
     return blake2b(f"{seed}:{epoch}:{prompt_id}".encode(), digest_size=16).digest()
 
 
-def _read_prompts(files: Sequence[Path], columns: PromptColumns, file_names: Mapping[Path, str]) -> list[Prompt]:
-    prompts: list[Prompt] = []
-    places: dict[str, str] = {}
-    for file in files:
-        rows = list(read_rows(file))
-        for row, prompt_id in zip(rows, _prompt_ids(rows, file_names[file]), strict=True):
-            if prompt_id in places:
-                raise ConfigError(
-                    f"{row.where}: prompt id `{prompt_id}` is also that of {places[prompt_id]}. Make the `id` column unique "
-                    "over all files, leave it out, or name each file once"
-                )
-            places[prompt_id] = row.where
-            prompt = columns.parse(row, prompt_id)
-            source = prompt.extra.get(_SOURCE_KEY)
-            prompts.append(replace(prompt, data_set=source if isinstance(source, str) and source else file_names[file]))
-    if not prompts:
-        raise ConfigError(f"no prompts in {', '.join(map(str, files)) or 'an empty list of data files'}")
-    return prompts
+class _Reader:
+    """Reads the prompts of several files, and notes what a user should know of the rows."""
 
+    def __init__(
+        self,
+        columns: PromptColumns,
+        file_names: Mapping[Path, str],
+        *,
+        check_prompt: Callable[[Prompt], None] | None,
+        skip_bad_rows: bool,
+    ) -> None:
+        self._columns = columns
+        self._file_names = file_names
+        self._check_prompt = check_prompt
+        self._bad_rows = BadRows(skip=skip_bad_rows)
+        self._places: dict[str, str] = {}
+        self.warnings: list[str] = []
 
-def _prompt_ids(rows: Sequence[Row], label: str) -> list[str]:
-    indices = [own_index(row) for row in rows]
-    index_is_unique = None not in indices and len(set(indices)) == len(indices)
-    if not index_is_unique and any(index is not None for index in indices):
-        logger.warning("%s: `extra_info.index` is not unique; prompts are named by row number", rows[0].path)
-    numbers = indices if index_is_unique else [str(row.number) for row in rows]
-    return [own_id(row) or f"{label}-{number}" for row, number in zip(rows, numbers, strict=True)]
+    def read(self, files: Sequence[Path]) -> list[Prompt]:
+        prompts = [prompt for file in files for prompt in self._read_file(file)]
+        names, reasons = ", ".join(map(str, files)), self._bad_rows.reasons
+        if not prompts and reasons:
+            raise ConfigError(f"{names}: none of {len(reasons)} rows can be used; the first: {reasons[0]}")
+        if not prompts:
+            raise ConfigError(f"no prompts in {names or 'an empty list of data files'}")
+        if reasons:
+            self.warnings.append(f"{names}: {self._bad_rows.warning(len(prompts) + len(reasons))}")
+        return prompts
+
+    def _read_file(self, file: Path) -> Iterator[Prompt]:
+        rows = list(read_rows(file, self._bad_rows))
+        numbers = self._numbers(file, rows)
+        for row, number in zip(rows, numbers, strict=True):
+            try:
+                prompt = self._read_row(row, default_id=f"{self._file_names[file]}-{number}")
+                source = prompt.extra.get(_SOURCE_KEY)
+                has_source = isinstance(source, str) and source
+                yield replace(prompt, data_set=source if has_source else self._file_names[file])
+            except RowError as error:
+                self._bad_rows.add(error)
+
+    def _read_row(self, row: Row, *, default_id: str) -> Prompt:
+        prompt_id = own_id(row) or default_id
+        if prompt_id in self._places:
+            raise RowError(
+                f"{row.where}: prompt id `{prompt_id}` is also that of {self._places[prompt_id]}. Make the `id` column unique "
+                "over all files, leave it out, or name each file once"
+            )
+        prompt = self._columns.parse(row, prompt_id)
+        try:
+            if self._check_prompt is not None:
+                self._check_prompt(prompt)
+        except DataError as error:
+            raise RowError(f"{row.where}: {error}") from error
+        self._places[prompt_id] = row.where
+        return prompt
+
+    def _numbers(self, file: Path, rows: Sequence[Row]) -> Sequence[str]:
+        """Return what tells the rows of a file apart: their own indices where these do, else the row numbers."""
+        indices = [index for row in rows if (index := own_index(row)) is not None]
+        if len(set(indices)) == len(rows):
+            return indices
+        if indices:
+            self.warnings.append(f"{file}: `extra_info.index` is not unique; prompts are named by row number")
+        return [str(row.number) for row in rows]

@@ -14,6 +14,8 @@ from pyarrow import parquet
 
 from agentrl.errors import ConfigError, RowError
 
+_NUM_REASONS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -33,10 +35,42 @@ class Row:
         return _where(self.path, self.number)
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a `.jsonl` or `.parquet` file in order.
+class BadRows:
+    """The rows that cannot be used: the first one ends the reading, or all are left out and counted.
+
+    Example: after three of them, `warning(100)` is "3 of 100 rows are left out (`data.on_bad_row` is `skip`):
+    train.jsonl:17: no value in column `prompt` ...".
+    """
+
+    def __init__(self, *, skip: bool) -> None:
+        """Take whether `data.on_bad_row` is `skip`."""
+        self._skip = skip
+        self.reasons: list[str] = []
+
+    def add(self, error: RowError) -> None:
+        """Note a row.
+
+        Raises:
+            RowError: it is not to be left out.
+        """
+        if not self._skip:
+            raise RowError(f"{error}. Correct the row, or leave such rows out with `data.on_bad_row: skip`") from error
+        self.reasons.append(str(error))
+
+    def warning(self, num_rows: int) -> str:
+        """Return how many of `num_rows` are left out, and why the first of them; empty where none is."""
+        if not self.reasons:
+            return ""
+        more = "; ..." if len(self.reasons) > _NUM_REASONS else ""
+        first = "; ".join(self.reasons[:_NUM_REASONS])
+        return f"{len(self.reasons)} of {num_rows} rows are left out (`data.on_bad_row` is `skip`): {first}{more}"
+
+
+def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
+    """Yield the rows of a `.jsonl` or `.parquet` file in order, without those that `bad_rows` leaves out.
 
     Raises:
+        RowError: a line is no JSON object.
         ConfigError: the file is missing or damaged, or its format is not one of the two.
     """
     if not path.is_file():
@@ -44,7 +78,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise ConfigError(f"{path}: {problem}")
     if path.suffix not in _READERS:
         raise ConfigError(f"{path}: cannot read `{path.suffix}` files; prompts come as {' or '.join(_READERS)}")
-    yield from _READERS[path.suffix](path)
+    yield from _READERS[path.suffix](path, bad_rows or BadRows(skip=False))
 
 
 def plain(value: Any) -> Any:
@@ -66,21 +100,30 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+def _read_jsonl(path: Path, bad_rows: BadRows) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             try:
-                values = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise RowError(f"{_where(path, number)}: not JSON: {error}") from error
-            if not isinstance(values, dict):
-                raise RowError(f"{_where(path, number)}: expected a JSON object, got {type(values).__name__}")
-            yield Row(path=path, number=number, values=values)
+                values = _json_object(line, where=_where(path, number))
+            except RowError as error:
+                bad_rows.add(error)
+            else:
+                yield Row(path=path, number=number, values=values)
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _json_object(line: bytes, *, where: str) -> dict[str, Any]:
+    try:
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise RowError(f"{where}: not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise RowError(f"{where}: expected a JSON object, got {type(values).__name__}")
+    return values
+
+
+def _read_parquet(path: Path, _: BadRows) -> Iterator[Row]:
     try:
         with parquet.ParquetFile(path) as file:
             number = 0

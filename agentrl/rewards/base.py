@@ -1,4 +1,8 @@
-"""The `Reward` protocol: a number for a finished trajectory, from sampled text only."""
+"""The `Reward` protocol: a number for a finished trajectory, from sampled text only.
+
+A reward class may also have a static method `check_prompt(prompt)`, which raises `DataError` for a prompt that it could never
+score. It is asked about every prompt before anything starts, by `--check` too.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -84,6 +84,11 @@ class CodeTestsReward:
             return num_passed / len(tests)
         return float(num_passed == len(tests))
 
+    @staticmethod
+    def check_prompt(prompt: Prompt) -> None:
+        """See `agentrl.rewards.base`: the row must have `tests`."""
+        _tests(prompt)
+
     async def aclose(self) -> None:
         """Close the session."""
         await self._client.aclose()

@@ -17,6 +17,7 @@ from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsConfig
 from agentrl.rewards.function_reward import FunctionReward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, MathAnswerConfig, MathAnswerReward
 from agentrl.rewards.weighted_parts import RewardPart, WeightedParts
+from agentrl.types import Prompt
 
 _BUILT_IN: dict[str, type[PlainConfig]] = {MATH_ANSWER_REWARD: MathAnswerConfig, CODE_TESTS_REWARD: CodeTestsConfig}
 _METHODS = ("start", "score", "aclose")
@@ -62,6 +63,26 @@ def reward_needs_judge(section: RewardSection) -> bool:
 def fill_reward_address(section: RewardSection, urls: Sequence[str], *, token_env: str | None = None) -> RewardSection:
     """Return the section with the running judges' addresses where its own are absent (`host_addr: null`)."""
     return _with_configs(section, lambda part, _: fill_address(part.config, urls, token_env=token_env))
+
+
+def prompt_check(section: RewardSection) -> Callable[[Prompt], None] | None:
+    """Return the rewards' own checks of a prompt as one, None where none has any; see `agentrl.rewards.base`.
+
+    Raises:
+        ConfigError: a class cannot be found.
+    """
+    classes = [
+        import_by_path(part.class_name, key=f"{key}.class_name")
+        for part, key in zip(section.scorers, _keys(section), strict=True)
+        if part.function is None and part.class_name is not None
+    ]
+    checks = [one.check_prompt for one in classes if hasattr(one, "check_prompt")]
+
+    def check_prompt(prompt: Prompt) -> None:
+        for check in checks:
+            check(prompt)
+
+    return check_prompt if checks else None
 
 
 def build_reward(section: RewardSection) -> Reward:

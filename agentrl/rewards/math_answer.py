@@ -1,5 +1,6 @@
 """Reward 1 for a final answer that is mathematically the reference answer, else 0."""
 
+import math
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +12,7 @@ from agentrl.rewards.answer_comparison import equal_by_text
 from agentrl.rewards.answer_format import AnswerFormat, FoundAnswer, find_answer, last_boxed
 from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.rewards.math_equivalence import EquivalencePool
+from agentrl.rewards.plain_numbers import number_text, without_exponent
 from agentrl.types import Deadline, Prompt, Turn
 
 MATH_ANSWER_REWARD = "agentrl.rewards.math_answer.MathAnswerReward"
@@ -64,14 +66,19 @@ class MathAnswerReward:
         """Return 1.0 or 0.0.
 
         Raises:
-            DataError: the prompt has no reference answer, or one that is neither text nor a number.
+            DataError: see `check_prompt`.
             RolloutError: the answer could not be compared by the deadline.
         """
         reference = reference_answer(prompt)
         found = find_answer(turns[-1].text if turns else "", prompt.messages, self._format)
-        reward = await self._compare(reference, found.text, deadline)
+        reward = await self._compare(reference, without_exponent(found.text), deadline)
         self._count(prompt, reference, found, reward)
         return reward
+
+    @staticmethod
+    def check_prompt(prompt: Prompt) -> None:
+        """See `agentrl.rewards.base`: the reference answer must be text or a finite number."""
+        reference_answer(prompt)
 
     async def aclose(self) -> None:
         """Kill the processes."""
@@ -97,11 +104,11 @@ def reference_answer(prompt: Prompt) -> str:
     r"""Return the reference answer as text; of a whole solution the answer after `####` (GSM8K) or in `\boxed{}` (MATH).
 
     Raises:
-        DataError: there is none, or it is neither text nor a number.
+        DataError: there is none, or it is neither text nor a finite number.
     """
     answer: Any = prompt.answer
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
-        answer = repr(answer)
+    if isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer):
+        answer = number_text(answer)
     elif answer is not None and not isinstance(answer, str):
         raise DataError(
             f"reward: the reference answer of prompt `{prompt.prompt_id}` is {answer!r:.100}; the math reward takes text or a "
@@ -114,7 +121,7 @@ def reference_answer(prompt: Prompt) -> str:
         text = boxed
     if not text:
         raise DataError(f"reward: prompt `{prompt.prompt_id}` has no reference answer; check `data.answer_key`")
-    return text
+    return without_exponent(text)
 
 
 def _shown(text: str) -> str:

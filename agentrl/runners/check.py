@@ -20,7 +20,8 @@ from agentrl.runners.model_folders import check_models, check_weights
 from agentrl.runners.plugin_trial import try_tools_and_reward
 from agentrl.runners.policy_chat import check_chat
 from agentrl.runners.process_table import concurrency_table, process_table
-from agentrl.runners.run import check_plugins, check_room, held_out_prompts, training_prompts, training_warnings
+from agentrl.runners.prompt_sets import data_warnings, held_out_prompts, training_prompts
+from agentrl.runners.run import check_plugins, check_room, training_warnings
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import stages_of
 from agentrl.runners.stores import check_url, open_store
@@ -85,9 +86,12 @@ def read_data(subject: CheckSubject, report: CheckReport) -> CheckSubject:
     stages = stages_of(subject.config)
     training = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
     validation = held_out_prompts(subject.config)
+    for warning in data_warnings([*training, validation]):
+        report.warn(warning)
     num_prompts = " + ".join(str(len(prompts)) for prompts in training)
-    report.note(f"data: {num_prompts} training prompts, {len(validation)} for validation")
-    return replace(subject, training=training, validation=validation)
+    held_out = validation.all() if validation else []
+    report.note(f"data: {num_prompts} training prompts, {len(held_out)} for validation")
+    return replace(subject, training=training, validation=held_out)
 
 
 def check_this_machine(subject: CheckSubject, report: CheckReport) -> None:

@@ -18,6 +18,7 @@ from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.runners.check_report import CheckReport, CheckSubject
 from agentrl.runners.judges import judge_for
+from agentrl.runners.prompt_sets import count_overlong, overlong_warnings
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
@@ -33,7 +34,7 @@ _ANSWER_FORMS = ("{}", r"\boxed{{{}}}", "#### {}", r"<answer>\boxed{{{}}}</answe
 
 
 async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> None:
-    """Build, start and call every tool and the reward.
+    """Build, start and call every tool and the reward, and render every prompt with the tools.
 
     Raises:
         ConfigError, ToolError: one cannot be built or started, or breaks its protocol.
@@ -45,9 +46,16 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
     judge = replace(subject.config.judge, placement="driver")
     async with judge_for(subject.tools, subject.reward, judge) as judged:
         async with _started_tools(judged.tools, subject.config, report) as executor:
+            _check_prompt_lengths(executor.schemas, subject, report)
             await _call_tools(executor, judged.tools, prompt, report)
         async with _started_reward(judged.reward) as reward:
             await _score_answers(reward, judged.reward, prompt, report)
+
+
+def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, report: CheckReport) -> None:
+    prompts = [*(prompt for dataset in subject.training for prompt in dataset.all()), *subject.validation]
+    for warning in overlong_warnings(count_overlong(subject.config, schemas, prompts), subject.config.data):
+        report.warn(warning)
 
 
 def _first_prompt(subject: CheckSubject) -> Prompt:

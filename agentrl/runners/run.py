@@ -3,11 +3,10 @@
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from rich.console import Console
 
@@ -26,10 +25,11 @@ from agentrl.cluster.user_modules import search_like_workers
 from agentrl.cluster.weight_route import WeightSync
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema import DataSection, RewardSection, RunConfig
+from agentrl.config.schema import RewardSection, RunConfig
 from agentrl.config.seldom_meant import seldom_meant
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
+from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_logging, repeating
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
@@ -46,6 +46,7 @@ from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_model_path, check_models, check_weights, check_weights_of
 from agentrl.runners.policy_chat import check_policy_chat, schemas_of
+from agentrl.runners.prompt_sets import data_warnings, held_out_prompts, overlong_warnings, training_prompts
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
@@ -82,6 +83,20 @@ class EvaluationPlan:
         """Return every prompt that may be rolled out; those of what is about to begin come last."""
         return [self.validation_prompts]
 
+    def without(self, prompt_ids: Collection[str]) -> Self:
+        """Return the plan without these prompts, which are too long.
+
+        Raises:
+            ConfigError: no training prompt is left, or no held-out one.
+        """
+        return replace(self, validation_prompts=self._held_out_without(prompt_ids))
+
+    def _held_out_without(self, prompt_ids: Collection[str]) -> list[Prompt]:
+        left = [prompt for prompt in self.validation_prompts if prompt.prompt_id not in prompt_ids]
+        if self.validation_prompts and not left:
+            raise ConfigError("data.validation_files: every prompt is longer than `data.max_prompt_tokens`; raise it")
+        return left
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(EvaluationPlan):
@@ -101,6 +116,15 @@ class Plan(EvaluationPlan):
         """Return every prompt that may be rolled out, in later stages too; those of what is about to begin come last."""
         later = [prompts.all() for prompts in self.prompts_of_stages[self.stage.index + 1 :]]
         return [*later, [*self.prompts.all(), *self.validation_prompts]]
+
+    def without(self, prompt_ids: Collection[str]) -> Self:
+        """See `EvaluationPlan.without`; what the stage leaves out stays so when the run goes on."""
+        self.pass_rates.left_out |= frozenset(prompt_ids)
+        left, held_out = self.prompts.without(prompt_ids), self._held_out_without(prompt_ids)
+        return replace(self, prompts=left, validation_prompts=held_out)
+
+
+PlanT = TypeVar("PlanT", bound=EvaluationPlan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +162,16 @@ def prepare(loaded: LoadedConfig) -> Plan:
         ConfigError: where, what and the way out.
     """
     loaded, notes = choose_dtype(loaded)
+    plugins = check_plugins(loaded)
+    check_models(loaded.config)
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
-    check_models(loaded.config)
     if not RunDirectory(loaded.config).has_all_steps:  # a finished run is only shown, here too if it was made elsewhere
         check_weights(loaded.config)
         check_room(loaded.config)
         for stage in stages:
             check_memory(stage.config)
-    plan = _prepared(loaded, trains=True)
+    plan = _prepared(loaded, plugins, trains=True)
     return Plan(
         loaded=loaded,
         directory=plan.directory,
@@ -158,7 +183,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         stage=stages[0],
         pass_rates=PassRates(),
         validation_prompts=plan.validation_prompts,
-        warnings=plan.warnings,
+        warnings=[*plan.warnings, *data_warnings(prompts)],
         notes=notes,
         history=RunHistory.of_run(plan.directory.metrics),
     )
@@ -179,21 +204,26 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
         check_model_path(config.model.path)
         if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
             check_weights_of(config.model.path)
-    return replace(_prepared(loaded, trains=False), notes=notes)
+    return replace(_prepared(loaded, check_plugins(loaded), trains=False), notes=notes)
 
 
-def _prepared(loaded: LoadedConfig, *, trains: bool) -> EvaluationPlan:
-    directory = RunDirectory(loaded.config)
-    tools, reward = check_plugins(loaded)
+def _prepared(loaded: LoadedConfig, plugins: tuple[list[ToolConfig], RewardSection], *, trains: bool) -> EvaluationPlan:
+    directory, (tools, reward) = RunDirectory(loaded.config), plugins
     check_model_path(loaded.config.model.path)
     if not (directory.has_all_steps if trains else directory.finished):
         check_policy_chat(loaded.config.model, schemas_of(tools))
-    prompts = held_out_prompts(loaded.config)
+    validation = held_out_prompts(loaded.config)
     warnings = training_warnings(loaded.config) if trains else []
+    warnings += data_warnings([validation])
     with telling_full_disk(directory.path):
         directory.open(inputs_of(loaded.config, trains=trains) | code_of_user(), trains=trains)
     return EvaluationPlan(
-        loaded=loaded, directory=directory, tools=tools, reward=reward, validation_prompts=prompts, warnings=warnings
+        loaded=loaded,
+        directory=directory,
+        tools=tools,
+        reward=reward,
+        validation_prompts=validation.all() if validation else [],
+        warnings=warnings,
     )
 
 
@@ -225,37 +255,11 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
     return tools, reward
 
 
-def training_prompts(
-    config: RunConfig, *, file_names: Mapping[Path, str] | None = None, leave_out: Set[str] = frozenset()
-) -> PromptDataset:
-    """Return the training prompts of a stage, or of a run without any; the arguments are those of `PromptDataset`.
-
-    Raises:
-        ConfigError: a file, a row or a column is missing or malformed.
-    """
-    data = config.data
-    return _dataset(
-        data.train_files,
-        data,
-        shuffle=data.shuffle,
-        seed=config.run.seed,
-        file_names=file_names,
-        leave_out=leave_out,
-    )
-
-
-def held_out_prompts(config: RunConfig) -> list[Prompt]:
-    """Return the held-out prompts; the errors are those of `training_prompts`."""
-    if not config.data.validation_files:
-        return []
-    return _dataset(config.data.validation_files, config.data, shuffle=False, seed=config.run.seed).all()
-
-
 @contextlib.asynccontextmanager
 async def running(plan: Plan) -> AsyncIterator[Run]:
     """Start every process of a training run, and end them all, whatever happens."""
     launcher = functools.partial(launch, history=plan.history)
-    async with _alive(plan, launcher, num_steps=plan.config.run.num_steps) as (cluster, run):
+    async with _alive(plan, launcher, num_steps=plan.config.run.num_steps) as (cluster, plan, run):
         keeper = CheckpointKeeper(
             plan.directory.checkpoints,
             plan.config.checkpoint,
@@ -282,14 +286,15 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
 @contextlib.asynccontextmanager
 async def evaluating(plan: EvaluationPlan) -> AsyncIterator[EvaluationRun]:
     """Start every process of an evaluation, which has no actor, and end them all, whatever happens."""
-    async with _alive(plan, launch_engines, num_steps=1) as (_, run):
+    async with _alive(plan, launch_engines, num_steps=1) as (_, _, run):
         yield run
 
 
 @contextlib.asynccontextmanager
 async def _alive(
-    plan: EvaluationPlan, launcher: Callable[..., AbstractAsyncContextManager[ClusterT]], *, num_steps: int
-) -> AsyncIterator[tuple[ClusterT, EvaluationRun]]:
+    plan: PlanT, launcher: Callable[..., AbstractAsyncContextManager[ClusterT]], *, num_steps: int
+) -> AsyncIterator[tuple[ClusterT, PlanT, EvaluationRun]]:
+    """Start what every run has; the plan comes back without the prompts that are too long."""
     config, path = plan.config, plan.directory.path
     console, started_at = Console(), clock.now()
     configure_logging(path, console=console)
@@ -329,32 +334,15 @@ async def _alive(
                 reward_timeout_s=config.reward.timeout_s,
                 max_wait_s=config.cluster.max_wait_s,
             )
+            overlong: dict[str, int] = {}
             for prompts in plan.prompts_to_check():
-                await rollouts.check_prompts(prompts)
+                overlong |= await rollouts.check_prompts(prompts)
+            for warning in overlong_warnings(overlong, config.data):
+                logger.warning("%s: %s", plan.loaded.path.name, warning)
+            plan = plan.without(overlong)
             logger.info("run: all processes are ready after %.0f s", clock.now() - started_at)
             with MetricsLogger(path) as metrics, RunProgress(console, num_steps=num_steps) as progress:
                 try:
-                    yield cluster, EvaluationRun(plan=plan, rollouts=rollouts, metrics=metrics, progress=progress)
+                    yield cluster, plan, EvaluationRun(plan=plan, rollouts=rollouts, metrics=metrics, progress=progress)
                 finally:
                     await rollouts.aclose()
-
-
-def _dataset(
-    files: list[str],
-    data: DataSection,
-    *,
-    shuffle: bool,
-    seed: int,
-    file_names: Mapping[Path, str] | None = None,
-    leave_out: Set[str] = frozenset(),
-) -> PromptDataset:
-    return PromptDataset(
-        [Path(file) for file in files],
-        prompt_key=data.prompt_key,
-        answer_key=data.answer_key,
-        system_prompt=data.system_prompt,
-        shuffle=shuffle,
-        seed=seed,
-        file_names=file_names,
-        leave_out=leave_out,
-    )

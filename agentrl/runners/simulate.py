@@ -29,7 +29,8 @@ from agentrl.rewards.simulated_reward import SIMULATED_REWARD
 from agentrl.runners.command_line import make_parser, run_command
 from agentrl.runners.hub_models import require_hub_model
 from agentrl.runners.model_folders import check_model_path
-from agentrl.runners.run import check_plugins, training_prompts
+from agentrl.runners.prompt_sets import overlong_warnings, training_prompts
+from agentrl.runners.run import check_plugins
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.tools.simulated_tool import SIMULATED_TOOL
 from agentrl.types import Group, TrajectorySummary
@@ -135,7 +136,8 @@ async def simulate(
             on_finished=lambda _: None,
         )
     taken = run.prompts.take(rollout.prompts_per_step)
-    await run.rollouts.check_prompts(taken)
+    overlong_warnings(overlong := await run.rollouts.check_prompts(taken), loaded.config.data)
+    taken = [prompt for prompt in taken if prompt.prompt_id not in overlong]
     prompt_tokens = await run.workers[0].prompt_lengths(taken)
     before = await _count_tokens(run.engines)
     started_at, started_cpu = clock.now(), time.process_time()

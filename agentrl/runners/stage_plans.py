@@ -7,7 +7,8 @@ from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.runners.checkpoint_store import lost_reference
 from agentrl.runners.checkpoints import PASS_RATES
-from agentrl.runners.run import Plan, training_prompts
+from agentrl.runners.prompt_sets import training_prompts
+from agentrl.runners.run import Plan
 from agentrl.runners.stages import Stage
 
 

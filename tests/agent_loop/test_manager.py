@@ -409,9 +409,9 @@ async def test_the_first_scored_answers_are_logged_and_a_first_batch_without_any
     assert "`reward.answer_format`" in warning
 
 
-async def test_prompts_that_are_too_long_are_named_before_anything_is_rolled_out():
-    with pytest.raises(ConfigError, match=r"2 prompts are longer than 2048 tokens.*`p1` \(2999\), `p4` \(2999\)"):
-        await make_manager([FakeWorker(), FakeWorker()]).check_prompts(PROMPTS)
+async def test_prompts_that_are_too_long_are_found_before_anything_is_rolled_out():
+    manager = make_manager([FakeWorker(), FakeWorker()], kv_tokens=3000, max_response_tokens=952)
+    assert await manager.check_prompts(PROMPTS) == {"p1": 2999, "p4": 2999}
 
 
 async def test_the_loop_lag_of_a_step_is_that_of_the_worst_worker():

@@ -49,7 +49,7 @@ class ContainsAnswer:
         await asyncio.sleep(self.config.get("pause_s", 0))
         for wait_s in self.config.get("judge_waits_s", ()):
             note_judge_wait(wait_s)
-        return self.config.get("value", prompt.answer in turns[-1].text)
+        return self.config.get("value", str(prompt.answer) in turns[-1].text)
 
     async def aclose(self) -> None: ...
 

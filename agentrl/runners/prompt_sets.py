@@ -1,0 +1,88 @@
+"""The data sets of a run, read as its config says."""
+
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.worker import count_tokens
+from agentrl.config.schema import DataSection, RunConfig
+from agentrl.data.prompts import PromptDataset
+from agentrl.engine.tokenizer import load_tokenizer
+from agentrl.errors import ConfigError
+from agentrl.rewards.loader import prompt_check
+from agentrl.tools.base import ToolSchema
+from agentrl.types import Prompt
+
+_NUM_SHOWN = 5
+
+
+def training_prompts(
+    config: RunConfig, *, file_names: Mapping[Path, str] | None = None, leave_out: Set[str] = frozenset()
+) -> PromptDataset:
+    """Return the training prompts of a stage, or of a run without any; the arguments are those of `PromptDataset`.
+
+    Raises:
+        ConfigError: a file, a row or a column is missing or malformed, or the reward could never score a prompt.
+    """
+    return _dataset(
+        config, config.data.train_files, shuffle=config.data.shuffle, file_names=file_names, leave_out=leave_out
+    )
+
+
+def held_out_prompts(config: RunConfig) -> PromptDataset | None:
+    """Return the held-out prompts, None where no file is named; the errors are those of `training_prompts`."""
+    return _dataset(config, config.data.validation_files, shuffle=False) if config.data.validation_files else None
+
+
+def data_warnings(datasets: Iterable[PromptDataset | None]) -> list[str]:
+    """Return what a user should know of the files, each line once; several stages may read one file."""
+    return list(dict.fromkeys(warning for dataset in datasets if dataset is not None for warning in dataset.warnings))
+
+
+def overlong_warnings(overlong: Mapping[str, int], data: DataSection) -> list[str]:
+    """Return what is told of the prompts that are longer than `data.max_prompt_tokens`, given their tokens by id.
+
+    Raises:
+        ConfigError: they are not to be left out.
+    """
+    if not overlong:
+        return []
+    shown = [f"`{prompt_id}` ({length})" for prompt_id, length in sorted(overlong.items())[:_NUM_SHOWN]]
+    named = ", ".join([*shown, "..."] if len(overlong) > _NUM_SHOWN else shown)
+    found = f"{len(overlong)} prompts are longer than {data.max_prompt_tokens} tokens, tools and system text included"
+    if data.overlong_prompts == "drop":
+        return [f"{found}, and left out (`data.overlong_prompts` is `drop`): {named}"]
+    raise ConfigError(
+        f"data.max_prompt_tokens: {found}: {named}. Raise it, or leave such prompts out with `data.overlong_prompts: drop`"
+    )
+
+
+def count_overlong(config: RunConfig, schemas: Iterable[ToolSchema], prompts: Iterable[Prompt]) -> dict[str, int]:
+    """Return the tokens of the prompts that are longer than `data.max_prompt_tokens`, by prompt id, counted in this process."""
+    tokens = ChatTokens(load_tokenizer(config.model.path), [schema.as_template_dict() for schema in schemas])
+    return {
+        name: length for name, length in count_tokens(tokens, prompts).items() if length > config.data.max_prompt_tokens
+    }
+
+
+def _dataset(
+    config: RunConfig,
+    files: list[str],
+    *,
+    shuffle: bool,
+    file_names: Mapping[Path, str] | None = None,
+    leave_out: Set[str] = frozenset(),
+) -> PromptDataset:
+    data = config.data
+    return PromptDataset(
+        [Path(file) for file in files],
+        prompt_key=data.prompt_key,
+        answer_key=data.answer_key,
+        system_prompt=data.system_prompt,
+        shuffle=shuffle,
+        seed=config.run.seed,
+        file_names=file_names,
+        leave_out=leave_out,
+        check_prompt=prompt_check(config.reward),
+        skip_bad_rows=data.on_bad_row == "skip",
+    )
