@@ -22,7 +22,7 @@ def test_a_model_that_cannot_be_split_over_so_many_ranks_is_refused_with_its_num
 
 def test_vllm_computes_8192_tokens_in_a_step_on_a_gpu() -> None:
     rollout = RolloutSection(engine="vllm", max_concurrent_trajectories=64)
-    facts = read_model_facts(MODEL, rollout)
+    facts = read_model_facts(MODEL, rollout, max_tokens=512)
     arguments = partial(engine_arguments, MODEL, facts=facts, worker_extension="")
     assert arguments(rollout, on_cpu=False)["max_num_batched_tokens"] == 8192
     many = replace(rollout, max_concurrent_trajectories=10_000)
