@@ -12,7 +12,6 @@ from agentrl.rewards.answer_comparison import equal_by_text
 from agentrl.rewards.answer_format import AnswerFormat, FoundAnswer, find_answer, last_boxed
 from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.rewards.math_equivalence import EquivalencePool
-from agentrl.rewards.plain_numbers import number_text, without_exponent
 from agentrl.types import Deadline, Prompt, Turn
 
 MATH_ANSWER_REWARD = "agentrl.rewards.math_answer.MathAnswerReward"
@@ -71,7 +70,7 @@ class MathAnswerReward:
         """
         reference = reference_answer(prompt)
         found = find_answer(turns[-1].text if turns else "", prompt.messages, self._format)
-        reward = await self._compare(reference, without_exponent(found.text), deadline)
+        reward = await self._compare(reference, found.text, deadline)
         self._count(prompt, reference, found, reward)
         return reward
 
@@ -108,7 +107,7 @@ def reference_answer(prompt: Prompt) -> str:
     """
     answer: Any = prompt.answer
     if isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer):
-        answer = number_text(answer)
+        answer = repr(answer)
     elif answer is not None and not isinstance(answer, str):
         raise DataError(
             f"reward: the reference answer of prompt `{prompt.prompt_id}` is {answer!r:.100}; the math reward takes text or a "
@@ -121,7 +120,7 @@ def reference_answer(prompt: Prompt) -> str:
         text = boxed
     if not text:
         raise DataError(f"reward: prompt `{prompt.prompt_id}` has no reference answer; check `data.answer_key`")
-    return without_exponent(text)
+    return text
 
 
 def _shown(text: str) -> str:
