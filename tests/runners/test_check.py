@@ -60,12 +60,12 @@ def loaded(tmp_path: Path, *, tool: str = LOOK_UP, reward: str = "{}", run_dir: 
     (tmp_path / "tools.yaml").write_text(f"tools: [{{{tool}}}]")
     (tmp_path / "run.yaml").write_text(
         f"""
-data: {{train_files: [examples/arithmetic/validation.jsonl]}}
+data: {{train_files: [examples/arithmetic/validation.jsonl], max_prompt_tokens: 256}}
 model: {{path: examples/arithmetic/policy}}
 tool_config_path: tools.yaml
 reward: {{class_name: checked_plugins.Reward, config: {reward}}}
 algorithm: {{selection: {{keep: 4}}}}
-rollout: {{samples_per_prompt: 8, max_prompt_tokens: 256, max_response_tokens: 256}}
+rollout: {{samples_per_prompt: 8, max_response_tokens: 256}}
 run: {{num_steps: 1, dir: {run_dir or tmp_path / "runs" / "new"}}}
 """
     )
