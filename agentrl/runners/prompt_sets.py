@@ -7,7 +7,7 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.worker import count_tokens
 from agentrl.config.schema import DataSection, RunConfig
 from agentrl.data.prompts import PromptDataset
-from agentrl.engine.tokenizer import load_tokenizer
+from agentrl.engine.tokenizer import light_tokenizer_class
 from agentrl.errors import ConfigError
 from agentrl.rewards.loader import prompt_check
 from agentrl.tools.base import ToolSchema
@@ -59,7 +59,8 @@ def overlong_warnings(overlong: Mapping[str, int], data: DataSection) -> list[st
 
 def count_overlong(config: RunConfig, schemas: Iterable[ToolSchema], prompts: Iterable[Prompt]) -> dict[str, int]:
     """Return the tokens of the prompts that are longer than `data.max_prompt_tokens`, by prompt id, counted in this process."""
-    tokens = ChatTokens(load_tokenizer(config.model.path), [schema.as_template_dict() for schema in schemas])
+    in_template = [schema.as_template_dict() for schema in schemas]
+    tokens = ChatTokens.of_model(config.model, in_template, light_tokenizer_class(config.model.path))
     return {
         name: length for name, length in count_tokens(tokens, prompts).items() if length > config.data.max_prompt_tokens
     }
