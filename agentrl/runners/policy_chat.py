@@ -62,16 +62,16 @@ def check_chat(subject: CheckSubject, report: CheckReport) -> None:
     config = subject.config
     tokens = check_policy_chat(config.model, schemas_of(subject.tools))
     for prompt in [prompts.all()[0] for prompts in subject.training]:
-        report.note(describe_policy_chat(tokens, prompt, max_prompt_tokens=config.rollout.max_prompt_tokens))
+        report.note(describe_policy_chat(tokens, prompt))
     for line in files_not_read(trained_or_asked(config)):
         report.not_checked(line)
 
 
-def describe_policy_chat(tokens: ChatTokens, prompt: Prompt, *, max_prompt_tokens: int) -> str:
+def describe_policy_chat(tokens: ChatTokens, prompt: Prompt) -> str:
     """Return what a check says of the policy's template, with the length of the first prompt.
 
     Raises:
-        ConfigError: the template cannot render the first prompt, or it is too long.
+        ConfigError: the template cannot render the first prompt.
     """
     ends = ", ".join(f"`{end}`" for end in tokens.ends)
     try:
@@ -82,11 +82,6 @@ def describe_policy_chat(tokens: ChatTokens, prompt: Prompt, *, max_prompt_token
             f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: {error}; "
             "mend the row, or set `model.chat_template`"
         ) from error
-    if length > max_prompt_tokens:
-        raise ConfigError(
-            f"prompt `{prompt.prompt_id}` has {length} tokens, above `rollout.max_prompt_tokens` ({max_prompt_tokens}); raise "
-            "that, or shorten the prompts"
-        )
     return f"chat template: the first prompt has {length} tokens; a turn ends with {ends}"
 
 

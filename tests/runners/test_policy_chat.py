@@ -89,13 +89,10 @@ async def test_the_check_renders_the_first_prompt(tmp_path: Path, capsys: pytest
     assert "chat template: the first prompt has " in capsys.readouterr().out
 
 
-def test_a_prompt_that_is_too_long_is_named():
+def test_the_length_of_the_first_prompt_is_shown():
     tokens = check_policy_chat(ModelSection(path=str(POLICY)), [])
     prompt = Prompt(prompt_id="p0", messages=[{"role": "user", "content": "How much is 6 * 7?"}], answer="42")
-    line = describe_policy_chat(tokens, prompt, max_prompt_tokens=100)
-    assert line.startswith("chat template: the first prompt has ")
-    with pytest.raises(ConfigError, match=r"prompt `p0` has \d+ tokens, above `rollout\.max_prompt_tokens` \(3\)"):
-        describe_policy_chat(tokens, prompt, max_prompt_tokens=3)
+    assert f"the first prompt has {len(tokens.prompt(prompt.messages))} tokens;" in describe_policy_chat(tokens, prompt)
 
 
 def test_the_driver_needs_no_torch_for_it():
