@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.config.layout import Placement
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema import ActorSection, DataSection, ModelSection, RolloutSection, RunConfig
 from agentrl.observability.peak_memory import take_peak_memory
 from agentrl.runners.memory_check import read_size
 from agentrl.training.actor import Actor
@@ -60,12 +60,12 @@ def measure(folder: str, *, tokens: int, dtype: Literal["float32", "bfloat16"]) 
     """
     length = tokens // _TRAJECTORIES_PER_ROW // 2
     config = RunConfig(
+        data=DataSection(max_prompt_tokens=length),
         model=ModelSection(path=folder, dtype=dtype),
         actor=ActorSection(num_threads_per_worker=1, max_tokens_per_micro_batch=tokens, share_prefixes=False),
         rollout=RolloutSection(
             prompts_per_step=_NUM_PROMPTS,
             samples_per_prompt=_SAMPLES,
-            max_prompt_tokens=length,
             max_response_tokens=length,
         ),
     )
