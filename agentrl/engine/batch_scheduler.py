@@ -34,7 +34,6 @@ class Request:
     prompt_ids: np.ndarray
     """[num prompt tokens], int32."""
     params: SamplingParams
-    stop_token_ids: frozenset[int]
     uniforms: list[float]
     """One draw from [0, 1) for each token that it may sample, fixed by the seed alone."""
     future: Future[Completion] = field(default_factory=Future)
@@ -51,9 +50,8 @@ class Request:
 class BatchScheduler:
     """Admits requests in the order they came, steps them, and ends them."""
 
-    def __init__(self, model: LanguageModel, *, max_tokens: int, stops: StopStrings | None = None) -> None:
-        self.model, self.max_tokens = model, max_tokens
-        self._stops = stops
+    def __init__(self, model: LanguageModel, *, max_tokens: int, stops: StopStrings) -> None:
+        self.model, self.max_tokens, self._stops = model, max_tokens, stops
         self._rows = PrefixRows(num_rows=model.cache.num_rows, max_tokens=max_tokens)
         self.waiting: deque[Request] = deque()
         self.running: dict[int, Request] = {}
@@ -165,10 +163,9 @@ class BatchScheduler:
             request.logprobs.append(logprob)
             self._rows.append(request.row, token_id)
             self._num_generated += 1
-            if token_id in request.stop_token_ids or self._is_stopped(request):
+            if token_id in request.params.stop_token_ids or self._stops.completed(
+                request.token_ids, request.params.stop
+            ):
                 self.end(request, FinishReason.STOP)
             elif num_sampled + 1 == len(request.uniforms):
                 self.end(request, FinishReason.LENGTH)
-
-    def _is_stopped(self, request: Request) -> bool:
-        return self._stops is not None and self._stops.completed(request.token_ids, request.params.stop)

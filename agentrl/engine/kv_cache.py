@@ -65,59 +65,33 @@ class Step:
         """Lay out a step of `chunks`, of which those with a single token come first."""
         self.cache = cache
         self.num_singles = sum(len(chunk) == 1 for chunk in chunks)
-        singles, prefills = chunks[: self.num_singles], chunks[self.num_singles :]
+        singles, self.prefills = chunks[: self.num_singles], chunks[self.num_singles :]
         self.rows_N = torch.tensor([chunk.row for chunk in chunks for _ in range(len(chunk))], device=device)
         self.positions_N = torch.tensor([p for c in chunks for p in range(c.start, c.stop)], device=device)
         self.rows_S = self.rows_N[: self.num_singles]
         self.span = max((chunk.row for chunk in singles), default=-1) + 1
         self.single_length = max((chunk.stop for chunk in singles), default=0)
         self.max_length = max(chunk.stop for chunk in chunks)
-        # Rows in [:span] that get no token look at their first position, and nobody looks at what comes out.
-        self._past_R = self.positions_N.new_zeros(self.span).index_copy(
-            0, self.rows_S, self.positions_N[: self.num_singles]
-        )
-        self._prefills = prefills
-        self._masks: dict[int | None, Masks] = {}
+        self._masks: dict[int | None, tuple[Tensor, list[Tensor]]] = {}
 
-    def masks(self, window: int | None) -> "Masks":
-        """Return who attends to what in layers with this window; None: everyone to all before it."""
-        if window is not None and window >= self.max_length:
-            window = None
+    def masks(self, window: int | None) -> tuple[Tensor, list[Tensor]]:
+        """Return who attends to what in layers with this window; None: everyone to all before it.
+
+        Returns:
+            [span, 1, 1, L] of the sequences with one new token, and [T, max length] of each of the others.
+        """
         if window not in self._masks:
-            keys_L = torch.arange(self.max_length, device=self.positions_N.device)
-
-            def reach(keys_L: Tensor, queries: Tensor) -> Tensor:
-                seen = keys_L <= queries
-                return seen if window is None else seen & (keys_L > queries - window)
-
-            self._masks[window] = Masks(
-                singles=reach(keys_L[: self.single_length], self._past_R[:, None])[:, None, None],
-                prefills=[(c.row, reach(keys_L[: c.stop], keys_L[c.start : c.stop, None])) for c in self._prefills],
-            )
+            keys_L, past_N1 = torch.arange(self.max_length, device=self.rows_N.device), self.positions_N[:, None]
+            mask_NL = (keys_L <= past_N1) & (keys_L > past_N1 - (window or self.max_length))
+            singles_SL, *prefills = mask_NL.split([self.num_singles, *map(len, self.prefills)])
+            # Rows in [:span] that get no token look at their first position, and nobody looks at what comes out.
+            singles_RL = (keys_L == 0).repeat(self.span, 1).index_copy(0, self.rows_S, singles_SL)
+            self._masks[window] = singles_RL[:, None, None, : self.single_length], prefills
         return self._masks[window]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Masks:
-    """Who attends to what in a step, in layers of one kind."""
-
-    singles: Tensor
-    """[span, 1, 1, L], of the sequences with one new token."""
-    prefills: list[tuple[int, Tensor]]
-    """Row and mask [T, L] of each of the others."""
-
-
 def attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: None,
-    *,
-    scaling: float,
-    step: Step | None = None,
-    sliding_window: int | None = None,
-    **kwargs: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: None, *, scaling: float, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """Store the new keys and values, and attend over the cache (a transformers attention function).
 
@@ -128,9 +102,8 @@ def attend(
         value: [1, H, N, D].
         mask: not used: the step knows who may look where.
         scaling: of the scores.
-        step: passed to the model's forward, which hands it down.
-        sliding_window: the most tokens that a token of the layer attends to, itself included; None: all before it.
-        **kwargs: what else the model asks for.
+        **kwargs: `step`, passed to the model's forward, which hands it down; `sliding_window`, the most tokens that a token
+            of the layer attends to, itself included; and what else the model asks for.
 
     Returns:
         [1, N, Q, D], and None for the attention weights.
@@ -138,28 +111,26 @@ def attend(
     Raises:
         ConfigError: the model needs more than causal attention, or does not hand arguments down.
     """
+    step: Step | None = kwargs.get("step")
     if step is None:
-        raise ConfigError(
-            "`model.path`: this architecture hands no arguments down to its attention: use another engine"
-        )
+        raise ConfigError("`model.path`: this architecture hands no arguments to its attention: use another engine")
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
             raise ConfigError(f"`model.path`: the embedded engine has no attention with `{name}`: use another engine")
-    value_size = value.shape[-1]
-    if value_size < key.shape[-1]:  # as in latent attention
-        value = F.pad(value, (0, key.shape[-1] - value_size))
-    masks = step.masks(sliding_window)
+    value_size = value.shape[-1]  # in latent attention smaller than that of the keys
+    value = F.pad(value, (0, max(0, key.shape[-1] - value_size)))
+    singles_mask, prefill_masks = step.masks(kwargs.get("sliding_window"))
     cache_2RHCD = step.cache.store(module.layer_idx, torch.cat([key, value]), step)
     # The G query heads that share a key-value head stand beside it.
     query_NHGD = query[0].transpose(0, 1).unflatten(1, (key.shape[1], -1))
-    singles_SHGD, *parts_THGD = query_NHGD.split([step.num_singles, *(len(mask_TL) for _, mask_TL in masks.prefills)])
-    outputs = [_attend_singles(singles_SHGD, cache_2RHCD, step, masks.singles, scaling)]
-    for query_THGD, (row, mask_TL) in zip(parts_THGD, masks.prefills, strict=True):
+    singles_SHGD, *parts_THGD = query_NHGD.split([step.num_singles, *map(len, step.prefills)])
+    outputs = [_attend_singles(singles_SHGD, cache_2RHCD, step, singles_mask, scaling)]
+    for query_THGD, chunk, mask_TL in zip(parts_THGD, step.prefills, prefill_masks, strict=True):
         # Expanded, not repeated: the heads of a group read the same memory.
-        shared_2H1LD = cache_2RHCD[:, row, :, None, : mask_TL.shape[1]]
+        shared_2H1LD = cache_2RHCD[:, chunk.row, :, None, : chunk.stop]
         keys, values = shared_2H1LD.expand(-1, -1, query_THGD.shape[2], -1, -1)
         attended = F.scaled_dot_product_attention(
-            query_THGD.permute(1, 2, 0, 3), keys, values, attn_mask=mask_TL, scale=scaling
+            query_THGD.permute(1, 2, 0, 3), keys, values, attn_mask=mask_TL[:, : chunk.stop], scale=scaling
         )
         outputs.append(attended.permute(2, 0, 1, 3))
     return torch.cat(outputs).flatten(1, 2)[None, ..., :value_size], None

@@ -1,6 +1,7 @@
 """Stop strings: whether the newest token of a completion completes one of them."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 _MARGIN_TOKENS = 8
 """Tokens decoded before those that can hold the string: a decoder may change the first ones, or a character cut in two."""
@@ -9,16 +10,16 @@ _MARGIN_TOKENS = 8
 class StopStrings:
     """Looks at the end of a completion after each token; the stop string may begin and end inside tokens."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        """Take what turns token ids into text, special tokens included."""
-        self._decode = decode
+    def __init__(self, decoder: Callable[[], Callable[[Sequence[int]], str]]) -> None:
+        """Take what gives, at first use, the function that turns token ids into text, special tokens included."""
+        self._decoder = cache(decoder)
 
     def completed(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
         """Return whether the text of the last tokens holds one of `stop`; a token has at least one byte of it."""
         if not stop:
             return False
         longest = max(len(text.encode()) for text in stop)
-        text = self._decode(token_ids[-(longest + _MARGIN_TOKENS) :])
+        text = self._decoder()(token_ids[-(longest + _MARGIN_TOKENS) :])
         return any(string in text for string in stop)
 
 

@@ -4,8 +4,8 @@ It runs where vLLM is not installed, and is meant for CPU. Requests come and go 
 model, a scheduler decides what each step computes (`batch_scheduler`), the turns of a trajectory and the samples of a prompt
 share what is already computed (`prefix_rows`, `kv_cache`).
 
-It does NOT do tensor parallelism, paged memory, sliding-window or linear attention, LoRA or structured output. All of it
-stays below 400 lines of code.
+It does NOT do tensor parallelism, paged memory, linear attention, LoRA or structured output. All of it stays below 420 lines
+of code.
 """
 
 import asyncio
@@ -84,7 +84,6 @@ class TransformersEngine:
             request_id=request_id,
             prompt_ids=np.asarray(token_ids, dtype=np.int32),
             params=params,
-            stop_token_ids=frozenset(params.stop_token_ids),
             uniforms=torch.rand(max_tokens, generator=torch.Generator().manual_seed(seed)).tolist(),
         )
         request.future.set_running_or_notify_cancel()  # whoever awaits it may be cancelled, it ends on the compute thread
@@ -188,7 +187,7 @@ class TransformersEngine:
                 request.future.set_exception(error)
 
     def _load(self) -> None:
-        num_rows = self._rollout.max_concurrent_trajectories
+        num_rows, path = self._rollout.max_concurrent_trajectories, self._section.path
         model = LanguageModel(self._section, num_rows=num_rows, max_tokens=self._max_tokens)
-        stops = StopStrings(text_decoder(self._section.path)) if self._rollout.stop else None
+        stops = StopStrings(lambda: text_decoder(path))
         self._scheduler = BatchScheduler(model, max_tokens=model.max_tokens, stops=stops)

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from agentrl.config.schema import ModelSection
 from agentrl.engine.batch_scheduler import MAX_PREFILL_TOKENS_PER_STEP, BatchScheduler, Request
 from agentrl.engine.language_model import LanguageModel
+from agentrl.engine.stop_strings import StopStrings
 from agentrl.types import SamplingParams
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 
@@ -24,7 +25,7 @@ def _inference() -> Iterator[None]:
 
 def scheduler_on(folder: str, *, num_rows: int = 8, max_tokens: int = 256) -> BatchScheduler:
     model = LanguageModel(ModelSection(path=folder), num_rows=num_rows)
-    return BatchScheduler(model, max_tokens=max_tokens)
+    return BatchScheduler(model, max_tokens=max_tokens, stops=StopStrings(lambda: str))
 
 
 def submit(scheduler: BatchScheduler, prompt: np.ndarray, max_tokens: int, name: str = "r") -> Request:
@@ -32,7 +33,6 @@ def submit(scheduler: BatchScheduler, prompt: np.ndarray, max_tokens: int, name:
         request_id=name,
         prompt_ids=prompt,
         params=SamplingParams(max_tokens=max_tokens, temperature=0.0),
-        stop_token_ids=frozenset(),
         uniforms=[0.5] * max_tokens,
     )
     scheduler.waiting.append(request)
