@@ -29,7 +29,7 @@ TURNS = (
 
 
 def own(prompt: Prompt, turns: tuple[Turn, ...]) -> dict[str, Any]:
-    return {"score": prompt.answer in turns[-1].text, "turns": len(turns)}
+    return {"score": str(prompt.answer) in turns[-1].text, "turns": len(turns)}
 
 
 async def own_async(prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline, bonus: float = 0.0) -> float:

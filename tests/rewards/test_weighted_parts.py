@@ -17,7 +17,7 @@ TURNS = (Turn(text="It is 42"),)
 
 
 def accuracy(prompt: Prompt, turns: tuple[Turn, ...]) -> dict[str, Any]:
-    return {"score": prompt.answer in turns[-1].text, "position": turns[-1].text.find(prompt.answer)}
+    return {"score": str(prompt.answer) in turns[-1].text, "position": turns[-1].text.find(str(prompt.answer))}
 
 
 def penalty(prompt: Prompt, turns: tuple[Turn, ...]) -> float:

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 from agentrl.config.schema import ModelSection
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask_greedily
-from tests.engine.vllm_engine.cases import POLICY, PROMPT, actor_logprobs, rollout, weights_of
+from tests.engine.vllm_engine.cases import CONTEXT, POLICY, PROMPT, actor_logprobs, rollout, weights_of
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -49,7 +49,7 @@ def test_experts_are_read_from_a_folder_and_new_ones_are_refused_on_a_cpu(
     folder = mixture(tmp_path, 1)
 
     async def answer() -> None:
-        engine = VllmEngine(ModelSection(path=folder), rollout())
+        engine = VllmEngine(ModelSection(path=folder), rollout(), max_tokens=CONTEXT)
         await engine.start()
         try:
             found = await ask_greedily(engine, PROMPT, 20)
