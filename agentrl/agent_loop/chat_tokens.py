@@ -168,7 +168,8 @@ class ChatTokens:
         """Tokenise a whole dialogue the way a rollout would have produced it, for supervised training.
 
         Returns:
-            `(token_ids, response_mask)` of one length; 1 marks what an assistant wrote, its turn-end token included.
+            `(token_ids, response_mask)` of one length; 1 marks what an assistant wrote, its turn-end token included, but in
+            messages with OpenAI's `weight: 0`.
 
         Raises:
             ConfigError: the template changes earlier text when an assistant turn follows, or does not write a turn's tool
@@ -193,7 +194,7 @@ class ChatTokens:
             self._check_calls(message, completion, index)
             completion_ids = self._encode(completion)
             ids += context_ids + completion_ids
-            mask += [0] * len(context_ids) + [1] * len(completion_ids)
+            mask += [0] * len(context_ids) + [int(message.get("weight") != 0)] * len(completion_ids)
             rendered, pending = after, self._after_turn_end
         return ids, mask
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.accelerators import get_accelerator_manager_for_resource
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.engine_handle import EngineHandle
@@ -307,14 +306,6 @@ def _gpus_without_models(needed: RunConfig, *, there: int) -> float:
         _require_gpus_in_pools(needed, there=there)
         return 0.0
     return _gpus_per_process(needed, num_ranks=0, there=there)
-
-
-def gpus_here() -> int:
-    """Return how many GPUs, of any maker, a Ray that is started on this machine would declare; nothing is started."""
-    manager: Any = get_accelerator_manager_for_resource("GPU")
-    visible = manager.get_current_process_visible_accelerator_ids()
-    num_gpus = manager.get_current_node_num_accelerators()
-    return num_gpus if visible is None else min(num_gpus, len(visible))
 
 
 def _gpus_there() -> int:

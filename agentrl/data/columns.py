@@ -42,6 +42,11 @@ class PromptColumns:
         for key in (_ID_KEY, prompt_key, answer_key):
             extra = _without(extra, key)
         messages = read_messages(_look_up(row.values, prompt_key), where=f"{row.where}: column `{prompt_key}`")
+        if messages[-1]["role"] == "assistant":
+            raise RowError(
+                f"{row.where}: column `{prompt_key}` ends with an assistant message, which would show the policy an answer. "
+                "End it with the question; whole dialogues are for `agentrl.runners.sft`"
+            )
         if self._system_prompt is not None and messages[0]["role"] not in SYSTEM_ROLES:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
         _refuse_pictures(row, messages)

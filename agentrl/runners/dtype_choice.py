@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from agentrl.cluster.launch import gpus_here
+from agentrl.cluster.gpus import gpus_here
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import DType, ModelSection
 from agentrl.errors import ConfigError

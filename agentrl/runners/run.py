@@ -15,9 +15,10 @@ from agentrl.agent_loop.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.extra_workers import ExtraRoles
+from agentrl.cluster.gpus import gpus_here
 from agentrl.cluster.handles import all_of
 from agentrl.cluster.history import RunHistory
-from agentrl.cluster.launch import Cluster, gpus_here, launch, launch_engines, require_room_here
+from agentrl.cluster.launch import Cluster, launch, launch_engines, require_room_here
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.runtime import guarded_run

@@ -161,6 +161,20 @@ def test_a_conversation_for_supervised_training_has_the_ids_of_a_rollout(qwen25:
     assert "stdout" not in qwen25.decode(trained)
 
 
+def test_an_assistant_message_of_weight_0_is_context(qwen25: PreTrainedTokenizerFast):
+    tokens = ChatTokens(qwen25, [])
+    dialogue = [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "5", "weight": 0},
+        {"role": "user", "content": "No."},
+        {"role": "assistant", "content": "4", "weight": 1},
+    ]
+    ids, mask = tokens.conversation(dialogue)
+    assert qwen25.decode([token for token, trained in zip(ids, mask, strict=True) if trained]) == "4<|im_end|>"
+    plain = [{key: value for key, value in message.items() if key != "weight"} for message in dialogue]
+    assert tokens.conversation(plain)[0] == ids
+
+
 def test_a_tokenizer_without_a_template_is_refused(qwen25: PreTrainedTokenizerFast):
     bare = make_tokenizer("qwen2_5")
     bare.chat_template = None

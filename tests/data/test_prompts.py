@@ -218,6 +218,10 @@ def test_a_file_named_twice_is_an_error(tmp_path: Path) -> None:
         ),
         ({"prompt": [{"role": "user"}], "answer": "x"}, "column `prompt`, message 0: `content` must be text"),
         ({"prompt": "Hi.", "answer": "x", "id": [1]}, "column `id` must be text or a number"),
+        (
+            {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]},
+            "column `messages` ends with an assistant message",
+        ),
     ],
 )
 def test_a_bad_row_is_an_error_with_file_line_and_column(tmp_path: Path, row: dict[str, Any], message: str) -> None:
