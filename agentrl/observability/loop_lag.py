@@ -53,7 +53,7 @@ class LoopLag:
         """Start; `name` is for the warning."""
         self._name = name
         self._samples: deque[float] = deque(maxlen=_MAX_SAMPLES)
-        self._blocked_by = ""
+        self._blocked_by: Call | None = None
         self._beat_at = clock.now()
         self._loop_thread = threading.get_ident()
         self._stopped = threading.Event()
@@ -81,16 +81,18 @@ class LoopLag:
             await asyncio.sleep(_INTERVAL_S)
             lag_s = max(0.0, clock.now() - before - _INTERVAL_S)
             self._samples.append(lag_s)
-            blocked_by, self._blocked_by = self._blocked_by, ""
+            blocked_by, self._blocked_by = self._blocked_by, None
             if lag_s > _WARN_ABOVE_S:
                 self._warn(lag_s, blocked_by)
 
-    def _warn(self, lag_s: float, blocked_by: str) -> None:
-        if blocked_by:
-            reason = f"blocked by {blocked_by}; run that in a thread (a tool's in a plain `def`)"
-        else:
+    def _warn(self, lag_s: float, blocked_by: "Call | None") -> None:
+        cause = "event loop"
+        if blocked_by is None:
             reason = "blocked by no single call; too much runs on it, or on this machine"
-        cause = f"event loop: {blocked_by}"
+        else:
+            cause += f": {blocked_by.file} {blocked_by.function}"  # without the line: a function blocks at several
+            where = f"{blocked_by.file}:{blocked_by.line} {blocked_by.function}"
+            reason = f"blocked by {where}; run that in a thread (a tool's in a plain `def`)"
         logger.warning("%s: event loop late by %.2f s: %s", self._name, lag_s, reason, extra=repeating(cause))
 
     def _watch(self) -> None:
@@ -100,10 +102,9 @@ class LoopLag:
                 seen = None
                 if clock.now() - self._beat_at > _INTERVAL_S + _LOOK_AFTER_S:
                     seen = blocking_call(stack_of(self._loop_thread, stacks))
-                if (
-                    seen is not None and held is not None and seen.is_in_function_of(held)
-                ):  # and not one of many short calls
-                    self._blocked_by = f"{seen.file}:{seen.line} {seen.function}"
+                # The same function twice, and not one of many short calls.
+                if seen is not None and held is not None and seen.is_in_function_of(held):
+                    self._blocked_by = seen
                 held = seen
 
 

@@ -32,6 +32,26 @@ async def test_a_call_that_blocks_the_loop_is_measured_named_and_warned_of(caplo
     assert re.search(rf"blocked by {re.escape(__file__)}:\d+ block; ", record.message)
 
 
+def block_at_several_lines(number: int) -> None:
+    if number == 0:
+        time.sleep(0.4)
+    else:
+        time.sleep(0.4 + number / 1000)
+
+
+async def test_a_function_that_blocks_at_several_lines_is_one_cause(caplog: pytest.LogCaptureFixture):
+    lag = LoopLag("worker")
+    await asyncio.sleep(0.06)
+    for number in range(2):
+        block_at_several_lines(number)
+        await asyncio.sleep(0.12)
+    lag.stop()
+    records = [record for record in caplog.records if "block_at_several_lines" in record.message]
+    lines = {re.findall(r":(\d+) block_at_several_lines", record.message)[0] for record in records}
+    assert len(lines) == 2, "each message names the line"
+    assert len({record.__dict__["cause"] for record in records}) == 1, "so that the second is counted, and not shown"
+
+
 async def test_what_blocks_inside_a_library_is_laid_to_the_code_that_called_it(caplog: pytest.LogCaptureFixture):
     lag = LoopLag("worker")
     await asyncio.sleep(0.06)
