@@ -47,9 +47,13 @@ class RunDirectory(ResumableFolder):
         """Whether what is here goes into the result: an unfinished evaluation measures from the beginning."""
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
-        """Do what the base class says, and remove what a killed run was carrying."""
+        """Do what the base class says, warn of edited code that is accepted, and remove what a killed run was carrying."""
         self._keeps_results = trains or self.finished
+        digests_before = content_of(self._digests)
         super().open(inputs, trains=trains)
+        for name, changed in changed_inputs(self._inputs, digests_before).items():
+            if name.startswith(CODE):
+                logger.warning("%s: edited since the run last started", changed)
         shutil.rmtree(self.in_hand, ignore_errors=True)
 
     def refuse_other_policy(self) -> None:
@@ -112,7 +116,4 @@ class RunDirectory(ResumableFolder):
         in_use = {name: found for name, found in self._inputs.items() if not name.startswith(later)}
         if not self._config.run.accept_code_changes and self._keeps_results:
             return in_use
-        for name, changed in changed_inputs(in_use, content_of(self._digests)).items():
-            if name.startswith(CODE):
-                logger.warning("%s: edited since the run last started", changed)
         return {name: found for name, found in in_use.items() if not name.startswith(CODE)}

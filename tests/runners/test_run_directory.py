@@ -11,6 +11,7 @@ from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.validate import Purpose
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.runners.checkpoint_store import RunState
+from agentrl.runners.inputs import CODE
 from agentrl.runners.run import prepare, prepare_evaluation
 from agentrl.runners.run_changes import MAY_CHANGE
 from agentrl.runners.run_directory import RunDirectory
@@ -45,6 +46,23 @@ def elsewhere(tmp_path: Path, name: str, *overrides: str, inputs: Mapping[str, P
     made = RunDirectory(load_run_config("configs/demo.yaml", [*own, *overrides]).config)
     made.open(inputs or {}, trains=True)
     return made
+
+
+def test_accepted_edits_of_code_are_warned_of_once_and_only_where_a_run_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    module = tmp_path / "my_reward.py"
+    inputs = {f"{CODE}my_reward": module}
+    module.write_text("LIMIT = 1.0")
+    elsewhere(tmp_path, "run", inputs=inputs).close()
+    module.write_text("LIMIT = 2.0")
+    config = ["run.accept_code_changes=true", f"checkpoint.dir={tmp_path / 'shared'}"]
+    directory(tmp_path, *config).try_out(inputs)
+    assert "edited since" not in caplog.text
+    elsewhere(tmp_path, "run", *config, inputs=inputs).close()
+    assert caplog.text.count("edited since the run last started") == 1
+    elsewhere(tmp_path, "run", *config, inputs=inputs).close()
+    assert caplog.text.count("edited since the run last started") == 1, "what was accepted is the run's code now"
 
 
 def test_a_run_goes_on_in_another_folder_from_its_checkpoints_elsewhere(tmp_path: Path):
