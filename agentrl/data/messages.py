@@ -18,6 +18,9 @@ from agentrl.types import Message
 
 SYSTEM_ROLES = ("system", "developer")
 _ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
+_CALL_KEYS = ("id", "type", "index")
+_ARGUMENT_KEYS = ("arguments", "parameters")
+"""Names of a call's arguments: OpenAI's, and that of Llama's template."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
@@ -86,13 +89,30 @@ def _read_call(value: Any, *, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise RowError(f"{where} must be a call with `function`, got {value!r:.200}")
     call = {name: field for name, field in value.items() if field is not None}
-    # Without `function` around them: Hermes' data sets, and Qwen's.
-    function = call.pop("function", None) or {name: call.pop(name) for name in ("name", "arguments") if name in call}
+    # Without `function` around them: Hermes' data sets, Qwen's and Llama's.
+    function = call.pop("function", None) or {key: call.pop(key) for key in ("name", *_ARGUMENT_KEYS) if key in call}
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name:
         raise RowError(f"{where} has no `function.name`, got {value!r:.200}")
-    arguments = _read_arguments(function.get("arguments"), where=where)
+    arguments = _read_arguments(_present_arguments(function, call, where=where), where=where)
     return call | {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _present_arguments(function: Mapping[str, Any], call: Mapping[str, Any], *, where: str) -> Any:
+    """Return the arguments as they stand, None for a call without any.
+
+    Raises:
+        RowError: there may be some, under a name that is not known.
+    """
+    for key in _ARGUMENT_KEYS:
+        if function.get(key) is not None:
+            return function[key]
+    unknown = [key for key in call if key not in _CALL_KEYS]
+    unknown += [key for key, field in function.items() if field is not None and key != "name"]
+    if unknown:
+        names = ", ".join(f"`{key}`" for key in unknown)
+        raise RowError(f"{where} has no `arguments`, but {names}. Put its arguments beside `name`, as `arguments`")
+    return None
 
 
 def _read_arguments(value: Any, *, where: str) -> dict[str, Any]:

@@ -54,6 +54,27 @@ def test_a_call_that_is_not_wrapped_in_a_function_is_wrapped():
     assert read(bare) == [call(ARGUMENTS) | {"content": "Let me see."}]
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_the_parameters_of_llama_are_the_arguments(text: bool):
+    fields = {"name": "python", "parameters": json.dumps(ARGUMENTS) if text else ARGUMENTS}
+    nulls = {"name": "python", "arguments": None, "parameters": ARGUMENTS}
+    for written in (fields, nulls, {"type": "function", "function": fields}):
+        assert read({"role": "assistant", "content": "", "tool_calls": [written]}) == [call(ARGUMENTS)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "unknown"),
+    [
+        ({"name": "python", "args": ARGUMENTS}, "`args`"),
+        ({"id": "a", "function": {"name": "python", "input": ARGUMENTS, "strict": None}}, "`input`"),
+        ({"function": {"name": "python"}, "arguments": ARGUMENTS}, "`arguments`"),
+    ],
+)
+def test_arguments_under_an_unknown_name_are_refused(fields: dict[str, Any], unknown: str):
+    with pytest.raises(RowError, match=rf"`tool_calls\[0\]` has no `arguments`, but {unknown}\. Put its arguments"):
+        read({"role": "assistant", "content": "", "tool_calls": [fields]})
+
+
 def test_text_parts_become_lines_of_text():
     parts = [{"type": "text", "text": "How"}, {"type": "input_text", "text": "many?"}, "Say."]
     assert read({"role": "user", "content": parts}) == [{"role": "user", "content": "How\nmany?\nSay."}]
