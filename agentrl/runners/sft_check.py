@@ -7,8 +7,8 @@ from rich.text import Text
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.sft_schema import SftConfig
-from agentrl.runners.sft_data import TokenisedDialogue, read_data
-from agentrl.runners.sft_run import SftDirectory, check_inputs, inputs_of, num_steps_of
+from agentrl.runners.sft_data import TokenisedDialogue
+from agentrl.runners.sft_run import SftDirectory, inputs_of, num_steps_of, read_inputs, resolved
 
 _SHOWN_CHARACTERS = 4000
 _OPEN, _CLOSE = "⟦", "⟧"
@@ -26,8 +26,8 @@ def check(config: SftConfig) -> None:
     def note(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
-    check_inputs(config)
-    data = read_data(config)
+    config = resolved(config, console)
+    data = read_inputs(config)
     note(f"training: {data.training.describe()}")
     if data.validation is not None:
         note(f"held-out: {data.validation.describe()}")

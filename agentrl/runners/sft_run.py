@@ -21,6 +21,7 @@ from agentrl.observability.progress import RunProgress
 from agentrl.observability.step_line import SFT_COLUMNS
 from agentrl.observability.text_curve import loss_curve
 from agentrl.runners.checkpoint_store import RunState
+from agentrl.runners.dtype_choice import chosen_dtype
 from agentrl.runners.full_disk import telling_full_disk
 from agentrl.runners.model_folders import check_model_path, check_weights_of
 from agentrl.runners.policy_folder import PolicyFolder
@@ -85,28 +86,33 @@ def prepare(config: SftConfig) -> SftPlan:
     Raises:
         ConfigError: where, what and the way out.
     """
-    configure_logging(None, console=Console())
-    config = _with_dtype(config)
+    config = resolved(config, Console())
     directory = SftDirectory(config)
-    data = None
-    if not directory.has_all_steps:
-        logger.info("reading and tokenising %s", ", ".join([*config.data.train_files, *config.data.validation_files]))
-        check_inputs(config)
-        data = read_data(config)
+    data = None if directory.has_all_steps else read_inputs(config)
     with telling_full_disk(directory.path):
         directory.open(inputs_of(config), trains=True)
     return SftPlan(config=config, directory=directory, data=data)
 
 
-def _with_dtype(config: SftConfig) -> SftConfig:
-    """Return the config with a type in the place of `auto`."""
+def resolved(config: SftConfig, console: Console) -> SftConfig:
+    """Return the config with a type in the place of `auto`; this and all that follows is logged to `console`."""
+    configure_logging(None, console=console)
     if config.model.dtype != "auto":
         return config
-    from agentrl.runners.dtype_choice import chosen_dtype  # loads Ray, to count GPUs
-
     model, note = chosen_dtype(config.model, run_dir=config.run.dir)
     logger.info(note)
     return replace(config, model=model)
+
+
+def read_inputs(config: SftConfig) -> SftData:
+    """Check what a warm start reads, and tokenise its dialogues.
+
+    Raises:
+        ConfigError: where, what and the way out.
+    """
+    logger.info("reading and tokenising %s", ", ".join([*config.data.train_files, *config.data.validation_files]))
+    check_inputs(config)
+    return read_data(config)
 
 
 def check_inputs(config: SftConfig) -> None:

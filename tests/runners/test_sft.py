@@ -262,6 +262,20 @@ def test_the_type_of_auto_is_chosen_once_and_written_down(load: Loader, folder: 
     assert saved.model.dtype == best_dtype()[0]
 
 
+def test_the_check_of_a_run_that_began_with_auto_logs_and_accepts_it(
+    load: Loader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load("training.num_steps=2", "model.dtype=auto", "checkpoint.every_steps=1")
+    with pytest.raises(SignalledError):
+        train(config, StopsAfter(2))
+    capsys.readouterr()
+    check(config)
+    printed = capsys.readouterr().out
+    assert f"model.dtype: auto is {best_dtype()[0]}, with which this run began" in printed
+    assert "reading and tokenising" in printed
+    assert "ok (nothing was built" in printed
+
+
 def test_only_the_last_checkpoints_are_kept(load: Loader, folder: Path) -> None:
     trained(load("checkpoint.keep_last=2"))
     kept = {path.name for path in (folder / "run" / "checkpoints").glob("step_*")}
