@@ -29,6 +29,7 @@ MAY_CHANGE = {
     "critic.max_tokens_per_micro_batch",
     "reward.model.max_tokens_per_micro_batch",
     "reward.timeout_s",
+    "reward.score_unfinished",
     "rollout.num_engines",
     "rollout.num_workers",
     "rollout.num_threads_per_engine",
@@ -57,7 +58,10 @@ MAY_CHANGE = {
     "cluster.weight_transport",
     "cluster.check_weights",
 }
-"""Keys that say where a run is made, how fast, in how much memory and how often it is looked at, not what it learns."""
+"""Keys that say where a run is made, how fast, in how much memory and how often it is looked at, not what it learns.
+
+`reward.score_unfinished` is among them because a run under `zero` ends at its first negative reward, however late that comes.
+"""
 _MAY_CHANGE_IN = re.compile(r"cluster\.(pools|roles)\..*|cluster\.extra_roles\.[^.]+\.pool")
 """The same of keys with names of the user's in them; what an extra role is and does stays."""
 _OF_STAGES = {"stages", "run.num_steps"}

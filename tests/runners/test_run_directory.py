@@ -150,6 +150,14 @@ def test_a_run_that_died_of_memory_may_go_on_with_what_takes_less_of_it(run: Run
     smaller.open({}, trains=True)
 
 
+@pytest.mark.parametrize("choice", ["score", "mask"])
+def test_a_run_that_met_a_negative_reward_goes_on_by_the_way_out_that_it_names(
+    run: RunDirectory, tmp_path: Path, choice: str
+):
+    run.close()
+    directory(tmp_path, f"reward.score_unfinished={choice}").open({}, trains=True)
+
+
 def test_every_key_that_may_change_is_one_of_the_config():
     known = flatten(asdict(load_run_config("configs/demo.yaml", []).config))
     assert known.keys() >= MAY_CHANGE
