@@ -13,6 +13,7 @@ from agentrl.rewards.answer_text import (
     PlainNumber,
     closes_at_end,
     is_words,
+    nesting,
     normalised,
     plain_number,
     same_text,
@@ -25,6 +26,7 @@ Comparison = Callable[[str, str], bool]
 _MAX_CHARS = 500
 _MAX_ITEMS = 20
 _MAX_DIGITS = 400
+_MAX_NESTING = 20
 _MAX_EXPONENT = 10_000
 _MAX_FACTORIAL = 1_000
 
@@ -86,8 +88,10 @@ def equal_by_text(reference: str, answer: str) -> bool | None:
 
 
 def is_hopeless(answer: str, reference: str = "") -> bool:
-    """Return whether `answer` is too long, or holds powers or factorials too large, to be compared."""
+    """Return whether `answer` is too long or too nested, or holds powers or factorials too large, to be compared."""
     if len(answer) > max(_MAX_CHARS, 4 * len(reference)) or re.search(rf"\d{{{_MAX_DIGITS},}}", answer):
+        return True
+    if nesting(answer) > max(_MAX_NESTING, nesting(reference)):
         return True
     text = normalised(answer)
     return any(_is_large_power(text, match.end()) for match in re.finditer(r"\^|\*\*", text)) or any(

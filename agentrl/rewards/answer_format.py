@@ -29,9 +29,11 @@ _ASKS_FOR_BOX = re.compile(r"\\boxed\b")
 _ASKS_FOR_HASHES = re.compile(r"(?<!#)####(?!#)")
 _HEADING = re.compile(r"^####[ \t]+[A-Za-z*].*$", re.MULTILINE)
 _HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*(.*)")
-_STATED = re.compile(
-    r"\banswer(?:\s+is\b\s*:?|\s*[:=])[ \t]*(\S.*?)[ \t]*(?:\.(?=\s|$)|$)", re.IGNORECASE | re.MULTILINE
-)
+_STATED = re.compile(r"\banswer(?:\s+is\b\s*:?|\s*[:=])", re.IGNORECASE)
+_STATEMENT_END = re.compile(r"\.(?=\s|$)|,\s*so\b|[\s,](?:because|since)\b|\((?:because|since)\b", re.IGNORECASE)
+"""What follows a stated answer on its line: the next sentence, or the reason for the answer."""
+_MAX_SCANNED_CHARS = 50_000
+"""Of a completion, from its end: where answers stand."""
 _NUMBER = re.compile(
     r"""(?<![\w.])
     (?:(?<!\))[-\u2212])?                                                    # not the minus of a difference
@@ -64,6 +66,7 @@ def find_answer(completion: str, messages: Sequence[Message], answer_format: Ans
         completion = completion.rpartition(_THINKING_CLOSE)[2]
     elif _THINKING_OPEN in completion:
         return FoundAnswer(problem=f"`{_THINKING_OPEN}` is not closed")
+    completion = completion[-_MAX_SCANNED_CHARS:]
     request = "\n".join(_instructions(messages))
     match answer_format if answer_format != "auto" else requested_format(request):
         case "tagged":
@@ -125,10 +128,22 @@ def _boxed(text: str) -> FoundAnswer:
 def _stated(completion: str) -> FoundAnswer:
     r"""Read the last of `\boxed{}` and "the answer is ..."; without either, the last number."""
     text = completion.replace("**", "")
-    boxes, statements = list(_BOXED.finditer(text)), list(_STATED.finditer(text))
-    if boxes and (not statements or boxes[-1].start() > statements[-1].start()):
-        return _boxed(text)
-    return FoundAnswer(text=statements[-1][1].strip()) if statements else _last_number(text)
+    box_at = max((match.start() for match in _BOXED.finditer(text)), default=-1)
+    for match in reversed(list(_STATED.finditer(text))):
+        if match.start() < box_at:
+            break
+        if statement := _statement(text, match.end()):
+            return FoundAnswer(text=statement)
+    return _boxed(text) if box_at >= 0 else _last_number(text)
+
+
+def _statement(text: str, start: int) -> str:
+    """Return what stands from `start` to the end of the line, without the reason for it and further sentences."""
+    # Cut in steps rather than matched by one pattern: its time would be the square of a line of blanks.
+    line_end = text.find("\n", start)
+    line = text[start : line_end if line_end >= 0 else len(text)].strip()
+    end = _STATEMENT_END.search(line, 1)
+    return line[: end.start()].rstrip(" \t,") if end else line
 
 
 def _last_number(completion: str) -> FoundAnswer:

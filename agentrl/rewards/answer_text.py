@@ -101,6 +101,7 @@ def normalised(text: str) -> str:
     >>> normalised(r"$\left( \dfrac12 ,\, 3 \right)$")
     '( \\frac{1}{2} , 3 )'
     """
+    text = " ".join(text.split())  # patterns below take the square of a line of blanks
     for pattern, replacement in _REPLACEMENTS:
         text = pattern.sub(replacement, text)
     text = text.strip().rstrip(".,;:").strip()
@@ -120,6 +121,15 @@ def closes_at_end(text: str, opened_at: int) -> bool:
         if depth <= 0:
             return index == len(text) - 1
     return False
+
+
+def nesting(text: str) -> int:
+    """Return how many brackets are open at once at most."""
+    deepest = depth = 0
+    for character in text:
+        depth = max(0, depth + (character in "{([") - (character in "})]"))
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def same_text(first: str, second: str) -> bool:

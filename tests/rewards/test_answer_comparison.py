@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,3 +127,17 @@ def test_no_text_however_broken_raises():
     for text in scrambled(seed=1):
         equal_by_text("42", text)
         equal_by_text(text, "42")
+
+
+@pytest.mark.parametrize("answer", [opening * 249 + closing * 249 for opening, closing in ("{}", "()", "[]")])
+def test_an_answer_in_many_brackets_is_wrong_before_it_is_read(answer: str):
+    start = time.perf_counter()
+    assert is_hopeless(answer)
+    assert equal_by_text("42", answer) is False
+    assert time.perf_counter() - start < 1.0
+
+
+def test_an_answer_may_be_as_nested_as_its_reference():
+    reference = "(" * 30 + "1, 2" + ")" * 30
+    assert not is_hopeless(reference, reference)
+    assert is_hopeless(reference, "42")

@@ -1,5 +1,6 @@
 r"""Completions as public data sets ask for them. Their prompts are quoted in short: only the request for a format counts."""
 
+import time
 from typing import get_args
 
 import pytest
@@ -50,6 +51,12 @@ def found(completion: str, request: str, answer_format: AnswerFormat = "auto") -
         (BARE, r"The answer is 41, no, $\boxed{42}$", "42"),
         (BARE, r"Not \boxed{41}. The answer is 42", "42"),
         (BARE, "6 * 7 = 42 apples", "42"),
+        (BARE, "The answer is 42, so we are done.", "42"),
+        (BARE, "The answer is 42 because 6 * 7 = 42", "42"),
+        (BARE, "The answer is $x = 42$, since six times seven is 42.", "$x = 42$"),
+        (BARE, "Answer: 42 (since 6*7=42)", "42"),
+        (BARE, "The answer is 42, not 41", "42, not 41"),
+        (BARE, "Answer:\n42", "42"),
         (BARE, "I do not know", ""),
         ("#### Problem\nWhat is 6 * 7?", "it is 42", "42"),
     ],
@@ -98,6 +105,24 @@ def test_what_the_policy_wrote_never_chooses_the_format():
         assert found(completion, GSM8K_VERL) == ""
     few_shot: list[Message] = [{"role": "user", "content": BARE}, {"role": "assistant", "content": "#### 42"}]
     assert find_answer("it is 42", few_shot, "auto").text == "42"
+
+
+@pytest.mark.parametrize("answer_format", get_args(AnswerFormat))
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "answer: x" + " " * 100_000 + "y",
+        "The answer is" + " " * 100_000,
+        "answer is " * 10_000,
+        "answer:\n" * 10_000,
+        "answer: 42, " * 10_000,
+        r"\boxed{" * 10_000,
+    ],
+)
+def test_a_long_completion_takes_no_time(completion: str, answer_format: AnswerFormat):
+    start = time.perf_counter()
+    find_answer(completion, user(BARE), answer_format)
+    assert time.perf_counter() - start < 1.0
 
 
 def test_requests_in_system_messages_and_in_parts_of_content_are_read():
