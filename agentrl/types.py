@@ -17,6 +17,10 @@ Answer = str | int | float | bool | list[Any] | dict[str, Any] | None
 """A reference answer as the data set has it: plain data."""
 
 
+TOOL_REWARD_METRIC = "tool_reward"
+"""Metric of a trajectory's breakdown: the sum of what its tools gave; absent where no tool gave a reward."""
+
+
 class Deadline:
     """A point in time by which an answer is due.
 

@@ -9,8 +9,8 @@ from agentrl.config.reward_schema import RewardSection
 from agentrl.errors import AgentRLError, ConfigError, RolloutError, UnexplainedError
 from agentrl.rewards.base import Reward
 from agentrl.rewards.score import Score, read_score
-from agentrl.rewards.tool_rewards import TOOL_REWARD_METRIC, given_by_tools
-from agentrl.types import Deadline, Prompt, Turn
+from agentrl.rewards.tool_rewards import given_by_tools
+from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, Turn
 
 _GRACE_S = 1.0
 """How long a reward that watches its own deadline has to say so in its own words, before it is cut off."""

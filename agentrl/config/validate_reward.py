@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from agentrl.config.reward_schema import RewardPartSection, RewardSection
 from agentrl.config.validate_idle import changed
+from agentrl.types import TOOL_REWARD_METRIC
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -13,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 def reward_problems(reward: RewardSection, metric: str | None) -> Iterator[str]:
     """Yield what names no reward, or two where one is meant, and a `selection.metric` that no part gives."""
     names = [part.name for part in reward.parts]
-    if metric is not None and names and metric.partition("/")[0] not in [*names, "tool_reward"]:
+    if metric is not None and names and metric.partition("/")[0] not in [*names, TOOL_REWARD_METRIC]:
         yield (
             f"`algorithm.selection.metric` is `{metric}`, and `reward.parts` give {', '.join(f'`{name}`' for name in names)}; "
             "name one of them, or `PART/NAME` for a number that a part gives"

@@ -2,13 +2,13 @@
 
 from agentrl.config.algorithm_schema import SelectionSection
 from agentrl.errors import ConfigError
-from agentrl.types import Termination, TrajectorySummary
+from agentrl.types import TOOL_REWARD_METRIC, Termination, TrajectorySummary
 
 
 def outcome(summary: TrajectorySummary, selection: SelectionSection) -> float | None:
     """Return the reward, or the metric of it that `selection.metric` names; None for a trajectory without a reward.
 
-    An unfinished trajectory that the reward was not asked about has 0.
+    An unfinished trajectory that the reward was not asked about has 0, and so has the sum of tool rewards if no tool gave one.
 
     Raises:
         ConfigError: the reward gave no such metric.
@@ -18,6 +18,8 @@ def outcome(summary: TrajectorySummary, selection: SelectionSection) -> float | 
     value = summary.reward_metrics.get(selection.metric)
     if value is not None:
         return value
+    if selection.metric == TOOL_REWARD_METRIC:
+        return 0.0
     if summary.termination is not Termination.ANSWERED and not summary.reward_metrics:
         return 0.0
     names = ", ".join(f"`{name}`" for name in summary.reward_metrics) or "none"

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from agentrl.types import Prompt, Turn
 
-TOOL_REWARD_METRIC = "tool_reward"
-
 
 def tool_reward(prompt: Prompt, turns: tuple[Turn, ...]) -> float:
     """Return the sum of what tools gave (`ToolResult.reward`): for `reward.function`, or as one of `reward.parts`."""

@@ -13,9 +13,11 @@ from dataclasses import replace
 from agentrl.agent_loop.reward_thread import where_it_may_block
 from agentrl.agent_loop.scoring import score
 from agentrl.config.schema import RewardSection, RunConfig
-from agentrl.errors import DataError, RolloutError, UnexplainedError
+from agentrl.errors import ConfigError, DataError, RolloutError, UnexplainedError
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
+from agentrl.rewards.math_answer import reference_answer
+from agentrl.rewards.score import Score
 from agentrl.runners.check_report import CheckReport, CheckSubject
 from agentrl.runners.judges import judge_for
 from agentrl.runners.prompt_sets import count_overlong, overlong_warnings
@@ -25,7 +27,7 @@ from agentrl.tools.executor import ToolExecutor
 from agentrl.tools.python_tool import PYTHON_TOOL
 from agentrl.tools.sample_arguments import sample_arguments
 from agentrl.tools.worker_tool import WORKER_TOOL
-from agentrl.types import Deadline, Prompt, ToolCall, ToolStatus, Turn
+from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, ToolCall, ToolStatus, Turn
 
 EPISODE_ID = "check"
 _MAX_SHOWN = 120
@@ -49,7 +51,8 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
             _check_prompt_lengths(executor.schemas, subject, report)
             await _call_tools(executor, judged.tools, prompt, report)
         async with _started_reward(judged.reward) as reward:
-            await _score_answers(reward, judged.reward, prompt, report)
+            metric = subject.config.algorithm.selection.metric
+            await _score_answers(reward, judged.reward, prompt, report, metric=metric)
 
 
 def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, report: CheckReport) -> None:
@@ -133,18 +136,26 @@ async def _started_reward(section: RewardSection) -> AsyncIterator[Reward]:
         await reward.aclose()
 
 
-async def _score_answers(reward: Reward, section: RewardSection, prompt: Prompt, report: CheckReport) -> None:
-    """Score an empty answer to one prompt, then its reference answer in every form until one scores more."""
+async def _score_answers(
+    reward: Reward, section: RewardSection, prompt: Prompt, report: CheckReport, *, metric: str | None
+) -> None:
+    """Score an empty answer to one prompt, then its reference answer in every form until one scores more.
+
+    Raises:
+        ConfigError: a breakdown lacks `metric`, which is `algorithm.selection.metric`.
+    """
+    where = f"reward `{section.label}` on prompt `{prompt.prompt_id}`"
 
     async def scored(text: str) -> float:
-        return (await score(reward, section, prompt, (Turn(text=text),))).value
+        result = await score(reward, section, prompt, (Turn(text=text),))
+        _check_metric(result, metric, where=f"{where}, answer {_shown(text)}")
+        return result.value
 
-    where = f"reward `{section.label}` on prompt `{prompt.prompt_id}`"
     try:
         empty = await scored("")
-        if not prompt.answer:
-            report.note(f"{where}: an empty answer scores {empty:g}; the prompt has no reference answer")
-            report.not_checked("what the reward gives for a right answer")
+        if unknown := _why_unknown(prompt):
+            report.note(f"{where}: an empty answer scores {empty:g}; {unknown}")
+            report.not_checked(f"what the reward gives for a right answer: {unknown}")
             return
         for text in _right_answers(prompt):
             if (value := await scored(text)) > empty:
@@ -162,8 +173,30 @@ async def _score_answers(reward: Reward, section: RewardSection, prompt: Prompt,
     )
 
 
+def _check_metric(result: Score, metric: str | None, *, where: str) -> None:
+    if metric not in (None, TOOL_REWARD_METRIC, *result.metrics):
+        names = ", ".join(f"`{name}`" for name in result.metrics) or "none"
+        raise ConfigError(
+            f"{where}: its metrics ({names}) lack `{metric}`, the `algorithm.selection.metric`. Return a mapping with `score` "
+            f"and `{metric}` for every answer, or name another metric"
+        )
+
+
+def _why_unknown(prompt: Prompt) -> str | None:
+    """Return why no right answer can be written for a prompt; None where its reference answer can be one."""
+    if prompt.answer is None or prompt.answer == "":
+        return "the prompt has no reference answer"
+    if isinstance(prompt.answer, list | dict):
+        return f"the reference answer is a {'list' if isinstance(prompt.answer, list) else 'mapping'}"
+    return None
+
+
 def _right_answers(prompt: Prompt) -> list[str]:
-    return [form.format(prompt.answer) for form in _ANSWER_FORMS]
+    """Return the reference answer in every form, then that of a whole solution (`... #### 72`), as the math reward reads it."""
+    answers = [str(prompt.answer)]
+    with contextlib.suppress(DataError):
+        answers.append(reference_answer(prompt))
+    return [form.format(answer) for answer in dict.fromkeys(answers) for form in _ANSWER_FORMS]
 
 
 def _shown(value: object) -> str:

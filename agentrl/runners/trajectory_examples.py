@@ -51,7 +51,7 @@ def _described(title: str, trajectory: Trajectory, prompts: dict[str, Prompt]) -
         yield from _turn(turn)
     if left_out > 0:
         yield f"  ({left_out} more turns)"
-    if prompt.answer:
+    if prompt.answer is not None:
         yield from _indented("reference", str(prompt.answer))
 
 

@@ -35,6 +35,14 @@ def test_a_metric_that_the_reward_does_not_give_is_refused_with_what_it_gives():
         outcome(short_summary(reward_metrics={"acc": 1.0}), ACCURACY)
 
 
+def test_a_trajectory_without_a_tool_reward_has_the_sum_zero():
+    by_tools = SelectionSection(metric="tool_reward")
+    assert outcome(short_summary(reward_metrics={}), by_tools) == 0.0
+    assert outcome(short_summary(reward_metrics={"accuracy": 1.0}), by_tools) == 0.0
+    assert outcome(short_summary(reward_metrics={"tool_reward": 0.5}), by_tools) == 0.5
+    assert outcome(short_summary(reward=None), by_tools) is None
+
+
 def test_the_mean_of_a_metric_is_over_the_trajectories_that_have_it():
     summaries = [SHAPED, short_summary(reward_metrics={"accuracy": 0.0}), short_summary()]
     assert reward_breakdown("reward", summaries) == {"reward/accuracy": 0.5, "reward/format": 0.5}

@@ -1,12 +1,28 @@
 """What a check tries of a config, and what it prints."""
 
+import io
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from agentrl.config.load import LoadedConfig, load_run_config
+from agentrl.config.schema import RewardSection
 from agentrl.errors import ConfigError, RolloutError, UnexplainedError
 from agentrl.runners.check import CheckLevel, check
+from agentrl.runners.check_report import CheckReport
+from agentrl.runners.plugin_trial import _score_answers, _started_reward
+from agentrl.types import Prompt, Turn
+
+
+def plain_score(prompt: Prompt, turns: tuple[Turn, ...]) -> float:
+    return float(turns[-1].text == prompt.answer)
+
+
+def score_with_accuracy(prompt: Prompt, turns: tuple[Turn, ...]) -> dict[str, float]:
+    return {"score": plain_score(prompt, turns), "accuracy": plain_score(prompt, turns)}
+
 
 CODE = '''
 class Reward:
@@ -107,6 +123,53 @@ async def test_a_tool_whose_server_is_away_is_refused(tmp_path: Path):
 async def test_a_reward_that_no_answer_satisfies_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     await check(loaded(tmp_path, reward="{open: '~'}"), CheckLevel.FULL)
     assert "warning: reward `checked_plugins.Reward` on prompt" in capsys.readouterr().out
+
+
+async def score_of(answer: object, request: str, *, function: str = "", metric: str | None = None) -> str:
+    """Return what the trial of a reward prints; the math reward where no `function` is named."""
+    prompt = Prompt(prompt_id="p", messages=[{"role": "user", "content": request}], answer=cast(Any, answer))
+    section = RewardSection(function=f"{__name__}.{function}") if function else RewardSection()
+    console = Console(file=io.StringIO(), width=400)
+    report = CheckReport(console)
+    async with _started_reward(section) as reward:
+        await _score_answers(reward, section, prompt, report, metric=metric)
+    report.print_unchecked()
+    return cast(io.StringIO, console.file).getvalue()
+
+
+@pytest.mark.parametrize(
+    ("answer", "request_"),
+    [
+        ("48 + 24 = 72\n#### 72", r"Put the answer in \boxed{}."),
+        (r"so the area is $\boxed{72}$ m", "Write the answer after ####."),
+        (0, r"Put the answer in \boxed{}."),
+    ],
+)
+async def test_a_reference_answer_is_tried_as_the_math_reward_reads_it(answer: object, request_: str):
+    said = await score_of(answer, request_)
+    assert "scores 1, an empty answer 0" in said
+    assert "warning" not in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"target": ["Paris"]}, "the reference answer is a mapping"),
+        (["Paris"], "the reference answer is a list"),
+        (None, "the prompt has no reference answer"),
+    ],
+)
+async def test_a_right_answer_that_cannot_be_written_is_not_checked(answer: object, why: str):
+    said = await score_of(answer, "The capital?", function="plain_score")
+    assert f"not checked: what the reward gives for a right answer: {why}" in said
+    assert "warning" not in said
+
+
+async def test_a_reward_without_the_metric_of_the_selection_is_refused():
+    with pytest.raises(ConfigError, match=r"its metrics \(none\) lack `accuracy`, the `algorithm\.selection\.metric`"):
+        await score_of("42", "6 * 7?", function="plain_score", metric="accuracy")
+    assert "scores 1" in await score_of("42", "6 * 7?", function="score_with_accuracy", metric="accuracy")
+    assert "scores 1" in await score_of("42", "6 * 7?", function="plain_score", metric="tool_reward")
 
 
 async def test_a_reward_that_raises_is_refused(tmp_path: Path):

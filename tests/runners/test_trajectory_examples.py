@@ -1,5 +1,6 @@
 """The two trajectories that an evaluation shows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from agentrl.runners.trajectory_examples import describe_examples
@@ -55,6 +56,12 @@ def test_the_best_and_the_worst_are_shown_with_prompt_calls_and_reference(tmp_pa
         "  policy:        six",
         "  reference:     5",
     ]
+
+
+def test_a_reference_answer_of_zero_is_shown(tmp_path: Path):
+    prompt = replace(PROMPT, answer=0)
+    file = TrajectoryStore(tmp_path).append(0, [trajectory("right", 1.0)], prompts=[prompt], validation=True)
+    assert "  reference:     0" in describe_examples(file)
 
 
 def test_long_texts_and_many_turns_are_cut(tmp_path: Path):
