@@ -79,6 +79,10 @@ class Prompt:
     """The reference answer as the row has it, None where it has none; the policy never sees it."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further columns of the data set, for rewards and tools."""
+    is_text: bool = False
+    """Whether the row's prompt is plain text, not a list of messages."""
+    answer_column: str = ""
+    """Column of the answer, dots enter structs; empty where the prompt comes from no row."""
     data_set: str = field(default="", compare=False)
     """Name of its data set: the column `data_source`, else that of its file."""
 

@@ -41,7 +41,8 @@ class PromptColumns:
         extra = row.values
         for key in (_ID_KEY, prompt_key, answer_key):
             extra = _without(extra, key)
-        messages = read_messages(_look_up(row.values, prompt_key), where=f"{row.where}: column `{prompt_key}`")
+        prompt = _look_up(row.values, prompt_key)
+        messages = read_messages(prompt, where=f"{row.where}: column `{prompt_key}`")
         if messages[-1]["role"] == "assistant":
             raise RowError(
                 f"{row.where}: column `{prompt_key}` ends with an assistant message, which would show the policy an answer. "
@@ -51,7 +52,14 @@ class PromptColumns:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
         _refuse_pictures(row, messages)
         answer = _look_up(row.values, answer_key)
-        return Prompt(prompt_id=prompt_id, messages=messages, answer=answer, extra=dict(extra))
+        return Prompt(
+            prompt_id=prompt_id,
+            messages=messages,
+            answer=answer,
+            extra=dict(extra),
+            is_text=isinstance(prompt, str),
+            answer_column=answer_key,
+        )
 
     def _answer_key_of(self, row: Row) -> str:
         """Return the column of the answer, which only a key that the user has named must give."""

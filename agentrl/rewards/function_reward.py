@@ -7,7 +7,9 @@ The names of its parameters say how it is called:
   without the results of tools, so that nothing that a tool prints can be an answer; `extra_info` also has `num_turns` and
   `tool_rewards`.
 - TRL: `fn(prompts, completions, **columns)`, lists of one trajectory each: `completions` holds the messages of the
-  policy and of its tools, and the columns are `answer` and those of `prompt.extra`. It returns a list of one number.
+  policy and of its tools. Where the row's prompt is plain text, both are texts, and a completion is what the policy wrote in
+  all turns. The columns are those of `prompt.extra`, and the answer under its own name and as `answer`. It returns a list of
+  one number.
 
 `reward.config` gives the values of further parameters.
 """
@@ -102,10 +104,7 @@ class FunctionReward:
             return {name: value for name, value in given.items() if name in self._parameters}
         if self._style is CallStyle.VERL:
             return self._accepted(_verl_arguments(prompt, turns))
-        columns = {name: [value] for name, value in {**prompt.extra, "answer": prompt.answer}.items()}
-        return self._accepted(
-            {**columns, "prompts": [prompt.messages], "completions": [_messages(turns)]},
-        )
+        return self._accepted(_trl_arguments(prompt, turns))
 
     def _accepted(self, given: dict[str, Any]) -> dict[str, Any]:
         return given if self._takes_all else {name: value for name, value in given.items() if name in self._parameters}
@@ -120,10 +119,25 @@ def _verl_arguments(prompt: Prompt, turns: Sequence[Turn]) -> dict[str, Any]:
     extra_info = dict(own) if isinstance(own, Mapping) else {}
     return {
         "data_source": prompt.extra.get("data_source"),
-        "solution_str": "\n".join(turn.text for turn in turns),
+        "solution_str": _text(turns),
         "ground_truth": prompt.answer,
         _VERL_EXTRA: {"num_turns": len(turns), "tool_rewards": given_by_tools(turns), **extra_info},
     }
+
+
+def _trl_arguments(prompt: Prompt, turns: Sequence[Turn]) -> dict[str, Any]:
+    columns = {"answer": prompt.answer, **prompt.extra}
+    if prompt.answer_column.isidentifier():  # of a struct's field the column is the struct, which is in `extra`
+        columns[prompt.answer_column] = prompt.answer
+    given = {name: [value] for name, value in columns.items()}
+    if prompt.is_text:
+        return given | {"prompts": [prompt.messages[-1]["content"]], "completions": [_text(turns)]}
+    return given | {"prompts": [prompt.messages], "completions": [_messages(turns)]}
+
+
+def _text(turns: Sequence[Turn]) -> str:
+    """Return what the policy wrote in all turns; nothing that a tool prints can be an answer."""
+    return "\n".join(turn.text for turn in turns)
 
 
 def _messages(turns: Sequence[Turn]) -> list[Message]:

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from agentrl.agent_loop.reward_thread import where_it_may_block
 from agentrl.agent_loop.scoring import score
 from agentrl.config.reward_schema import RewardSection
+from agentrl.data.columns import PromptColumns
+from agentrl.data.rows import Row
 from agentrl.errors import ConfigError, UnexplainedError
 from agentrl.rewards.loader import build_reward, import_rewards
 from agentrl.rewards.score import Score
@@ -50,6 +53,22 @@ def trl_reward(
     return [float(level[0]) if right and answer[0] in completions[0][-1]["content"] else 0.0]
 
 
+def length_near_20(completions: list[str], **_: Any) -> list[float]:
+    return [-abs(20.0 - len(completion)) for completion in completions]
+
+
+def prompt_and_text(prompts: list[str], completions: list[str], **_: Any) -> list[bool]:
+    return [prompts == ["6 * 7?"] and completions == ["I ask.\nIt is 42"]]
+
+
+def accuracy(completions: list[Any], solution: list[str], **_: Any) -> list[bool]:
+    return [solution[0] in completions[0]]
+
+
+def other_column(completions: list[Any], answer: list[str], solution: list[str]) -> list[bool]:
+    return [(answer, solution) == (["a column"], ["42"])]
+
+
 def blocking(prompt: Prompt, turns: tuple[Turn, ...]) -> float:
     return float(threading.current_thread() is not threading.main_thread())
 
@@ -66,12 +85,17 @@ def demanding(prompt: Prompt, turns: tuple[Turn, ...], scale: float) -> float:
     return scale
 
 
-async def asked(name: str, **config: Any) -> Score:
-    section = RewardSection(function=f"{__name__}.{name}", config=config)
+def prompt_of(**columns: Any) -> Prompt:
+    row = Row(path=Path("train.jsonl"), number=1, values={"prompt": "6 * 7?", "solution": "42", **columns})
+    return PromptColumns(prompt_key="prompt", answer_key="solution", system_prompt="Be brief.").parse(row, "p")
+
+
+async def asked(name: str, prompt: Prompt = PROMPT, **config: Any) -> Score:
+    section = RewardSection(function=f"{__name__}.{name}", config=config, score_unfinished="score")
     reward = where_it_may_block(build_reward(section))
     await reward.start()
     try:
-        return await score(reward, section, PROMPT, TURNS)
+        return await score(reward, section, prompt, TURNS)
     finally:
         await reward.aclose()
 
@@ -90,6 +114,18 @@ async def test_verls_compute_score_gets_what_the_policy_wrote_and_no_tool_output
 
 async def test_a_function_of_trl_gets_lists_of_one_with_the_columns():
     assert await asked("trl_reward") == Score(value=2.0)
+
+
+async def test_a_function_of_trl_gets_texts_where_the_row_has_a_plain_text():
+    assert await asked("length_near_20", prompt_of()) == Score(value=float(len("I ask.\nIt is 42") - 20))
+    assert await asked("prompt_and_text", prompt_of()) == Score(value=1.0)
+    dialogue = prompt_of(prompt=[{"role": "user", "content": "6 * 7?"}])
+    assert await asked("prompt_and_text", dialogue) == Score(value=0.0)
+
+
+async def test_a_function_of_trl_gets_the_answer_under_its_own_column():
+    assert await asked("accuracy", prompt_of()) == Score(value=1.0)
+    assert await asked("other_column", prompt_of(answer="a column")) == Score(value=1.0)
 
 
 async def test_a_plain_function_runs_in_a_thread():
