@@ -56,9 +56,11 @@ class WorkerOutput:
     def _print(self, name: str, line: str, budget: "_LineBudget") -> None:
         num_left_out = budget.num_left_out
         if not budget.spend(self._now()):
-            if num_left_out == 0:
+            if not budget.has_warned:
+                budget.has_warned = True
                 logger.warning(
-                    "%s: printed more than %d lines; the following are left out, a tool or reward may print on every call",
+                    "%s: printed more than %d lines; most of the further lines are left out, a tool or "
+                    "reward may print on every call",
                     name,
                     _MAX_LINES,
                 )
@@ -72,7 +74,10 @@ class _LineBudget:
     """The lines that one process may still print into the log."""
 
     def __init__(self, now: float) -> None:
+        self.has_warned = False
+        """Set by the first line left out: a refilled budget is spent again every few seconds."""
         self.num_left_out = 0
+        """Lines left out since the last printed one."""
         self._left = float(_MAX_LINES)
         self._filled_at = now
 

@@ -64,6 +64,21 @@ def test_a_spent_budget_fills_up_again(console: io.StringIO, tmp_path: Path):
     assert last[1].endswith("AgentLoopWorker (pid 7): y")
 
 
+def test_a_process_that_goes_on_printing_is_warned_about_once(console: io.StringIO, tmp_path: Path):
+    now = 0.0
+    output = WorkerOutput(now=lambda: now)
+    for second in range(600):
+        now = float(second)
+        output.take(batch(*["x"] * 10))
+    [line] = console.getvalue().splitlines()
+    assert "AgentLoopWorker (pid 7): printed more than 500 lines" in line
+    log = (tmp_path / "run.log").read_text()
+    num_left_out = [int(line.split()[-5]) for line in log.splitlines() if line.endswith("printed lines left out")]
+    assert log.count("(pid 7): x\n") + sum(num_left_out) > 5900
+    output.take(batch(*["x"] * 600, pid=8))
+    assert "(pid 8): printed more than 500 lines" in console.getvalue().splitlines()[-1]
+
+
 def test_records_of_workers_are_logged_and_repeats_are_counted(console: io.StringIO, tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
     WorkerOutput().take(batch(*done.stderr.splitlines()))
