@@ -3,6 +3,7 @@
     AgentRLError
     ├── ConfigError            the user's input is wrong; nothing has started yet
     │   └── RowError           a row of a data file is; `data.on_bad_row: skip` leaves it out
+    │       └── DataLayoutError  all rows of the file are probably wrong in the same way
     ├── ToolError              a tool cannot be built or breaks its contract; the run stops
     │   └── MisfitError        the worker that answers it does not take its arguments
     ├── DataError              a prompt's own data breaks a tool or the reward: counted, left out, never a reward
@@ -54,6 +55,10 @@ class ConfigError(AgentRLError):
 
 class RowError(ConfigError):
     """A row of a data file cannot be used: the message names the file, the row and the column."""
+
+
+class DataLayoutError(RowError):
+    """A row lacks a column, or the file is not what the config takes it for: other rows are probably wrong in the same way."""
 
 
 class ToolError(AgentRLError):

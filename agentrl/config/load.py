@@ -42,8 +42,8 @@ class LoadedConfig:
 def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpose = Purpose.TRAINING) -> LoadedConfig:
     """Read, merge and check a run config; relative paths come out absolute.
 
-    Evaluations and exports read no training prompts, so a config without any will do. An evaluation has by default a folder
-    of its own.
+    Keys of prompts that an evaluation or an export does not read come out empty, so that the files may be absent. An evaluation
+    has by default a folder of its own.
 
     Raises:
         ConfigError: one line with the file, the full key and the way out.
@@ -54,7 +54,7 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
         overrides = [*overrides, "data.train_files=[]"]
     if purpose is Purpose.EVALUATION:
         folder = f"{folder}_evaluation"
-    config = load_tree(RunConfig, file, overrides)
+    config = _without_unread_files(load_tree(RunConfig, file, overrides), purpose)
     _check_places(config, source=file.name)
     config = _with_num_kept(_absolute_paths(config, file))
     if config.run.dir is None:
@@ -65,6 +65,18 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
     if purpose in (Purpose.TRAINING, Purpose.EVALUATION):
         config = with_sizes_of_pools(config)
     return LoadedConfig(config=config, path=file)
+
+
+def _without_unread_files(config: RunConfig, purpose: Purpose) -> RunConfig:
+    """Return the config without the files of prompts that are not read for `purpose`."""
+    if purpose not in (Purpose.EVALUATION, Purpose.EXPORT):
+        return config
+    validation_files = config.data.validation_files if purpose is Purpose.EVALUATION else []
+    return replace(
+        config,
+        data=replace(config.data, train_files=[], validation_files=validation_files),
+        stages=[replace(stage, train_files=None) for stage in config.stages],
+    )
 
 
 def _with_num_kept(config: RunConfig) -> RunConfig:

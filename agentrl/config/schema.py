@@ -42,7 +42,7 @@ class DataSection:
     validation_files: list[str] = field(default_factory=list)
     """Files of held-out prompts, or patterns; empty means no validation."""
     prompt_key: str = "prompt"
-    """Column that holds the chat messages, or one user message as text."""
+    """Column that holds the chat messages, their JSON text, or one user message as text; by default `messages` is read too."""
     answer_key: str = "answer"
     """Column that holds the reference answer, any plain data; dots enter a struct (`reward_model.ground_truth`). Rows may
     lack it while this is the default, and the reward needs none.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentrl.config.chat_template import template_problems
-from agentrl.config.load import find_config_file, load_tree, resolve_path, with_absolute_paths
+from agentrl.config.load import find_config_file, load_tree, resolve_files, resolve_path, with_absolute_paths
 from agentrl.config.places import check_folder, check_folder_or_url, is_url
 from agentrl.config.sft_schema import SftConfig
 from agentrl.config.validate_idle import changed
@@ -100,6 +100,9 @@ def _with_absolute_paths(config: SftConfig, file: Path) -> SftConfig:
     def absolute(path: str) -> str:
         return resolve_path(path, config_file=file)
 
+    def files(names: Sequence[str], key: str) -> list[str]:
+        return resolve_files(names, config_file=file, key=key)
+
     run_dir, checkpoint_dir, output_dir = config.run.dir, config.checkpoint.dir, config.output_dir
     if run_dir is not None:
         instead = "`checkpoint.dir` may be a store, such as `s3://bucket/runs/sft`."
@@ -115,8 +118,8 @@ def _with_absolute_paths(config: SftConfig, file: Path) -> SftConfig:
         run=replace(config.run, dir=str(Path(run_dir or Path("runs", file.stem)).resolve())),
         data=replace(
             config.data,
-            train_files=[absolute(path) for path in config.data.train_files],
-            validation_files=[absolute(path) for path in config.data.validation_files],
+            train_files=files(config.data.train_files, "data.train_files"),
+            validation_files=files(config.data.validation_files, "data.validation_files"),
         ),
         model=with_absolute_paths(config.model, config_file=file),
         checkpoint=replace(config.checkpoint, dir=checkpoint_dir),

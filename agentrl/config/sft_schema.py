@@ -22,12 +22,12 @@ class SftDataSection:
     """Whole dialogues, from JSONL or Parquet files: OpenAI messages, ShareGPT, or a prompt and its completion."""
 
     train_files: list[str] = MISSING
-    """Files of dialogues, read in this order."""
+    """Files of dialogues, read in this order; a pattern (`data/*.parquet`) is all files that it matches, sorted."""
     validation_files: list[str] = field(default_factory=list)
-    """Files of held-out dialogues; empty means no held-out loss."""
+    """Files of held-out dialogues, or patterns; empty means no held-out loss."""
     messages_key: str = "messages"
-    """Column that holds the messages. Without it a row may have `conversations` (ShareGPT), `prompt` and `completion`, or
-    `instruction`, `input` and `output`.
+    """Column that holds the messages. While this is the default, a row may have `conversations` (ShareGPT), `prompt` and
+    `completion`, or `instruction`, `input` and `output` instead.
     """
     max_tokens: int | None = None
     """Tokens of the longest dialogue that is trained on; absent: what the model has positions for."""

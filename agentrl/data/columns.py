@@ -1,7 +1,7 @@
 """From a row to a prompt: which column holds the messages, the answer and the id.
 
-Besides the two configured columns, the names of rStar2 and verl are understood: `messages` for the prompt,
-`reward_model.ground_truth` for the answer, `extra_info.index` for the id.
+While `data.prompt_key` and `data.answer_key` are the defaults, the names of rStar2 and verl are understood too: `messages` for
+the prompt, `reward_model.ground_truth` for the answer. `extra_info.index` may be the id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,12 @@ from typing import Any
 
 from agentrl.data.messages import SYSTEM_ROLES, read_messages
 from agentrl.data.rows import Row
-from agentrl.errors import RowError
+from agentrl.errors import DataLayoutError, RowError
 from agentrl.types import Message, Prompt
 
 _ID_KEY = "id"
 _INDEX_KEY = "extra_info.index"
+_PROMPT_KEY = "prompt"
 _MESSAGES_KEY = "messages"
 _ANSWER_KEY = "answer"
 _GROUND_TRUTH_KEY = "reward_model.ground_truth"
@@ -25,8 +26,9 @@ class PromptColumns:
 
     def __init__(self, *, prompt_key: str, answer_key: str, system_prompt: str | None) -> None:
         """Take `data.prompt_key`, `data.answer_key` and `data.system_prompt`; dots in a key enter a struct."""
-        self._prompt_keys = list(dict.fromkeys((prompt_key, _MESSAGES_KEY)))
-        self._answer_keys = list(dict.fromkeys((answer_key, _GROUND_TRUTH_KEY)))
+        # A column that the user names must be there; no other takes its place.
+        self._prompt_keys = [prompt_key, _MESSAGES_KEY] if prompt_key == _PROMPT_KEY else [prompt_key]
+        self._answer_keys = [answer_key, _GROUND_TRUTH_KEY] if answer_key == _ANSWER_KEY else [answer_key]
         self._must_answer = answer_key != _ANSWER_KEY
         self._system_prompt = system_prompt
 
@@ -34,7 +36,8 @@ class PromptColumns:
         """Return the prompt of `row`; every column that is not its messages, answer or id is in `extra`.
 
         Raises:
-            RowError: a column is missing, empty or of the wrong shape.
+            DataLayoutError: a column is missing, or holds whole dialogues.
+            RowError: a column is empty or of the wrong shape.
         """
         prompt_key = _present_key(row, self._prompt_keys, option="data.prompt_key")
         answer_key = self._answer_key_of(row)
@@ -44,7 +47,7 @@ class PromptColumns:
         prompt = _look_up(row.values, prompt_key)
         messages = read_messages(prompt, where=f"{row.where}: column `{prompt_key}`")
         if messages[-1]["role"] == "assistant":
-            raise RowError(
+            raise DataLayoutError(
                 f"{row.where}: column `{prompt_key}` ends with an assistant message, which would show the policy an answer. "
                 "End it with the question; whole dialogues are for `agentrl.runners.sft`"
             )
@@ -90,7 +93,9 @@ def _present_key(row: Row, keys: Sequence[str], *, option: str) -> str:
             return key
     names = " or ".join(f"`{key}`" for key in keys)
     columns = ", ".join(f"`{name}`" for name in row.values) or "none"
-    raise RowError(f"{row.where}: no value in column {names} (columns: {columns}). Name the column in `{option}`")
+    is_column = any(key in row.values or key.partition(".")[0] in row.values for key in keys)
+    error_class = RowError if is_column else DataLayoutError
+    raise error_class(f"{row.where}: no value in column {names} (columns: {columns}). Name the column in `{option}`")
 
 
 def _look_up(values: Mapping[str, Any], key: str) -> Any:

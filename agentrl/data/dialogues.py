@@ -2,10 +2,12 @@
 
 A row has its dialogue in one of these forms, looked for in this order:
 
-    messages                      OpenAI messages, or ShareGPT turns (`from`, `value`); `data.messages_key` names another column
+    messages                      OpenAI messages, or ShareGPT turns (`from`, `value`)
     conversations                 likewise
     prompt, completion            each text or a list of messages; `response` is read as `completion`
     instruction, input, output    Alpaca; `input` may be empty or absent
+
+A `data.messages_key` other than `messages` names the only column that is looked at. Messages may be given as JSON text.
 
 Beside them, `system` is the system message of a dialogue that has none, and `tools` the schemas of its own tools, as a list or
 its JSON text.
@@ -17,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.data.messages import SYSTEM_ROLES, read_messages, without_nulls
+from agentrl.data.messages import SYSTEM_ROLES, messages_in_text, read_messages, without_nulls
 from agentrl.data.rows import Row, read_rows
 from agentrl.errors import RowError
 from agentrl.types import Message
 
+_MESSAGES_KEY = "messages"
 _SHAREGPT_KEY = "conversations"
 _COMPLETION_KEYS = ("completion", "response")
 _SHAREGPT_ROLES = {
@@ -86,9 +89,16 @@ def read_dialogue(row: Row, *, messages_key: str) -> Dialogue:
 
 def _read_turns(row: Row, messages_key: str) -> list[Message]:
     values = {name: value for name, value in row.values.items() if value is not None}
-    for key in dict.fromkeys((messages_key, _SHAREGPT_KEY)):
+    is_named = messages_key != _MESSAGES_KEY  # by the user, so that another column must not take its place
+    for key in (messages_key,) if is_named else (_MESSAGES_KEY, _SHAREGPT_KEY):
         if key in values:
             return _read_list(values[key], where=f"{row.where}: column `{key}`")
+    if is_named:
+        columns = ", ".join(f"`{name}`" for name in values) or "none"
+        raise RowError(
+            f"{row.where}: no value in column `{messages_key}` (columns: {columns}). Name the column of the messages in "
+            "`data.messages_key`"
+        )
     for key in _COMPLETION_KEYS:
         if "prompt" in values and key in values:
             prompt = read_messages(values["prompt"], where=f"{row.where}: column `prompt`")
@@ -116,7 +126,7 @@ def _read_list(value: Any, *, where: str) -> list[Message]:
 
 def _read_completion(value: Any, *, where: str) -> list[Message]:
     if isinstance(value, str) and value.strip():
-        return [{"role": "assistant", "content": value}]
+        value = messages_in_text(value) or [{"role": "assistant", "content": value}]
     if not isinstance(value, list):
         raise RowError(f"{where} must be text or a list of messages, got {value!r:.200}")
     return read_messages(value, where=where)

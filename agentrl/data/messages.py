@@ -25,7 +25,7 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 def read_messages(value: Any, *, where: str) -> list[Message]:
-    """Return a dialogue; text is one user message.
+    """Return a dialogue; text is one user message, or the JSON of a list of messages.
 
     Example: `{"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "add",
     "arguments": '{"x": 1}'}}]}` comes back with `"content": ""` and `"arguments": {"x": 1}`.
@@ -38,10 +38,20 @@ def read_messages(value: Any, *, where: str) -> list[Message]:
         RowError: it is no list of messages, or one of them cannot be used.
     """
     if isinstance(value, str) and value.strip():
-        return [{"role": "user", "content": value}]
+        value = messages_in_text(value) or [{"role": "user", "content": value}]
     if not isinstance(value, list) or not value:
         raise RowError(f"{where} must be text or a list of chat messages, got {value!r:.200}")
     return [_read_message(message, where=f"{where}, message {index}") for index, message in enumerate(value)]
+
+
+def messages_in_text(text: str) -> list[Any] | None:
+    """Return the messages, still to be checked, whose JSON `text` is; None where it is any other text."""
+    try:
+        value = json.loads(text) if text.lstrip().startswith("[") else None
+    except ValueError:
+        return None
+    are_messages = isinstance(value, list) and all(isinstance(item, dict) and "role" in item for item in value)
+    return value if are_messages else None
 
 
 def _read_message(value: Any, *, where: str) -> Message:

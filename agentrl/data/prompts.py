@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agentrl.data.columns import PromptColumns, own_id, own_index
 from agentrl.data.rows import BadRows, Row, read_rows
-from agentrl.errors import ConfigError, DataError, RowError
+from agentrl.errors import ConfigError, DataError, DataLayoutError, RowError
 from agentrl.types import Prompt
 
 _EPOCH_MARK = "@epoch"
@@ -222,7 +222,7 @@ class _Reader:
     def _read_row(self, row: Row, *, default_id: str) -> Prompt:
         prompt_id = own_id(row) or default_id
         if prompt_id in self._places:
-            raise RowError(
+            raise DataLayoutError(
                 f"{row.where}: prompt id `{prompt_id}` is also that of {self._places[prompt_id]}. Make the `id` column unique "
                 "over all files, leave it out, or name each file once"
             )

@@ -12,7 +12,7 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
-from agentrl.errors import ConfigError, RowError
+from agentrl.errors import ConfigError, DataLayoutError, RowError
 
 _NUM_REASONS = 3
 
@@ -53,8 +53,10 @@ class BadRows:
         Raises:
             RowError: it is not to be left out.
         """
+        if not self._skip and isinstance(error, DataLayoutError):
+            raise error  # without such rows none would be left
         if not self._skip:
-            raise RowError(f"{error}. Correct the row, or leave such rows out with `data.on_bad_row: skip`") from error
+            raise RowError(f"{error}; `data.on_bad_row: skip` leaves such rows out") from error
         self.reasons.append(str(error))
 
     def warning(self, num_rows: int) -> str:
@@ -67,7 +69,7 @@ class BadRows:
 
 
 def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
-    """Yield the rows of a `.jsonl` or `.parquet` file in order, without those that `bad_rows` leaves out.
+    """Yield the rows of a `.jsonl` or `.parquet` file in order, without those that `bad_rows` leaves out; None: nothing is.
 
     Raises:
         RowError: a line is no JSON object.
@@ -78,7 +80,7 @@ def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
         raise ConfigError(f"{path}: {problem}")
     if path.suffix not in _READERS:
         raise ConfigError(f"{path}: cannot read `{path.suffix}` files; prompts come as {' or '.join(_READERS)}")
-    yield from _READERS[path.suffix](path, bad_rows or BadRows(skip=False))
+    yield from _READERS[path.suffix](path, bad_rows)
 
 
 def plain(value: Any) -> Any:
@@ -100,7 +102,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _read_jsonl(path: Path, bad_rows: BadRows) -> Iterator[Row]:
+def _read_jsonl(path: Path, bad_rows: BadRows | None) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -108,6 +110,8 @@ def _read_jsonl(path: Path, bad_rows: BadRows) -> Iterator[Row]:
             try:
                 values = _json_object(line, where=_where(path, number))
             except RowError as error:
+                if bad_rows is None:
+                    raise
                 bad_rows.add(error)
             else:
                 yield Row(path=path, number=number, values=values)
@@ -123,7 +127,7 @@ def _json_object(line: bytes, *, where: str) -> dict[str, Any]:
     return values
 
 
-def _read_parquet(path: Path, _: BadRows) -> Iterator[Row]:
+def _read_parquet(path: Path, _: BadRows | None) -> Iterator[Row]:
     try:
         with parquet.ParquetFile(path) as file:
             number = 0

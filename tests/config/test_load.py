@@ -160,6 +160,18 @@ def test_an_export_needs_no_prompts_and_looks_into_the_folder_of_the_run(
     assert (config.run.dir, config.data.train_files) == (str(config_file.parent / "runs" / "small"), [])
 
 
+@pytest.mark.parametrize("purpose", [Purpose.EVALUATION, Purpose.EXPORT])
+def test_patterns_of_files_that_are_not_read_may_match_nothing(config_file: Path, purpose: Purpose):
+    words = ["data.train_files=['a/*.jsonl']", "stages=[{num_steps: 1, train_files: ['b/*.jsonl']}]"]
+    if purpose is Purpose.EXPORT:
+        words.append("data.validation_files=['c/*.jsonl']")
+    else:
+        words += EVALUATION
+    config = load_run_config(str(config_file), words, purpose=purpose).config
+    assert (config.data.train_files, config.stages[0].train_files) == ([], None)
+    assert bool(config.data.validation_files) == (purpose is Purpose.EVALUATION)
+
+
 @pytest.mark.parametrize(
     ("override", "named"),
     [

@@ -36,11 +36,27 @@ def test_bad_rows_are_left_out_and_counted_with_the_first_reasons(tmp_path: Path
     assert warning.endswith("; ...")
 
 
-def test_the_first_bad_row_is_an_error_with_the_way_out(tmp_path: Path):
-    way_out = r"train\.jsonl:2: .*Correct the row, or leave such rows out with `data\.on_bad_row: skip`"
+@pytest.mark.parametrize("bad", [PICTURE, "{torn", GOOD | {"prompt": None}])
+def test_the_first_bad_row_is_an_error_with_the_way_out(tmp_path: Path, bad: Any):
+    way_out = r"train\.jsonl:2: .*; `data\.on_bad_row: skip` leaves such rows out$"
     with pytest.raises(ConfigError, match=way_out):
-        dataset(write(tmp_path, GOOD, PICTURE))
+        dataset(write(tmp_path, GOOD, bad))
     assert dataset(write(tmp_path, GOOD)).warnings == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"question": "Hi.", "answer": "x"},
+        {"prompt": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]},
+        GOOD | {"id": "train-1"},
+    ],
+)
+def test_no_row_is_to_be_skipped_where_others_are_wrong_in_the_same_way(tmp_path: Path, wrong: dict[str, Any]):
+    with pytest.raises(ConfigError, match=r"train\.jsonl:2: ") as raised:
+        dataset(write(tmp_path, GOOD, wrong))
+    assert "on_bad_row" not in str(raised.value)
+    assert str(raised.value).count(". ") <= 1
 
 
 def test_files_without_a_row_that_can_be_used_are_an_error(tmp_path: Path):

@@ -33,6 +33,7 @@ def read(values: dict[str, Any], messages_key: str = "messages") -> Dialogue:
         {"prompt": "Hi.", "completion": "Hello."},
         {"prompt": "Hi.", "response": "Hello."},
         {"prompt": [ASKED], "completion": [ANSWERED]},
+        {"prompt": json.dumps([ASKED]), "completion": json.dumps([ANSWERED])},
         {"instruction": "Hi.", "input": "", "output": "Hello."},
         {"instruction": "Hi.", "output": "Hello.", "input": None},
     ],
@@ -43,6 +44,19 @@ def test_every_common_form_of_a_row_is_the_same_dialogue(values: dict[str, Any])
 
 def test_another_column_of_messages_can_be_named():
     assert read({"dialog": [ASKED, ANSWERED]}, messages_key="dialog").messages == [ASKED, ANSWERED]
+
+
+@pytest.mark.parametrize("values", [{"messages": [ASKED, ANSWERED]}, {"conversations": [ASKED, ANSWERED]}])
+def test_no_other_column_takes_the_place_of_the_named_one(values: dict[str, Any]):
+    with pytest.raises(RowError, match=r"no value in column `dialog` \(columns: .*`data\.messages_key`$"):
+        read(values, messages_key="dialog")
+
+
+def test_a_line_that_is_no_json_is_refused_without_keys_of_other_runs(tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text("{torn\n")
+    with pytest.raises(RowError, match=r"rows\.jsonl:1: not JSON") as raised:
+        list(read_dialogues([tmp_path / "rows.jsonl"], messages_key="messages"))
+    assert "on_bad_row" not in str(raised.value)
 
 
 def test_the_input_of_an_instruction_follows_it():

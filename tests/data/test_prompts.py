@@ -154,6 +154,22 @@ def test_column_names_come_from_the_configuration(tmp_path: Path) -> None:
     assert prompt.extra == {"solution": {}, "answer": "no"}
 
 
+def test_messages_that_are_json_text_are_messages(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "1 + 1?"}]
+    texts = [json.dumps(messages), " [1, 2]: which is larger?", '["role"]', "[]", '[{"role": "user"']
+    data = dataset(write_jsonl(tmp_path / "train.jsonl", [{"prompt": text} for text in texts]), shuffle=False)
+    [decoded, *others] = [prompt.messages for prompt in data.all()]
+    assert decoded == messages
+    assert others == [[{"role": "user", "content": text}] for text in texts[1:]]
+
+
+@pytest.mark.parametrize("key", ["prompt_key", "answer_key"])
+def test_no_other_column_takes_the_place_of_one_that_the_user_names(tmp_path: Path, key: str) -> None:
+    row = {"prompt": "1", "messages": "2", "answer": "3", "reward_model": {"ground_truth": "4"}}
+    with pytest.raises(ConfigError, match=rf"no value in column `asked` \(columns: .*`data\.{key}`$"):
+        dataset(write_jsonl(tmp_path / "train.jsonl", [row]), **{key: "asked"})
+
+
 def test_fields_that_parquet_adds_to_messages_are_left_out(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "Hi."}, {"role": "tool", "content": "5", "name": "python"}]
     path = write_parquet(tmp_path / "train.parquet", [{"prompt": messages, "answer": "x"}])

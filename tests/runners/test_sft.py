@@ -262,6 +262,17 @@ def test_the_type_of_auto_is_chosen_once_and_written_down(load: Loader, folder: 
     assert saved.model.dtype == best_dtype()[0]
 
 
+def test_files_may_be_named_by_a_pattern(load: Loader, folder: Path) -> None:
+    words = ["data.train_files=['d*.jsonl']", "data.validation_files=['held_*.jsonl']"]
+    data = load(*words).data
+    assert (data.train_files, data.validation_files) == (
+        [str(folder / "dialogues.jsonl")],
+        [str(folder / "held_out.jsonl")],
+    )
+    with pytest.raises(ConfigError, match=r"sft\.yaml: `data\.train_files`: no file matches `none/\*\.jsonl`"):
+        load("data.train_files=['none/*.jsonl']")
+
+
 def test_the_check_of_a_run_that_began_with_auto_logs_and_accepts_it(
     load: Loader, capsys: pytest.CaptureFixture[str]
 ) -> None:
