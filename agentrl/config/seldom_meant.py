@@ -24,8 +24,8 @@ def seldom_meant(config: RunConfig) -> list[str]:
 def _validation_that_is_off(config: RunConfig) -> list[str]:
     if config.data.validation_files and not config.validation.every_steps:
         return [
-            f"`data.validation_files` names {len(config.data.validation_files)}, but `validation.every_steps` is 0, so that "
-            "nothing is validated; set it, such as to 10, or leave the files out"
+            "`data.validation_files` is unused while `validation.every_steps` is 0; set that to 10, for example, or leave "
+            "the files out"
         ]
     return []
 

@@ -97,9 +97,11 @@ def read_data(subject: CheckSubject, report: CheckReport) -> CheckSubject:
 def check_this_machine(subject: CheckSubject, report: CheckReport) -> None:
     """Compare the processes and the memory that they need with this machine."""
     check_room(subject.config)
-    lines = [line for stage in stages_of(subject.config) for line in check_memory(stage.config)]
-    for line in dict.fromkeys(lines):
-        report.note(line)
+    memory = [check_memory(stage.config) for stage in stages_of(subject.config)]
+    for note in dict.fromkeys(note for estimate in memory for note in estimate.notes):
+        report.note(note)
+    for warning in dict.fromkeys(warning for estimate in memory for warning in estimate.warnings):
+        report.warn(warning)
     if subject.config.cluster.address is not None:
         report.not_checked(f"nodes of the cluster at {subject.config.cluster.address}, and modules that they must have")
 

@@ -49,7 +49,7 @@ class DeviceEstimate:
 
     @property
     def refused_bytes(self) -> float:
-        """What must fit: a host may swap, and a GPU ends the run with the first row that is too long."""
+        """Bytes that must fit: a host may swap, and a GPU ends the run with the first row that is too long."""
         return self.memory.in_a_full_row if self.is_gpu else self.memory.certain
 
     def warning(self) -> str | None:
@@ -57,7 +57,7 @@ class DeviceEstimate:
         if self.capacity_bytes is None or self.memory.at_most <= self.capacity_bytes:
             return None
         return (
-            f"warning: {self.device}: up to {self.memory.at_most / GIB:.2f} GiB may be taken, and there are "
+            f"memory (estimate), {self.device}: up to {self.memory.at_most / GIB:.2f} GiB may be taken, and it has "
             f"{self.capacity_bytes / GIB:.1f}; long rows and many trajectories at once may end the run. Lower "
             "`actor.max_tokens_per_micro_batch`, `rollout.max_concurrent_trajectories` or `rollout.max_response_tokens`"
         )
@@ -69,8 +69,17 @@ class DeviceEstimate:
         return f"memory (estimate), {self.device}: {certain:.2f}{there} GiB, at most {at_most:.2f}: {self.memory.describe()}"
 
 
-def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]:
-    """Return the estimate in lines, for the log.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """The estimate for every device, in lines for a person."""
+
+    notes: list[str]
+    warnings: list[str]
+    """Devices that may be too small."""
+
+
+def check_memory(config: RunConfig, machine: Machine | None = None) -> MemoryReport:
+    """Estimate the memory of every device, and compare it with what the device has.
 
     Raises:
         ConfigError: weights, gradients, optimiser and engine alone do not fit; on a GPU, with the longest row.
@@ -79,22 +88,37 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> list[str]
     sizes: dict[str, ModelSize] = {}
     for key, path in trained_or_asked(config).items():
         if (size := read_size(path, key=key)) is None:
-            return [
-                f"memory: no estimate: `{key}` ({path}) is no folder here with safetensors and sizes of a known name"
-            ]
+            note = f"memory: no estimate: `{key}` ({path}) is no folder here with safetensors and sizes of a known name"
+            return MemoryReport(notes=[note], warnings=[])
         sizes[key] = size
     estimates = estimate_devices(config, sizes, machine)
     for one in estimates:
         if one.capacity_bytes is not None and one.refused_bytes > one.capacity_bytes:
-            raise ConfigError(
-                f"{one.describe()}. That cannot fit: take more ranks (`actor.num_workers`, or the processes of their pool), a "
-                "smaller model or `rollout.kv_memory_gb`, `actor.activation_checkpointing`, a smaller "
-                "`actor.max_tokens_per_micro_batch`, `actor.lora`, `actor.cpu_offload`, more GPUs for each engine "
-                "(`rollout.tensor_parallel_size`), engines that sleep during updates (`cluster.colocated`), pools of "
-                "their own for some roles (`cluster.roles`), or, for weights shared in the memory of the host, another "
-                "`cluster.weight_transport`"
-            )
-    return [line for one in estimates for line in (one.describe(), one.warning()) if line is not None]
+            raise ConfigError(f"{one.describe()}. That cannot fit: take {' or '.join(_ways_out(one, config))}.")
+    warnings = [warning for one in estimates if (warning := one.warning()) is not None]
+    return MemoryReport(notes=[one.describe() for one in estimates], warnings=warnings)
+
+
+def _ways_out(estimate: DeviceEstimate, config: RunConfig) -> list[str]:
+    """Return what shrinks the two largest parts of the memory that does not fit."""
+    memory, on_gpu, actor = estimate.memory, estimate.is_gpu, config.actor
+    fewer_weights = "a smaller model" if actor.lora.rank else "`actor.lora`"
+    fewer_tokens = "a smaller `actor.max_tokens_per_micro_batch`"
+    part_of = {
+        "more ranks (`actor.num_workers`)" if on_gpu else fewer_weights: (
+            memory.weights + memory.gradients + memory.optimiser + memory.checkpoint
+        ),
+        fewer_tokens if actor.activation_checkpointing else "`actor.activation_checkpointing`": (
+            memory.activations_at_most if on_gpu else 0.0  # a host is refused for what is certain
+        ),
+        "more GPUs for each engine (`rollout.tensor_parallel_size`)" if on_gpu else "fewer `rollout.num_engines`": (
+            memory.engine
+        ),
+        "a smaller `rollout.kv_memory_gb`": memory.kv_cache,
+        "another `cluster.weight_transport`": memory.shared_weights,
+    }
+    largest = sorted(part_of, key=lambda way: -part_of[way])[:2]
+    return [way for way in largest if part_of[way] > 0] or ["a smaller model"]
 
 
 def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine: Machine) -> list[DeviceEstimate]:

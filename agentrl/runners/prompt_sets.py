@@ -49,11 +49,13 @@ def overlong_warnings(overlong: Mapping[str, int], data: DataSection) -> list[st
         return []
     shown = [f"`{prompt_id}` ({length})" for prompt_id, length in sorted(overlong.items())[:_NUM_SHOWN]]
     named = ", ".join([*shown, "..."] if len(overlong) > _NUM_SHOWN else shown)
-    found = f"{len(overlong)} prompts are longer than {data.max_prompt_tokens} tokens, tools and system text included"
+    found = (
+        f"prompts of more than {data.max_prompt_tokens} tokens, with tools and system text: {len(overlong)} ({named})"
+    )
     if data.overlong_prompts == "drop":
-        return [f"{found}, and left out (`data.overlong_prompts` is `drop`): {named}"]
+        return [f"{found}; left out by `data.overlong_prompts: drop`"]
     raise ConfigError(
-        f"data.max_prompt_tokens: {found}: {named}. Raise it, or leave such prompts out with `data.overlong_prompts: drop`"
+        f"data.max_prompt_tokens: {found}. Raise it, or leave such prompts out with `data.overlong_prompts: drop`"
     )
 
 

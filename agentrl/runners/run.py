@@ -167,11 +167,11 @@ def prepare(loaded: LoadedConfig) -> Plan:
     check_models(loaded.config)
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
+    memory_warnings: list[str] = []
     if not RunDirectory(loaded.config).has_all_steps:  # a finished run is only shown, here too if it was made elsewhere
         check_weights(loaded.config)
         check_room(loaded.config)
-        for stage in stages:
-            check_memory(stage.config)
+        memory_warnings = [warning for stage in stages for warning in check_memory(stage.config).warnings]
     plan = _prepared(loaded, plugins, trains=True)
     return Plan(
         loaded=loaded,
@@ -184,7 +184,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         stage=stages[0],
         pass_rates=PassRates(),
         validation_prompts=plan.validation_prompts,
-        warnings=[*plan.warnings, *data_warnings(prompts)],
+        warnings=[*plan.warnings, *data_warnings(prompts), *dict.fromkeys(memory_warnings)],
         notes=notes,
         history=RunHistory.of_run(plan.directory.metrics),
     )

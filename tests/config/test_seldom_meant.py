@@ -63,9 +63,7 @@ def test_tokens_of_earlier_policies_that_are_learnt_from_as_they_are_are_warned_
 
 def test_held_out_prompts_that_are_never_used_are_warned_of():
     [warning] = warnings("validation.every_steps=0", "checkpoint.keep_best=0")
-    assert warning.startswith(
-        "`data.validation_files` names 1, but `validation.every_steps` is 0, so that nothing is validated"
-    )
+    assert warning.startswith("`data.validation_files` is unused while `validation.every_steps` is 0; set that to 10")
     assert warnings("validation.every_steps=0", "checkpoint.keep_best=0", "data.validation_files=[]") == []
 
 

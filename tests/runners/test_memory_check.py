@@ -14,6 +14,7 @@ from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.memory_check import DeviceEstimate, Machine, check_memory, estimate_devices, read_size
+from agentrl.runners.run import prepare
 from agentrl.runners.stages import stages_of
 from agentrl.training.memory_estimate import GIB, Memory, ModelSize
 from agentrl.weight_sync.model_folder import ModelFolder
@@ -173,22 +174,24 @@ def test_the_gpus_of_another_machine_are_those_that_the_config_says():
 
 
 def test_what_fits_is_told_in_one_line_and_what_does_not_is_refused_with_the_keys(tmp_path: Path):
-    [line] = check_memory(config_of(), HOST)
+    [line] = check_memory(config_of(), HOST).notes
     assert line.startswith("memory (estimate), this machine: 0.0")
-    with pytest.raises(ConfigError, match=r"this machine: .* of 0.0 GiB.*cannot fit.*`actor.num_workers`.*`cluster.ro"):
+    with pytest.raises(ConfigError, match=r"this machine: .* of 0.0 GiB.*cannot fit: take `actor\.lora` or [^,]*\.$"):
         check_memory(config_of(), Machine(ram_bytes=2**20))
 
 
 def test_a_row_that_cannot_fit_a_gpu_is_refused_with_the_way_out_and_on_a_host_told():
     """A host may swap, and its allocator may keep less."""
     config = config_of()
-    [line] = check_memory(config, Machine(ram_bytes=64 * GIB))
+    report = check_memory(config, Machine(ram_bytes=64 * GIB))
+    assert report.warnings == []
+    [line] = report.notes
     at_most, certain = (float(re.findall(pattern, line)[0]) for pattern in (r"at most ([\d.]+)", r": ([\d.]+) of"))
     assert certain < 0.2 < at_most < 4
     small = int((certain + at_most) / 2 * GIB)
-    line, warning = check_memory(config, Machine(ram_bytes=small))
+    [warning] = check_memory(config, Machine(ram_bytes=small)).warnings
     assert re.match(
-        r"warning: this machine: up to .* GiB may be taken, and there are .* Lower `actor\.max_tok", warning
+        r"memory \(estimate\), this machine: up to .* GiB may be taken, and it has .* Lower `actor\.max_tok", warning
     )
     with pytest.raises(
         ConfigError, match=r"the GPU of this machine: .*cannot fit: .*`actor\.activation_checkpointing`"
@@ -207,8 +210,8 @@ def test_the_recipe_without_activation_checkpointing_is_refused():
 def test_a_model_whose_files_are_not_here_has_no_estimate(tmp_path: Path):
     for name in ("config.json", "tokenizer.json"):
         shutil.copy2(POLICY / name, tmp_path)
-    assert "no estimate: `model.path`" in check_memory(config_of(f"model.path={tmp_path}"), HOST)[0]
-    assert "no estimate: `model.path` (org/name)" in check_memory(config_of("model.path=org/name"), HOST)[0]
+    assert "no estimate: `model.path`" in check_memory(config_of(f"model.path={tmp_path}"), HOST).notes[0]
+    assert "no estimate: `model.path` (org/name)" in check_memory(config_of("model.path=org/name"), HOST).notes[0]
 
 
 def test_a_host_that_is_too_small_for_models_on_gpus_is_refused():
@@ -217,4 +220,15 @@ def test_a_host_that_is_too_small_for_models_on_gpus_is_refused():
 
 
 def test_the_demo_fits_a_machine_with_gpus():
-    assert check_memory(config_of(), GPUS)
+    assert check_memory(config_of(), GPUS).notes
+
+
+def test_a_run_that_may_not_fit_starts_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    [line] = check_memory(config_of(), HOST).notes
+    certain, at_most = (float(re.findall(pattern, line)[0]) for pattern in (r": ([\d.]+) of", r"at most ([\d.]+)"))
+    small = int((certain + at_most) / 2 * GIB)
+    monkeypatch.setattr("agentrl.runners.memory_check.this_machine", lambda: Machine(ram_bytes=small))
+    plan = prepare(load_run_config(DEMO, [f"run.dir={tmp_path / 'run'}"]))
+    plan.directory.close()
+    [warning] = plan.warnings
+    assert warning.startswith("memory (estimate), this machine: up to")

@@ -45,14 +45,16 @@ def test_the_length_of_a_prompt_is_that_of_its_rendering(tmp_path: Path):
 def test_prompts_that_are_too_long_are_refused_with_the_way_out_or_left_out_and_counted(tmp_path: Path):
     loaded = load(tmp_path)
     with pytest.raises(
-        ConfigError, match=r"1 prompts are longer than 150 .*: `train-2` \(\d+\)\. Raise it, or .*: drop`"
+        ConfigError, match=r"prompts of more than 150 tokens, .*: 1 \(`train-2` \(\d+\)\)\. Raise it, or .*: drop`"
     ):
         overlong_warnings(lengths(loaded), loaded.config.data)
     [warning] = overlong_warnings(
         {f"p{n}": 200 for n in range(9)}, load(tmp_path, "data.overlong_prompts=drop").config.data
     )
-    assert warning.startswith("9 prompts are longer than 150 tokens, tools and system text included, and left out")
-    assert warning.endswith("`p4` (200), ...")
+    assert warning.startswith(
+        "prompts of more than 150 tokens, with tools and system text: 9 (`p0` (200), `p1` (200), "
+    )
+    assert warning.endswith("`p4` (200), ...); left out by `data.overlong_prompts: drop`")
     assert overlong_warnings({}, loaded.config.data) == []
 
 
@@ -78,6 +80,6 @@ async def test_a_check_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
     await check(load(tmp_path, "data.overlong_prompts=drop"), CheckLevel.FULL)
     printed = capsys.readouterr().out
     assert "1 of 3 rows are left out" in printed
-    assert "1 prompts are longer than 150 tokens" in printed
-    with pytest.raises(ConfigError, match=r"data\.max_prompt_tokens: 1 prompts are longer"):
+    assert "prompts of more than 150 tokens, with tools and system text: 1 (" in printed
+    with pytest.raises(ConfigError, match=r"data\.max_prompt_tokens: prompts of more than 150 tokens"):
         await check(load(tmp_path), CheckLevel.FULL)
