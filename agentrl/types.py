@@ -167,7 +167,7 @@ class ToolResult:
     cause: str = ""
     """Exception of the tool's own code and its place, such as `ValueError at my_tools.py:11`; the policy does not read it."""
     reward: float | None = None
-    """What the tool gives for this step; rewards read it, as `agentrl.rewards.tool_rewards.tool_reward` does."""
+    """Reward that the tool gives for this step; rewards read it, as `agentrl.rewards.tool_rewards.tool_reward` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,9 +365,9 @@ class TrajectorySummary:
     finished_at: float = 0.0
     """When the driver had it, on the driver's clock."""
     reward_metrics: Mapping[str, float] = field(default_factory=dict)
-    """As in `Trajectory`."""
+    """The `reward_metrics` of the trajectory."""
     is_masked: bool = False
-    """As in `Trajectory`."""
+    """The `is_masked` of the trajectory."""
     num_prompt_tokens: int = 0
     """Of `num_tokens`: those that all trajectories of the prompt begin with."""
 

@@ -11,7 +11,7 @@ from agentrl.types import Message, ToolCall
 
 _QUESTION = "probe-question"
 _ARGUMENTS = {"text": 'a "b" \\n\n\tc <d> é', "number": 3, "flag": True, "nested": {"list": [1, "x"]}}
-"""What JSON must escape, and what other formats write in another way."""
+"""Values that JSON must escape, or that other formats write in another way."""
 _SHOWN_CHARACTERS = 160
 _FORMAT = '`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`'
 

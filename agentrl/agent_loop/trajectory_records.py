@@ -1,4 +1,4 @@
-"""What is asked of a worker and what it reports: the request for a trajectory, its summary, and the record of a lost one."""
+"""Records between manager and workers: the request for a trajectory, its summary, and the record of a lost one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from agentrl.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryRequest:
-    """Which trajectory to make. Its sampling follows from the run's seed and these fields alone."""
+    """The trajectory to make. Its sampling follows from the run's seed and these fields alone."""
 
     step: int
     prompt: Prompt
     sample_index: int
     held_out: bool = False
-    """Whether it is for validation, whose sampling may be another."""
+    """True for validation, whose sampling may be another."""
     failures: tuple[Failure, ...] = ()
-    """Why it did not come to its end where it was begun before: on another engine, or by another worker."""
+    """Reasons why earlier attempts ended early, on another engine or by another worker."""
 
     @property
     def attempt(self) -> int:
-        """How many times it was begun before, elsewhere."""
+        """Number of earlier attempts."""
         return len(self.failures)
 
     @property

@@ -54,7 +54,7 @@ class WorkerConfig:
     run_seed: int
     run_dir: str
     validation: ValidationSection = field(default_factory=ValidationSection)
-    """How held-out prompts are sampled, where that differs from `rollout`."""
+    """Sampling of held-out prompts, where it differs from `rollout`."""
     tokenizer_class: str | None = None
     """What an engine knows of the model's tokenizer (`agentrl.engine.tokenizer`): with it, no worker loads torch."""
 

@@ -22,7 +22,7 @@ _AUTOSCALER = "autoscaler"
 """Its reports are about clusters that grow by themselves."""
 _MAX_LINES = 500
 _LINES_PER_S = 1 / 6
-"""How fast a spent budget fills up again."""
+"""Rate at which a spent budget fills up again."""
 _MAX_LINE_CHARACTERS = 1000
 
 

@@ -26,7 +26,7 @@ class RewardPartSection:
 
 @dataclass(frozen=True)
 class RewardSection:
-    """What turns a finished trajectory into a number."""
+    """Turns a finished trajectory into a number."""
 
     class_name: str = "agentrl.rewards.math_answer.MathAnswerReward"
     """Import path of the reward class."""
@@ -37,7 +37,7 @@ class RewardSection:
     parts: list[RewardPartSection] = field(default_factory=list)
     """Several rewards instead of one; the reward is the sum of their scores times their weights."""
     answer_format: Literal["auto", "boxed", "tagged", "hashes", "last_number"] = "auto"
-    r"""Where the math reward finds the final answer: `auto` reads the format that each prompt asks for, `boxed` the last
+    r"""Place of the final answer for the math reward: `auto` reads the format that each prompt asks for, `boxed` the last
     `\boxed{}`, `tagged` the last `<answer>` block, `hashes` the text after `####`, `last_number` the last number.
     """
     score_unfinished: Literal["zero", "score", "mask"] = "zero"

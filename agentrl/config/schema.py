@@ -16,7 +16,7 @@ from agentrl.config.reward_schema import RewardSection
 from agentrl.config.update_schema import UpdateSection
 
 DType = Literal["float32", "bfloat16"]
-"""What `model.dtype` is once it is chosen."""
+"""Values of `model.dtype` once it is chosen."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from agentrl.config.schema import ModelSection
 
 @dataclass(frozen=True)
 class SftRunSection:
-    """Where the run is."""
+    """The folder of the run."""
 
     dir: str | None = None
-    """Where everything of the run is written; `runs/<config name>` when absent."""
+    """Folder for everything of the run; `runs/<config name>` when absent."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class SftDataSection:
     max_tokens: int | None = None
     """Tokens of the longest dialogue that is trained on; absent: what the model has positions for."""
     overlong_dialogues: Literal["error", "drop"] = "error"
-    """What to do with longer ones: refuse the run, or leave them out and report their number."""
+    """Treatment of longer ones: refuse the run, or leave them out and report their number."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class SftValidationSection:
 
 @dataclass(frozen=True)
 class SftCheckpointSection:
-    """What a stopped or killed run goes on from."""
+    """Checkpoints, from which a stopped or killed run resumes."""
 
     every_steps: int = 50
     """Write a checkpoint after every so many updates, and after the last; a run that is interrupted writes one as well."""
@@ -105,4 +105,4 @@ class SftConfig:
     tool_config_path: str | None = None
     """Tool YAML whose schemas the system prompt lists for dialogues without a `tools` column."""
     output_dir: str | None = None
-    """Where the trained model folder is written; `policy` in `run.dir` when absent."""
+    """Folder for the trained model; `policy` in `run.dir` when absent."""

@@ -1,4 +1,4 @@
-"""What cannot be right in the section `reward`."""
+"""Values that cannot be right in the section `reward`."""
 
 import re
 from collections import Counter

@@ -10,7 +10,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 
 class FileNames:
-    """What transformers would name the weights of one model in a file, and divide them into."""
+    """Names and parts of one model's weights in the files that transformers would write."""
 
     def __init__(self, path: str) -> None:
         """Take the architecture from the `config.json` of a folder, or of a model on a hub."""

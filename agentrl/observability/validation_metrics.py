@@ -1,4 +1,4 @@
-"""What a validation and an evaluation measure: accuracy over all, pass@k, and the accuracy of each data set."""
+"""Metrics of validation and evaluation: accuracy over all, pass@k, and the accuracy of each data set."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

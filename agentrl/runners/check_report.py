@@ -1,4 +1,4 @@
-"""What a check looks at, and the findings that it prints."""
+"""The subject of a check, and the findings that it prints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

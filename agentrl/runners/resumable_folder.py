@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 EXPORTED = "exported"
 _PROBE_BYTES = 1 << 20
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", EXPORTED}
-"""What a start that died early may have left, for the config is written after them; or an export of checkpoints elsewhere."""
+"""Files that a start which died before it wrote the config may have left, or an export of checkpoints elsewhere."""
 
 
 class ResumableFolder(ABC):
-    """What is the same for every kind of run; a subclass says which changes of the config end the way on."""
+    """Base of every kind of run's folder; a subclass says which changes of the config prevent resuming."""
 
     def __init__(
         self, config: RunConfig | SftConfig, *, num_steps: int, references: Mapping[int, float] | None = None
@@ -216,7 +216,7 @@ class ResumableFolder(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """True once the run has come to its end."""
         return self._result.is_file()
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -234,7 +234,7 @@ class ResumableFolder(ABC):
 
     @property
     def has_all_steps(self) -> bool:
-        """Whether the run has come to its end, and is not to go on for longer now."""
+        """True if the run has come to its end, and is not to go on for longer now."""
         if not self.finished or not self._saved.is_file():  # else it may be the result of anything
             return False
         return self.result().get("num_steps", math.inf) >= self._num_steps

@@ -44,7 +44,7 @@ class RunDirectory(ResumableFolder):
         """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
         self._config = config
         self._keeps_results = True
-        """Whether what is here goes into the result: an unfinished evaluation measures from the beginning."""
+        """False for an unfinished evaluation, which measures from the beginning."""
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
         """Do what the base class says, warn of edited code that is accepted, and remove what a killed run was carrying."""

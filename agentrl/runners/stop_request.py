@@ -34,7 +34,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.requested = False
-        """Whether a signal came inside `deferred`."""
+        """True once a signal came inside `deferred`."""
         self._number = 0
         self._is_deferred = False
 

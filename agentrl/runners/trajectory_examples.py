@@ -7,7 +7,7 @@ from agentrl.trajectories.store import read_prompts, read_trajectories
 from agentrl.types import Prompt, Termination, ToolResult, Trajectory, Turn
 
 _MAX_CHARACTERS = 400
-"""Of each text; of a longer one both ends are shown."""
+"""Characters shown of each text; a longer one is shown by both ends."""
 _MAX_TURNS = 6
 
 

@@ -9,7 +9,7 @@ from agentrl.tools.base import ToolSchema
 
 _MAX_DEPTH = 8
 _DIGIT = "1"
-"""As text it is a word, a number, a formula and a program at once."""
+"""Text that is a word, a number, a formula and a program at once."""
 
 
 def sample_arguments(schema: ToolSchema) -> dict[str, Any] | None:

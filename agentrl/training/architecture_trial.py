@@ -29,7 +29,7 @@ _TOLERANCE = 0.01
 """Nats. What is computed wrongly differs by tenths and more, rounding by 0.001 at most."""
 
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, OSError, ImportError)
-"""What the code of an architecture raises that does not fit."""
+"""Exceptions of an architecture's code that does not fit."""
 
 
 def require_packable(config: PretrainedConfig, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether the CPU of this machine computes bfloat16 faster than float32."""
+"""Detection of CPUs that compute bfloat16 faster than float32."""
 
 import torch
 

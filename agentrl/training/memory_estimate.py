@@ -29,9 +29,9 @@ _CHUNK_LOGITS = {True: 2**28, False: 2**25}
 """Logits that exist at once, with a GPU or without (`agentrl.training.vocabulary`)."""
 
 _ALLOCATOR_SHARE = 0.35
-"""Of what a model computes with on a CPU: glibc keeps so much of what was freed, in pieces (three sizes measured)."""
+"""Share of a model's memory on a CPU that glibc keeps in pieces after it was freed (three sizes measured)."""
 _RUNTIME_BYTES = {True: 0.75 * GIB, False: 0.375 * GIB}
-"""Of each process: on a GPU its CUDA context, else Python and the libraries."""
+"""Bytes of each process: on a GPU its CUDA context, else Python and the libraries."""
 
 _TRAINED = ("actor", "critic")
 """The other models are asked only: what a layer of theirs has computed is gone when the next has."""
@@ -79,9 +79,9 @@ class Memory:
     gathered_at_most: float = 0.0
     """Whole weights that a rank computes with, and whole gradients of the group that is reduced."""
     allocator_at_most: float = 0.0
-    """What the allocator of the host keeps of what was freed."""
+    """Freed memory that the allocator of the host keeps."""
     runtime_at_most: float = 0.0
-    """Of the processes themselves."""
+    """Memory of the processes themselves."""
 
     def __add__(self, other: "Memory") -> "Memory":
         return Memory(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(Memory)})
@@ -114,7 +114,7 @@ class Memory:
 
     @property
     def in_a_full_row(self) -> float:
-        """What is taken once a row is as long as it may be, which the first long trajectories bring about."""
+        """Bytes taken once a row is as long as it may be, as the first long trajectories make it."""
         return self.at_most - self.kv_cache_at_most
 
     @property

@@ -33,7 +33,7 @@ class Part(NamedTuple):
     is_causal: bool
     """Segments on themselves; else every query attends to every key."""
     window: int | None = None
-    """Of segments on themselves: the most tokens that a query attends to, itself included; None: all before it."""
+    """Most tokens that a query attends to in its own segment, itself included; None: all before it."""
 
 
 class Tokens(Protocol):

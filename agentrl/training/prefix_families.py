@@ -13,7 +13,7 @@ _MIN_SHARED = 8
 """Shorter beginnings are not worth the further attention calls."""
 
 _MIN_SHARED_CONTEXT = 64
-"""As `_MIN_SHARED`, of sequences of different prompts, each of which makes a segment of its own."""
+"""The `_MIN_SHARED` of sequences of different prompts, each of which makes a segment of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ class UnsharedRow:
     source_U: Tensor
     """The token of the row that each token of the written-out row is."""
     place_T: Tensor
-    """Where each token of the row is in the written-out row; of a prefix, in its first copy."""
+    """Position of each token of the row in the written-out row; of a prefix, in its first copy."""
 
 
 @lru_cache(maxsize=4)  # every layer of a model asks for that of the same few rows

@@ -27,13 +27,13 @@ class ModelFiles:
         self._folder = folder
         self._names = {module: name for name, module in model.named_modules()}
         self.are_converted = bool(get_model_conversion_mapping(model, add_legacy=False))
-        """Whether transformers gives weights other names or forms than they have in the files."""
+        """True if transformers gives weights other names or forms than they have in the files."""
         self._in_files = self._found_in_files(model)
         self._can_be_read = self._has_all(model)
 
     @property
     def can_be_read(self) -> bool:
-        """Whether every weight of the model is in the folder, as it is or as the parts that it is stacked from."""
+        """True if every weight of the model is in the folder, as it is or as the parts that it is stacked from."""
         return self._can_be_read
 
     @torch.no_grad()
