@@ -65,7 +65,7 @@ class PromptDataset:
         )
         prompts = reader.read(paths)
         self.warnings = reader.warnings
-        """What a user should know of the files: rows that are left out, indices that do not tell rows apart."""
+        """Warnings about the files: rows that are left out, indices that do not tell rows apart."""
         self._prompts = [prompt for prompt in prompts if prompt.prompt_id not in leave_out]
         self.num_left_out = len(prompts) - len(self._prompts)
         """Prompts of `files` that `leave_out` names."""

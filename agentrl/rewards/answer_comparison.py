@@ -21,7 +21,7 @@ from agentrl.rewards.answer_text import (
 )
 
 Comparison = Callable[[str, str], bool]
-"""Whether two single values, `(reference, answer)`, are equal."""
+"""Decides if two single values, `(reference, answer)`, are equal."""
 
 _MAX_CHARS = 500
 _MAX_ITEMS = 20
@@ -207,7 +207,7 @@ _SET_KINDS = ("union", "set", "value", "(]", "[)", "[]", "()")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Collection:
-    """What an answer lists. Example: `[1, 2)` has kind `[)` and the items `1` and `2`, and `42` the kind `value`."""
+    """Items that an answer lists. Example: `[1, 2)` has kind `[)` and the items `1` and `2`, and `42` the kind `value`."""
 
     kind: str
     items: list[str]
@@ -232,7 +232,7 @@ class _Collection:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the place of an item has a meaning."""
+        """True if the place of an item has a meaning."""
         return self.kind not in ("list", "set", "value")
 
     def takes(self, other: "_Collection") -> bool:

@@ -31,9 +31,9 @@ _HEADING = re.compile(r"^####[ \t]+[A-Za-z*].*$", re.MULTILINE)
 _HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*(.*)")
 _STATED = re.compile(r"\banswer(?:\s+is\b\s*:?|\s*[:=])", re.IGNORECASE)
 _STATEMENT_END = re.compile(r"\.(?=\s|$)|,\s*so\b|[\s,](?:because|since)\b|\((?:because|since)\b", re.IGNORECASE)
-"""What follows a stated answer on its line: the next sentence, or the reason for the answer."""
+"""End of a stated answer on its line: the next sentence, or the reason for the answer."""
 _MAX_SCANNED_CHARS = 50_000
-"""Of a completion, from its end: where answers stand."""
+"""Characters that are searched, from the end of a completion: answers stand there."""
 _NUMBER = re.compile(
     r"""(?<![\w.])
     (?:(?<!\))[-\u2212])?                                                    # not the minus of a difference
@@ -53,7 +53,7 @@ class FoundAnswer:
     text: str = ""
     """Empty where there is none."""
     problem: str = ""
-    """Why there is none."""
+    """Reason why there is none."""
 
 
 def find_answer(completion: str, messages: Sequence[Message], answer_format: AnswerFormat) -> FoundAnswer:

@@ -13,7 +13,7 @@ class AnswerStats:
     num_scored: int = 0
     """Finished trajectories that were scored."""
     num_missing: int = 0
-    """Those of them in which no answer was found."""
+    """Scored trajectories in which no answer was found."""
     num_given_up: int = 0
     """Answers called wrong because comparing them took too long or crashed."""
     examples: tuple[str, ...] = ()

@@ -80,7 +80,7 @@ class PlainNumber:
 
     value: Fraction
     is_decimal: bool
-    """Whether it is written with a point or an exponent, and so may be rounded."""
+    """True if it is written with a point or an exponent, and so may be rounded."""
 
     def equals(self, other: "PlainNumber") -> bool:
         """Return whether both mean the same; decimals may differ after the sixth place."""

@@ -31,7 +31,7 @@ _MAX_THREADS = 64
 
 
 class CallStyle(StrEnum):
-    """How a reward function is called; the value is what the style needs, for messages."""
+    """Calling convention of a reward function; the value is its signature, for messages."""
 
     AGENTRL = "fn(prompt, turns)"
     VERL = "fn(data_source, solution_str, ground_truth, extra_info)"
@@ -163,8 +163,7 @@ def _style_of(parameters: Mapping[str, inspect.Parameter], path: str, key: str) 
     if len(styles) != 1:
         forms = " or ".join(f"`{style}`" for style in CallStyle)
         raise ConfigError(
-            f"`{key}` is `{path}` with the parameters ({', '.join(parameters)}), which say not how it is called; "
-            f"write it as {forms}"
+            f"`{key}` is `{path}`: no known reward function has the parameters ({', '.join(parameters)}); write it as {forms}"
         )
     return styles[0]
 

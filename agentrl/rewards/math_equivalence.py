@@ -182,7 +182,7 @@ class _MathServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can compare."""
+        """True while it can compare."""
         return self._process.poll() is None and self._reading is not None and not self._reading.done()
 
     async def connect(self) -> None:

@@ -37,7 +37,7 @@ _MAX_LINE_BYTES = 2**20
 
 
 class Outcome(StrEnum):
-    """What became of a comparison."""
+    """Result of a comparison, or the reason why it has none."""
 
     EQUAL = "equal"
     DIFFERENT = "different"

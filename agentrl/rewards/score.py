@@ -1,4 +1,4 @@
-"""From what a reward returns to a number and its breakdown."""
+"""Conversion of what a reward returns to a number and its breakdown."""
 
 import math
 from collections.abc import Mapping

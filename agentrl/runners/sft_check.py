@@ -12,7 +12,7 @@ from agentrl.runners.sft_run import SftDirectory, inputs_of, num_steps_of, read_
 
 _SHOWN_CHARACTERS = 4000
 _OPEN, _CLOSE = "⟦", "⟧"
-"""Around what is trained."""
+"""Marks around what is trained."""
 
 
 def check(config: SftConfig) -> None:

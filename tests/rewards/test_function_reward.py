@@ -143,7 +143,7 @@ async def test_what_a_function_raises_is_its_own_error_with_the_prompt():
         (
             "unclear",
             {},
-            r"with the parameters \(sample\), which say not how it is called; write it as `fn\(prompt, turns\)`",
+            r"no known reward function has the parameters \(sample\); write it as `fn\(prompt, turns\)`",
         ),
         ("demanding", {}, "parameter `scale` has no value; set it in its `config`"),
         ("own", {"strict": True}, "do not take `strict` of its `config`"),
