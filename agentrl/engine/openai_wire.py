@@ -109,6 +109,9 @@ def completion_body(prompt: list[int] | str, params: SamplingParams, *, model: s
             "top_k": params.top_k or -1,
             "seed": params.seed,
             "stop_token_ids": list(params.stop_token_ids),
+            # Stop strings are matched in the text with special tokens, which servers leave out by default.
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
             "logprobs": 1,
             "return_token_ids": True,
             "stream": True,

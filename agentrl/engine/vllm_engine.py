@@ -288,6 +288,8 @@ class VllmEngine:
             logprobs=0,  # of the sampled token alone
             flat_logprobs=True,
             detokenize=bool(params.stop),
+            skip_special_tokens=False,  # stop strings are matched in the text with special tokens
+            spaces_between_special_tokens=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         stream = llm.generate(tokens_input(token_ids), sampling, request_id, data_parallel_rank=copy)

@@ -139,6 +139,7 @@ async def test_stop_strings_are_passed_on_with_the_text_of_their_last_token(
     await generate(engine, SamplingParams(max_tokens=4, seed=1, stop=("</search>",)))
     body = server.bodies[0]
     assert (body["stop"], body["include_stop_str_in_output"], body["no_stop_trim"]) == (["</search>"], True, True)
+    assert (body["skip_special_tokens"], body["spaces_between_special_tokens"]) == (False, False)
     await generate(engine)
     assert "stop" not in server.bodies[1]
 

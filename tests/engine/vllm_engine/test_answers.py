@@ -108,6 +108,15 @@ async def test_a_stop_string_ends_the_completion_with_the_token_that_completes_i
     assert len(completion.logprobs) == first
 
 
+async def test_a_special_token_completes_a_stop_string(engine: "VllmEngine") -> None:
+    prompt, text = problems(1)[0], text_decoder(str(POLICY))
+    free = (await ask_greedily(engine, prompt, 80)).token_ids
+    end = next(index for index, token_id in enumerate(free) if text([token_id]) == "<|im_end|>")
+    params = SamplingParams(max_tokens=80, temperature=0.0, stop=("<|im_end|>",))
+    completion = await engine.generate(prompt, params, request_id="special", deadline=Deadline.after(100))
+    assert (completion.token_ids, completion.finish_reason) == (free[: end + 1], FinishReason.STOP)
+
+
 async def test_the_next_turn_finds_its_prefix_until_the_weights_change(
     engine: "VllmEngine", changed: str, publisher: SharedMemoryPublisher
 ) -> None:
