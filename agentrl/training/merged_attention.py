@@ -16,6 +16,7 @@ Letters in shapes: T packed tokens, B batch of a call, Q its queries, K its keys
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -243,10 +244,14 @@ def _cpu_parts(layout: RowLayout, window: int | None) -> Iterator[Part]:
 
 def window_mask(length: int, window: int | None, like: Tensor) -> Tensor | None:
     """Return `[L, L]`, 0 where a query attends to a key and minus infinity elsewhere; None: causal attention needs none."""
-    if window is None or length <= window:
-        return None
-    reach = torch.ones(length, length, dtype=torch.bool, device=like.device).tril().triu(1 - window)
-    return torch.zeros(length, length, dtype=like.dtype, device=like.device).masked_fill(~reach, -torch.inf)
+    return None if window is None or length <= window else _window_mask(length, window, like.dtype, like.device)
+
+
+@lru_cache(maxsize=4)  # every layer of a model asks for those of the same few lengths, forward and backward
+def _window_mask(length: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # autograd may save a mask that a pass without gradients has built
+        reach = torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
+        return torch.zeros(length, length, dtype=dtype, device=device).masked_fill(~reach, -torch.inf)
 
 
 class _CpuKernel:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from agentrl.training.merged_attention import window_mask
 from agentrl.training.packed_attention import packed_attention
 from agentrl.training.row_layout import RowLayout, SharedPrefix, row_layout
 
@@ -101,3 +102,16 @@ def test_values_and_gradients_are_those_of_a_plain_softmax(device: str, name: st
         assert_near(key.grad, exact_key.grad)
     if sinks is not None and exact_sinks is not None:
         assert_near(sinks.grad, exact_sinks.grad)
+
+
+def test_the_mask_of_a_window_is_built_once_and_serves_passes_with_gradients():
+    states = torch.ones(1, requires_grad=True)
+    with torch.inference_mode():
+        built = window_mask(301, WINDOW, states)
+    mask = window_mask(301, WINDOW, states)
+    assert mask is not None
+    assert mask is built
+    (mask.exp() * states).sum().backward()
+    assert states.grad == sum(min(WINDOW, position + 1) for position in range(301))
+    assert window_mask(301, WINDOW, states.bfloat16()) is not mask
+    assert window_mask(301, 301, states) is None
