@@ -18,7 +18,9 @@ from agentrl.config.validate_idle import changed
 def algorithm_counts(config: RunConfig) -> dict[str, int]:
     """Return what must be at least 1."""
     algorithm, critic = config.algorithm, config.critic
-    keep = {} if algorithm.selection.method == "all" else {"algorithm.selection.keep": algorithm.selection.keep}
+    selection = algorithm.selection
+    # 0 stands for half of the group until the config is loaded.
+    keep = {} if selection.method == "all" or selection.keep == 0 else {"algorithm.selection.keep": selection.keep}
     return keep | {
         "algorithm.selection.min_group_size": algorithm.selection.min_group_size,
         "algorithm.kl_horizon": algorithm.kl_horizon,

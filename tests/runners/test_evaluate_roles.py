@@ -52,7 +52,7 @@ def test_an_evaluation_starts_workers_of_other_kinds_and_no_pool_of_a_model(
         runner="evaluate",
         timeout_s=350,
     )
-    assert "2 prompts x 1 samples" in output
+    assert "2 prompts, samples of each: 1" in output
     log = (tmp_path / "run" / "run.log").read_text()
     assert [name for name in ("policy", "samplers", "editors") if f" pool {name}: " in log] == expected
 
