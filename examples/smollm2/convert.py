@@ -32,7 +32,7 @@ def find_gguf() -> Path:
 def convert(gguf: Path, folder: Path) -> None:
     """Write model, configuration and tokenizer of a GGUF file as a Hugging Face folder; the weights become bfloat16."""
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     config = AutoConfig.from_pretrained(**source)
     config.dtype = torch.bfloat16
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
