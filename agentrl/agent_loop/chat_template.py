@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -48,6 +49,11 @@ class ChatTemplate:
             self.name = f"model.path: the chat template of {tokenizer.name_or_path or 'the tokenizer'}"
         shipped = "llama3_hermes" if "<|start_header_id|>" in self.added_tokens else "chatml_hermes"
         self.way_out = f"Set `model.chat_template: configs/templates/{shipped}.jinja`"
+        if file is not None and Path(file).name == f"{shipped}.jinja":
+            self.way_out = (
+                "Name a template of your own in `model.chat_template`, or a tokenizer whose `eos_token` is an added token in "
+                "`model.path`"
+            )
         if not tokenizer.chat_template:
             raise ConfigError(
                 f"model.path: the tokenizer of {tokenizer.name_or_path} has no chat template. {self.way_out}"

@@ -1,5 +1,7 @@
 """The chat template that a config names: a file in place of the tokenizer's own, and variables for every rendering."""
 
+import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,9 @@ _OWN_ARGUMENTS = frozenset(
     }
 )
 """Arguments of `apply_chat_template` that agentrl chooses itself."""
+TURN_END_VARIABLE = "turn_end_token"
+"""Variable of the shipped ChatML template: the token that ends a turn."""
+_CHATML_TURN_END = "<|im_end|>"
 
 
 def template_problems(model: "ModelSection") -> list[str]:
@@ -59,3 +64,19 @@ def read_chat_template(model: "ModelSection") -> str | None:
             f"model.chat_template: {model.chat_template} cannot be read here: {error}; put the file on every node, as "
             "UTF-8 text"
         ) from error
+
+
+def with_turn_end(template: str, *, added_tokens: Collection[str], eos_token: str) -> str:
+    """Return the template with `turn_end_token` set to a token of the tokenizer, where it reads that variable.
+
+    The value becomes part of the text, so that an exported folder renders alike in every other program.
+
+    Args:
+        template: text of the file.
+        added_tokens: added and special tokens of the tokenizer.
+        eos_token: end of text of the tokenizer, empty without; the end of a turn where `<|im_end|>` is not one of its tokens.
+    """
+    token = _CHATML_TURN_END if _CHATML_TURN_END in added_tokens else eos_token
+    if TURN_END_VARIABLE not in template or not token:
+        return template
+    return f"{{%- set {TURN_END_VARIABLE} = {json.dumps(token)} -%}}\n{template}"

@@ -22,12 +22,13 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from agentrl.config.chat_template import read_chat_template
+from agentrl.config.chat_template import read_chat_template, with_turn_end
 from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import require_weights
 from agentrl.training.architecture_trial import require_packable
@@ -242,7 +243,11 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
 
 
 def _replace_chat_template(folder: Path, template: str) -> None:
-    """Leave `template` as the only one of a folder."""
+    """Leave `template`, completed for the tokenizer of the folder, as the only one there."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    template = with_turn_end(
+        template, added_tokens=tokenizer.get_added_vocab(), eos_token=str(tokenizer.eos_token or "")
+    )
     for file in [*folder.glob("chat_template*"), *folder.glob("additional_chat_templates/*")]:
         file.unlink()
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")

@@ -2,12 +2,16 @@
 
 import contextlib
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.config.schema import ModelSection
 from agentrl.errors import ConfigError
-from tests.chat_templates import TOOL_SCHEMA, make_tokenizer
+from tests.chat_templates import OWN_TEMPLATES, TOOL_SCHEMA, make_tokenizer
+
+CHATML = str(OWN_TEMPLATES / "chatml_hermes.jinja")
 
 HIDING = ["llama3", "deepseekv3", "deepseek_r1_distill", "qwen2_5_vl", "gemma3", "phi3", "smolvlm"]
 UNREAD = [
@@ -62,13 +66,34 @@ def test_a_template_that_drops_plain_text_is_refused():
         ChatTokens(make_tokenizer("smolvlm"), [])
 
 
-@pytest.mark.parametrize("eos", ["</s>", "<eos>", "<|return|>"])
-def test_the_chatml_template_serves_tokenizers_of_other_families(eos: str):
-    tokenizer = make_tokenizer("chatml_hermes")
+@pytest.mark.parametrize("eos", ["</s>", "<|endoftext|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"])
+def test_the_chatml_template_serves_tokenizers_of_other_families(eos: str, tmp_path: Path):
+    """Such as Llama 2, GPT-2 and DeepSeek, none of which has `<|im_end|>`."""
+    tokenizer = make_tokenizer("chatml_hermes", without="<|im_end|>")
     tokenizer.add_special_tokens({"eos_token": eos})
-    tokens = ChatTokens(tokenizer, [TOOL_SCHEMA])
+    tokenizer.save_pretrained(tmp_path)
+    tokens = ChatTokens.of_model(ModelSection(path=str(tmp_path), chat_template=CHATML), [TOOL_SCHEMA])
     assert tokens.stop_ids == (tokenizer.eos_token_id,)
+    assert tokens.ends == [eos]
     assert tokens.prompt([{"role": "user", "content": "x"}])[0] == tokenizer.bos_token_id
+
+
+def test_the_chatml_template_ends_turns_as_chatml_where_the_tokenizer_can(tmp_path: Path):
+    tokenizer = make_tokenizer("chatml_hermes")
+    tokenizer.save_pretrained(tmp_path)
+    tokens = ChatTokens.of_model(ModelSection(path=str(tmp_path), chat_template=CHATML), [TOOL_SCHEMA])
+    assert tokens.ends == ["<|im_end|>", "<|endoftext|>"]
+
+
+def test_a_shipped_template_that_is_set_is_not_its_own_way_out(tmp_path: Path):
+    tokenizer = make_tokenizer("chatml_hermes", without="<|im_end|>")
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path)
+    change = tmp_path / "tokenizer.json"
+    change.write_text(change.read_text().replace("<|start_header_id|>", "<|other|>"))
+    with pytest.raises(ConfigError, match=r"could not know where to stop\. Name a template of your own") as raised:
+        ChatTokens.of_model(ModelSection(path=str(tmp_path), chat_template=CHATML), [TOOL_SCHEMA])
+    assert "Set `model.chat_template" not in str(raised.value)
 
 
 def test_the_way_out_fits_the_tokens():

@@ -469,7 +469,8 @@ def test_the_chat_template_of_the_config_is_trained_on_and_exported(load: Loader
     assert Path(config.model.chat_template or "").is_absolute()
     trained(config)
     exported = load_tokenizer(str(folder / "run" / "policy"))
-    assert exported.chat_template == Path(config.model.chat_template or "").read_text()
+    template = Path(config.model.chat_template or "").read_text()
+    assert exported.chat_template == f'{{%- set turn_end_token = "<|im_end|>" -%}}\n{template}'
     assert exported.chat_template != load_tokenizer(config.model.path).chat_template
     assert "chat_template" not in json.loads((folder / "run" / "policy" / "tokenizer_config.json").read_text())
 
