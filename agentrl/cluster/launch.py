@@ -39,6 +39,9 @@ from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_COMPUTE_NOTHING = ("openai", "simulated")
+"""Engines that need no GPU: they ask servers, or make up their answers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -282,18 +285,23 @@ def _gpus_with_models(config: RunConfig, *, there: int) -> float:
 
 
 def _require_gpus_in_pools(config: RunConfig, *, there: int) -> None:
-    """Refuse pools that ask for no GPU where there are some: every model would compute on the CPU, which hardly anyone wants.
+    """Refuse a role that computes in a pool without GPUs where there are some: it would silently compute on the CPU.
 
     Raises:
         ConfigError: which keys, how many GPUs there are, and the way out.
     """
-    pools = dict.fromkeys(config.cluster.roles.values())
-    if there == 0 or any(config.cluster.pools[name].num_gpus > 0 for name in pools):
+    idle = {"rollout"} if config.rollout.engine in _COMPUTE_NOTHING else set()
+    on_cpu = {
+        pool: role
+        for role, pool in config.cluster.roles.items()
+        if config.cluster.pools[pool].num_gpus == 0 and set(role.split("_")) - idle
+    }
+    if there == 0 or not on_cpu:
         return
-    keys = ", ".join(f"`cluster.pools.{name}.num_gpus`" for name in pools)
+    keys = ", ".join(f"`cluster.pools.{pool}.num_gpus` (of `cluster.roles.{role}`)" for pool, role in on_cpu.items())
     raise ConfigError(
-        f"{keys}: 0, and the nodes have {there} GPUs, which nobody would use; set it to 1, or hide them from Ray "
-        "(`CUDA_VISIBLE_DEVICES=`)"
+        f"{keys}: 0, and the nodes have {there} GPUs, so that it would compute on the CPU beside them. Set it to 1, or hide "
+        "them from Ray (`CUDA_VISIBLE_DEVICES=`)"
     )
 
 

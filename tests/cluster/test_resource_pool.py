@@ -75,6 +75,15 @@ def in_pool(section: PoolSection, **cluster: Any) -> RunConfig:
     return RunConfig(cluster=ClusterSection(pools={"a": section}, roles={"actor_rollout_ref": "a"}, **cluster))
 
 
+def mixed(engine: Any) -> RunConfig:
+    """A run with its ranks on GPUs and its engines in a pool without."""
+    pools = {"gpus": PoolSection(num_processes=1, num_gpus=1), "cpus": PoolSection(num_processes=1)}
+    return RunConfig(
+        cluster=ClusterSection(pools=pools, roles={"actor": "gpus", "rollout": "cpus"}),
+        rollout=RolloutSection(engine=engine),
+    )
+
+
 @pytest.mark.parametrize(
     ("config", "num_gpus", "words"),
     [
@@ -92,8 +101,14 @@ def in_pool(section: PoolSection, **cluster: Any) -> RunConfig:
         (
             in_pool(PoolSection(processes_per_node=[2])),
             4,
-            r"`cluster.pools.a.num_gpus`: 0, and the nodes have 4 GPUs, .* set it to 1, or hide them",
+            r"`cluster.pools.a.num_gpus` \(of `cluster.roles.actor_rollout_ref`\): 0, and .* 4 GPUs, .* Set it to 1, or",
         ),
+        (
+            mixed("transformers"),
+            4,
+            r"^`cluster.pools.cpus.num_gpus` \(of `cluster.roles.rollout`\): 0, and the nodes have 4",
+        ),
+        (mixed("vllm"), 4, r"^`cluster.pools.cpus.num_gpus` \(of `cluster.roles.rollout`\): 0, and the nodes have 4"),
         (
             RunConfig(rollout=RolloutSection(engine="vllm")),
             1,
@@ -131,6 +146,8 @@ def test_what_a_ray_of_the_runs_own_could_not_hold_is_refused_without_one(config
         (RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc")), 1),
         (in_pool(PoolSection(processes_per_node=[64], num_cpus=2.0)), 0),
         (in_pool(PoolSection(processes_per_node=[4], num_gpus=0.5)), 2),
+        (mixed("openai"), 4),
+        (mixed("simulated"), 4),
     ],
 )
 def test_a_ray_of_the_runs_own_has_as_many_processors_as_the_run_declares(config: RunConfig, num_gpus: int):
