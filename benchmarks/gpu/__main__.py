@@ -4,7 +4,8 @@
 
 Needs torch and transformers; the loops also need what `prepare.sh` packs into `.gpu/`, or an installed agentrl. Each step has
 its own time limit and its own log in the folder `--out`; one that fails does not stop the others. `--tiny` runs the same steps
-in small form, also on a CPU. Exit status 1: a step failed.
+in small form, also on a CPU. Exit status 1: a step failed; 2: the folder is
+not empty.
 """
 
 import argparse
@@ -176,6 +177,9 @@ def main(words: Sequence[str] | None = None) -> int:
     names = [step.name for step in every]
     if unknown := set(options.steps or ()) - set(names):
         parser.error(f"unknown steps: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if options.out.is_dir() and any(options.out.iterdir()):
+        # A loop whose run is finished there would pass without computing anything.
+        parser.error(f"--out: {options.out} holds an earlier session; move it away, or name another folder")
     chosen = [step for step in every if step.name in (options.steps or names)]
     return 1 if run(chosen, options.out.resolve()) else 0
 

@@ -7,6 +7,7 @@ import argparse
 import ctypes
 import json
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -191,18 +192,20 @@ PROBES: Mapping[str, Callable[[Card], Mapping[str, Any]]] = {
 }
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run every probe and print its figures."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Run every probe and print its figures; return 1 if a probe failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="small sizes, also without a GPU")
-    card = Card(is_tiny=parser.parse_args(words).tiny)
+    card, status = Card(is_tiny=parser.parse_args(words).tiny), 0
     for name, probe in PROBES.items():
         try:
             figures = probe(card)
         except Exception:  # noqa: BLE001  the other probes are worth as much without this one
             figures = {"error": traceback.format_exc()[-1500:]}
+            status = 1
         print(json.dumps({"probe": name, **figures}), flush=True)
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

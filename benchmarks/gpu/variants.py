@@ -12,6 +12,7 @@ import argparse
 import gc
 import importlib.util
 import json
+import sys
 import tempfile
 import time
 import traceback
@@ -109,14 +110,15 @@ def _reason_to_skip(variant: Variant) -> str | None:
     return None
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Measure and print one variant after the other; one that fails does not stop the rest."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure and print one variant after the other; return 1 if a variant failed, which does not stop the rest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=("0.5b", "1.5b"), default="1.5b")
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--tiny", action="store_true", help="a small model and short rows, also without a GPU")
     options = parser.parse_args(words)
     size, tokens = (SIZES["tiny"], 128) if options.tiny else (SIZES[options.size], 8192)
+    status = 0
     for variant in VARIANTS:
         if reason := _reason_to_skip(variant):
             print(json.dumps({"variant": variant.name, "skipped": reason}), flush=True)
@@ -126,11 +128,13 @@ def main(words: Sequence[str] | None = None) -> None:
             figures: dict[str, float | str] = {**measure(variant, size, tokens=tokens, table=table)}
         except Exception:  # noqa: BLE001  the other variants are worth as much without this one
             figures = {"error": traceback.format_exc()[-1200:]}
+            status = 1
         print(json.dumps({"variant": variant.name, **figures}), flush=True)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

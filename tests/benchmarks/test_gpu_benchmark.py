@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.gpu import kernels, variants
 from benchmarks.gpu.__main__ import Step, run, steps
+from benchmarks.gpu.__main__ import main as session
 from benchmarks.gpu.kernels import PROBES
 from benchmarks.gpu.update import main
 from benchmarks.gpu.variants import VARIANTS
@@ -37,7 +40,8 @@ def assert_whole(printed: str, *, rel: float) -> None:
 def test_the_benchmark_of_gpus_runs_small_on_a_cpu_with_the_packages_of_a_plain_image():
     code = (
         f"import sys\nsys.modules.update(dict.fromkeys({ABSENT}))\n"
-        "from benchmarks.gpu import kernels, update, variants\nkernels.main(['--tiny'])\nvariants.main(['--tiny'])\n"
+        "from benchmarks.gpu import kernels, update, variants\n"
+        "assert kernels.main(['--tiny']) == 0\nassert variants.main(['--tiny']) == 0\n"
         "update.main(['--tiny', '--rounds', '1', '--trajectories', '2'])"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -76,6 +80,36 @@ def test_a_step_that_hangs_or_fails_does_not_stop_a_gpu_session(tmp_path: Path):
     ]
     assert "before" in (tmp_path / "hangs.txt").read_text()
     assert (tmp_path / "works.txt").read_text().endswith("of the step")
+
+
+def test_a_second_gpu_session_does_not_take_over_the_folder_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "loop-run").mkdir()
+    with pytest.raises(SystemExit) as raised:
+        session(["--out", str(tmp_path), "--steps", "machine"])
+    assert raised.value.code == 2
+    assert "holds an earlier session; move it away" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["loop-run"]
+
+
+def test_a_probe_or_variant_that_fails_fails_its_step_and_the_others_still_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def works(*_: Any, **__: Any) -> dict[str, float]:
+        return {"ms": 1.0}
+
+    def fails(*_: Any, **__: Any) -> dict[str, float]:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(kernels, "PROBES", {"first": fails, "second": works})
+    monkeypatch.setattr(variants, "measure", lambda variant, *_, **__: (works if variant.row_by_row else fails)())
+    assert (kernels.main(["--tiny"]), variants.main(["--tiny"])) == (1, 1)
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert ["error" in line for line in printed[:4]] == [True, False, True, False]
+    monkeypatch.setattr(kernels, "PROBES", {"second": works})
+    monkeypatch.setattr(variants, "measure", works)
+    assert (kernels.main(["--tiny"]), variants.main(["--tiny"])) == (0, 0)
 
 
 def test_the_steps_of_a_gpu_session_fit_its_time():
