@@ -5,6 +5,7 @@ from typing import Literal
 
 from agentrl.cluster.engine_handle import PackedEngine
 from agentrl.cluster.network import own_node_id
+from agentrl.cluster.threads import with_threads
 from agentrl.config.schema import RunConfig
 from agentrl.engine.base import Engine, EngineStats
 from agentrl.engine.tokenizer import tokenizer_class
@@ -20,7 +21,7 @@ class EngineWorker(PackedEngine):
         """Build the engine; `start` loads the model."""
         PackedEngine.__init__(self)
         self._role = role
-        self._engine = _build_engine(config)
+        self._engine = _build_engine(with_threads(config))
 
     async def start(self) -> None:
         """See `Engine.start`."""

@@ -17,7 +17,7 @@ from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, lacks, nodes_there, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.threads import threads_per_rank, with_threads
+from agentrl.cluster.threads import threads_per_rank
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
 from agentrl.config.layout import Placement, layout, pool_users
@@ -148,7 +148,7 @@ def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[Resou
         spawn(
             _named_after(placement.role, ModelEngineWorker if has_engine else ModelWorker),
             place,
-            with_threads(config),
+            config,
             placement.role,
             max_concurrency=_MODEL_CALLS + (_engine_calls(config) if has_engine else 0),
             first_rank=rank,
@@ -189,7 +189,7 @@ def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) ->
 def spawn_engine(config: RunConfig, place: ResourcePool, index: int) -> WorkerHandle:
     """Start the process of one engine."""
     calls = _engine_calls(config)
-    [engine] = spawn(EngineWorker, place, with_threads(config), "engine", max_concurrency=calls, first_rank=index)
+    [engine] = spawn(EngineWorker, place, config, "engine", max_concurrency=calls, first_rank=index)
     return EngineHandle.of(engine)
 
 

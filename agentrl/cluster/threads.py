@@ -6,7 +6,7 @@ Engines and ranks take turns, so each has all cores, unless rollouts go on while
 import os
 from dataclasses import replace
 
-from agentrl.config.layout import processes_per_node
+from agentrl.config.layout import layout, processes_per_node
 from agentrl.config.schema import RunConfig
 
 
@@ -25,12 +25,19 @@ def threads_per_engine(config: RunConfig, cores: int | None = None) -> int:
     """Return the CPU threads of one engine; see `threads_per_rank`."""
     cores = cores or num_cores()
     share = cores - _cores_of_models(config, cores) if _computes_at_once(config) else cores
-    return config.rollout.num_threads_per_engine or max(1, share // processes_per_node(config, "rollout"))
+    return config.rollout.num_threads_per_engine or max(1, share // _engines_per_node(config))
 
 
 def with_threads(config: RunConfig) -> RunConfig:
-    """Return the config with the threads of an engine filled in, for the processes that hold one."""
+    """Return the config with the threads of an engine filled in, by the cores of this process: call it where the engine is."""
     return replace(config, rollout=replace(config.rollout, num_threads_per_engine=threads_per_engine(config)))
+
+
+def _engines_per_node(config: RunConfig) -> int:
+    """Return how many engines share the cores of a node; 1 where a cluster may spread them in any way."""
+    pool = next(placement.pool for placement in layout(config) if "rollout" in placement.components)
+    is_known = pool is not None and config.cluster.pools[pool].processes_per_node
+    return processes_per_node(config, "rollout") if is_known or config.cluster.address is None else 1
 
 
 def _cores_of_models(config: RunConfig, cores: int) -> int:

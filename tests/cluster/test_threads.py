@@ -1,7 +1,13 @@
 """Threads of the processes that compute without a GPU."""
 
+import os
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from agentrl.cluster import engine_worker, role_groups
+from agentrl.cluster.spawn import ResourcePool
 from agentrl.cluster.threads import threads_per_engine, threads_per_rank, with_threads
 from agentrl.config.load import load_run_config
 from agentrl.config.schema import RunConfig
@@ -35,3 +41,30 @@ def test_an_odd_core_goes_to_the_engine():
 def test_an_engine_is_given_its_threads():
     assert with_threads(config("rollout.num_threads_per_engine=7")).rollout.num_threads_per_engine == 7
     assert with_threads(config()).rollout.num_threads_per_engine == threads_per_engine(config())
+
+
+@pytest.mark.parametrize(
+    ("pool", "engine"),
+    [("processes_per_node: [2, 2]", 32), ("num_processes: 4", 64), ("processes_per_node: [1, 1]", 64)],
+)
+def test_engines_of_a_cluster_share_the_cores_of_their_own_node(
+    pool: str, engine: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Computed in the engine's process: the head that starts it may have fewer cores."""
+    words = ["cluster.address=10.0.0.1:6379", "rollout.engine=transformers"]
+    words += [f"cluster.pools={{a: {{{pool}}}, b: {{num_processes: 1}}}}", "cluster.roles={actor: b, rollout: a}"]
+    shipped: list[RunConfig] = []
+
+    def spawned(cls: type, place: ResourcePool, config: RunConfig, role: str, **_: Any) -> list[Any]:
+        shipped.append(config)
+        return [SimpleNamespace()]
+
+    monkeypatch.setattr(role_groups, "spawn", spawned)
+    monkeypatch.setattr(role_groups.EngineHandle, "of", lambda engine: engine)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    role_groups.spawn_engine(config(*words), ResourcePool(num_processes=1), 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    built: list[RunConfig] = []
+    monkeypatch.setattr(engine_worker, "_build_engine", built.append)
+    engine_worker.EngineWorker(shipped[0], "engine")
+    assert built[0].rollout.num_threads_per_engine == engine
