@@ -31,7 +31,7 @@ class WeightLoading:
     def agentrl_map_weights(self, pickled_source: bytes) -> None:
         """Fail now if the weights cannot be read here, while the old ones are whole."""
         source: WeightSource = pickle.loads(pickled_source)
-        if source.lora is None and str(self.device) == "cpu" and self._agentrl_file_names().are_converted:
+        if source.lora is None and str(self.device) == "cpu" and self.vllm_config.model_config.get_num_experts():
             raise EngineError(
                 "vLLM on a CPU computes with packed copies of experts, which new weights do not reach; use "
                 "`rollout.engine: transformers` for a mixture of experts, or a GPU"

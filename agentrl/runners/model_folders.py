@@ -6,6 +6,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from agentrl.cluster.gpus import gpus_here
 from agentrl.config.schema import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.runners.hub_models import require_hub_model
@@ -31,6 +32,7 @@ def check_models(config: RunConfig) -> None:
     for key, path in trained_or_asked(config).items():
         _check_attention(config, path, key=key)
         _check_context(config, path, key=key)
+    _check_experts(config)
 
 
 def trained_or_asked(config: RunConfig) -> dict[str, str]:
@@ -97,7 +99,7 @@ def check_weights_of(path: str, *, key: str = "model.path") -> None:
 def _check_lora_targets(config: RunConfig) -> None:
     """Refuse LoRA beside stacked experts, and layers for it that the files of the policy do not have."""
     lora = config.actor.lora
-    if lora.rank and any((language_settings(config.model.path) or {}).get(name) for name in _NUMBERS_OF_EXPERTS):
+    if lora.rank and _has_experts(language_settings(config.model.path) or {}):
         raise ConfigError(
             f"actor.lora.rank: {config.model.path} is a mixture of experts, which LoRA does not adapt here; leave `actor.lora` "
             "out to train all of its weights"
@@ -184,6 +186,33 @@ def _check_attention(config: RunConfig, path: str, *, key: str) -> None:
         from agentrl.training.folder_trial import try_architecture
 
         try_architecture(path, key=key)
+
+
+def _check_experts(config: RunConfig) -> None:
+    """Refuse a mixture of experts whose new weights would not reach vLLM: on a CPU it computes with packed copies."""
+    path = config.model.path
+    if (
+        config.rollout.engine == "vllm"
+        and _has_experts(language_settings(path) or {})
+        and not _engines_may_have_gpus(config)
+    ):
+        raise ConfigError(
+            f"model.path: {path} is a mixture of experts, to which `rollout.engine: vllm` takes no new weights on a CPU; use "
+            "the engine `transformers`, or GPUs for the engines"
+        )
+
+
+def _has_experts(settings: dict[str, Any]) -> bool:
+    return any(settings.get(name) for name in _NUMBERS_OF_EXPERTS)
+
+
+def _engines_may_have_gpus(config: RunConfig) -> bool:
+    """Return False where the engines certainly compute on CPUs; a cluster that is not this machine may have GPUs."""
+    cluster = config.cluster
+    pool = next((pool for role, pool in cluster.roles.items() if "rollout" in role.split("_")), None)
+    if pool is not None and cluster.pools[pool].num_gpus == 0:
+        return False
+    return cluster.address is not None or gpus_here() > 0
 
 
 def _check_context(config: RunConfig, path: str, *, key: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.errors import ConfigError
+from agentrl.runners import model_folders
 from agentrl.runners.model_folders import check_models
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
@@ -112,6 +113,23 @@ def test_attention_sinks_are_refused_where_the_embedded_engine_would_compute_the
     ):
         check(f"model.path={path}")
     check(f"model.path={path}", "rollout.engine=vllm")
+
+
+@pytest.mark.parametrize("experts", ["num_experts", "num_local_experts"])
+def test_a_mixture_of_experts_in_vllm_is_refused_where_engines_have_no_gpu(
+    experts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    words = [f"model.path={policy_with(tmp_path, **{experts: 8})}", "rollout.engine=vllm"]
+    monkeypatch.setattr(model_folders, "gpus_here", lambda: 0)
+    with pytest.raises(ConfigError, match=r"mixture of experts, to which `rollout.engine: vllm` takes no new weights"):
+        check(*words)
+    check(words[0], "rollout.engine=transformers")
+    check(f"model.path={POLICY}", words[1])
+    monkeypatch.setattr(model_folders, "gpus_here", lambda: 1)
+    check(*words)
+    pools = "cluster.pools={a: {num_processes: 1, num_gpus: 1}, b: {num_processes: 1}}"
+    with pytest.raises(ConfigError, match="GPUs for the engines"):
+        check(*words, pools, "cluster.roles={actor: a, rollout: b}")
 
 
 @pytest.mark.parametrize(
