@@ -35,7 +35,7 @@ def require_hub_model(name: str, *, key: str = "model.path") -> None:
 def files_not_read(paths: Mapping[str, str]) -> list[str]:
     """Return what a check could not look at: the files of models on a hub, by the key that names each."""
     return [
-        f"`{key}`: weights, shapes and positions of {path}, a model on a hub; fetch it and name its folder"
+        f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder"
         for key, path in paths.items()
         if not Path(path).is_dir()
     ]

@@ -200,8 +200,8 @@ def read_size(path: str, *, key: str = "model.path") -> ModelSize | None:
     Raises:
         ConfigError: its weights cannot be read.
     """
-    settings = language_settings(path)
-    if settings is None or not (shapes := read_shapes(path, key=key)):
+    # Shapes first: a model on a hub has none here, and its settings need not be asked for.
+    if not (shapes := read_shapes(path, key=key)) or (settings := language_settings(path)) is None:
         return None
     if any(not isinstance(settings.get(name), int) for name in _SIZES):
         return None

@@ -1,6 +1,7 @@
 """Whether the models that a run names can be what they are named for, as far as their folders tell."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from safetensors import SafetensorError
 
 from agentrl.cluster.gpus import gpus_here
 from agentrl.config.schema import RunConfig
+from agentrl.engine.tokenizer import read_model_file
 from agentrl.errors import ConfigError
 from agentrl.runners.hub_models import require_hub_model
 from agentrl.runners.weight_names import is_plainly_whole
@@ -29,10 +31,17 @@ def check_models(config: RunConfig) -> None:
         if path is not None:
             check_model_path(path, key=key)
             _check_tokens(path, config.model.path, key=key)
+    _check_settings(config, on_hub=False)
+
+
+def _check_settings(config: RunConfig, *, on_hub: bool) -> None:
+    """Refuse what the `config.json` of models rules out, either of all folders or of all models on a hub."""
     for key, path in trained_or_asked(config).items():
-        _check_attention(config, path, key=key)
-        _check_context(config, path, key=key)
-    _check_experts(config)
+        if Path(path).is_dir() != on_hub:
+            _check_attention(config, path, key=key)
+            _check_context(config, path, key=key)
+    if Path(config.model.path).is_dir() != on_hub:
+        _check_experts(config)
 
 
 def trained_or_asked(config: RunConfig) -> dict[str, str]:
@@ -62,6 +71,18 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
         raise ConfigError(f"{key}: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
 
 
+def check_evaluated(config: RunConfig) -> None:
+    """Refuse a policy that the embedded engine of an evaluation could not load, or whose positions end the engine.
+
+    Raises:
+        ConfigError: `model.path`, and what is wrong.
+    """
+    path = config.model.path
+    require_hub_model(path)
+    _check_context(replace(config, stages=[]), path, key="model.path")
+    check_weights_of(path)
+
+
 def check_weights(config: RunConfig) -> None:
     """Refuse models that cannot be fetched, and folders without weights, without some, or with others than a run needs.
 
@@ -70,6 +91,7 @@ def check_weights(config: RunConfig) -> None:
     """
     for key, path in trained_or_asked(config).items():
         require_hub_model(path, key=key)
+    _check_settings(config, on_hub=True)
     _check_lora_targets(config)
     _check_classifier(config)
     for key, path in trained_or_asked(config).items():
@@ -157,12 +179,12 @@ def _check_object(file: Path, *, key: str) -> None:
 
 
 def language_settings(path: str) -> dict[str, Any] | None:
-    """Return what the `config.json` of a folder says of its language model; None of a model on a hub."""
-    file = Path(path, "config.json")
-    if not file.is_file():
-        return None
-    settings: dict[str, Any] = json.loads(file.read_text())
-    return settings.get("text_config", settings)
+    """Return what the `config.json` of a folder, or of a model on a hub, says of its language model; None without one.
+
+    Ask `require_hub_model` first: without a network the hub would be tried for a minute.
+    """
+    settings = read_model_file(path, "config.json")
+    return settings.get("text_config", settings) or None
 
 
 def _check_attention(config: RunConfig, path: str, *, key: str) -> None:
@@ -181,7 +203,7 @@ def _check_attention(config: RunConfig, path: str, *, key: str) -> None:
             f"{key}: {path} has attention sinks, which `rollout.engine: transformers` does not compute; use the engine `vllm`, "
             "or a model without them"
         )
-    if json.loads(Path(path, "config.json").read_text()).get("model_type") not in TESTED:
+    if read_model_file(path, "config.json").get("model_type") not in TESTED:
         # It imports torch and transformers, as above.
         from agentrl.training.folder_trial import try_architecture
 
@@ -223,8 +245,8 @@ def _check_context(config: RunConfig, path: str, *, key: str) -> None:
         raise ConfigError(
             f"{key}: {path} scales its positions by the length of a sequence beyond {exact} tokens (`longrope` or `dynamic` in "
             f"its `config.json`), and a trajectory may have {longest} (`data.max_prompt_tokens` + the longest "
-            f"`max_response_tokens`), which packed training does not compute; make these {exact} together, or use a model with "
-            "`yarn` or no scaling"
+            f"`max_response_tokens`), which is not computed for several sequences together; make these {exact} together, or "
+            "use a model with `yarn` or no scaling"
         )
     positions = settings.get("max_position_embeddings")
     scaling = settings.get("rope_scaling") or settings.get("rope_parameters") or {}

@@ -45,7 +45,7 @@ from agentrl.runners.full_disk import telling_full_disk
 from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
-from agentrl.runners.model_folders import check_model_path, check_models, check_weights, check_weights_of
+from agentrl.runners.model_folders import check_evaluated, check_model_path, check_models, check_weights
 from agentrl.runners.policy_chat import check_policy_chat, schemas_of
 from agentrl.runners.prompt_sets import data_warnings, held_out_prompts, overlong_warnings, training_prompts
 from agentrl.runners.run_directory import RunDirectory
@@ -204,7 +204,7 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
         check_room(config, with_models=False)
         check_model_path(config.model.path)
         if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
-            check_weights_of(config.model.path)
+            check_evaluated(config)
     return replace(_prepared(loaded, check_plugins(loaded), trains=False), notes=notes)
 
 

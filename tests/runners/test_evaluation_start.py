@@ -1,12 +1,14 @@
 """An evaluation before it starts, and its table; without Ray, judge or engine."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from agentrl.config.load import load_run_config
+from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError, RolloutError
 from agentrl.runners.evaluate import require_measured, result_table
@@ -23,6 +25,7 @@ def refused(runner: str, *arguments: str) -> str:
     return done.stderr
 
 
+POLICY = SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 SERVERS = ["rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:9/v1']"]
 
 
@@ -53,6 +56,21 @@ def test_an_evaluation_that_this_machine_cannot_hold_is_refused_unless_it_is_onl
         prepared(num_gpus=1000)
     prepared(num_gpus=0).directory.finish({})
     assert prepared(num_gpus=1000).directory.finished
+
+
+def test_positions_that_would_end_the_embedded_engine_are_refused_and_stages_do_not_count(tmp_path: Path):
+    def prepared(*words: str) -> EvaluationPlan:
+        words = (f"model.path={tmp_path}", f"run.dir={tmp_path / 'run'}", *words)
+        return prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION))
+
+    shutil.copytree(POLICY, tmp_path, dirs_exist_ok=True)
+    scaled = {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 500}
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((POLICY / "config.json").read_text()) | scaled))
+    with pytest.raises(
+        ConfigError, match=r"model\.path: .* beyond 500 tokens .* may have 512 .* make these 500 together"
+    ):
+        prepared()
+    prepared("rollout.max_response_tokens=244", "stages=[{num_steps: 60, max_response_tokens: 1000}]")
 
 
 def test_what_could_not_be_measured_is_a_dash_in_the_table():

@@ -1,6 +1,8 @@
 """Names of models on a hub, without a network."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.sft_load import load_sft_config
 from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
+from agentrl.runners import hub_models
 from agentrl.runners.export import export
 from agentrl.runners.hub_models import files_not_read, require_hub_model
 from agentrl.runners.run import prepare, prepare_evaluation
@@ -61,4 +64,26 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
 def test_every_command_asks_for_the_model_first(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=r"^model\.path: `some-owner/some-model` is no folder"):
+        COMMANDS[command]([MODEL, f"run.dir={tmp_path / 'run'}"])
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_positions_of_a_model_on_the_hub_are_read_before_anything_starts(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    policy = SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
+    settings = json.loads((policy / "config.json").read_text())
+    scaled = {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 500}
+    snapshot = tmp_path / "hub" / "models--some-owner--some-model" / "snapshots" / "0"
+    (snapshot.parents[1] / "refs").mkdir(parents=True)
+    (snapshot.parents[1] / "refs" / "main").write_text("0")
+    snapshot.mkdir(parents=True)
+    shutil.copy2(policy / "tokenizer.json", snapshot)
+    (snapshot / "config.json").write_text(json.dumps(settings | scaled))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub_models._problem.cache_clear()
+    with pytest.raises(
+        ConfigError, match=r"^model\.path: some-owner/some-model scales .* beyond 500 tokens .* may have 512"
+    ):
         COMMANDS[command]([MODEL, f"run.dir={tmp_path / 'run'}"])
