@@ -177,6 +177,8 @@ class Turn:
     text: str
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
+    final_tool_reward: float | None = None
+    """Rewards for the whole episode, on its last turn, of tools without a result in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,8 @@ async def score(reward: Reward, section: RewardSection, prompt: Prompt, turns: t
 def with_final_rewards(turns: Sequence[Turn], rewards: Mapping[str, float]) -> tuple[Turn, ...]:
     """Return the turns with what each tool gives for the whole episode added to the reward of its last result.
 
+    The last turn gets the sum of those without a result: a penalty for a tool that was never called must count.
+
     Args:
         turns: of the episode.
         rewards: by the name of the tool.
@@ -64,6 +66,8 @@ def with_final_rewards(turns: Sequence[Turn], rewards: Mapping[str, float]) -> t
             if (given := missing.pop(turn.calls[index].name, None)) is not None:
                 results[index] = replace(results[index], reward=(results[index].reward or 0.0) + given)
         later.append(replace(turn, results=tuple(results)))
+    if missing and later:
+        later[0] = replace(later[0], final_tool_reward=sum(missing.values()))
     return tuple(reversed(later))
 
 

@@ -11,5 +11,7 @@ def tool_reward(prompt: Prompt, turns: tuple[Turn, ...]) -> float:
 
 
 def given_by_tools(turns: Sequence[Turn]) -> list[float]:
-    """Return the rewards of all tool results that have one, in their order."""
-    return [float(result.reward) for turn in turns for result in turn.results if result.reward is not None]
+    """Return the rewards of tool results that have one, in their order, then those of tools without a result."""
+    rewards = [result.reward for turn in turns for result in turn.results]
+    rewards += [turn.final_tool_reward for turn in turns]
+    return [float(reward) for reward in rewards if reward is not None]

@@ -81,13 +81,15 @@ def decode_trajectory(record: JsonObject) -> Trajectory:
 def _encode_turn(turn: Turn) -> JsonObject:
     # Arguments stay JSON text: the policy may write integers beyond 64 bits, or NaN, which a strict parser would change.
     calls = [_shallow(call) | {"arguments": json.dumps(call.arguments)} for call in turn.calls]
-    return {"text": turn.text, "calls": calls, "results": [_shallow(result) for result in turn.results]}
+    record = {"text": turn.text, "calls": calls, "results": [_shallow(result) for result in turn.results]}
+    return record | ({} if turn.final_tool_reward is None else {"final_tool_reward": turn.final_tool_reward})
 
 
 def _decode_turn(record: JsonObject) -> Turn:
     calls = tuple(ToolCall(**call | {"arguments": json.loads(call["arguments"])}) for call in record["calls"])
     results = tuple(ToolResult(**result | {"status": ToolStatus(result["status"])}) for result in record["results"])
-    return Turn(text=record["text"], calls=calls, results=results)
+    reward = record.get("final_tool_reward")
+    return Turn(text=record["text"], calls=calls, results=results, final_tool_reward=reward)
 
 
 def _decode_failure(record: JsonObject) -> Failure:

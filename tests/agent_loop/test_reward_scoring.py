@@ -10,6 +10,7 @@ from agentrl.agent_loop.scoring import score, with_final_rewards
 from agentrl.config.schema import RewardSection
 from agentrl.errors import ConfigError, DataError, RolloutError, UnexplainedError
 from agentrl.rewards.loader import build_reward
+from agentrl.rewards.tool_rewards import tool_reward
 from agentrl.types import Deadline, Prompt, ToolCall, ToolResult, ToolStatus, Turn
 
 PROMPT = Prompt(prompt_id="p0", messages=[])
@@ -57,6 +58,14 @@ def test_what_a_tool_gives_for_the_episode_is_added_to_its_last_result():
 
     turns = with_final_rewards((turn("a", "b"), turn("a"), Turn(text="done")), {"a": 1.0, "b": -1.0, "unused": 2.0})
     assert [[result.reward for result in turn.results] for turn in turns] == [[0.5, -0.5], [1.5], []]
+    assert turns[-1].final_tool_reward == 2.0
+    assert tool_reward(PROMPT, turns) == 3.5
+
+
+def test_a_final_reward_of_a_tool_that_was_never_called_reaches_the_reward():
+    turns = with_final_rewards((Turn(text="done"),), {"search": -1.0})
+    assert tool_reward(PROMPT, turns) == -1.0
+    assert with_final_rewards((Turn(text="done"),), {}) == (Turn(text="done"),)
 
 
 async def test_step_rewards_of_tools_are_a_metric_and_count_where_the_config_asks_for_it():

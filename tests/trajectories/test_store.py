@@ -36,7 +36,7 @@ TRAJECTORY = Trajectory(
                 ToolResult(status=ToolStatus.UNPARSABLE, text="no JSON", truncated=True),
             ),
         ),
-        Turn(text="<answer>\\boxed{5}</answer>"),
+        Turn(text="<answer>\\boxed{5}</answer>", final_tool_reward=-0.5),
     ),
     termination=Termination.ANSWERED,
     reward=1.0,
