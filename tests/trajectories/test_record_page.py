@@ -33,6 +33,7 @@ TRAJECTORY = Trajectory(
             text="hm",
             calls=(ToolCall(call_id="0", name="python", arguments={"code": ""}),),
             results=(ToolResult(status=ToolStatus.OK, text="1"),),
+            final_tool_reward=0.5,
         ),
     ),
     termination=Termination.ANSWERED,
