@@ -80,7 +80,7 @@ class Prompt:
     extra: dict[str, Any] = field(default_factory=dict)
     """Further columns of the data set, for rewards and tools."""
     is_text: bool = False
-    """Whether the row's prompt is plain text, not a list of messages."""
+    """True where the row's prompt is plain text, not a list of messages."""
     answer_column: str = ""
     """Column of the answer, dots enter structs; empty where the prompt comes from no row."""
     data_set: str = field(default="", compare=False)

@@ -275,7 +275,7 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
 def _gpus_with_models(config: RunConfig, *, there: int) -> float:
     """Return the GPUs of each rank and of each GPU's worth of an engine outside of pools, in a training."""
     if config.cluster.roles:
-        _require_gpus_in_pools(config, there=there)
+        _require_gpus_in_pools(config, num_node_gpus=there)
         return 0.0
     num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers, there=there)
     require_transport(config, num_gpus=num_gpus)
@@ -284,7 +284,7 @@ def _gpus_with_models(config: RunConfig, *, there: int) -> float:
     return num_gpus
 
 
-def _require_gpus_in_pools(config: RunConfig, *, there: int) -> None:
+def _require_gpus_in_pools(config: RunConfig, *, num_node_gpus: int) -> None:
     """Refuse a role that computes in a pool without GPUs where there are some: it would silently compute on the CPU.
 
     Raises:
@@ -296,12 +296,12 @@ def _require_gpus_in_pools(config: RunConfig, *, there: int) -> None:
         for role, pool in config.cluster.roles.items()
         if config.cluster.pools[pool].num_gpus == 0 and set(role.split("_")) - idle
     }
-    if there == 0 or not on_cpu:
+    if num_node_gpus == 0 or not on_cpu:
         return
     keys = ", ".join(f"`cluster.pools.{pool}.num_gpus` (of `cluster.roles.{role}`)" for pool, role in on_cpu.items())
     raise ConfigError(
-        f"{keys}: 0, and the nodes have {there} GPUs, so that it would compute on the CPU beside them. Set it to 1, or hide "
-        "them from Ray (`CUDA_VISIBLE_DEVICES=`)"
+        f"{keys}: 0, and the nodes have {num_node_gpus} GPUs, so that it would compute on the CPU beside them. Set it to 1, or "
+        "hide them from Ray (`CUDA_VISIBLE_DEVICES=`)"
     )
 
 
@@ -311,7 +311,7 @@ def _gpus_without_models(needed: RunConfig, *, there: int) -> float:
     if needed.rollout.engine == "openai":
         return 0.0
     if needed.cluster.roles:
-        _require_gpus_in_pools(needed, there=there)
+        _require_gpus_in_pools(needed, num_node_gpus=there)
         return 0.0
     return _gpus_per_process(needed, num_ranks=0, there=there)
 

@@ -194,8 +194,8 @@ def _equal_values(reference: str, answer: str, equal_values: Comparison) -> bool
     if first.kind == second.kind == "value":
         return _equal_scalars(first.items[0], second.items[0], equal_values)
 
-    def equal(one: str, other: str) -> bool:
-        return _equal_values(one, other, equal_values)
+    def equal(left: str, right: str) -> bool:
+        return _equal_values(left, right, equal_values)
 
     if first.is_ordered or second.is_ordered:
         return all(map(equal, first.items, second.items))
