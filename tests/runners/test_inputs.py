@@ -140,7 +140,11 @@ def test_an_edit_of_a_reward_or_of_a_module_that_it_imports_is_refused_unless_ac
 
     def start(*overrides: str) -> None:
         words = [f"run.dir={tmp_path / 'run'}", f"model.path={EXAMPLES / 'policy'}", *overrides]
-        words += [f"data.validation_files=[{EXAMPLES / 'validation.jsonl'}]", "rollout.max_response_tokens=256"]
+        words += [
+            f"data.validation_files=[{EXAMPLES / 'validation.jsonl'}]",
+            "rollout.max_response_tokens=256",
+            "data.max_prompt_tokens=512",
+        ]
         plan = prepare_evaluation(load_run_config(str(tmp_path / "run.yaml"), words, purpose=Purpose.EVALUATION))
         plan.directory.finish({})
         plan.directory.close()
