@@ -30,7 +30,6 @@ MAX_PREFILL_TOKENS_PER_STEP = 2048
 class Request:
     """One request, from its arrival to its completion."""
 
-    request_id: str
     prompt_ids: np.ndarray
     """[num prompt tokens], int32."""
     params: SamplingParams
@@ -50,12 +49,12 @@ class Request:
 class BatchScheduler:
     """Admits requests in the order they came, steps them, and ends them."""
 
-    def __init__(self, model: LanguageModel, *, max_tokens: int, stops: StopStrings) -> None:
-        self.model, self.max_tokens, self._stops = model, max_tokens, stops
-        self._rows = PrefixRows(num_rows=model.cache.num_rows, max_tokens=max_tokens)
+    def __init__(self, model: LanguageModel, stops: StopStrings) -> None:
+        self.model, self._stops = model, stops
+        self._rows = PrefixRows(num_rows=model.cache.num_rows, max_tokens=model.max_tokens)
         self.waiting: deque[Request] = deque()
         self.running: dict[int, Request] = {}
-        """By row of the cache."""
+        """Requests, keyed by cache row."""
         self.admits = self.steps = self.is_awake = True
         self._policy_version = self._num_generated = self._num_prefilled = self._num_cached = 0
 
@@ -77,7 +76,7 @@ class BatchScheduler:
             if start < stop:
                 chunks.append(Chunk(row, start, stop))
                 self._rows.num_computed[row] = stop
-        chunks.sort(key=lambda chunk: len(chunk) > 1)
+        chunks.sort(key=len)
         logits = self.model.extend(self._rows.token_ids, chunks)
         whole = [i for i, chunk in enumerate(chunks) if chunk.stop == self._rows.num_tokens[chunk.row]]
         self._sample([self.running[chunks[i].row] for i in whole], logits[whole])
@@ -150,22 +149,19 @@ class BatchScheduler:
         uniforms = [request.uniforms[len(request.token_ids)] for request in requests]
         token_ids, logprobs = sample(logits_BV, [r.params for r in requests], uniforms)
         for request, token_id, logprob in zip(requests, token_ids, logprobs, strict=True):
-            num_sampled = len(request.token_ids)
             if not np.isfinite(logprob):
                 # What it leaves in the cache would spoil others even where it is masked, as 0 * NaN is NaN.
                 self.drop_cache()
                 broken = f"NaN or infinity in the logits of version {self._policy_version}: the weights are broken"
-                self.end(request, EngineError(f"engine: request `{request.request_id}`: {broken}"))
+                self.end(request, EngineError(f"engine: {broken}"))
                 continue
             if not request.version_spans or request.version_spans[-1][1] != self._policy_version:
-                request.version_spans.append((num_sampled, self._policy_version))
+                request.version_spans.append((len(request.token_ids), self._policy_version))
             request.token_ids.append(token_id)
             request.logprobs.append(logprob)
             self._rows.append(request.row, token_id)
             self._num_generated += 1
-            if token_id in request.params.stop_token_ids or self._stops.completed(
-                request.token_ids, request.params.stop
-            ):
+            if token_id in request.params.stop_token_ids or self._stops.reached(request.token_ids, request.params.stop):
                 self.end(request, FinishReason.STOP)
-            elif num_sampled + 1 == len(request.uniforms):
+            elif len(request.token_ids) == len(request.uniforms):
                 self.end(request, FinishReason.LENGTH)

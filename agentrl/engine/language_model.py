@@ -2,25 +2,23 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from agentrl.config.schema import ModelSection
 from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
 from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.errors import ConfigError
 from agentrl.training.causal_lm import load_causal_lm
 
-if TYPE_CHECKING:
-    from agentrl.config.schema import ModelSection
-
 
 class LanguageModel:
     """A Hugging Face causal LM with full attention, and the keys and values of its sequences."""
 
-    def __init__(self, section: "ModelSection", *, num_rows: int, max_tokens: int = sys.maxsize) -> None:
+    def __init__(self, section: ModelSection, *, num_rows: int, max_tokens: int = sys.maxsize) -> None:
         """Load the model and try it on two tokens; `max_tokens` is the longest sequence that the engine runs.
 
         Raises:
@@ -39,9 +37,8 @@ class LanguageModel:
         self.cache = KVCache(num_rows=num_rows, max_tokens=self.max_tokens)
         with torch.inference_mode():
             self.extend(np.zeros((1, 2), dtype=np.int32), [Chunk(0, 0, 2)])
-        found, wanted = len(self.cache.layers), self.config.num_hidden_layers
-        if found != wanted:
-            problem = f"attention that the embedded engine can replace is in {found} of {wanted} layers"
+        if (replaced := len(self.cache.layers)) != (wanted := self.config.num_hidden_layers):
+            problem = f"attention that the embedded engine can replace is in {replaced} of {wanted} layers"
             raise ConfigError(f"`model.path`: {section.path}: {problem}: use another engine")
 
     def extend(self, token_ids: np.ndarray, chunks: Sequence[Chunk]) -> torch.Tensor:

@@ -14,7 +14,7 @@ class StopStrings:
         """Take what gives, at first use, the function that turns token ids into text, special tokens included."""
         self._decoder = cache(decoder)
 
-    def completed(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
+    def reached(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
         """Return whether the text of the last tokens holds one of `stop`; a token has at least one byte of it."""
         if not stop:
             return False

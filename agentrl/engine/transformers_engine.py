@@ -4,22 +4,22 @@ It runs where vLLM is not installed, and is meant for CPU. Requests come and go 
 model, a scheduler decides what each step computes (`batch_scheduler`), the turns of a trajectory and the samples of a prompt
 share what is already computed (`prefix_rows`, `kv_cache`).
 
-It does NOT do tensor parallelism, paged memory, linear attention, LoRA or structured output. All of it stays below 420 lines
-of code.
+It does NOT do tensor parallelism, paged memory, linear attention, LoRA or structured output. All of it has at most 400
+lines of code.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 
+from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
 from agentrl.engine.batch_scheduler import BatchScheduler, Request
 from agentrl.engine.language_model import LanguageModel
@@ -29,9 +29,6 @@ from agentrl.engine.tokenizer import text_decoder
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
-
-if TYPE_CHECKING:
-    from agentrl.config.schema import ModelSection, RolloutSection
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,8 +41,8 @@ class TransformersEngine:
     trajectory may be, its prompt too.
     """
 
-    def __init__(self, model: "ModelSection", rollout: "RolloutSection", *, max_tokens: int) -> None:
-        self._section, self._rollout, self._max_tokens = model, rollout, max_tokens
+    def __init__(self, model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> None:
+        self._section, self._num_rows, self._max_tokens = model, rollout.max_concurrent_trajectories, max_tokens
         num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
         # One thread: what else touches the model and the scheduler runs between two steps, in the order it was asked for.
         self._thread = ThreadPoolExecutor(1, "agentrl-engine", torch.set_num_threads, (num_threads,))
@@ -75,17 +72,14 @@ class TransformersEngine:
                 finite, or the engine died or was closed.
         """
         scheduler, model = self._scheduler, self._scheduler.model
-        limits = {"max_tokens": scheduler.max_tokens, "vocabulary_size": model.config.vocab_size}
+        limits = {"max_tokens": model.max_tokens, "vocabulary_size": model.config.vocab_size}
         check_request(token_ids, params, request_id, self._open, **limits)
-        max_tokens = min(params.max_tokens, scheduler.max_tokens - len(token_ids))
+        max_tokens = min(params.max_tokens, model.max_tokens - len(token_ids))
         # Any int is a seed, and torch takes 64 bits.
         seed = secrets.randbits(63) if params.seed is None else params.seed % 2**63
-        self._open[request_id] = request = Request(
-            request_id=request_id,
-            prompt_ids=np.asarray(token_ids, dtype=np.int32),
-            params=params,
-            uniforms=torch.rand(max_tokens, generator=torch.Generator().manual_seed(seed)).tolist(),
-        )
+        uniforms = torch.rand(max_tokens, generator=torch.Generator().manual_seed(seed)).tolist()
+        request = Request(prompt_ids=np.asarray(token_ids, dtype=np.int32), params=params, uniforms=uniforms)
+        self._open[request_id] = request
         request.future.set_running_or_notify_cancel()  # whoever awaits it may be cancelled, it ends on the compute thread
         timer = asyncio.get_running_loop().call_later(deadline.remaining_s(), self._end, request)
         try:
@@ -141,8 +135,9 @@ class TransformersEngine:
 
     async def aclose(self) -> None:
         """Stop; open requests get an `EngineError`."""
-        with contextlib.suppress(EngineError):
-            await self._call(lambda: self._fail(EngineDeadError("engine: it was closed")))
+        if self._over is None:
+            closed = EngineDeadError("engine: it was closed")
+            await asyncio.wrap_future(self._thread.submit(self._fail, closed))
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _call(self, function: Callable[[], T]) -> T:
@@ -187,7 +182,5 @@ class TransformersEngine:
                 request.future.set_exception(error)
 
     def _load(self) -> None:
-        num_rows, path = self._rollout.max_concurrent_trajectories, self._section.path
-        model = LanguageModel(self._section, num_rows=num_rows, max_tokens=self._max_tokens)
-        stops = StopStrings(lambda: text_decoder(path))
-        self._scheduler = BatchScheduler(model, max_tokens=model.max_tokens, stops=stops)
+        model = LanguageModel(self._section, num_rows=self._num_rows, max_tokens=self._max_tokens)
+        self._scheduler = BatchScheduler(model, StopStrings(lambda: text_decoder(self._section.path)))

@@ -24,13 +24,12 @@ def _inference() -> Iterator[None]:
 
 
 def scheduler_on(folder: str, *, num_rows: int = 8, max_tokens: int = 256) -> BatchScheduler:
-    model = LanguageModel(ModelSection(path=folder), num_rows=num_rows)
-    return BatchScheduler(model, max_tokens=max_tokens, stops=StopStrings(lambda: str))
+    model = LanguageModel(ModelSection(path=folder), num_rows=num_rows, max_tokens=max_tokens)
+    return BatchScheduler(model, StopStrings(lambda: str))
 
 
-def submit(scheduler: BatchScheduler, prompt: np.ndarray, max_tokens: int, name: str = "r") -> Request:
+def submit(scheduler: BatchScheduler, prompt: np.ndarray, max_tokens: int) -> Request:
     request = Request(
-        request_id=name,
         prompt_ids=prompt,
         params=SamplingParams(max_tokens=max_tokens, temperature=0.0),
         uniforms=[0.5] * max_tokens,
@@ -73,7 +72,7 @@ def test_a_request_that_has_sampled_nothing_yet_is_computed_with_the_new_weights
 def test_rows_far_apart_stay_exact_as_their_neighbours_leave(save_model: Save) -> None:
     folder = save_model()
     scheduler = scheduler_on(folder, num_rows=32)
-    requests = [submit(scheduler, random_prompt(i, 15 + i), 3 if i % 9 else 30, str(i)) for i in range(32)]
+    requests = [submit(scheduler, random_prompt(i, 15 + i), 3 if i % 9 else 30) for i in range(32)]
     while not all(r.future.done() for r in requests):
         scheduler.step()
     for request in requests:
@@ -84,7 +83,7 @@ def test_prompts_with_a_common_beginning_compute_it_once_and_stay_exact(save_mod
     folder = save_model()
     scheduler = scheduler_on(folder)
     begin = random_prompt(0, 60)
-    requests = [submit(scheduler, np.concatenate([begin, random_prompt(1 + i, 5 + i)]), 10, str(i)) for i in range(6)]
+    requests = [submit(scheduler, np.concatenate([begin, random_prompt(1 + i, 5 + i)]), 10) for i in range(6)]
     while not all(r.future.done() for r in requests):
         scheduler.step()
     assert scheduler.stats().num_prefill_tokens == 60 + sum(5 + i for i in range(6))
@@ -95,14 +94,14 @@ def test_prompts_with_a_common_beginning_compute_it_once_and_stay_exact(save_mod
 def test_every_parked_row_is_found_by_its_next_turn(save_model: Save) -> None:
     folder = save_model()
     scheduler = scheduler_on(folder, num_rows=16)
-    first = [submit(scheduler, random_prompt(i, 20), 3 if i < 12 else 12, str(i)) for i in range(16)]
+    first = [submit(scheduler, random_prompt(i, 20), 3 if i < 12 else 12) for i in range(16)]
     while not all(r.future.done() for r in first):
         scheduler.step()
     before = scheduler.stats().num_cached_tokens
     second = []
     for i, request in enumerate(first):
         turn = [*request.prompt_ids, *request.token_ids, *random_prompt(50 + i, 4)]
-        second.append(submit(scheduler, np.asarray(turn, dtype=np.int32), 5, f"{i} again"))
+        second.append(submit(scheduler, np.asarray(turn, dtype=np.int32), 5))
     while not all(r.future.done() for r in second):
         scheduler.step()
     assert scheduler.stats().num_cached_tokens - before == sum(len(r.prompt_ids) - 5 for r in second)
@@ -112,7 +111,7 @@ def test_every_parked_row_is_found_by_its_next_turn(save_model: Save) -> None:
 
 def test_a_completion_tells_how_long_it_waited_for_a_row_and_not_how_long_it_ran(save_model: Save) -> None:
     scheduler = scheduler_on(save_model(seed=0), num_rows=1)
-    first, second = (submit(scheduler, random_prompt(seed, 8), 3, f"r{seed}") for seed in range(2))
+    first, second = (submit(scheduler, random_prompt(seed, 8), 3) for seed in range(2))
     first.arrived_at -= 5.0
     while not second.future.done():
         scheduler.step()

@@ -21,7 +21,7 @@ def decode(token_ids: "list[int] | tuple[int, ...]") -> str:
     ("token_ids", "completed"), [([0, 1], False), ([0, 1, 2], True), ([3, 3, 0, 1, 2], True), ([1, 2], False)]
 )
 def test_a_stop_string_may_begin_and_end_inside_tokens(token_ids: list[int], completed: bool):
-    assert StopStrings(lambda: lambda ids: decode([*ids])).completed(token_ids, ("<search>", "never")) is completed
+    assert StopStrings(lambda: lambda ids: decode([*ids])).reached(token_ids, ("<search>", "never")) is completed
 
 
 def test_the_text_ends_behind_the_first_stop_string():
