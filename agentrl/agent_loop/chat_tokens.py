@@ -9,7 +9,7 @@ A policy may end a turn with another token than the template does: a base model 
 template writes behind its own turn end, so the ids differ from a full rendering in this one token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl.agent_loop.chat_template import ChatTemplate
@@ -19,7 +19,7 @@ from agentrl.config.chat_template import read_chat_template, with_turn_end
 from agentrl.config.schema import ModelSection
 from agentrl.engine.tokenizer import end_token_ids, load_tokenizer
 from agentrl.errors import ConfigError
-from agentrl.types import Message
+from agentrl.types import Message, Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -122,6 +122,14 @@ class ChatTokens:
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of the dialogue so far, up to where the policy starts to write."""
         return self._encode(self._template.render(messages, add_generation_prompt=True))
+
+    def num_tokens(self, messages: Sequence[Message]) -> int:
+        """Return the length of `prompt`."""
+        return len(self.prompt(messages))
+
+    def num_bytes(self, messages: Sequence[Message]) -> int:
+        """Return the length of the text of `prompt`: at least `num_tokens`, and far cheaper."""
+        return len(self._template.render(messages, add_generation_prompt=True).encode())
 
     def observation(self, results: Sequence[Message]) -> list[int]:
         """Return the ids that stand between the token that ended a turn and the next turn of the policy.
@@ -257,6 +265,25 @@ class ChatTokens:
             if token in text:
                 text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text
+
+
+def measure_prompts(prompts: Iterable[Prompt], measure: Callable[[Sequence[Message]], int]) -> dict[str, int]:
+    """Return what `ChatTokens.num_tokens` or `num_bytes` gives for each prompt, by its id.
+
+    Raises:
+        ConfigError: the chat template cannot render one.
+    """
+    sizes: dict[str, int] = {}
+    for prompt in prompts:
+        try:
+            sizes[prompt.prompt_id] = measure(prompt.messages)
+        except Exception as error:
+            # A template is a program of its own, and may raise anything about messages that it does not expect.
+            raise ConfigError(
+                f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: {error}. "
+                "Mend or remove the row, or set `model.chat_template`"
+            ) from error
+    return sizes
 
 
 def _is_markup(token: str, *, special: Sequence[str]) -> bool:

@@ -8,14 +8,14 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from agentrl import clock
-from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
 from agentrl.agent_loop.reward_thread import where_it_may_block
 from agentrl.agent_loop.scoring import score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
@@ -127,7 +127,7 @@ class AgentLoopWorker:
             ConfigError: the chat template cannot render one.
         """
         tokens = (await self._built()).tokens
-        return await asyncio.to_thread(count_tokens, tokens, prompts)
+        return await asyncio.to_thread(measure_prompts, prompts, tokens.num_tokens)
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
         """Make one trajectory, in a fresh episode again while that may help; after the last try, a record of what failed.
@@ -333,18 +333,3 @@ def held_out_rollout(rollout: RolloutSection, validation: ValidationSection) -> 
     """Return how held-out prompts are rolled out: as `rollout` says, with the sampling that `validation` sets."""
     own = {"temperature": validation.temperature, "top_p": validation.top_p, "top_k": validation.top_k}
     return replace(rollout, **{name: value for name, value in own.items() if value is not None})
-
-
-def count_tokens(tokens: ChatTokens, prompts: Iterable[Prompt]) -> dict[str, int]:
-    """Return the number of tokens of each prompt by its id; see `AgentLoopWorker.prompt_lengths`."""
-    lengths: dict[str, int] = {}
-    for prompt in prompts:
-        try:
-            lengths[prompt.prompt_id] = len(tokens.prompt(prompt.messages))
-        except Exception as error:
-            # A template is a program of its own, and may raise anything about messages that it does not expect.
-            raise ConfigError(
-                f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: {error}. "
-                "Mend the row, or remove it from the data."
-            ) from error
-    return lengths

@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.reward_thread import where_it_may_block
 from agentrl.agent_loop.scoring import score
 from agentrl.config.schema import RewardSection, RunConfig
+from agentrl.engine.tokenizer import light_tokenizer_class
 from agentrl.errors import ConfigError, DataError, RolloutError, UnexplainedError
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
@@ -57,7 +59,11 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
 
 def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, report: CheckReport) -> None:
     prompts = [*(prompt for dataset in subject.training for prompt in dataset.all()), *subject.validation]
-    for warning in overlong_warnings(count_overlong(subject.config, schemas, prompts), subject.config.data):
+    model, data = subject.config.model, subject.config.data
+    tokens = ChatTokens.of_model(
+        model, [schema.as_template_dict() for schema in schemas], light_tokenizer_class(model.path)
+    )
+    for warning in overlong_warnings(count_overlong(tokens, prompts, data.max_prompt_tokens), data):
         report.warn(warning)
 
 

@@ -6,15 +6,17 @@ The tokenizer is loaded without torch, and weights are not read, so that a drive
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
 from agentrl.config.schema import ModelSection
 from agentrl.engine.tokenizer import light_tokenizer_class, read_model_file
 from agentrl.errors import ConfigError
 from agentrl.runners.check_report import CheckReport, CheckSubject
 from agentrl.runners.hub_models import files_not_read, require_hub_model
 from agentrl.runners.model_folders import trained_or_asked
-from agentrl.tools.base import ToolConfig
+from agentrl.tools.base import ToolConfig, ToolSchema
 from agentrl.tools.builder import read_tool_schema
+from agentrl.tools.function_tool import FUNCTION_TOOL, FunctionTool
+from agentrl.tools.python_tool import PYTHON_TOOL, PYTHON_TOOL_SCHEMA
 from agentrl.types import Prompt
 
 _SHOWN_TOKENS = 3
@@ -28,12 +30,23 @@ _UNKNOWN_TOOL: Mapping[str, Any] = {
 }
 
 
+def known_schemas(tools: Sequence[ToolConfig]) -> list[dict[str, Any]]:
+    """Return the schemas that the driver can know without building a class of the user's, which may start anything."""
+    schemas: list[ToolSchema] = []
+    for tool in tools:
+        if tool.tool_schema is not None:
+            schemas.append(read_tool_schema(tool.tool_schema))
+        elif tool.class_name == PYTHON_TOOL:
+            schemas.append(PYTHON_TOOL_SCHEMA)
+        elif tool.class_name == FUNCTION_TOOL:
+            schemas.append(FunctionTool(tool.config, None).schema)
+    return [schema.as_template_dict() for schema in schemas]
+
+
 def schemas_of(tools: Sequence[ToolConfig]) -> list[dict[str, Any]]:
-    """Return a schema for each tool, its own where the config has it."""
-    return [
-        dict(_UNKNOWN_TOOL) if tool.tool_schema is None else read_tool_schema(tool.tool_schema).as_template_dict()
-        for tool in tools
-    ]
+    """Return the known schemas, and one that stands for the others."""
+    known = known_schemas(tools)
+    return known if len(known) == len(tools) else [*known, dict(_UNKNOWN_TOOL)]
 
 
 def check_policy_chat(
@@ -74,14 +87,7 @@ def describe_policy_chat(tokens: ChatTokens, prompt: Prompt) -> str:
         ConfigError: the template cannot render the first prompt.
     """
     ends = ", ".join(f"`{end}`" for end in tokens.ends)
-    try:
-        length = len(tokens.prompt(prompt.messages))
-    except Exception as error:
-        # A template is a program of its own, and may raise anything about messages that it does not expect.
-        raise ConfigError(
-            f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: {error}; "
-            "mend the row, or set `model.chat_template`"
-        ) from error
+    [length] = measure_prompts([prompt], tokens.num_tokens).values()
     return f"chat template: the first prompt has {length} tokens; a turn ends with {ends}"
 
 

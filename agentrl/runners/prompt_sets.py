@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
-from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.worker import count_tokens
+from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
 from agentrl.config.schema import DataSection, RunConfig
 from agentrl.data.prompts import PromptDataset
-from agentrl.engine.tokenizer import light_tokenizer_class
 from agentrl.errors import ConfigError
 from agentrl.rewards.loader import prompt_check
-from agentrl.tools.base import ToolSchema
 from agentrl.types import Prompt
 
 _NUM_SHOWN = 5
+_NUM_TOKENISED = 2000
+"""Prompts that the driver tokenises at the start of a run, which takes one to two milliseconds for each."""
 
 
 def training_prompts(
@@ -59,13 +58,31 @@ def overlong_warnings(overlong: Mapping[str, int], data: DataSection) -> list[st
     )
 
 
-def count_overlong(config: RunConfig, schemas: Iterable[ToolSchema], prompts: Iterable[Prompt]) -> dict[str, int]:
-    """Return the tokens of the prompts that are longer than `data.max_prompt_tokens`, by prompt id, counted in this process."""
-    in_template = [schema.as_template_dict() for schema in schemas]
-    tokens = ChatTokens.of_model(config.model, in_template, light_tokenizer_class(config.model.path))
-    return {
-        name: length for name, length in count_tokens(tokens, prompts).items() if length > config.data.max_prompt_tokens
-    }
+def count_overlong(
+    tokens: ChatTokens, prompts: Iterable[Prompt], max_tokens: int, *, at_most: int | None = None
+) -> dict[str, int]:
+    """Return the tokens of the prompts that are longer than `max_tokens`, by prompt id.
+
+    Only prompts of more bytes are tokenised, and of these the `at_most` longest where it is given.
+
+    Raises:
+        ConfigError: the chat template cannot render a prompt.
+    """
+    by_id = {prompt.prompt_id: prompt for prompt in prompts}
+    sizes = measure_prompts(by_id.values(), tokens.num_bytes)
+    longest = sorted((name for name, size in sizes.items() if size > max_tokens), key=sizes.__getitem__, reverse=True)
+    lengths = measure_prompts([by_id[name] for name in longest[:at_most]], tokens.num_tokens)
+    return {name: length for name, length in lengths.items() if length > max_tokens}
+
+
+def refuse_overlong(tokens: ChatTokens, prompts: Iterable[Prompt], data: DataSection) -> None:
+    """Refuse prompts that are too long before any process starts, in a few seconds; the workers count all of them.
+
+    Raises:
+        ConfigError: one is too long, and `data.overlong_prompts` is `error`; or the chat template cannot render one.
+    """
+    if data.overlong_prompts == "error":
+        overlong_warnings(count_overlong(tokens, prompts, data.max_prompt_tokens, at_most=_NUM_TOKENISED), data)
 
 
 def _dataset(

@@ -2,8 +2,9 @@
 
 import contextlib
 import functools
+import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
@@ -46,8 +47,14 @@ from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_evaluated, check_model_path, check_models, check_weights
-from agentrl.runners.policy_chat import check_policy_chat, schemas_of
-from agentrl.runners.prompt_sets import data_warnings, held_out_prompts, overlong_warnings, training_prompts
+from agentrl.runners.policy_chat import check_policy_chat, known_schemas, schemas_of
+from agentrl.runners.prompt_sets import (
+    data_warnings,
+    held_out_prompts,
+    overlong_warnings,
+    refuse_overlong,
+    training_prompts,
+)
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
@@ -172,7 +179,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         check_weights(loaded.config)
         check_room(loaded.config)
         memory_warnings = [warning for stage in stages for warning in check_memory(stage.config).warnings]
-    plan = _prepared(loaded, plugins, trains=True)
+    plan = _prepared(loaded, plugins, prompts)
     return Plan(
         loaded=loaded,
         directory=plan.directory,
@@ -205,15 +212,20 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
         check_model_path(config.model.path)
         if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
             check_evaluated(config)
-    return replace(_prepared(loaded, check_plugins(loaded), trains=False), notes=notes)
+    return replace(_prepared(loaded, check_plugins(loaded)), notes=notes)
 
 
-def _prepared(loaded: LoadedConfig, plugins: tuple[list[ToolConfig], RewardSection], *, trains: bool) -> EvaluationPlan:
-    directory, (tools, reward) = RunDirectory(loaded.config), plugins
+def _prepared(
+    loaded: LoadedConfig, plugins: tuple[list[ToolConfig], RewardSection], training: Sequence[PromptDataset] = ()
+) -> EvaluationPlan:
+    """Return the plan of an evaluation, or of what a training run shares with one; `training` has its stages' prompts."""
+    trains, directory, (tools, reward) = bool(training), RunDirectory(loaded.config), plugins
     check_model_path(loaded.config.model.path)
-    if not (directory.has_all_steps if trains else directory.finished):
-        check_policy_chat(loaded.config.model, schemas_of(tools))
     validation = held_out_prompts(loaded.config)
+    if not (directory.has_all_steps if trains else directory.finished):
+        tokens = check_policy_chat(loaded.config.model, schemas_of(tools)).with_tools(known_schemas(tools))
+        sets = [dataset.all() for dataset in (*training, validation) if dataset is not None]
+        refuse_overlong(tokens, itertools.chain.from_iterable(sets), loaded.config.data)
     warnings = training_warnings(loaded.config) if trains else []
     warnings += data_warnings([validation])
     with telling_full_disk(directory.path):

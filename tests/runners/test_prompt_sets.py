@@ -13,6 +13,7 @@ from agentrl.errors import ConfigError
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.prompt_sets import count_overlong, overlong_warnings, training_prompts
 from agentrl.runners.run import prepare
+from agentrl.types import Prompt
 
 POLICY = "examples/arithmetic/policy"
 LONG = "Compute 1 + 1. " * 40
@@ -32,7 +33,8 @@ def load(folder: Path, *words: str) -> LoadedConfig:
 
 
 def lengths(loaded: LoadedConfig) -> dict[str, int]:
-    return count_overlong(loaded.config, [], training_prompts(loaded.config).all())
+    tokens = ChatTokens.of_model(loaded.config.model, [])
+    return count_overlong(tokens, training_prompts(loaded.config).all(), loaded.config.data.max_prompt_tokens)
 
 
 def test_the_length_of_a_prompt_is_that_of_its_rendering(tmp_path: Path):
@@ -58,6 +60,20 @@ def test_prompts_that_are_too_long_are_refused_with_the_way_out_or_left_out_and_
     assert overlong_warnings({}, loaded.config.data) == []
 
 
+def test_a_run_refuses_prompts_that_are_too_long_before_anything_starts(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"prompts of more than 150 tokens, .*: 1 \(`train-2` \(\d+\)\)\. Raise it"):
+        prepare(load(tmp_path))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_longest_prompts_are_tokenised_first(tmp_path: Path):
+    tokens = ChatTokens.of_model(load(tmp_path).config.model, [])
+    prompts = [
+        Prompt(prompt_id=f"p{n}", messages=[{"role": "user", "content": LONG + "1" * n}], answer="2") for n in range(5)
+    ]
+    assert list(count_overlong(tokens, prompts, 150, at_most=2)) == ["p4", "p3"]
+
+
 def test_what_is_left_out_is_not_given_and_stays_out_when_the_run_goes_on(tmp_path: Path):
     plan = prepare(load(tmp_path, "data.overlong_prompts=drop"))
     left = plan.without({"train-2"})
@@ -70,7 +86,8 @@ def test_what_is_left_out_is_not_given_and_stays_out_when_the_run_goes_on(tmp_pa
 
 
 def test_the_start_tells_of_rows_that_are_left_out(tmp_path: Path):
-    [warning] = [line for line in prepare(load(tmp_path)).warnings if "rows" in line]
+    loaded = load(tmp_path, "data.overlong_prompts=drop")
+    [warning] = [line for line in prepare(loaded).warnings if "rows" in line]
     assert "1 of 3 rows are left out (`data.on_bad_row` is `skip`)" in warning
     with pytest.raises(ConfigError, match=r"train\.jsonl:3: no value in column `prompt`"):
         prepare(load(tmp_path, "data.on_bad_row=error"))
