@@ -9,9 +9,10 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf, read_write
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
 from agentrl.config.checkpoint_schema import StageSection
+from agentrl.config.flatten import flatten
 from agentrl.config.layout import with_sizes_of_pools
 from agentrl.config.places import check_folder, check_folder_or_url, is_url
 from agentrl.config.schema import ModelSection, RunConfig
@@ -224,6 +225,11 @@ def _merge(schema: type, base: DictConfig, extra: DictConfig, *, source: str) ->
         merged = cast(DictConfig, OmegaConf.merge(base, extra))
         _take_back(merged, raw)
     except OmegaConfBaseException as error:
+        elsewhere = [
+            key for key in flatten(cast(dict[str, Any], OmegaConf.to_container(base))) if key.endswith(f".{error.key}")
+        ]
+        if isinstance(error, ConfigKeyError) and len(elsewhere) == 1:
+            raise ConfigError(f"{source}: unknown key `{error.full_key}`. Did you mean `{elsewhere[0]}`?") from error
         raise ConfigError(f"{source}: {one_line(error)}") from error
     return merged
 

@@ -56,7 +56,7 @@ class DataSection:
     max_prompt_tokens: int = 2048
     """Length of a prompt at most, tools and system text included."""
     overlong_prompts: Literal["error", "drop"] = "error"
-    """Longer prompts stop the run with their ids before anything is rolled out, or are left out: how many is told."""
+    """Treatment of longer prompts: refuse the run and name them, or leave them out and report their number."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,11 @@ def test_an_unknown_key_is_refused_with_its_full_name_and_a_suggestion(config_fi
     assert "temperature" in message
 
 
+def test_a_key_of_another_section_is_named_in_full(config_file: Path):
+    message = refused(config_file, "rollout.max_prompt_tokens=64")
+    assert message.endswith("unknown key `rollout.max_prompt_tokens`. Did you mean `data.max_prompt_tokens`?")
+
+
 def test_an_unknown_key_on_the_command_line_is_refused(config_file: Path):
     message = refused(config_file, "rollout.temprature=1")
     assert "command line" in message
