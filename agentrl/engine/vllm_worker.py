@@ -10,8 +10,8 @@ import torch
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead  # pyright: ignore[reportMissingImports]
 
-from agentrl.engine.file_names import FileNames
 from agentrl.errors import EngineError
+from agentrl.training.file_names import FileNames
 from agentrl.weight_sync.base import WeightSource
 from agentrl.weight_sync.lora_factors import whole_model
 from agentrl.weight_sync.receiver import WeightReceiver
@@ -52,7 +52,7 @@ class WeightLoading:
 
     def _agentrl_file_names(self) -> FileNames:
         if self.agentrl_file_names is None:
-            self.agentrl_file_names = FileNames(self.vllm_config.model_config.model)
+            self.agentrl_file_names = FileNames.of_folder(self.vllm_config.model_config.model)
         return self.agentrl_file_names
 
     def _agentrl_receiver(self) -> WeightReceiver:

@@ -44,7 +44,7 @@ class Adapters:
             ConfigError: a module of `actor.lora.target_modules` is not there, or no linear layer of a decoder block; or engines
                 could not read the model's files.
         """
-        if opened.files is None or opened.files.are_converted:
+        if opened.files is None or opened.files.file_names.are_converted:
             raise ConfigError(
                 f"`actor.lora` is set, but `model.path` ({source.path}) is no folder with safetensors files under the "
                 "model's own names, where engines read what factors are added to; save it as one, or leave `actor.lora` out"

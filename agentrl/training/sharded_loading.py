@@ -5,16 +5,14 @@ and reads its part of every tensor. This needs files whose tensors are those of 
 stacks. Where it converts others, or they are of an older format, every rank loads the whole model first instead.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import revert_weight_conversion
 
+from agentrl.training.file_names import FileNames
 from agentrl.training.parallel import local_part
 from agentrl.weight_sync.model_folder import ModelFolder
 
@@ -26,8 +24,7 @@ class ModelFiles:
         """Take the model while its modules have the names of the files."""
         self._folder = folder
         self._names = {module: name for name, module in model.named_modules()}
-        self.are_converted = bool(get_model_conversion_mapping(model, add_legacy=False))
-        """True if transformers gives weights other names or forms than they have in the files."""
+        self.file_names = FileNames(model)
         self._in_files = self._found_in_files(model)
         self._can_be_read = self._has_all(model)
 
@@ -60,17 +57,13 @@ class ModelFiles:
         """Return what in the files each weight is: a tensor of its shape, or of each expert those that make it up."""
         found: dict[str, str | list[list[str]]] = {}
         for name, tensor in self._saved_tensors(model):
-            if not self.are_converted:
-                file_name = name
-            elif (stacked := _stacked_parts(model, name, tensor)) is not None:
-                if self._shapes_of(stacked) == {tuple(tensor.shape)}:
+            stacked, shape = self.file_names.of_experts(name, tensor), tuple(tensor.shape)
+            if stacked is not None:
+                if self._shapes_of(stacked) == {shape}:
                     found[name] = stacked
                 continue
-            else:
-                file_name, *others = revert_weight_conversion(model, {name: tensor})
-                if others:
-                    continue
-            if file_name in self._folder and self._folder.shape(file_name) == tuple(tensor.shape):
+            file_name, *others = self.file_names.parts(name, tensor)
+            if not others and file_name in self._folder and self._folder.shape(file_name) == shape:
                 found[name] = file_name
         return found
 
@@ -98,25 +91,6 @@ class ModelFiles:
             for leaf, tensor in chain(module._parameters.items(), buffers):
                 if tensor is not None:
                     yield prefix + leaf, tensor
-
-
-def _stacked_parts(model: PreTrainedModel, name: str, tensor: Tensor) -> list[list[str]] | None:
-    """Return the tensors that make up each expert of a stack `[E, R, C]`, one behind another in R.
-
-    None: the weight is no stack, or its files have it in another form.
-    """
-    if tensor.ndim != 3:
-        return None
-    # Each expert has four rows of two columns, which say where they are: transformers is asked where it would write them.
-    probe = torch.arange(4 * tensor.shape[0]).view(-1, 4, 1).repeat(1, 1, 2)
-    found: defaultdict[int, dict[int, str]] = defaultdict(dict)
-    for part, rows in revert_weight_conversion(model, {name: probe}).items():
-        first = int(rows.flatten()[0])
-        expected = torch.arange(first, first + len(rows)).unsqueeze(1).repeat(1, 2)
-        if rows.shape != expected.shape or not torch.equal(rows, expected):
-            return None
-        found[first // 4][first % 4] = part
-    return [[parts[row] for row in sorted(parts)] for _, parts in sorted(found.items())]
 
 
 def compute_buffers(model: PreTrainedModel) -> bool:

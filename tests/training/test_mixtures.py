@@ -13,9 +13,9 @@ from training_cases import alone, make_policy, step_groups
 from transformers import AutoModelForCausalLM
 
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
-from agentrl.engine.file_names import FileNames
 from agentrl.runners.memory_check import read_size
 from agentrl.training.actor import Actor
+from agentrl.training.file_names import FileNames
 from agentrl.training.model import load_model, shape_of
 from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
@@ -69,14 +69,14 @@ def test_an_update_equals_a_plain_loop_and_its_export_is_the_same_model(
         assert torch.equal(weight, ours[name]), name
     # What vLLM is given is what it would read from the exported folder.
     written = load_file(exported / "model.safetensors")
-    given = dict(FileNames(folder).of(ours.items()))
+    given = dict(FileNames.of_folder(folder).of(ours.items()))
     assert given.keys() == written.keys()
     assert all(torch.equal(given[name], tensor) for name, tensor in written.items())
 
 
 def test_names_of_a_model_without_experts_stay(tmp_path: Path):
     weights = {"model.norm.weight": torch.ones(2)}
-    assert dict(FileNames(str(make_policy(tmp_path))).of(weights.items())) == weights
+    assert dict(FileNames.of_folder(str(make_policy(tmp_path))).of(weights.items())) == weights
 
 
 @pytest.mark.parametrize(("kind", "width"), [("mixtral", 64), ("qwen3_moe", 16)])
