@@ -5,6 +5,7 @@ not what this script writes.
 """
 
 import ast
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,6 +72,15 @@ def page() -> str:
 
 def _classes(*files: str) -> dict[str, ast.ClassDef]:
     trees = [ast.parse((ROOT / file).read_text()) for file in files]
+    choices = {
+        ast.unparse(node.targets[0]): node.value
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal[")
+    }
+    for node in itertools.chain.from_iterable(map(ast.walk, trees)):
+        if isinstance(node, ast.AnnAssign):
+            node.annotation = choices.get(ast.unparse(node.annotation), node.annotation)
     return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
 
 

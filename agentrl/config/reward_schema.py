@@ -7,6 +7,9 @@ from omegaconf import MISSING
 
 from agentrl.config.algorithm_schema import RewardModelSection
 
+AnswerFormat = Literal["auto", "boxed", "tagged", "hashes", "last_number"]
+"""Values of `reward.answer_format`."""
+
 
 @dataclass(frozen=True)
 class RewardPartSection:
@@ -36,7 +39,7 @@ class RewardSection:
     """Passed to the class's constructor as plain data, or to the function as keyword arguments."""
     parts: list[RewardPartSection] = field(default_factory=list)
     """Several rewards instead of one; the reward is the sum of their scores times their weights."""
-    answer_format: Literal["auto", "boxed", "tagged", "hashes", "last_number"] = "auto"
+    answer_format: AnswerFormat = "auto"
     r"""Place of the final answer for the math reward: `auto` reads the format that each prompt asks for, `boxed` the last
     `\boxed{}`, `tagged` the last `<answer>` block, `hashes` the text after `####`, `last_number` the last number.
     """

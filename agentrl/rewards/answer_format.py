@@ -7,11 +7,10 @@ giving several answers. `auto` asks the prompt and never the completion which fo
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from agentrl.config.reward_schema import AnswerFormat
 from agentrl.types import Message
-
-AnswerFormat = Literal["auto", "boxed", "tagged", "hashes", "last_number"]
 
 READS: dict[AnswerFormat, str] = {
     "auto": r"as each prompt asks (`<answer>`, `\boxed{}` or `####`; else the stated answer or last number)",

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.config.reward_schema import RewardPartSection, RewardSection
+from agentrl.config.reward_schema import AnswerFormat, RewardPartSection, RewardSection
 from agentrl.config.schema import JudgeSection
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import check_address, fill_address, lacks_address
-from agentrl.rewards.answer_format import AnswerFormat
 from agentrl.rewards.base import Reward
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsConfig
 from agentrl.rewards.function_reward import FunctionReward

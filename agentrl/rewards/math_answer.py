@@ -7,9 +7,10 @@ from typing import Any
 from pydantic import Field
 
 from agentrl.config.plain import PlainConfig, read_plain_config
+from agentrl.config.reward_schema import AnswerFormat
 from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.answer_comparison import equal_by_text
-from agentrl.rewards.answer_format import AnswerFormat, FoundAnswer, find_answer, last_boxed
+from agentrl.rewards.answer_format import FoundAnswer, find_answer, last_boxed
 from agentrl.rewards.answer_stats import AnswerStats
 from agentrl.rewards.math_equivalence import EquivalencePool
 from agentrl.types import Deadline, Prompt, Turn
