@@ -19,7 +19,6 @@ from agentrl.runners.checkpoint_store import CheckpointStore, RunState, by_accur
 from agentrl.runners.command_line import EXIT_FAILED, EXIT_USAGE, make_parser
 from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.export_target import place_of, written_whole
-from agentrl.runners.hub_models import require_hub_model
 from agentrl.runners.model_folders import check_model_path
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.training.checkpoint_export import export_checkpoint
@@ -43,7 +42,6 @@ def export(config: RunConfig, *, step: int | None = None, best: bool = False, to
         CheckpointError: the checkpoint cannot be read.
     """
     check_model_path(config.model.path)
-    require_hub_model(config.model.path)
     directory = RunDirectory(config)
     store = directory.checkpoints
     state = chosen_checkpoint(store, step=step, best=best)

@@ -31,17 +31,10 @@ def check_models(config: RunConfig) -> None:
         if path is not None:
             check_model_path(path, key=key)
             _check_tokens(path, config.model.path, key=key)
-    _check_settings(config, on_hub=False)
-
-
-def _check_settings(config: RunConfig, *, on_hub: bool) -> None:
-    """Refuse what the `config.json` of models rules out, either of all folders or of all models on a hub."""
     for key, path in trained_or_asked(config).items():
-        if Path(path).is_dir() != on_hub:
-            _check_attention(config, path, key=key)
-            _check_context(config, path, key=key)
-    if Path(config.model.path).is_dir() != on_hub:
-        _check_experts(config)
+        _check_attention(config, path, key=key)
+        _check_context(config, path, key=key)
+    _check_experts(config)
 
 
 def trained_or_asked(config: RunConfig) -> dict[str, str]:
@@ -55,10 +48,10 @@ def trained_or_asked(config: RunConfig) -> dict[str, str]:
 
 
 def check_model_path(path: str, *, key: str = "model.path") -> None:
-    """Refuse a model folder that is not there; the name of a model on a hub is left to the workers.
+    """Refuse a model folder that is not there, and a model on a hub that cannot be fetched.
 
     Raises:
-        ConfigError: `path` is no folder with a `config.json` and a `tokenizer.json`, and no hub name either.
+        ConfigError: `path` is no folder with a `config.json` and a `tokenizer.json`, and no model on a hub either.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -69,6 +62,8 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
             _check_object(folder / name, key=key)
     elif folder.is_absolute() or path.startswith(".") or path.count("/") > 1:
         raise ConfigError(f"{key}: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
+    else:
+        require_hub_model(path, key=key)
 
 
 def check_evaluated(config: RunConfig) -> None:
@@ -78,20 +73,16 @@ def check_evaluated(config: RunConfig) -> None:
         ConfigError: `model.path`, and what is wrong.
     """
     path = config.model.path
-    require_hub_model(path)
     _check_context(replace(config, stages=[]), path, key="model.path")
     check_weights_of(path)
 
 
 def check_weights(config: RunConfig) -> None:
-    """Refuse models that cannot be fetched, and folders without weights, without some, or with others than a run needs.
+    """Refuse model folders without weights, without some, or with others than a run needs.
 
     Raises:
         ConfigError: which key, and which files or weights are wanted.
     """
-    for key, path in trained_or_asked(config).items():
-        require_hub_model(path, key=key)
-    _check_settings(config, on_hub=True)
     _check_lora_targets(config)
     _check_classifier(config)
     for key, path in trained_or_asked(config).items():
@@ -181,7 +172,7 @@ def _check_object(file: Path, *, key: str) -> None:
 def language_settings(path: str) -> dict[str, Any] | None:
     """Return what the `config.json` of a folder, or of a model on a hub, says of its language model; None without one.
 
-    Ask `require_hub_model` first: without a network the hub would be tried for a minute.
+    Call `check_model_path` first: without a network the hub would be tried for a minute.
     """
     settings = read_model_file(path, "config.json")
     return settings.get("text_config", settings) or None

@@ -11,7 +11,7 @@ from agentrl.config.schema import ModelSection
 from agentrl.engine.tokenizer import light_tokenizer_class, read_model_file
 from agentrl.errors import ConfigError
 from agentrl.runners.check_report import CheckReport, CheckSubject
-from agentrl.runners.hub_models import files_not_read, require_hub_model
+from agentrl.runners.hub_models import files_not_read
 from agentrl.runners.model_folders import trained_or_asked
 from agentrl.tools.base import ToolConfig, ToolSchema
 from agentrl.tools.builder import read_tool_schema
@@ -61,9 +61,8 @@ def check_policy_chat(
             let `AutoTokenizer` choose.
 
     Raises:
-        ConfigError: the model cannot be fetched, or tokenizer, template and model do not fit each other or the tools.
+        ConfigError: tokenizer, template and model do not fit each other or the tools.
     """
-    require_hub_model(model.path)
     tokenizer_class = light_tokenizer_class(model.path) if without_torch else None
     tokens = ChatTokens.of_model(model, [dict(schema) for schema in schemas], tokenizer_class)
     _refuse_tokens_outside(model.path, tokens)

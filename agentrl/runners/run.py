@@ -171,11 +171,11 @@ def prepare(loaded: LoadedConfig) -> Plan:
     """
     loaded, notes = choose_dtype(loaded)
     plugins = check_plugins(loaded)
-    check_models(loaded.config)
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
     memory_warnings: list[str] = []
     if not RunDirectory(loaded.config).has_all_steps:  # a finished run is only shown, here too if it was made elsewhere
+        check_models(loaded.config)
         check_weights(loaded.config)
         check_room(loaded.config)
         memory_warnings = [warning for stage in stages for warning in check_memory(stage.config).warnings]
@@ -220,7 +220,6 @@ def _prepared(
 ) -> EvaluationPlan:
     """Return the plan of an evaluation, or of what a training run shares with one; `training` has its stages' prompts."""
     trains, directory, (tools, reward) = bool(training), RunDirectory(loaded.config), plugins
-    check_model_path(loaded.config.model.path)
     validation = held_out_prompts(loaded.config)
     if not (directory.has_all_steps if trains else directory.finished):
         tokens = check_policy_chat(loaded.config.model, schemas_of(tools)).with_tools(known_schemas(tools))

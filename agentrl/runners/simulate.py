@@ -27,7 +27,6 @@ from agentrl.engine.simulated_engine import SimulatedEngine
 from agentrl.errors import ConfigError
 from agentrl.rewards.simulated_reward import SIMULATED_REWARD
 from agentrl.runners.command_line import make_parser, run_command
-from agentrl.runners.hub_models import require_hub_model
 from agentrl.runners.model_folders import check_model_path
 from agentrl.runners.prompt_sets import overlong_warnings, training_prompts
 from agentrl.runners.run import check_plugins
@@ -95,7 +94,6 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
     tools, reward = check_plugins(loaded)
     _refuse_real_time(config, [tool.class_name for tool in tools])
     check_model_path(config.model.path)
-    require_hub_model(config.model.path)
     prompts = training_prompts(config)
     engines = [SimulatedEngine(config.model, config.rollout) for _ in range(config.rollout.num_engines)]
     fleet = EngineFleet(lambda index: cast(Any, engines[index]), num_engines=len(engines))

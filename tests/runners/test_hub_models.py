@@ -18,10 +18,12 @@ from agentrl.errors import ConfigError
 from agentrl.runners import hub_models
 from agentrl.runners.export import export
 from agentrl.runners.hub_models import files_not_read, require_hub_model
+from agentrl.runners.model_folders import check_models
 from agentrl.runners.run import prepare, prepare_evaluation
 from agentrl.runners.sft_run import prepare as prepare_warm_start
 
 DEMO = str(SHIPPED_FOLDER / "configs" / "demo.yaml")
+POLICY = SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 MODEL = "model.path=some-owner/some-model"
 NO_HUB = {"HF_ENDPOINT": "http://127.0.0.1:9"}
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
@@ -67,22 +69,33 @@ def test_every_command_asks_for_the_model_first(command: str, monkeypatch: pytes
         COMMANDS[command]([MODEL, f"run.dir={tmp_path / 'run'}"])
 
 
+def cache_policy(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> Path:
+    """Put the settings of the demo's policy into the cache of the hub, as `some-owner/some-model`."""
+    snapshot = folder / "hub" / "models--some-owner--some-model" / "snapshots" / "0"
+    (snapshot.parents[1] / "refs").mkdir(parents=True)
+    (snapshot.parents[1] / "refs" / "main").write_text("0")
+    snapshot.mkdir(parents=True)
+    known = json.loads((POLICY / "config.json").read_text())
+    (snapshot / "config.json").write_text(json.dumps(known | settings))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
+    hub_models._problem.cache_clear()
+    return snapshot
+
+
+def test_a_model_on_a_hub_is_not_fetched_to_compare_its_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    cache_policy(tmp_path, monkeypatch)
+    check_models(load_run_config(DEMO, ["algorithm.advantage=gae", "critic.path=some-owner/some-model"]).config)
+
+
 @pytest.mark.parametrize("command", ["train", "evaluate"])
 def test_positions_of_a_model_on_the_hub_are_read_before_anything_starts(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    policy = SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
-    settings = json.loads((policy / "config.json").read_text())
-    scaled = {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 500}
-    snapshot = tmp_path / "hub" / "models--some-owner--some-model" / "snapshots" / "0"
-    (snapshot.parents[1] / "refs").mkdir(parents=True)
-    (snapshot.parents[1] / "refs" / "main").write_text("0")
-    snapshot.mkdir(parents=True)
-    shutil.copy2(policy / "tokenizer.json", snapshot)
-    (snapshot / "config.json").write_text(json.dumps(settings | scaled))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    hub_models._problem.cache_clear()
+    snapshot = cache_policy(
+        tmp_path, monkeypatch, rope_scaling={"type": "longrope"}, original_max_position_embeddings=500
+    )
+    shutil.copy2(POLICY / "tokenizer.json", snapshot)
     with pytest.raises(
         ConfigError, match=r"^model\.path: some-owner/some-model scales .* beyond 500 tokens .* may have 512"
     ):

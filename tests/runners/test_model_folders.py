@@ -74,10 +74,6 @@ def test_a_token_that_only_fills_rows_may_be_another_one(tmp_path: Path, ends_tu
         check(*words)
 
 
-def test_a_model_on_a_hub_is_not_fetched_to_compare_its_tokens():
-    check("algorithm.advantage=gae", "critic.path=org/name")
-
-
 def test_a_critic_that_is_not_there_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"critic\.path: .* no such folder"):
         check("algorithm.advantage=gae", f"critic.path={tmp_path / 'absent'}")
