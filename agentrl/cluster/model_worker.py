@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentrl.cluster.network import own_address, own_node_id, use_interface_of
+from agentrl.cluster.threads import threads_per_rank
 from agentrl.config.class_path import import_by_path
 from agentrl.config.schema import RunConfig
 from agentrl.errors import CheckpointError, PeerLostError, contained
@@ -52,6 +53,7 @@ class ModelWorker:
         }
         self._thread = ThreadPoolExecutor(1, "agentrl-model")
         self._store: Store | None = None
+        self._num_threads = threads_per_rank(config)
         self._sequence_parallel_size = config.actor.sequence_parallel_size
         self._shares_gpu = config.cluster.colocated
 
@@ -82,6 +84,7 @@ class ModelWorker:
                 master_port=at.port,
                 store=self._store,
                 sequence_parallel_size=self._sequence_parallel_size,
+                num_threads=self._num_threads,
             )
             context = RoleContext(parallel=Parallel(place))
             for component in self._components.values():

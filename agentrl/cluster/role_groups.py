@@ -17,7 +17,6 @@ from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.nodes import Nodes
 from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, lacks, nodes_there, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.threads import threads_per_rank
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
 from agentrl.config.layout import Placement, layout, pool_users
@@ -152,7 +151,6 @@ def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[Resou
             placement.role,
             max_concurrency=_MODEL_CALLS + (_engine_calls(config) if has_engine else 0),
             first_rank=rank,
-            env={"OMP_NUM_THREADS": str(threads_per_rank(config))},
         )[0]
         for rank, place in enumerate(places)
     ]

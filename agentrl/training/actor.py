@@ -5,7 +5,6 @@ gradient over its micro-batches and one optimiser step. The loss is a sum over s
 the whole mini-batch, over all ranks, so that packing, accumulation and the number of ranks do not change the gradient.
 """
 
-import os
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,10 +82,6 @@ class Actor:
     def setup(self, context: RoleContext) -> None:
         """Load the model and shard it over the ranks."""
         self._parallel = parallel = context.parallel
-        if parallel.device.type == "cpu":
-            # The variable is set by whoever knows how many ranks share the machine.
-            share = int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0)) // parallel.world_size
-            torch.set_num_threads(self._config.num_threads_per_worker or max(1, share))
         torch.manual_seed(self._seed)
         self._checkpoints = CheckpointWriter()
         opened = open_model(self._source)

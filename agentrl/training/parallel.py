@@ -56,6 +56,8 @@ class ParallelContext:
     """Rank 0: what listens there already (`open_store`); absent, it listens there itself, if nobody else does by then."""
     sequence_parallel_size: int = 1
     """Neighbouring ranks that compute each row together; they must be given the same trajectories."""
+    num_threads: int = 0
+    """CPU threads of the calling thread's operators; 0 leaves them as they are."""
 
 
 def open_store(host: str) -> Store:
@@ -68,6 +70,8 @@ class Parallel:
 
     def __init__(self, context: ParallelContext) -> None:
         """Join the group; returns when every rank has."""
+        if context.num_threads:
+            torch.set_num_threads(context.num_threads)
         self.rank = context.rank
         self.world_size = context.world_size
         self.device = _device(context.rank)

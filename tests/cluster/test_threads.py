@@ -5,8 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from agentrl.cluster import engine_worker, role_groups
+from agentrl.cluster import engine_worker, model_worker, role_groups
 from agentrl.cluster.spawn import ResourcePool
 from agentrl.cluster.threads import threads_per_engine, threads_per_rank, with_threads
 from agentrl.config.load import load_run_config
@@ -68,3 +69,17 @@ def test_engines_of_a_cluster_share_the_cores_of_their_own_node(
     monkeypatch.setattr(engine_worker, "_build_engine", built.append)
     engine_worker.EngineWorker(shipped[0], "engine")
     assert built[0].rollout.num_threads_per_engine == engine
+
+
+async def test_a_rank_counts_the_cores_of_its_own_machine(monkeypatch: pytest.MonkeyPatch):
+    """Computed in the rank's process: the driver that starts it may have more cores."""
+    monkeypatch.setattr(model_worker, "own_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    worker = model_worker.ModelWorker(config(), "")
+    before = torch.get_num_threads()
+    try:
+        await worker.setup(0, 1, await worker.rendezvous())
+        assert await worker._run(torch.get_num_threads) == 3
+    finally:
+        torch.set_num_threads(before)
+        torch.distributed.destroy_process_group()

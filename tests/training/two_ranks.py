@@ -69,6 +69,7 @@ def context_at(port: int, rank: int, world_size: int, *, sequence_parallel_size:
         master_port=port,
         store=Store("127.0.0.1", port, is_master=False),
         sequence_parallel_size=sequence_parallel_size,
+        num_threads=1,
     )
 
 
