@@ -110,7 +110,8 @@ class Memory:
     @property
     def certain(self) -> float:
         """What is taken in any case."""
-        return sum(getattr(self, item.name) for item in fields(Memory) if not item.name.endswith("_at_most"))
+        models = self.weights + self.gradients + self.optimiser + self.checkpoint + self.shared_weights
+        return models + self.engine + self.kv_cache
 
     @property
     def in_a_full_row(self) -> float:
