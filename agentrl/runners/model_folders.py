@@ -194,6 +194,11 @@ def _check_attention(config: RunConfig, path: str, *, key: str) -> None:
             f"{key}: {path} has attention sinks, which `rollout.engine: transformers` does not compute; use the engine `vllm`, "
             "or a model without them"
         )
+    check_architecture(path, key=key)
+
+
+def check_architecture(path: str, *, key: str = "model.path") -> None:
+    """Refuse a model that packed training would compute wrongly: the one place where an architecture without tests is tried."""
     if read_model_file(path, "config.json").get("model_type") not in TESTED:
         # It imports torch and transformers, as above.
         from agentrl.training.folder_trial import try_architecture

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from agentrl.config.schema import ModelSection
 from agentrl.training.absent_weights import require_weights
+from agentrl.training.architecture_trial import require_packable
 from agentrl.training.loading_errors import refuse_incomplete
 from agentrl.training.model import outline_classifier, outline_model
 
@@ -28,8 +30,7 @@ def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> N
     Raises:
         ConfigError: which weights are missing, or have another shape; or it is no model of the kind.
     """
-    is_classifier = key == "reward.model.path"
-    outline: Any = outline_classifier(path) if is_classifier else outline_model(ModelSection(path=path), key=key)
+    outline: Any = _outline(path, key=key)
     if getattr(outline.config, "quantization_config", None) is not None:
         return  # loading one may take the GPU of a worker, which looks at what it loads
     weights = {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
@@ -57,7 +58,11 @@ def try_architecture(path: str, *, key: str) -> None:
         ConfigError: it would, or the folder is no model of the kind.
     """
     with _silence():
-        outline_classifier(path) if key == "reward.model.path" else outline_model(ModelSection(path=path), key=key)
+        require_packable(_outline(path, key=key).config, f"`{key}`: {path}")
+
+
+def _outline(path: str, *, key: str) -> PreTrainedModel:
+    return outline_classifier(path) if key == "reward.model.path" else outline_model(ModelSection(path=path), key=key)
 
 
 @contextmanager

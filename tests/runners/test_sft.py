@@ -23,6 +23,7 @@ from agentrl.runners.dtype_choice import best_dtype
 from agentrl.runners.sft import train
 from agentrl.runners.sft_check import check
 from agentrl.runners.sft_data import read_data, shuffled_forever
+from agentrl.runners.sft_run import prepare
 from agentrl.runners.stop_request import SignalledError, StopRequest
 
 EXAMPLE = SHIPPED_FOLDER / "examples" / "arithmetic"
@@ -427,6 +428,13 @@ def test_dialogues_longer_than_the_positions_of_the_model_are_refused(
     config.write_text(json.dumps(json.loads(config.read_text()) | settings))
     with pytest.raises(ConfigError, match="more than 16 tokens"):
         read_data(load())
+
+
+def test_an_architecture_that_packing_would_break_is_refused_before_anything_starts(load: Loader, folder: Path) -> None:
+    settings = {"model_type": "stablelm", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    (folder / "model" / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=r"model\.path.*stablelm.*does not hand arguments down"):
+        prepare(load())
 
 
 def test_the_check_counts_shows_what_is_trained_and_writes_nothing(

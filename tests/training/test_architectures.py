@@ -18,6 +18,7 @@ from agentrl.config.schema import ModelSection
 from agentrl.errors import ConfigError
 from agentrl.training.attention_support import TESTED
 from agentrl.training.batch import TokenisedExample, pack_tokens
+from agentrl.training.folder_trial import try_architecture
 from agentrl.training.model import load_model
 from agentrl.training.prefix_families import families_of
 from agentrl.training.scoring import score_tokens
@@ -87,7 +88,7 @@ def test_an_architecture_that_packing_would_break_is_refused_by_name(
 ):
     config = config_of(kind, vocab_size=VOCABULARY, hidden_size=64, bos_token_id=1, eos_token_id=1, **settings)
     with pytest.raises(ConfigError, match=rf"model\.path.*{why}") as refusal:
-        load_model(ModelSection(path=str(make_policy(tmp_path, config))))
+        try_architecture(str(make_policy(tmp_path, config)), key="model.path")
     assert kind in str(refusal.value) or "its architecture" in str(refusal.value)
 
 
@@ -103,6 +104,7 @@ def test_an_architecture_without_a_test_is_tried_and_trained(tmp_path: Path):
     )
     assert config.model_type not in TESTED
     folder = make_policy(tmp_path, config)
+    try_architecture(str(folder), key="model.path")
     packed, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
     expected = torch.cat([separate_logprobs(plain, example) for example in examples()])
     found = score_tokens(packed, pack_tokens(examples()), temperature=1.0).logprobs_N
