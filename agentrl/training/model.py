@@ -31,9 +31,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentrl.config.chat_template import read_chat_template, with_turn_end
 from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import require_weights
-from agentrl.training.architecture_trial import require_packable
 from agentrl.training.attention_support import unsupported_attention
-from agentrl.training.causal_lm import limit_positions, load_causal_lm
+from agentrl.training.causal_lm import load_causal_lm
 from agentrl.training.loading_errors import telling_why
 from agentrl.training.model_flops import ModelShape
 from agentrl.training.packed_attention import packed_attention
@@ -124,8 +123,6 @@ def _require_attention_only(built: PreTrainedModel, where: str) -> None:
     missing = unsupported_attention(built.config.get_text_config().to_dict())
     if missing is not None:
         raise ConfigError(f"{where} needs {missing}, which packed training does not compute; use another architecture")
-    require_packable(built.config, where)
-    limit_positions(built, where)
 
 
 def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedModel:
