@@ -226,6 +226,10 @@ class ActorSection(UpdateSection):
     """Compile the layers with `torch.compile`, but their attention; the first updates take minutes longer."""
     liger: bool = False
     """Compute norms, rotary embeddings and gated layers with Liger's kernels (CUDA only, `pip install liger-kernel`)."""
+    router_aux_loss_coef: float = 0.0
+    """Weight of the auxiliary loss that balances the experts of a mixture, as transformers computes it, in the actor's loss;
+    0 leaves it out, whatever the model's `config.json` says.
+    """
     lora: LoraSection = field(default_factory=LoraSection)
     """Train factors beside the weights, and not the weights."""
 

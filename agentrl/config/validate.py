@@ -176,6 +176,7 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "actor.decay_steps": actor.decay_steps,
         "critic.decay_steps": config.critic.decay_steps,
         "actor.weight_decay": actor.weight_decay,
+        "actor.router_aux_loss_coef": actor.router_aux_loss_coef,
         **algorithm_not_negative(config),
         "rollout.extra_samples_per_prompt": rollout.extra_samples_per_prompt,
         "rollout.max_judge_queue_s": rollout.max_judge_queue_s,

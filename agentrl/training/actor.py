@@ -5,7 +5,6 @@ gradient over its micro-batches and one optimiser step. The loss is a sum over s
 the whole mini-batch, over all ranks, so that packing, accumulation and the number of ranks do not change the gradient.
 """
 
-import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +37,7 @@ from agentrl.training.optimiser import apply_gradients, build_adamw, learning_ra
 from agentrl.training.packed_attention import num_query_rows
 from agentrl.training.parallel import full_tensors
 from agentrl.training.role import RoleContext
+from agentrl.training.router_balance import require_router_loss
 from agentrl.training.scoring import score_tokens
 from agentrl.training.sharding import UpdateShard
 from agentrl.training.tally import TokenTally, UpdateStats
@@ -70,7 +70,11 @@ class Actor:
         self._config = config.actor
         self._algorithm = config.algorithm
         self._credit = CreditAssignment(config.algorithm)
-        self._objective = Objective(config.algorithm, max_response_tokens=config.rollout.max_response_tokens)
+        self._objective = Objective(
+            config.algorithm,
+            max_response_tokens=config.rollout.max_response_tokens,
+            router_coefficient=config.actor.router_aux_loss_coef,
+        )
         self._seed = config.run.seed
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._kl_coefficient = config.algorithm.kl_coefficient
@@ -86,6 +90,8 @@ class Actor:
         self._checkpoints = CheckpointWriter()
         opened = open_model(self._source)
         self._model = opened.model
+        if self._config.router_aux_loss_coef:
+            require_router_loss(self._model, f"`model.path`: {self._source.path}")
         self._shape = shape_of(self._model)
         if self._config.lora.rank > 0:
             from agentrl.training.lora import Adapters
@@ -182,7 +188,7 @@ class Actor:
                 sum(self._shape.flops(row) for row in packed) * self._config.epochs_per_step,
             ]
         )
-        memory_bytes, most_computed = self._parallel.max([_peak_memory_bytes(self._parallel.device), computed])
+        memory_bytes, most_computed = self._parallel.max([self._parallel.peak_memory_bytes(), computed])
         update_s = time.perf_counter() - started
         return {
             "actor/tokens": num_tokens,
@@ -259,9 +265,8 @@ class Actor:
         stats: UpdateStats,
     ) -> None:
         """Make one optimiser update from the micro-batches of a mini-batch."""
-        num_scored, num_trajectories = self._parallel.sum(
-            [sum(len(batch.advantages_N) for batch in batches), sum(batch.num_trajectories for batch in batches)]
-        )
+        sizes = [(len(batch.advantages_N), batch.num_trajectories, batch.tokens.num_tokens) for batch in batches]
+        num_scored, num_trajectories, num_tokens = self._parallel.sum([sum(each) for each in zip(*sizes, strict=True)])
         if num_scored == 0:
             raise ValueError(f"update {step}: a mini-batch has no sampled token; look at the response masks")
         tally = TokenTally()
@@ -271,6 +276,7 @@ class Actor:
                 batch,
                 old_logprobs_N,
                 mean_length=num_scored / num_trajectories,
+                scored_share=num_scored / num_tokens,
                 kl_coefficient=kl_coefficient,
                 tally=tally,
             )
@@ -293,6 +299,7 @@ class Actor:
         old_logprobs_N: Tensor | None,
         *,
         mean_length: float,
+        scored_share: float,
         kl_coefficient: float,
         tally: TokenTally,
     ) -> Tensor:
@@ -302,6 +309,7 @@ class Actor:
             batch.tokens,
             temperature=self._temperature,
             entropy_gradient=self._algorithm.entropy_coefficient > 0,
+            router_loss=self._config.router_aux_loss_coef > 0,
         )
         if old_logprobs_N is None:
             # With one mini-batch the weights have not changed since the rollout: this pass is the recomputation.
@@ -311,6 +319,7 @@ class Actor:
             scores,
             old_logprobs_N=old_logprobs_N,
             mean_length=mean_length,
+            scored_share=scored_share,
             kl_coefficient=kl_coefficient,
             tally=tally,
         )
@@ -381,10 +390,3 @@ class Actor:
         """Finish the checkpoint that is being written, and give back the shared memory."""
         self._checkpoints.wait()
         self._weights.close()
-
-
-def _peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory used so far: allocated on the GPU, or resident where there is none."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -61,6 +61,8 @@ class PackedTokens:
     token_ids_T: Tensor
     position_ids_T: Tensor
     """Restart at 0 with each sequence, and after its prefix with each continuation."""
+    uses_T: Tensor
+    """In how many sequences each token stands, float32: 1, or of a shared prefix as many as continue it."""
     layout: RowLayout
     scored_N: Tensor
     """Indices into T of the tokens whose successor was sampled, sequence by sequence. A token of a shared prefix is there
@@ -76,6 +78,7 @@ class PackedTokens:
         return self.part or RowPart(
             token_ids_L=self.token_ids_T,
             position_ids_L=self.position_ids_T,
+            uses_L=self.uses_T,
             layout=self.layout,
             scored_M=self.scored_N,
             targets_M=self.targets_N,
@@ -83,6 +86,11 @@ class PackedTokens:
             num_scored=len(self.scored_N),
             sequence=None,
         )
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of its sequences, as if nothing were shared; without the last of each."""
+        return int(self.uses_T.sum())
 
     def to(self, device: torch.device, sequence: SequenceGroup | None) -> "PackedTokens":
         """Return a copy whose `here` is on `device`: the part of this rank of a `sequence` group, or the whole row."""
@@ -153,6 +161,7 @@ def pack_tokens(sequences: Sequence[TokenSequence], families: Sequence[Family] |
     return PackedTokens(
         token_ids_T=torch.tensor(row.token_ids, dtype=torch.long),
         position_ids_T=torch.tensor(row.position_ids, dtype=torch.long),
+        uses_T=torch.tensor(row.uses, dtype=torch.float32),
         layout=row_layout(row.lengths, row.prefixes),
         scored_N=torch.tensor(scored, dtype=torch.long),
         targets_N=torch.tensor(targets, dtype=torch.long),
@@ -165,6 +174,7 @@ class _Row:
     def __init__(self) -> None:
         self.token_ids: list[int] = []
         self.position_ids: list[int] = []
+        self.uses: list[int] = []
         self.lengths: list[int] = []
         self.prefixes: list[SharedPrefix] = []
         self._places: dict[int, tuple[int, int, int]] = {}
@@ -173,7 +183,7 @@ class _Row:
     def append(self, sequences: Sequence[TokenSequence], family: Family) -> None:
         start, shared = len(self.token_ids), family.num_shared
         if shared:
-            self._segment(sequences[family.members[0]].token_ids[:shared], 0)
+            self._segment(sequences[family.members[0]].token_ids[:shared], 0, uses=len(family.members))
         for member in family.members:
             self._places[member] = (start, shared, len(self.token_ids))
             # The last token of a sequence predicts nothing.
@@ -186,8 +196,9 @@ class _Row:
         start, shared, rest = self._places[sequence]
         return start + position if position < shared else rest + position - shared
 
-    def _segment(self, token_ids: list[int], first_position: int) -> None:
+    def _segment(self, token_ids: list[int], first_position: int, *, uses: int = 1) -> None:
         self.token_ids += token_ids
+        self.uses += [uses] * len(token_ids)
         self.position_ids += range(first_position, first_position + len(token_ids))
         if token_ids:
             self.lengths.append(len(token_ids))
@@ -267,7 +278,8 @@ def pack_trajectories(
 
 def empty_tokens() -> PackedTokens:
     """Return a row in which nothing is scored: what a rank computes while others still have work, to meet them."""
-    return pack_tokens([TokenisedExample(token_ids=[0, 0], response_mask=[0, 0])])
+    filler = pack_tokens([TokenisedExample(token_ids=[0, 0], response_mask=[0, 0])])
+    return replace(filler, uses_T=torch.zeros_like(filler.uses_T))
 
 
 def empty_micro_batch() -> MicroBatch:

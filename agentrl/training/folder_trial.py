@@ -17,6 +17,7 @@ from agentrl.training.absent_weights import require_weights
 from agentrl.training.architecture_trial import require_packable
 from agentrl.training.loading_errors import refuse_incomplete
 from agentrl.training.model import outline_classifier, outline_model
+from agentrl.training.router_balance import require_router_loss
 
 
 def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> None:
@@ -63,6 +64,16 @@ def try_architecture(path: str, *, key: str) -> None:
 
 def _outline(path: str, *, key: str) -> PreTrainedModel:
     return outline_classifier(path) if key == "reward.model.path" else outline_model(ModelSection(path=path), key=key)
+
+
+def try_router_loss(path: str) -> None:
+    """Refuse a policy to which `actor.router_aux_loss_coef` cannot apply (`require_router_loss`).
+
+    Raises:
+        ConfigError: it has no such loss, or is no causal LM.
+    """
+    with _silence():
+        require_router_loss(_outline(path, key="model.path"), f"`model.path`: {path}")
 
 
 @contextmanager

@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 class Objective:
     """The loss of micro-batches, by the config's `algorithm`."""
 
-    def __init__(self, algorithm: "AlgorithmSection", *, max_response_tokens: int) -> None:
+    def __init__(
+        self, algorithm: "AlgorithmSection", *, max_response_tokens: int, router_coefficient: float = 0.0
+    ) -> None:
         """Find the functions that the config names.
 
         Args:
             algorithm: the loss and its numbers.
             max_response_tokens: longest response, for `fixed_length`.
+            router_coefficient: of the routers' auxiliary loss, where the scores have it.
 
         Raises:
             ConfigError: a function of the user's own cannot be imported.
         """
         self._config = algorithm
         self._max_length = max_response_tokens
+        self._router_coefficient = router_coefficient
         self._policy_loss = own_functions.policy_loss(algorithm.policy_loss)
         self._aggregation = own_functions.aggregation(algorithm.aggregation)
         self._kl_estimator = own_functions.kl_estimator(algorithm.kl_estimator)
@@ -51,6 +55,7 @@ class Objective:
         mean_length: float,
         kl_coefficient: float,
         tally: TokenTally,
+        scored_share: float = 1.0,
     ) -> Tensor:
         """Return the loss summed over the tokens of a micro-batch, `[]`, and count what is reported.
 
@@ -61,6 +66,7 @@ class Objective:
             mean_length: scored tokens per trajectory in the whole mini-batch, over all ranks.
             kl_coefficient: of this step.
             tally: sums over tokens are added to it.
+            scored_share: scored tokens per token in the whole mini-batch, over all ranks, for the routers' loss.
 
         Raises:
             ValueError: the reference's log-probabilities are missing.
@@ -85,8 +91,13 @@ class Objective:
                 batch.trajectory_N, mean_length=mean_length, max_length=self._max_length
             )
         self._count(batch, policy, scores, old_logprobs_N, tally)
-        tally.add(loss=loss_N.sum())
-        return loss_N.sum()
+        loss = loss_N.sum()
+        if scores.router_loss is not None:  # a sum over all tokens, beside one over the scored ones
+            router_loss = scores.router_loss * scored_share
+            tally.add(router_aux_loss=router_loss)
+            loss = loss + self._router_coefficient * router_loss
+        tally.add(loss=loss)
+        return loss
 
     def _count(
         self, batch: MicroBatch, policy: PolicyLoss, scores: TokenScores, old_logprobs_N: Tensor, tally: TokenTally

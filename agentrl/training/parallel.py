@@ -4,6 +4,7 @@ The same code runs on CPU (gloo) and on GPU (NCCL for CUDA tensors, gloo for the
 """
 
 import os
+import resource
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -186,6 +187,12 @@ class Parallel:
         totals = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(totals, operation)
         return totals.tolist()
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most memory that this rank has used so far: allocated on its GPU, or resident where there is none."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def barrier(self) -> None:
         """Wait for every rank."""

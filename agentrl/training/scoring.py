@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from agentrl.training.batch import PackedTokens
+from agentrl.training.router_balance import router_loss_sum
 from agentrl.training.sequence_parallel import RowPart
 from agentrl.training.vocabulary import chunk_size, vocabulary_scores
 
@@ -35,6 +36,8 @@ class TokenScores:
     """float32, differentiable where gradients are on."""
     entropy_N: Tensor
     """float32, in nats; differentiable where it was asked for."""
+    router_loss: Tensor | None = None
+    """Auxiliary loss of the routers times the tokens of the row, `[]`, differentiable; absent: it was not asked for."""
 
 
 @dataclass
@@ -45,7 +48,12 @@ class _DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
 
 
 def score_tokens(
-    model: nn.Module, tokens: PackedTokens, *, temperature: float, entropy_gradient: bool = False
+    model: nn.Module,
+    tokens: PackedTokens,
+    *,
+    temperature: float,
+    entropy_gradient: bool = False,
+    router_loss: bool = False,
 ) -> TokenScores:
     """Run the model over a packed row and score the tokens that were sampled.
 
@@ -54,13 +62,14 @@ def score_tokens(
         tokens: the row.
         temperature: divides the logits, as it did when the tokens were sampled.
         entropy_gradient: let gradients through the entropy as well.
+        router_loss: compute the auxiliary loss of the routers as well; `require_router_loss` has accepted the model.
     """
     if not hasattr(model, _SCORE_ROW):
         setattr(model, _SCORE_ROW, MethodType(_score_row, model))
         register_fsdp_forward_method(model, _SCORE_ROW)
-    score_row: Callable[..., tuple[Tensor, Tensor]] = getattr(model, _SCORE_ROW)
-    logprobs_N, entropy_N = score_row(tokens, temperature, entropy_gradient)
-    return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
+    score_row: Callable[..., tuple[Tensor, Tensor, Tensor | None]] = getattr(model, _SCORE_ROW)
+    logprobs_N, entropy_N, router_sum = score_row(tokens, temperature, entropy_gradient, router_loss)
+    return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N, router_loss=router_sum)
 
 
 def scored_states(decoder: nn.Module, here: RowPart) -> Tensor:
@@ -73,19 +82,27 @@ def scored_states(decoder: nn.Module, here: RowPart) -> Tensor:
     Returns:
         `[M, W]`: of the last layer, at the scored tokens of this rank.
     """
-    states_LW = decoder(
+    return _decoded(decoder, here).last_hidden_state[0][here.scored_M]
+
+
+def _decoded(decoder: nn.Module, here: RowPart, **options: Any) -> Any:
+    return decoder(
         input_ids=here.token_ids_L.unsqueeze(0),
         position_ids=here.position_ids_L.unsqueeze(0),
         use_cache=False,
         layout=here.layout,
         sequence=here.sequence,
-    ).last_hidden_state[0]
-    return states_LW[here.scored_M]
+        **options,
+    )
 
 
-def _score_row(model: Any, tokens: PackedTokens, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+def _score_row(
+    model: Any, tokens: PackedTokens, temperature: float, entropy_gradient: bool, router_loss: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
     here = tokens.here
-    hidden_MW = scored_states(model.get_decoder(), here)
+    decoded = _decoded(model.get_decoder(), here, **({"output_router_logits": True} if router_loss else {}))
+    hidden_MW = decoded.last_hidden_state[0][here.scored_M]
+    router_sum = router_loss_sum(model, decoded.router_logits, here) if router_loss else None
     if not hasattr(model, _HEAD_IS_PLAIN):
         setattr(model, _HEAD_IS_PLAIN, _head_is_plain(model, hidden_MW))
     if getattr(model, _HEAD_IS_PLAIN):
@@ -103,7 +120,7 @@ def _score_row(model: Any, tokens: PackedTokens, temperature: float, entropy_gra
             for hidden, targets in zip(hidden_MW.split(size), here.targets_M.split(size), strict=True)
         ]
         logprobs_M, entropy_M = (torch.cat(parts) for parts in zip(*chunks, strict=True))
-    return here.of_whole_row(logprobs_M), here.of_whole_row(entropy_M)
+    return here.of_whole_row(logprobs_M), here.of_whole_row(entropy_M), router_sum
 
 
 def _score_chunk(

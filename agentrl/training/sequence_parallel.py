@@ -65,6 +65,8 @@ class RowPart:
 
     token_ids_L: Tensor
     position_ids_L: Tensor
+    uses_L: Tensor
+    """In how many sequences each token stands, float32; 0 for tokens that only fill up."""
     layout: RowLayout
     """Of the whole row: what attention sees."""
     scored_M: Tensor
@@ -83,12 +85,20 @@ class RowPart:
             return values_M
         return _BroughtTogether.apply(values_M, self.places_M, self.num_scored, self.sequence.process_group)  # type: ignore[no-any-return]
 
+    def sum_of_parts(self, value: Tensor) -> Tensor:
+        """Add a number, `[]`, over the ranks of the group, which all get the sum; gradients go back to this rank's own."""
+        if self.sequence is None:
+            return value
+        place = torch.tensor([self.sequence.rank], device=value.device)
+        return _BroughtTogether.apply(value[None], place, self.sequence.size, self.sequence.process_group).sum()
+
     def to(self, device: torch.device) -> "RowPart":
         """Return a copy on `device`."""
         return replace(
             self,
             token_ids_L=self.token_ids_L.to(device),
             position_ids_L=self.position_ids_L.to(device),
+            uses_L=self.uses_L.to(device),
             layout=self.layout.to(device),
             scored_M=self.scored_M.to(device),
             targets_M=self.targets_M.to(device),
@@ -102,8 +112,9 @@ class RowPart:
         """
         filler = -len(self.token_ids_L) % sequence.size
         nothing = torch.zeros(filler, dtype=torch.long)
-        token_ids_T, position_ids_T = (
-            torch.cat([ids_T, nothing]).chunk(sequence.size) for ids_T in (self.token_ids_L, self.position_ids_L)
+        token_ids_T, position_ids_T, uses_T = (
+            torch.cat([values_T, nothing.to(values_T.dtype)]).chunk(sequence.size)
+            for values_T in (self.token_ids_L, self.position_ids_L, self.uses_L)
         )
         num_here = len(token_ids_T[sequence.rank])
         places_M = (self.scored_M // num_here == sequence.rank).nonzero().squeeze(1)
@@ -111,6 +122,7 @@ class RowPart:
         return RowPart(
             token_ids_L=token_ids_T[sequence.rank],
             position_ids_L=position_ids_T[sequence.rank],
+            uses_L=uses_T[sequence.rank],
             layout=layout,
             scored_M=self.scored_M[places_M] % num_here,
             targets_M=self.targets_M[places_M],

@@ -128,6 +128,18 @@ def test_a_mixture_of_experts_in_vllm_is_refused_where_engines_have_no_gpu(
         check(*words, pools, "cluster.roles={actor: a, rollout: b}")
 
 
+def test_a_loss_of_routers_is_refused_where_the_policy_has_none(tmp_path: Path):
+    loss = "actor.router_aux_loss_coef=0.01"
+    with pytest.raises(
+        ConfigError, match=r"`actor\.router_aux_loss_coef` is set, but `model\.path`: .*\(`qwen3`\) has no"
+    ):
+        check(loss)
+    mixtral = {"model_type": "mixtral", "num_local_experts": 4, "architectures": ["MixtralForCausalLM"]}
+    check(loss, f"model.path={policy_with(tmp_path, **mixtral)}")
+    with pytest.raises(ConfigError, match=r"`actor\.router_aux_loss_coef` is -0\.01"):
+        check("actor.router_aux_loss_coef=-0.01")
+
+
 @pytest.mark.parametrize(
     "settings",
     [

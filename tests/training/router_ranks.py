@@ -1,0 +1,46 @@
+"""What the two processes of `test_router_balance` run: rows of their own, or one row together."""
+
+from pathlib import Path
+
+import torch
+from sequence_ranks import sharded_model
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from training_cases import step_groups
+from two_ranks import context_at
+
+from agentrl.training.balance import Packing
+from agentrl.training.batch import PackedTokens, empty_tokens, fill_up, pack_examples
+from agentrl.training.parallel import Parallel
+from agentrl.training.scoring import score_tokens
+
+
+def rows_of(share: int, num_shares: int) -> list[PackedTokens]:
+    """Return the packed rows of a share; of two shares, the second has fewer."""
+    trajectories = [made.ref for group in step_groups() for made in group.trajectories]
+    chosen = trajectories if num_shares == 1 else [trajectories[:10], trajectories[10:]][share]
+    return pack_examples(chosen, Packing(max_tokens=150))
+
+
+def run_process(rank: int, port: int, policy: str, sequence_parallel_size: int, folder: str) -> None:
+    """Leave the auxiliary loss of all rows and its gradient, each whole, in `folder`."""
+    torch.set_num_threads(1)
+    parallel = Parallel(context_at(port, rank, 2, sequence_parallel_size=sequence_parallel_size))
+    model = sharded_model(parallel, policy, activation_checkpointing=True)
+    batches = rows_of(rank // sequence_parallel_size, parallel.num_shares)
+    num_rows, [num_tokens] = parallel.max([len(batches)]), parallel.sum([sum(row.num_tokens for row in batches)])
+    total = torch.zeros(())
+    for row in fill_up(batches, empty_tokens(), int(num_rows[0])):
+        here = row.to(parallel.device, parallel.sequence)
+        scores = score_tokens(model, here, temperature=1.0, router_loss=True)
+        assert scores.router_loss is not None
+        # The layers' outputs are a part of every loss: FSDP gathers the weights of a layer for its output's gradient.
+        loss = (scores.router_loss - scores.logprobs_N.sum()) / num_tokens
+        (loss * parallel.world_size).backward()
+        total += loss.detach()
+    [loss_of_all] = parallel.sum([total.item()])
+    gradients: dict[str, Tensor] = {
+        name: weight.grad.full_tensor() for name, weight in model.named_parameters() if isinstance(weight.grad, DTensor)
+    }
+    torch.save((loss_of_all, gradients), Path(folder) / f"{rank}.pt")
+    parallel.close()
