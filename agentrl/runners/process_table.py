@@ -28,11 +28,16 @@ def process_table(config: RunConfig) -> Table:
 
 def _each(config: RunConfig, placement: Placement) -> str:
     """Return what each process of a role is."""
+
+    def with_threads(process: str, number: int) -> str:
+        is_here = config.cluster.address is None  # each process of a cluster counts the cores of its own machine
+        return f"{process}, {number} threads without a GPU" if is_here else process
+
     parts = [] if placement.pool is None else [f"pool {placement.pool}"]
     if placement.role != "rollout":
-        parts.append(f"FSDP rank, {threads_per_rank(config)} threads without a GPU")
+        parts.append(with_threads("FSDP rank", threads_per_rank(config)))
     if "rollout" in placement.components:
-        parts.append(f"engine {config.rollout.engine}, {threads_per_engine(config)} threads without a GPU")
+        parts.append(with_threads(f"engine {config.rollout.engine}", threads_per_engine(config)))
     return "; ".join(parts)
 
 

@@ -13,6 +13,7 @@ from agentrl.errors import ConfigError, RolloutError, UnexplainedError
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.check_report import CheckReport
 from agentrl.runners.plugin_trial import _score_answers, _started_reward
+from agentrl.runners.process_table import process_table
 from agentrl.types import Prompt, Turn
 
 
@@ -191,3 +192,10 @@ async def test_the_folder_of_the_run_is_tried_and_left_as_it_was(tmp_path: Path,
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"run\.dir: .*/file/run cannot be used: Not a directory"):
         await check(loaded(tmp_path, run_dir=tmp_path / "file" / "run"), CheckLevel.FULL)
+
+
+def test_threads_of_a_cluster_are_not_counted_from_the_cores_here():
+    words = ["cluster.address=10.0.0.1:6379", "cluster.pools={a: {num_processes: 1}, b: {num_processes: 1}}"]
+    for overrides, counted in (([*words, "cluster.roles={actor: b, rollout: a}"], False), ([], True)):
+        each = list(process_table(load_run_config("configs/demo.yaml", overrides).config).columns[2].cells)
+        assert any("threads" in str(cell) for cell in each) == counted
