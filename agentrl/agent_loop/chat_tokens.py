@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.agent_loop.chat_template import ChatTemplate
 from agentrl.agent_loop.template_probe import calls_equal, probe_call, probe_tools, render_probe
 from agentrl.agent_loop.tool_parser import parse_tool_calls
-from agentrl.config.chat_template import read_chat_template, with_turn_end
+from agentrl.config.chat_template import read_chat_template
 from agentrl.config.schema import ModelSection
 from agentrl.engine.tokenizer import end_token_ids, load_tokenizer
 from agentrl.errors import ConfigError
@@ -97,11 +97,8 @@ class ChatTokens:
             ConfigError: as `ChatTokens` and `load_tokenizer`.
         """
         tokenizer = load_tokenizer(model.path, tokenizer_class)
-        template = read_chat_template(model)
-        if template is not None:
-            tokenizer.chat_template = with_turn_end(
-                template, added_tokens=tokenizer.get_added_vocab(), eos_token=str(tokenizer.eos_token or "")
-            )
+        if (template := read_chat_template(model, tokenizer)) is not None:
+            tokenizer.chat_template = template
         return cls(
             tokenizer,
             tools,

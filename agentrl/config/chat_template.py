@@ -1,9 +1,8 @@
 """The chat template that a config names: a file in place of the tokenizer's own, and variables for every rendering."""
 
 import json
-from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError
 
@@ -49,8 +48,11 @@ def template_problems(model: "ModelSection") -> list[str]:
     return problems
 
 
-def read_chat_template(model: "ModelSection") -> str | None:
-    """Return the text of `model.chat_template`; None: the tokenizer's own template is used.
+def read_chat_template(model: "ModelSection", tokenizer: Any) -> str | None:
+    """Return the text of `model.chat_template`, completed for a tokenizer of transformers; None: it uses its own template.
+
+    `turn_end_token`, where the text reads it, is set to `<|im_end|>`, or to the end of text where that is no token of it.
+    The value becomes part of the text, so that an exported folder renders alike in every other program.
 
     Raises:
         ConfigError: the file cannot be read on this machine.
@@ -58,25 +60,13 @@ def read_chat_template(model: "ModelSection") -> str | None:
     if model.chat_template is None:
         return None
     try:
-        return Path(model.chat_template).read_text(encoding="utf-8")
+        template = Path(model.chat_template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"model.chat_template: {model.chat_template} cannot be read here: {error}; put the file on every node, as "
             "UTF-8 text"
         ) from error
-
-
-def with_turn_end(template: str, *, added_tokens: Collection[str], eos_token: str) -> str:
-    """Return the template with `turn_end_token` set to a token of the tokenizer, where it reads that variable.
-
-    The value becomes part of the text, so that an exported folder renders alike in every other program.
-
-    Args:
-        template: text of the file.
-        added_tokens: added and special tokens of the tokenizer.
-        eos_token: end of text of the tokenizer, empty without; the end of a turn where `<|im_end|>` is not one of its tokens.
-    """
-    token = _CHATML_TURN_END if _CHATML_TURN_END in added_tokens else eos_token
+    token = _CHATML_TURN_END if _CHATML_TURN_END in tokenizer.get_added_vocab() else str(tokenizer.eos_token or "")
     if TURN_END_VARIABLE not in template or not token:
         return template
     return f"{{%- set {TURN_END_VARIABLE} = {json.dumps(token)} -%}}\n{template}"

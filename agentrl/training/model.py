@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from agentrl.config.chat_template import read_chat_template, with_turn_end
+from agentrl.config.chat_template import read_chat_template
 from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import require_weights
 from agentrl.training.attention_support import unsupported_attention
@@ -235,16 +235,13 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
             if file.is_file() and file.resolve() != target.resolve():
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(file, target)  # whose rights are the usual ones too
-    if (template := read_chat_template(source)) is not None:
-        _replace_chat_template(folder, template)
+    if source.chat_template is not None:
+        template = read_chat_template(source, AutoTokenizer.from_pretrained(folder))
+        _replace_chat_template(folder, str(template))
 
 
 def _replace_chat_template(folder: Path, template: str) -> None:
-    """Leave `template`, completed for the tokenizer of the folder, as the only one there."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    template = with_turn_end(
-        template, added_tokens=tokenizer.get_added_vocab(), eos_token=str(tokenizer.eos_token or "")
-    )
+    """Leave `template` as the only one in the folder."""
     for file in [*folder.glob("chat_template*"), *folder.glob("additional_chat_templates/*")]:
         file.unlink()
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
