@@ -128,6 +128,8 @@ class Completion:
     """`(start index, policy_version)` pairs, ascending; the first starts at 0."""
     queue_s: float = 0.0
     """Until the engine first worked on the request; 0 where the engine does not tell."""
+    experts: bytes = b""
+    """As `Trajectory.experts`, of prompt and completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +306,8 @@ class Trajectory:
     """Breakdown of the reward: the further numbers that it gave, and the scores of its parts."""
     is_masked: bool = False
     """Left out of every update: it was cut short, and `reward.score_unfinished` is `mask`."""
+    experts: bytes = b""
+    """Of each token but the last, its experts layer by layer, in one or two bytes each; empty: unknown. Not in files."""
     failures: tuple[Failure, ...] = ()
     """Every try that failed; the last one too, where the trajectory is lost."""
     num_retries: int = 0

@@ -17,10 +17,13 @@ class TrajectoryBuilder:
     prompt_ids: list[int]
     max_response_tokens: int
     token_ids: list[int] = field(init=False)
+    _row_bytes: int = field(init=False, default=0)
+    """Of the experts of one token."""
     response_mask: list[int] = field(init=False)
     rollout_logprobs: list[float] = field(init=False)
     version_spans: list[tuple[int, int]] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    experts: bytearray = field(default_factory=bytearray)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -45,6 +48,8 @@ class TrajectoryBuilder:
             )
         if num_tokens and (not completion.version_spans or completion.version_spans[0][0] != 0):
             raise EngineError(f"engine reply: version spans {completion.version_spans} do not start at the first token")
+        if completion.experts:
+            self._add_experts(completion)
         start = len(self.token_ids)
         self.version_spans += [(start + offset, version) for offset, version in completion.version_spans]
         self._append(completion.token_ids, mask=1, logprobs=completion.logprobs)
@@ -67,10 +72,27 @@ class TrajectoryBuilder:
             rollout_logprobs=self.rollout_logprobs,
             version_spans=tuple(self.version_spans),
             turns=tuple(self.turns),
+            experts=self._experts_of_all(),
             termination=termination,
             wall_time_s=times.held_s,
             times=times,
         )
+
+    def _add_experts(self, completion: Completion) -> None:
+        """Append the experts of tokens that had none yet; the others keep those with which they were sampled."""
+        num_rows = len(self.token_ids) + len(completion.token_ids) - 1
+        row_bytes, rest = divmod(len(completion.experts), num_rows)
+        if rest or (self.experts and row_bytes != self._row_bytes):
+            raise EngineError(
+                f"engine reply: {len(completion.experts)} bytes of experts for {num_rows} tokens, not as many for each"
+            )
+        self._row_bytes = row_bytes
+        self.experts += completion.experts[len(self.experts) :]
+
+    def _experts_of_all(self) -> bytes:
+        """Return those of all tokens but the last; observations without an answer get expert 0, for nothing learns there."""
+        missing = (len(self.token_ids) - 1) * self._row_bytes - len(self.experts)
+        return bytes(self.experts) + bytes(missing)
 
     def _append(self, token_ids: list[int], *, mask: int, logprobs: list[float]) -> None:
         self.token_ids += token_ids

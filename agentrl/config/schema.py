@@ -139,6 +139,8 @@ class RolloutSection:
     """Copies of the policy within one engine (`vllm` only); a trajectory stays with one of them, whose memory it has to fit."""
     kv_memory_gb: float = 0.0
     """KV cache in GiB per GPU (`vllm` only); 0 takes what is free, on CPU what the trajectories at once can fill."""
+    replay_routing: bool = False
+    """Have the engine return the experts of each token, and send it to the same ones in training (`vllm` on GPUs only)."""
     num_workers: int = 1
     """Agent-loop processes; each runs many trajectories at once."""
     prompts_per_step: int = 128

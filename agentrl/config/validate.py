@@ -49,6 +49,8 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         *_lora_contradictions(config.actor),
         *_liger_contradictions(config.actor),
     ]
+    if config.rollout.replay_routing and config.actor.compile:
+        problems.append("`rollout.replay_routing` and `actor.compile` are set, which exclude each other; leave one out")
     if "" in config.rollout.stop:
         problems.append("`rollout.stop` holds an empty text, which would end every turn at once; leave it out")
     if purpose is Purpose.TRAINING:
@@ -345,6 +347,7 @@ def _vllm_contradictions(rollout: RolloutSection) -> list[str]:
         "tensor_parallel_size": rollout.tensor_parallel_size != 1,
         "data_parallel_size": rollout.data_parallel_size != 1,
         "kv_memory_gb": rollout.kv_memory_gb != 0,
+        "replay_routing": rollout.replay_routing,
     }
     return [
         f"`rollout.{key}` is {getattr(rollout, key)}, which only `rollout.engine: vllm` can do"

@@ -91,6 +91,7 @@ def engine_arguments(
         "enable_sleep_mode": not on_cpu,
         "skip_tokenizer_init": not rollout.stop,  # token ids in, token ids out; vLLM looks for stop strings in text
         "disable_log_stats": True,  # ours replace them
+        "enable_return_routed_experts": rollout.replay_routing,
     }
     if not on_cpu:
         arguments["max_num_batched_tokens"] = max(_GPU_TOKENS_PER_STEP, rollout.max_concurrent_trajectories)

@@ -313,7 +313,22 @@ class VllmEngine:
             finish_reason=FinishReason(sampled.finish_reason),
             version_spans=spans or ((0, self._policy_version),),
             queue_s=_queue_s(output),
+            experts=self._experts(output, request_id) if self._rollout.replay_routing else b"",
         )
+
+    def _experts(self, output: RequestOutput, request_id: str) -> bytes:
+        """Return the experts of all tokens but the last, as vLLM recorded them: `[tokens, layers, experts of a token]`."""
+        sampled = output.outputs[0]
+        num_rows = len(output.prompt_token_ids or ()) + len(sampled.token_ids) - 1
+        routed = sampled.routed_experts
+        if not sampled.token_ids:
+            return b""
+        if routed is None or len(routed) != num_rows:
+            found = "none" if routed is None else len(routed)
+            raise EngineError(
+                f"engine: request `{request_id}`: experts of {found} tokens, and {num_rows} were computed"
+            )
+        return routed.tobytes()
 
     def _nothing(self) -> Completion:
         return Completion(

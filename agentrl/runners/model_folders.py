@@ -209,7 +209,7 @@ def check_architecture(path: str, *, key: str = "model.path") -> None:
 def _check_experts(config: RunConfig) -> None:
     """Refuse a mixture of experts whose new weights would not reach vLLM: on a CPU it computes with packed copies.
 
-    A policy without the auxiliary loss that the config asks for is refused as well.
+    A policy to which what the config says of routers cannot apply is refused as well.
     """
     path = config.model.path
     if config.actor.router_aux_loss_coef and language_settings(path) is not None:
@@ -217,6 +217,10 @@ def _check_experts(config: RunConfig) -> None:
         from agentrl.training.folder_trial import try_router_loss
 
         try_router_loss(path)
+    if config.rollout.replay_routing and language_settings(path) is not None:
+        from agentrl.training.folder_trial import try_routing_replay
+
+        try_routing_replay(path)
     if (
         config.rollout.engine == "vllm"
         and _has_experts(language_settings(path) or {})

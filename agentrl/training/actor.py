@@ -30,7 +30,7 @@ from agentrl.training.building import open_model, shard_model
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.credit import CreditAssignment
 from agentrl.training.merged_attention import can_share_prefixes
-from agentrl.training.model import export_model, shape_of
+from agentrl.training.model import decoder_layers, export_model, shape_of
 from agentrl.training.model_flops import measured_peak_flops, wait_for
 from agentrl.training.objective import Objective
 from agentrl.training.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
@@ -38,6 +38,7 @@ from agentrl.training.packed_attention import num_query_rows
 from agentrl.training.parallel import full_tensors
 from agentrl.training.role import RoleContext
 from agentrl.training.router_balance import require_router_loss
+from agentrl.training.router_replay import replay_routing
 from agentrl.training.scoring import score_tokens
 from agentrl.training.sharding import UpdateShard
 from agentrl.training.tally import TokenTally, UpdateStats
@@ -76,6 +77,7 @@ class Actor:
             router_coefficient=config.actor.router_aux_loss_coef,
         )
         self._seed = config.run.seed
+        self._replays_routing = config.rollout.replay_routing
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._kl_coefficient = config.algorithm.kl_coefficient
         self._checks_weights = config.cluster.check_weights
@@ -92,6 +94,8 @@ class Actor:
         self._model = opened.model
         if self._config.router_aux_loss_coef:
             require_router_loss(self._model, f"`model.path`: {self._source.path}")
+        if self._replays_routing:
+            replay_routing(self._model, decoder_layers(self._model), f"`model.path`: {self._source.path}")
         self._shape = shape_of(self._model)
         if self._config.lora.rank > 0:
             from agentrl.training.lora import Adapters

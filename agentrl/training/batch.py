@@ -40,6 +40,11 @@ class TokenSequence(Protocol):
         """1 for each id that the policy sampled or is to learn."""
         ...
 
+    @property
+    def experts(self) -> bytes:
+        """As `Trajectory.experts`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenisedExample:
@@ -48,6 +53,7 @@ class TokenisedExample:
     token_ids: list[int]
     response_mask: list[int]
     """1 where the model is to learn the token."""
+    experts: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,9 @@ class PackedTokens:
     once for each sequence that was sampled from it."""
     targets_N: Tensor
     """That successor."""
+    experts_TB: Tensor | None = None
+    """Bytes of each token's experts in the rollout (`Trajectory.experts`); of a shared prefix, those of its longest trajectory.
+    None: of one or more sequences they are unknown."""
     part: RowPart | None = None
     """What this rank computes of it; absent: all."""
 
@@ -85,6 +94,7 @@ class PackedTokens:
             places_M=torch.arange(len(self.scored_N)),
             num_scored=len(self.scored_N),
             sequence=None,
+            experts_LB=self.experts_TB,
         )
 
     @property
@@ -165,6 +175,7 @@ def pack_tokens(sequences: Sequence[TokenSequence], families: Sequence[Family] |
         layout=row_layout(row.lengths, row.prefixes),
         scored_N=torch.tensor(scored, dtype=torch.long),
         targets_N=torch.tensor(targets, dtype=torch.long),
+        experts_TB=row.experts(),
     )
 
 
@@ -177,17 +188,18 @@ class _Row:
         self.uses: list[int] = []
         self.lengths: list[int] = []
         self.prefixes: list[SharedPrefix] = []
+        self._experts: list[NDArray[np.uint8] | None] = []
         self._places: dict[int, tuple[int, int, int]] = {}
         """By sequence: start of its shared part, the length of that, start of the rest."""
 
     def append(self, sequences: Sequence[TokenSequence], family: Family) -> None:
         start, shared = len(self.token_ids), family.num_shared
         if shared:
-            self._segment(sequences[family.members[0]].token_ids[:shared], 0, uses=len(family.members))
+            self._segment(sequences[family.members[0]], range(shared), uses=len(family.members))
         for member in family.members:
             self._places[member] = (start, shared, len(self.token_ids))
             # The last token of a sequence predicts nothing.
-            self._segment(sequences[member].token_ids[shared:-1], shared)
+            self._segment(sequences[member], range(shared, len(sequences[member].token_ids) - 1))
         if start + shared < len(self.token_ids) and shared:
             prefix = SharedPrefix(start=start, end=start + shared, suffix_end=len(self.token_ids))
             self.prefixes.append(prefix)
@@ -196,12 +208,22 @@ class _Row:
         start, shared, rest = self._places[sequence]
         return start + position if position < shared else rest + position - shared
 
-    def _segment(self, token_ids: list[int], first_position: int, *, uses: int = 1) -> None:
-        self.token_ids += token_ids
-        self.uses += [uses] * len(token_ids)
-        self.position_ids += range(first_position, first_position + len(token_ids))
-        if token_ids:
-            self.lengths.append(len(token_ids))
+    def experts(self) -> Tensor | None:
+        known = [part for part in self._experts if part is not None]
+        return torch.from_numpy(np.concatenate(known)) if known and len(known) == len(self._experts) else None
+
+    def _segment(self, sequence: TokenSequence, positions: range, *, uses: int = 1) -> None:
+        self.token_ids += sequence.token_ids[positions.start : positions.stop]
+        self.uses += [uses] * len(positions)
+        self.position_ids += positions
+        if not positions:
+            return
+        self.lengths.append(len(positions))
+        if not sequence.experts:
+            self._experts.append(None)
+            return
+        experts = np.frombuffer(sequence.experts, np.uint8).reshape(len(sequence.token_ids) - 1, -1)
+        self._experts.append(experts[positions.start : positions.stop])
 
 
 def pack_examples(examples: Sequence[TokenSequence], packing: Packing) -> list[PackedTokens]:

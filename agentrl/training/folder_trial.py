@@ -16,8 +16,9 @@ from agentrl.config.schema import ModelSection
 from agentrl.training.absent_weights import require_weights
 from agentrl.training.architecture_trial import require_packable
 from agentrl.training.loading_errors import refuse_incomplete
-from agentrl.training.model import outline_classifier, outline_model
+from agentrl.training.model import decoder_layers, outline_classifier, outline_model
 from agentrl.training.router_balance import require_router_loss
+from agentrl.training.router_replay import replay_routing
 
 
 def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> None:
@@ -74,6 +75,17 @@ def try_router_loss(path: str) -> None:
     """
     with _silence():
         require_router_loss(_outline(path, key="model.path"), f"`model.path`: {path}")
+
+
+def try_routing_replay(path: str) -> None:
+    """Refuse a policy to which `rollout.replay_routing` cannot apply (`replay_routing`).
+
+    Raises:
+        ConfigError: its routing cannot be replayed, or it is no causal LM.
+    """
+    with _silence():
+        outline = _outline(path, key="model.path")
+        replay_routing(outline, decoder_layers(outline), f"`model.path`: {path}")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from agentrl.training.batch import PackedTokens
 from agentrl.training.router_balance import router_loss_sum
+from agentrl.training.router_replay import begin_row
 from agentrl.training.sequence_parallel import RowPart
 from agentrl.training.vocabulary import chunk_size, vocabulary_scores
 
@@ -100,6 +101,7 @@ def _score_row(
     model: Any, tokens: PackedTokens, temperature: float, entropy_gradient: bool, router_loss: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     here = tokens.here
+    begin_row(model, tokens)
     decoded = _decoded(model.get_decoder(), here, **({"output_router_logits": True} if router_loss else {}))
     hidden_MW = decoded.last_hidden_state[0][here.scored_M]
     router_sum = router_loss_sum(model, decoded.router_logits, here) if router_loss else None

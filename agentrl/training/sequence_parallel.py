@@ -78,6 +78,8 @@ class RowPart:
     """N."""
     sequence: SequenceGroup | None
     """None: this rank has the row for itself."""
+    experts_LB: Tensor | None = None
+    """Bytes of the experts that each token had in the rollout, layer by layer; None: unknown."""
 
     def of_whole_row(self, values_M: Tensor) -> Tensor:
         """Return `[N]`, on every rank of the group; gradients go back to this rank's own."""
@@ -103,6 +105,7 @@ class RowPart:
             scored_M=self.scored_M.to(device),
             targets_M=self.targets_M.to(device),
             places_M=self.places_M.to(device),
+            experts_LB=None if self.experts_LB is None else self.experts_LB.to(device),
         )
 
     def shared_by(self, sequence: SequenceGroup) -> "RowPart":
@@ -117,6 +120,10 @@ class RowPart:
             for values_T in (self.token_ids_L, self.position_ids_L, self.uses_L)
         )
         num_here = len(token_ids_T[sequence.rank])
+        experts_LB = None
+        if self.experts_LB is not None:
+            filled_TB = nn.functional.pad(self.experts_LB, (0, 0, 0, filler))
+            experts_LB = filled_TB.chunk(sequence.size)[sequence.rank]
         places_M = (self.scored_M // num_here == sequence.rank).nonzero().squeeze(1)
         layout = row_layout([*self.layout.lengths, filler], self.layout.prefixes) if filler else self.layout
         return RowPart(
@@ -129,6 +136,7 @@ class RowPart:
             places_M=places_M,
             num_scored=self.num_scored,
             sequence=sequence,
+            experts_LB=experts_LB,
         )
 
 

@@ -42,6 +42,7 @@ def encode_prompt(prompt: Prompt) -> JsonObject:
 def encode_trajectory(trajectory: Trajectory) -> JsonObject:
     """Return `trajectory` as a JSON object; the NaN of positions that were not sampled becomes null."""
     record = _header(RecordKind.TRAJECTORY) | _shallow(trajectory)
+    del record["experts"]  # hundreds of bytes a token, which only the update of the same step reads
     record["rollout_logprobs"] = [x if math.isfinite(x) else None for x in trajectory.rollout_logprobs]
     record["turns"] = [_encode_turn(turn) for turn in trajectory.turns]
     record["failures"] = [_shallow(failure) for failure in trajectory.failures]

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -75,3 +76,28 @@ def test_observations_use_up_the_response_budget_and_the_prompt_does_not():
     builder.add_completion(completion([4, 5]))
     builder.add_observation([6, 7, 8])
     assert builder.remaining_tokens == 5
+
+
+def test_experts_of_a_token_are_those_with_which_it_was_first_computed():
+    """Each reply has those of the whole context but its last token; two bytes a token here."""
+    builder = TrajectoryBuilder([1, 2], max_response_tokens=100)
+    builder.add_completion(replace(completion([3, 4]), experts=b"aabbcc"))
+    builder.add_observation([5])
+    builder.add_completion(replace(completion([6]), experts=b"AABBCCddee"))
+    assert built(builder).experts == b"aabbccddee"
+
+
+def test_tokens_without_an_answer_have_any_experts():
+    builder = TrajectoryBuilder([1, 2], max_response_tokens=100)
+    builder.add_completion(replace(completion([3]), experts=b"aabb"))
+    builder.add_observation([4, 5])
+    builder.add_completion(replace(completion([]), experts=b""))
+    assert built(builder).experts == b"aabb" + b"\0" * 4
+
+
+@pytest.mark.parametrize("experts", [b"abcde", b"abcdef"])
+def test_experts_that_are_not_as_many_for_each_token_are_an_engine_error(experts: bytes):
+    builder = TrajectoryBuilder([1, 2], max_response_tokens=100)
+    builder.add_completion(replace(completion([3]), experts=b"ab"))
+    with pytest.raises(EngineError, match="bytes of experts for 3 tokens, not as many for each"):
+        builder.add_completion(replace(completion([4]), experts=experts))

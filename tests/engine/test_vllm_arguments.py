@@ -38,3 +38,13 @@ def test_a_memory_too_small_for_one_trajectory_is_named_where_vllm_does_not_star
     )
     for enough in (0.0, needed_gb):
         assert memory_hint(RolloutSection(engine="vllm", kv_memory_gb=enough), facts) == ""
+
+
+def test_vllm_returns_experts_where_routing_is_replayed() -> None:
+    rollout = RolloutSection(engine="vllm")
+    facts = read_model_facts(MODEL, rollout, max_tokens=512)
+    arguments = partial(engine_arguments, MODEL, facts=facts, worker_extension="", on_cpu=False)
+    assert not arguments(rollout)["enable_return_routed_experts"]
+    replaying = arguments(replace(rollout, replay_routing=True))
+    assert replaying["enable_return_routed_experts"]
+    assert replaying["enable_prefix_caching"], "vLLM returns experts of cached prefixes from beside its cache"

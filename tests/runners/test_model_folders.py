@@ -128,6 +128,24 @@ def test_a_mixture_of_experts_in_vllm_is_refused_where_engines_have_no_gpu(
         check(*words, pools, "cluster.roles={actor: a, rollout: b}")
 
 
+def test_a_replay_of_routing_is_refused_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(model_folders, "gpus_here", lambda: 1)
+    replay = ["rollout.replay_routing=true", "rollout.engine=vllm"]
+    with pytest.raises(ConfigError, match=r"replay_routing` is set, but `model\.path`: .*\(`qwen3`\) has no experts"):
+        check(*replay)
+    mixtral = {"model_type": "mixtral", "num_local_experts": 4, "architectures": ["MixtralForCausalLM"]}
+    path = f"model.path={policy_with(tmp_path, **mixtral)}"
+    check(*replay, path)
+    with pytest.raises(
+        ConfigError, match=r"`rollout\.replay_routing` is True, which only `rollout\.engine: vllm` can do"
+    ):
+        check(*replay[:1], path)
+    with pytest.raises(
+        ConfigError, match=r"`rollout\.replay_routing` and `actor\.compile` are set, which exclude each other"
+    ):
+        check(*replay, path, "actor.compile=true")
+
+
 def test_a_loss_of_routers_is_refused_where_the_policy_has_none(tmp_path: Path):
     loss = "actor.router_aux_loss_coef=0.01"
     with pytest.raises(

@@ -82,6 +82,10 @@ def test_logprobs_outside_the_mask_are_null_on_disk(tmp_path: Path) -> None:
     assert '"rollout_logprobs":[null,null,-0.30000001192092896,null,-1e-9]' in path.read_text()
 
 
+def test_experts_are_not_written(tmp_path: Path) -> None:
+    assert_identical(store_one(tmp_path, replace(TRAJECTORY, experts=b"abcd")), TRAJECTORY)
+
+
 def test_prompts_travel_with_their_trajectories(tmp_path: Path) -> None:
     path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY], prompts=[PROMPT])
     assert read_prompts(path) == {PROMPT.prompt_id: PROMPT}

@@ -2,13 +2,16 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from agentrl.config.schema import ModelSection
+from agentrl.errors import EngineError
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask_greedily
 from tests.engine.vllm_engine.cases import CONTEXT, POLICY, PROMPT, actor_logprobs, rollout, weights_of
@@ -61,3 +64,49 @@ def test_experts_are_read_from_a_folder_and_new_ones_are_refused_on_a_cpu(
             await engine.aclose()
 
     asyncio.run(answer())
+
+
+def test_experts_in_a_reply_of_vllm_become_those_of_the_completion() -> None:
+    """The reply is made of vLLM's own records: its runner for CPUs records no experts."""
+    from vllm.outputs import CompletionOutput, RequestOutput  # pyright: ignore[reportMissingImports]
+
+    from agentrl.engine.vllm_engine import VllmEngine
+
+    engine = VllmEngine(ModelSection(path="unused"), replace(rollout(), replay_routing=True), max_tokens=CONTEXT)
+    routed = np.arange(4 * 2 * 2, dtype=np.uint16).reshape(4, 2, 2)
+
+    def reply(routed: np.ndarray | None) -> RequestOutput:
+        sampled = CompletionOutput(
+            index=0, text="", token_ids=[7, 8], cumulative_logprob=None, logprobs=None, routed_experts=routed
+        )
+        return RequestOutput(
+            request_id="r",
+            prompt=None,
+            prompt_token_ids=[4, 5, 6],
+            prompt_logprobs=None,
+            outputs=[sampled],
+            finished=True,
+        )
+
+    assert engine._experts(reply(routed), "r") == routed.tobytes()
+    for wrong, words in ((None, "none"), (routed[:3], "3")):
+        with pytest.raises(EngineError, match=f"request `r`: experts of {words} tokens, and 4 were computed"):
+            engine._experts(reply(wrong), "r")
+
+
+def test_vllm_itself_says_that_it_returns_no_experts_on_a_cpu(tmp_path: Path) -> None:
+    from agentrl.engine.vllm_engine import VllmEngine
+
+    async def start() -> None:
+        engine = VllmEngine(
+            ModelSection(path=mixture(tmp_path, 1)), replace(rollout(), replay_routing=True), max_tokens=CONTEXT
+        )
+        try:
+            with pytest.raises(
+                EngineError, match=r"(?s)vLLM does not start: .*AuxOutput Connector requires Model Runner V2"
+            ):
+                await engine.start()
+        finally:
+            await engine.aclose()
+
+    asyncio.run(start())
