@@ -6,24 +6,36 @@ import torch
 from sequence_ranks import sharded_model
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from training_cases import step_groups
+from training_cases import step_groups, with_experts
 from two_ranks import context_at
 
+from agentrl.config.schema import ModelSection
 from agentrl.training.balance import Packing
 from agentrl.training.batch import PackedTokens, empty_tokens, fill_up, pack_examples
+from agentrl.training.model import decoder_layers, load_model
 from agentrl.training.parallel import Parallel
+from agentrl.training.router_replay import replay_routing
 from agentrl.training.scoring import score_tokens
 
 
 def rows_of(share: int, num_shares: int) -> list[PackedTokens]:
     """Return the packed rows of a share; of two shares, the second has fewer."""
-    trajectories = [made.ref for group in step_groups() for made in group.trajectories]
+    trajectories = [with_experts(made.ref) for group in step_groups() for made in group.trajectories]
     chosen = trajectories if num_shares == 1 else [trajectories[:10], trajectories[10:]][share]
     return pack_examples(chosen, Packing(max_tokens=150))
 
 
+def replayed_logprobs(parallel: Parallel, policy: str, row: PackedTokens) -> Tensor:
+    """Return those of a row whose tokens go to the experts that it brings along."""
+    model = load_model(ModelSection(path=policy))
+    replay_routing(model, decoder_layers(model), "here")
+    parallel.shard(model, decoder_layers(model), dtype=torch.float32)
+    with torch.no_grad():
+        return score_tokens(model, row.to(parallel.device, parallel.sequence), temperature=1.0).logprobs_N
+
+
 def run_process(rank: int, port: int, policy: str, sequence_parallel_size: int, folder: str) -> None:
-    """Leave the auxiliary loss of all rows and its gradient, each whole, in `folder`."""
+    """Leave the auxiliary loss of all rows and its gradient, whole, and replayed log-probabilities in `folder`."""
     torch.set_num_threads(1)
     parallel = Parallel(context_at(port, rank, 2, sequence_parallel_size=sequence_parallel_size))
     model = sharded_model(parallel, policy, activation_checkpointing=True)
@@ -42,5 +54,5 @@ def run_process(rank: int, port: int, policy: str, sequence_parallel_size: int, 
     gradients: dict[str, Tensor] = {
         name: weight.grad.full_tensor() for name, weight in model.named_parameters() if isinstance(weight.grad, DTensor)
     }
-    torch.save((loss_of_all, gradients), Path(folder) / f"{rank}.pt")
+    torch.save((loss_of_all, gradients, replayed_logprobs(parallel, policy, batches[0])), Path(folder) / f"{rank}.pt")
     parallel.close()

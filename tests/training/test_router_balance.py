@@ -18,10 +18,11 @@ from agentrl.errors import ConfigError
 from agentrl.training.actor import Actor
 from agentrl.training.balance import Packing
 from agentrl.training.batch import PackedTokens, empty_tokens, pack_examples
-from agentrl.training.model import load_model
+from agentrl.training.model import decoder_layers, load_model
 from agentrl.training.parallel import Parallel, open_store
 from agentrl.training.role import RoleContext
 from agentrl.training.router_balance import require_router_loss
+from agentrl.training.router_replay import replay_routing
 from agentrl.training.scoring import score_tokens
 from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
@@ -151,24 +152,20 @@ def loss_of_parts(model: Any, row: PackedTokens, num_parts: int) -> Tensor:
         layout=row.layout,
         output_router_logits=True,
     )
-    function, size = (
-        sys.modules[type(model).__module__].load_balancing_loss_func,
-        -(-len(row.token_ids_T) // num_parts),
-    )
-    uses = row.uses_T.split(size)
+    function = sys.modules[type(model).__module__].load_balancing_loss_func
+    size = -(-len(row.token_ids_T) // num_parts)
     by_layer = [logits.split(size) for logits in decoded.router_logits]
-    return torch.stack(
-        [
-            function(tuple(parts), 4, 2, weights[None]) * weights.sum()
-            for *parts, weights in zip(*by_layer, uses, strict=True)
-        ]
-    ).sum()
+    parts = zip(*by_layer, row.uses_T.split(size), strict=True)
+    losses = [function(tuple(logits), 4, 2, uses[None]) * uses.sum() for *logits, uses in parts]
+    return torch.stack(losses).sum()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # two processes that load everything anew, on machines that do other work as well
 @pytest.mark.parametrize("sequence_parallel_size", [1, 2])
-def test_two_ranks_have_the_loss_of_their_rows_weighted_by_tokens(sequence_parallel_size: int, tmp_path: Path):
+def test_two_ranks_have_the_loss_of_their_rows_weighted_by_tokens_and_replay_routing(
+    sequence_parallel_size: int, tmp_path: Path
+):
     folder = str(make_policy(tmp_path / "policy", tiny_config("mixtral")))
     meeting = open_store("127.0.0.1")
     arguments = (meeting.port, folder, sequence_parallel_size, str(tmp_path))
@@ -181,9 +178,15 @@ def test_two_ranks_have_the_loss_of_their_rows_weighted_by_tokens(sequence_paral
     logprobs = torch.cat([score_tokens(model, row, temperature=1.0).logprobs_N for row in rows]).sum()
     expected = (balance - logprobs) / sum(row.num_tokens for row in rows)
     expected.backward()
+    replaying = load_model(ModelSection(path=folder))
+    replay_routing(replaying, decoder_layers(replaying), "here")
     for rank in range(2):
-        total, gradients = torch.load(tmp_path / f"{rank}.pt")
+        total, gradients, logprobs_N = torch.load(tmp_path / f"{rank}.pt")
         assert total == pytest.approx(expected.item(), rel=1e-5)
         for name, weight in model.named_parameters():
             assert weight.grad is not None
             assert (gradients[name] - weight.grad).norm() <= 1e-4 * weight.grad.norm(), name
+        row = rows_of(rank // sequence_parallel_size, shares)[0]
+        alone_N = score_tokens(replaying, row, temperature=1.0).logprobs_N
+        assert (logprobs_N - alone_N).abs().max() < 1e-4
+        assert (alone_N - score_tokens(model, row, temperature=1.0).logprobs_N).abs().max() > 0.01

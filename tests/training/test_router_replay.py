@@ -1,6 +1,5 @@
 """Routers in training choose the experts that the rollout had, with weights of the model's own."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from architecture_cases import tiny_config
 from numpy.typing import DTypeLike
 from torch import Tensor, distributed
-from training_cases import alone, make_policy, step_groups
+from training_cases import SIZES, alone, make_policy, step_groups, with_experts
 from transformers import AutoModelForCausalLM
 
 from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
@@ -30,17 +29,6 @@ from agentrl.training.token_inputs import TokenInputs
 from agentrl.types import Group, Trajectory, TrajectoryRef
 
 KINDS = ("mixtral", "qwen3_moe", "qwen3_moe with a dense layer", "olmoe", "deepseek_v3", "gpt_oss", "granitemoe")
-NUM_LAYERS, NUM_EXPERTS = 2, 4
-
-
-def with_experts(trajectory: Trajectory, seed: str, dtype: DTypeLike = np.uint8) -> Trajectory:
-    """Give each token two different experts per layer; those of a prompt depend on the prompt alone."""
-    draws = {True: random.Random(trajectory.prompt_id), False: random.Random(seed)}
-    rows = [
-        [draws[place < trajectory.num_prompt_tokens].sample(range(NUM_EXPERTS), 2) for _ in range(NUM_LAYERS)]
-        for place in range(len(trajectory.token_ids) - 1)
-    ]
-    return replace(trajectory, experts=np.array(rows, dtype=dtype).tobytes())
 
 
 def routed_groups(dtype: DTypeLike = np.uint8) -> list[Group]:
@@ -48,8 +36,7 @@ def routed_groups(dtype: DTypeLike = np.uint8) -> list[Group]:
         Group(
             prompt_id=group.prompt_id,
             trajectories=[
-                TrajectoryRef(summary=made.summary, ref=with_experts(made.ref, made.ref.trajectory_id, dtype))
-                for made in group.trajectories
+                TrajectoryRef(summary=made.summary, ref=with_experts(made.ref, dtype)) for made in group.trajectories
             ],
         )
         for group in step_groups()
@@ -72,7 +59,11 @@ def plain_logprobs(folder: str, trajectory: Trajectory) -> tuple[Tensor, Any]:
     Here the weights of the experts are written out for each architecture, from the router's logits.
     """
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    experts = torch.frombuffer(bytearray(trajectory.experts), dtype=torch.uint8).long().view(-1, NUM_LAYERS, 2)
+    experts = (
+        torch.frombuffer(bytearray(trajectory.experts), dtype=torch.uint8)
+        .long()
+        .view(-1, SIZES["num_hidden_layers"], 2)
+    )
     kind = model.config.model_type
 
     def told(layer: int) -> Any:

@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
@@ -115,6 +117,19 @@ def step_groups() -> list[Group]:
             )
         )
     return groups
+
+
+def with_experts(trajectory: Trajectory, dtype: DTypeLike = np.uint8) -> Trajectory:
+    """Give each token two of four experts in each layer; those of a prompt depend on the prompt alone."""
+    draws = {
+        True: random.Random(trajectory.prompt_id),
+        False: random.Random(trajectory.trajectory_id),
+    }
+    rows = [
+        [draws[place < trajectory.num_prompt_tokens].sample(range(4), 2) for _ in range(SIZES["num_hidden_layers"])]
+        for place in range(len(trajectory.token_ids) - 1)
+    ]
+    return replace(trajectory, experts=np.array(rows, dtype=dtype).tobytes())
 
 
 def advantage_of(group: int, member: int) -> float:
