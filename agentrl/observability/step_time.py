@@ -28,12 +28,12 @@ _WAYS_OUT = {
     "retry": "episodes that fail are the bottleneck; the warnings of this step say why",
     "reward": "the reward is the bottleneck; make it faster",
     "empty": "the last trajectories are the bottleneck; lower `rollout.max_response_tokens` or `rollout.max_turns`",
-    "update": "the update is the bottleneck; raise `actor.num_workers`",
+    "update": "the update is the bottleneck; raise `actor.num_workers` where GPUs or cores are free",
     "weight_sync": "the weight sync is the bottleneck",
 }
 """By the share of idle place time that is largest."""
 _QUEUED = "requests wait in the engines; raise `rollout.num_engines`, or lower `rollout.max_concurrent_trajectories`"
-_BUSY = "sampling is the bottleneck; raise `rollout.num_engines`"
+_BUSY = "sampling is the bottleneck; raise `rollout.num_engines` where GPUs or cores are free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
