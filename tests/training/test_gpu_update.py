@@ -49,6 +49,7 @@ ACTOR: Any = SimpleNamespace(
     cpu_offload=False,
     compile=False,
     liger=False,
+    router_aux_loss_coef=0.0,
     lora=SimpleNamespace(rank=0),
 )
 
@@ -88,7 +89,7 @@ def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tup
         actor=ACTOR,
         algorithm=algorithm(kl_coefficient),
         cluster=SimpleNamespace(check_weights=True),
-        rollout=SimpleNamespace(temperature=1.0, max_response_tokens=64),
+        rollout=SimpleNamespace(temperature=1.0, max_response_tokens=64, replay_routing=False),
     )
     parallel = Parallel(alone())
     actor, reference = Actor(config, "actor"), Reference(config, "ref")
