@@ -127,8 +127,7 @@ def attend(
     outputs = [_attend_singles(singles_SHGD, cache_2RHCD, step, singles_mask, scaling)]
     for query_THGD, chunk, mask_TL in zip(parts_THGD, step.prefills, prefill_masks, strict=True):
         # Expanded, not repeated: the heads of a group read the same memory.
-        shared_2H1LD = cache_2RHCD[:, chunk.row, :, None, : chunk.stop]
-        keys, values = shared_2H1LD.expand(-1, -1, query_THGD.shape[2], -1, -1)
+        keys, values = cache_2RHCD[:, chunk.row, :, None, : chunk.stop].expand(-1, -1, query_THGD.shape[2], -1, -1)
         attended = F.scaled_dot_product_attention(
             query_THGD.permute(1, 2, 0, 3), keys, values, attn_mask=mask_TL[:, : chunk.stop], scale=scaling
         )

@@ -2,23 +2,25 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from agentrl.config.schema import ModelSection
 from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
 from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.errors import ConfigError
 from agentrl.training.causal_lm import load_causal_lm
 
+if TYPE_CHECKING:
+    from agentrl.config.schema import ModelSection
+
 
 class LanguageModel:
     """A Hugging Face causal LM with full attention, and the keys and values of its sequences."""
 
-    def __init__(self, section: ModelSection, *, num_rows: int, max_tokens: int = sys.maxsize) -> None:
+    def __init__(self, section: "ModelSection", *, num_rows: int, max_tokens: int = sys.maxsize) -> None:
         """Load the model and try it on two tokens; `max_tokens` is the longest sequence that the engine runs.
 
         Raises:

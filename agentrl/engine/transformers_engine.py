@@ -14,12 +14,11 @@ import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
 
-from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
 from agentrl.engine.batch_scheduler import BatchScheduler, Request
 from agentrl.engine.language_model import LanguageModel
@@ -29,6 +28,9 @@ from agentrl.engine.tokenizer import text_decoder
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
+
+if TYPE_CHECKING:  # configs need OmegaConf, which a plain image of PyTorch lacks
+    from agentrl.config.schema import ModelSection, RolloutSection
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class TransformersEngine:
     trajectory may be, its prompt too.
     """
 
-    def __init__(self, model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> None:
+    def __init__(self, model: "ModelSection", rollout: "RolloutSection", *, max_tokens: int) -> None:
         self._section, self._num_rows, self._max_tokens = model, rollout.max_concurrent_trajectories, max_tokens
         num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
         # One thread: what else touches the model and the scheduler runs between two steps, in the order it was asked for.
@@ -136,8 +138,7 @@ class TransformersEngine:
     async def aclose(self) -> None:
         """Stop; open requests get an `EngineError`."""
         if self._over is None:
-            closed = EngineDeadError("engine: it was closed")
-            await asyncio.wrap_future(self._thread.submit(self._fail, closed))
+            await asyncio.wrap_future(self._thread.submit(self._fail, EngineDeadError("engine: it was closed")))
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _call(self, function: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ Save = Callable[..., str]
 
 
 async def test_a_passed_deadline_gives_what_was_sampled(save_model: Save, start_engine: Start) -> None:
-    engine = await start_engine(save_model(max_positions=8192), max_response_tokens=7000)
+    engine = await start_engine(save_model(max_positions=8192), max_tokens=8192)
     await ask_greedily(engine, [1], 2)  # the first step is slower
     completion = await ask_greedily(engine, [1, 2], 7000, wait_s=1)
     assert completion.finish_reason is FinishReason.ABORT
