@@ -129,7 +129,7 @@ class Completion:
     queue_s: float = 0.0
     """Until the engine first worked on the request; 0 where the engine does not tell."""
     experts: bytes = b""
-    """As `Trajectory.experts`, of prompt and completion."""
+    """Experts of the tokens of prompt and completion, laid out as `Trajectory.experts`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

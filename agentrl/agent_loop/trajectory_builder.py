@@ -18,7 +18,7 @@ class TrajectoryBuilder:
     max_response_tokens: int
     token_ids: list[int] = field(init=False)
     _row_bytes: int = field(init=False, default=0)
-    """Of the experts of one token."""
+    """Bytes of one token's experts."""
     response_mask: list[int] = field(init=False)
     rollout_logprobs: list[float] = field(init=False)
     version_spans: list[tuple[int, int]] = field(default_factory=list)

@@ -207,20 +207,19 @@ def check_architecture(path: str, *, key: str = "model.path") -> None:
 
 
 def _check_experts(config: RunConfig) -> None:
-    """Refuse a mixture of experts whose new weights would not reach vLLM: on a CPU it computes with packed copies.
-
-    A policy to which what the config says of routers cannot apply is refused as well.
-    """
+    """Refuse router settings that the policy cannot have, and experts whose new weights would not reach vLLM on a CPU."""
     path = config.model.path
-    if config.actor.router_aux_loss_coef and language_settings(path) is not None:
-        # It imports torch and transformers, as below.
-        from agentrl.training.folder_trial import try_router_loss
+    if config.actor.router_aux_loss_coef:
+        from agentrl.training.folder_trial import (
+            try_router_loss,
+        )  # imports torch and transformers, as the next one does
 
         try_router_loss(path)
-    if config.rollout.replay_routing and language_settings(path) is not None:
+    if config.rollout.replay_routing:
         from agentrl.training.folder_trial import try_routing_replay
 
         try_routing_replay(path)
+    # There vLLM computes with packed copies of the experts.
     if (
         config.rollout.engine == "vllm"
         and _has_experts(language_settings(path) or {})

@@ -27,7 +27,7 @@ _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 
 @dataclass
 class _Replay:
-    """What the routers of one model do with the row that is computed; a second pass over its layers finds it as well."""
+    """The experts that the routers of one model choose, kept for a second pass over its layers (recomputed activations)."""
 
     num_layers: int
     num_chosen: int
@@ -77,17 +77,21 @@ def begin_row(model: nn.Module, tokens: PackedTokens) -> None:
     experts_LB = tokens.here.experts_LB
     if experts_LB is None:
         if tokens.num_tokens:
-            raise ValueError("actor: a trajectory came without its experts; the engine has not returned them")
+            raise ValueError(
+                "actor: a trajectory has no experts, which the engine did not return; leave `rollout.replay_routing` out"
+            )
         replay.experts = None
         return
     size = experts_LB.shape[1] / (replay.num_layers * replay.num_chosen)
     if size not in (1, 2):
         raise ValueError(
             f"actor: {experts_LB.shape[1]} bytes of experts per token, and the model has {replay.num_layers} layers with "
-            f"{replay.num_chosen} experts of a token; does the engine serve the same model?"
+            f"{replay.num_chosen} experts of a token; serve the same model, or leave `rollout.replay_routing` out"
         )
     values = experts_LB if size == 1 else experts_LB.view(torch.int16)
-    replay.experts = values.long().unflatten(1, (replay.num_layers, replay.num_chosen))
+    replay.experts = (
+        values.to(tokens.here.token_ids_L.device).long().unflatten(1, (replay.num_layers, replay.num_chosen))
+    )
 
 
 def _problem(routers: Sequence[Any], config: Any) -> str:

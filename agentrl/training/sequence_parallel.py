@@ -79,7 +79,7 @@ class RowPart:
     sequence: SequenceGroup | None
     """None: this rank has the row for itself."""
     experts_LB: Tensor | None = None
-    """Bytes of the experts that each token had in the rollout, layer by layer; None: unknown."""
+    """Bytes of the experts of each token in the rollout, layer by layer, on the host; None: unknown."""
 
     def of_whole_row(self, values_M: Tensor) -> Tensor:
         """Return `[N]`, on every rank of the group; gradients go back to this rank's own."""
@@ -95,7 +95,7 @@ class RowPart:
         return _BroughtTogether.apply(value[None], place, self.sequence.size, self.sequence.process_group).sum()
 
     def to(self, device: torch.device) -> "RowPart":
-        """Return a copy on `device`."""
+        """Return a copy on `device`; the experts stay on the host, for those of an update would fill gigabytes of a GPU."""
         return replace(
             self,
             token_ids_L=self.token_ids_L.to(device),
@@ -105,7 +105,6 @@ class RowPart:
             scored_M=self.scored_M.to(device),
             targets_M=self.targets_M.to(device),
             places_M=self.places_M.to(device),
-            experts_LB=None if self.experts_LB is None else self.experts_LB.to(device),
         )
 
     def shared_by(self, sequence: SequenceGroup) -> "RowPart":

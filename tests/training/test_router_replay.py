@@ -133,7 +133,7 @@ def test_two_bytes_per_expert_are_read(tmp_path: Path):
 def test_a_trajectory_without_its_experts_is_an_error_and_a_row_that_fills_up_is_none(tmp_path: Path):
     model = replaying_model(str(make_policy(tmp_path, tiny_config("mixtral"))))
     mixed = [trajectories()[0], replace(trajectories()[1], experts=b"")]
-    with pytest.raises(ValueError, match="a trajectory came without its experts; the engine has not returned them"):
+    with pytest.raises(ValueError, match="a trajectory has no experts, which the engine did not return"):
         score_tokens(model, pack_tokens(mixed), temperature=1.0)
     score_tokens(model, empty_tokens(), temperature=1.0)
     other = replace(trajectories()[0], experts=trajectories()[0].experts * 3)
