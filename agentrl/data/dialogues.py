@@ -137,11 +137,11 @@ def _from_sharegpt(turn: Any, *, where: str) -> dict[str, Any]:
     sender, value = (turn.get("from"), turn.get("value")) if isinstance(turn, Mapping) else (None, None)
     if sender not in _SHAREGPT_ROLES or not isinstance(value, str):
         raise RowError(f"{where} must have `value` and `from` ({', '.join(_SHAREGPT_ROLES)}), got {turn!r:.200}")
+    message = {"role": _SHAREGPT_ROLES[sender], "weight": turn.get("weight")}
     if sender in _CALL_TURNS:
         calls = _decoded(value, where=where)
-        return {"role": "assistant", "tool_calls": calls if isinstance(calls, list) else [calls]}
-    role = _SHAREGPT_ROLES[sender]
-    return {"role": role, "content": _without_result_tag(value) if role == "tool" else value}
+        return message | {"tool_calls": calls if isinstance(calls, list) else [calls]}
+    return message | {"content": _without_result_tag(value) if message["role"] == "tool" else value}
 
 
 def _without_result_tag(text: str) -> str:

@@ -83,6 +83,17 @@ def test_calls_and_results_of_sharegpt_are_calls_and_results():
     assert messages[1]["tool_calls"] == [CALL]
 
 
+def test_the_weight_of_a_sharegpt_turn_is_kept():
+    turns = [
+        {"from": "human", "value": "1 + 1?", "weight": None},
+        {"from": "function_call", "value": '{"name": "add", "arguments": {"x": 1}}', "weight": 0},
+        {"from": "gpt", "value": "3.", "weight": 0},
+        {"from": "gpt", "value": "2.", "weight": 1},
+    ]
+    messages = read({"conversations": turns}).messages
+    assert [message.get("weight") for message in messages] == [None, 0, 0, 1]
+
+
 def test_the_tags_that_the_template_writes_around_a_result_are_not_doubled():
     turns = [
         {"from": "human", "value": "1 + 1?"},
