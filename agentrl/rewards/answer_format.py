@@ -69,7 +69,7 @@ def find_answer(completion: str, messages: Sequence[Message], answer_format: Ans
     request = "\n".join(_instructions(messages))
     match answer_format if answer_format != "auto" else requested_format(request):
         case "tagged":
-            return _tagged(completion, needs_box=bool(_ASKS_FOR_BOX.search(request)) or _ANSWER_OPEN not in request)
+            return _tagged(completion, needs_box=bool(_ASKS_FOR_BOX.search(request)))
         case "boxed":
             return _boxed(completion)
         case "hashes":

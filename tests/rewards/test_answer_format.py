@@ -134,6 +134,11 @@ def test_requests_in_system_messages_and_in_parts_of_content_are_read():
     assert requested_format("write it after ####") == "hashes"
 
 
+def test_tagged_needs_no_box_where_the_chat_template_gives_the_instruction():
+    assert found("<answer>42</answer>", BARE, "tagged") == "42"
+    assert found(r"<answer>so \boxed{42}</answer>", BARE, "tagged") == "42"
+
+
 def test_every_format_of_the_schema_has_words_for_the_log():
     formats = get_args(AnswerFormat)
     assert set(READS) == set(formats)
@@ -143,5 +148,5 @@ def test_every_format_of_the_schema_has_words_for_the_log():
 def test_what_is_missing_is_named():
     assert find_answer("72", user(GSM8K_VERL), "auto").problem == "no `####`"
     assert find_answer("72", user(MATH_VERL), "auto").problem == r"no `\boxed{}`"
-    assert find_answer("<answer>72</answer>", user(BARE), "tagged").problem == r"no `\boxed{}` in `<answer>`"
+    assert find_answer("<answer>72</answer>", user(MATH_VERL), "tagged").problem == r"no `\boxed{}` in `<answer>`"
     assert find_answer("<think>72", user(BARE), "boxed").problem == "`<think>` is not closed"

@@ -37,16 +37,16 @@ async def score(reward: MathAnswerReward, answer: str, *texts: str) -> float:
         (r"<answer>\boxed{\{1, 2\}}</answer>", r"\{1, 2\}"),
         (r"<answer><answer>\boxed{5}</answer>", "5"),
         (r"\boxed{5}", ""),
-        (r"<answer>5</answer>", ""),
+        (r"<answer>5</answer>", "5"),
         (r"<answer>\boxed{5}", ""),
         (r"\boxed{5}</answer>", ""),
-        (r"\boxed{5} <answer>five</answer>", ""),
+        (r"\boxed{5} <answer>five</answer>", "five"),
         (r"<answer>\boxed{5</answer>", ""),
         (r"</answer>\boxed{5}<answer>", ""),
         ("", ""),
     ],
 )
-def test_the_answer_is_the_last_box_of_the_last_answer_block(text: str, answer: str) -> None:
+def test_the_answer_is_the_last_box_or_the_text_of_the_last_answer_block(text: str, answer: str) -> None:
     assert find_answer(text, [], "tagged").text == answer
 
 
