@@ -1,7 +1,8 @@
 r"""The place of the final answer in what a policy wrote.
 
 Every format reads at most one answer, from the end of the last turn: a policy gains nothing by choosing another format, or by
-giving several answers. `auto` asks the prompt and never the completion which format holds.
+giving several answers. `auto` asks the prompt and never the completion which format holds. Where the prompt asks for none, the
+reference decides whether words alone are an answer.
 """
 
 import re
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.config.reward_schema import AnswerFormat
+from agentrl.rewards.answer_text import normalised
 from agentrl.types import Message
 
 READS: dict[AnswerFormat, str] = {
@@ -29,8 +31,22 @@ _ASKS_FOR_HASHES = re.compile(r"(?<!#)####(?!#)")
 _HEADING = re.compile(r"^####[ \t]+[A-Za-z*].*$", re.MULTILINE)
 _HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*(.*)")
 _STATED = re.compile(r"\banswer(?:\s+is\b\s*:?|\s*[:=])", re.IGNORECASE)
-_STATEMENT_END = re.compile(r"\.(?=\s|$)|,\s*so\b|[\s,](?:because|since)\b|\((?:because|since)\b", re.IGNORECASE)
-"""End of a stated answer on its line: the next sentence, or the reason for the answer."""
+_STATEMENT_END = re.compile(
+    r"""\.(?=\s|$)
+    |,\s*(?:so|as)\b
+    |[\s,](?:because|since|which)\b
+    |\((?:because|since)\b
+    |(?<=[\w$%})])\s+\((?!(?:or|and|not|mod|if|unless)\b)                   # a remark in brackets, no condition:
+     (?:(?=[^()]*(?:(?<![\\A-Za-z])[A-Za-z]{2}|=))(?:[^()]|\([^()]*\))*       # words or an equation,
+       |(?=[^()]*[-+*/\u00d7\u00f7])[-\d\s.+*/\u00d7\u00f7$]*)                # or a sum; neither a factor nor a point
+     \)(?=\s*(?:[.,;:!]|$))""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""End of a stated answer on its line: the next sentence, the reason for the answer, or a remark in brackets."""
+_VALUE = re.compile(
+    r"[\d\\\u221e\u2205\u221a\u00bc-\u00be]|(?<![\w'\u2019])(?!(?:a|I)\s+[A-Za-z]{2})[^\W\d_](?!\w|['\u2019]\w)"
+)
+"""Sign of a value: a digit, LaTeX or a single letter; `correct` and `a good one` have none."""
 _MAX_SCANNED_CHARS = 50_000
 """Characters that are searched, from the end of a completion: answers stand there."""
 _NUMBER = re.compile(
@@ -55,8 +71,12 @@ class FoundAnswer:
     """Reason why there is none."""
 
 
-def find_answer(completion: str, messages: Sequence[Message], answer_format: AnswerFormat) -> FoundAnswer:
+def find_answer(
+    completion: str, messages: Sequence[Message], answer_format: AnswerFormat, *, reference: str | None = None
+) -> FoundAnswer:
     r"""Return the final answer in the last turn of an episode.
+
+    A `reference` of words (`red`) lets a stated answer be words; it is not compared here.
 
     >>> find_answer(r"so <answer>\boxed{\frac{1}{2}}</answer>", [], "tagged").text
     '\\frac{1}{2}'
@@ -77,7 +97,7 @@ def find_answer(completion: str, messages: Sequence[Message], answer_format: Ans
         case "last_number":
             return _last_number(completion)
         case _:
-            return _stated(completion)
+            return _stated(completion, may_be_words=reference is not None and _is_words(reference))
 
 
 def requested_format(request: str) -> AnswerFormat | None:
@@ -124,23 +144,33 @@ def _boxed(text: str) -> FoundAnswer:
     )
 
 
-def _stated(completion: str) -> FoundAnswer:
-    r"""Read the last of `\boxed{}` and "the answer is ..."; without either, the last number."""
+def _is_words(reference: str) -> bool:
+    return not _VALUE.search(normalised(reference).replace(r"\text", ""))
+
+
+def _stated(completion: str, *, may_be_words: bool) -> FoundAnswer:
+    r"""Read the last of `\boxed{}` and "the answer is ..."; without either, the last number.
+
+    A statement without a value ("so the answer is correct") is passed over where there is anything else to read; if
+    `may_be_words`, only after a box.
+    """
     text = completion.replace("**", "")
     box_at = max((match.start() for match in _BOXED.finditer(text)), default=-1)
-    for match in reversed(list(_STATED.finditer(text))):
-        if match.start() < box_at:
-            break
-        if statement := _statement(text, match.end()):
+    words, end = "", len(text)
+    for match in reversed(list(_STATED.finditer(text, max(0, box_at)))):
+        # Up to the next statement, so that the time does not grow with the square of their number.
+        statement, end = _statement(text[match.end() : end]), match.start()
+        if _VALUE.search(statement) or (statement and may_be_words and box_at < 0):
             return FoundAnswer(text=statement)
-    return _boxed(text) if box_at >= 0 else _last_number(text)
+        words = words or statement
+    found = _boxed(text) if box_at >= 0 else _last_number(text)
+    return FoundAnswer(text=words) if words and not found.text else found
 
 
-def _statement(text: str, start: int) -> str:
-    """Return what stands from `start` to the end of the line, without the reason for it and further sentences."""
+def _statement(text: str) -> str:
+    """Return the first line of `text`, without the reason for the answer and further sentences."""
     # Cut in steps rather than matched by one pattern: its time would be the square of a line of blanks.
-    line_end = text.find("\n", start)
-    line = text[start : line_end if line_end >= 0 else len(text)].strip()
+    line = text.partition("\n")[0].strip()
     end = _STATEMENT_END.search(line, 1)
     return line[: end.start()].rstrip(" \t,") if end else line
 

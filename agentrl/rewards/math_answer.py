@@ -70,7 +70,8 @@ class MathAnswerReward:
             RolloutError: the answer could not be compared by the deadline.
         """
         reference = reference_answer(prompt)
-        found = find_answer(turns[-1].text if turns else "", prompt.messages, self._format)
+        text = turns[-1].text if turns else ""
+        found = find_answer(text, prompt.messages, self._format, reference=reference)
         reward = await self._compare(reference, found.text, deadline)
         self._count(prompt, reference, found, reward)
         return reward

@@ -58,12 +58,47 @@ def found(completion: str, request: str, answer_format: AnswerFormat = "auto") -
         (BARE, "Answer: 42 (since 6*7=42)", "42"),
         (BARE, "The answer is 42, not 41", "42, not 41"),
         (BARE, "Answer:\n42", "42"),
+        (BARE, r"$\boxed{72}$. Let me double-check: 48+24=72, so the answer is correct.", "72"),
+        (BARE, "The answer is 72.\n\nI hope this answer is clear!", "72"),
+        (BARE, "The answer is 72, which is the total.", "72"),
+        (BARE, "The answer is 72 (48 + 24).", "72"),
+        (BARE, "The answer is 72, as 48 + 24 = 72.", "72"),
+        (BARE, "The answer is $72$ ($48 + 24$)", "$72$"),
+        (BARE, "The answer is 72 clips (May included). Done.", "72 clips"),
+        (BARE, r"The answer is \(72\) (see above).", r"\(72\)"),
+        (BARE, "48+24=72, so the answer is correct.", "72"),
+        (BARE, "The answer is 72. The answer is a good one, isn't it?", "72"),
+        (BARE, "Answer: C. That answer is correct.", "C"),
+        (BARE, "The answer is red.", "red"),
+        (BARE, "The answer is 2 (x + 3)", "2 (x + 3)"),
+        (BARE, r"The answer is (1, 2) \cup (3, 4)", r"(1, 2) \cup (3, 4)"),
+        (BARE, "The answer is x = (3, 4).", "x = (3, 4)"),
+        (BARE, "The answer is 42 (or 41)", "42 (or 41)"),
+        (BARE, "The answer is 42 (a guess) or 41 (another)", "42 (a guess) or 41"),
+        (BARE, "The answer is ∞. So 3 is too small.", "∞"),
         (BARE, "I do not know", ""),
         ("#### Problem\nWhat is 6 * 7?", "it is 42", "42"),
     ],
 )
 def test_auto_reads_what_the_prompt_asks_for(request_: str, completion: str, answer: str):
     assert found(completion, request_) == answer
+
+
+@pytest.mark.parametrize(
+    ("completion", "reference", "answer"),
+    [
+        ("Of 3 balls the last is hers. The answer is red.", "red", "red"),
+        ("Of 3 balls the last is hers. The answer is red.", r"\text{red}", "red"),
+        ("The answer is red. No: the answer is blue.", "red", "blue"),
+        ("The answer is no solution (the lines are parallel).", r"\text{No solution}", "no solution"),
+        (r"$\boxed{\text{red}}$, so the answer is correct.", r"\text{red}", r"\text{red}"),
+        ("Of 3 balls the last is hers. The answer is red.", "3", "3"),
+        ("Of 2 and 3, the answer is clear.", r"\frac{1}{2}", "3"),
+        ("Answer: B. With 3 tries the answer is certain.", r"\text{(B)}", "B"),
+    ],
+)
+def test_words_are_an_answer_where_the_reference_is_words(completion: str, reference: str, answer: str):
+    assert find_answer(completion, user(BARE), "auto", reference=reference).text == answer
 
 
 @pytest.mark.parametrize(
@@ -115,6 +150,10 @@ def test_what_the_policy_wrote_never_chooses_the_format():
         "answer: x" + " " * 100_000 + "y",
         "The answer is" + " " * 100_000,
         "answer is " * 10_000,
+        "answer is clear, " * 10_000,
+        "answer: xy" + " (ab" * 20_000,
+        "answer: 42 (" + "(a)" * 20_000,
+        "answer: 42 (" + "1+" * 20_000,
         "answer:\n" * 10_000,
         "answer: 42, " * 10_000,
         r"\boxed{" * 10_000,

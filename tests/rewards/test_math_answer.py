@@ -60,6 +60,12 @@ async def test_no_answer_is_worth_nothing(reward: MathAnswerReward) -> None:
     assert await score(reward, "458") == 0.0
 
 
+async def test_a_stated_word_is_scored_where_the_reference_is_a_word() -> None:
+    bare = MathAnswerReward({})
+    assert await score(bare, "red", "Of 3 balls, the answer is red.") == 1.0
+    assert await score(bare, "72", "48+24=72, so the answer is correct.") == 1.0
+
+
 async def test_only_the_last_turn_counts(reward: MathAnswerReward) -> None:
     assert await score(reward, "5", r"<answer>\boxed{5}</answer>", "hm") == 0.0
 
