@@ -76,7 +76,7 @@ def count_overlong(
 
 
 def refuse_overlong(tokens: ChatTokens, prompts: Iterable[Prompt], data: DataSection) -> None:
-    """Refuse prompts that are too long before any process starts, in a few seconds; the workers count all of them.
+    """Refuse prompts that are too long before any process starts; the longest are tokenised, and the workers count all.
 
     Raises:
         ConfigError: one is too long, and `data.overlong_prompts` is `error`; or the chat template cannot render one.
