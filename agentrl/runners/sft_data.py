@@ -15,11 +15,12 @@ from jinja2 import TemplateError
 from numpy.typing import NDArray
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.cluster.user_modules import search_like_workers
 from agentrl.config.sft_schema import SftConfig, SftDataSection
 from agentrl.data.dialogues import Dialogue, read_dialogues
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import language_settings
-from agentrl.runners.policy_chat import check_policy_chat
+from agentrl.runners.policy_chat import check_policy_chat, known_schemas
 from agentrl.tools.loader import load_tool_file
 from agentrl.training.attention_support import exact_positions
 
@@ -105,7 +106,8 @@ class _Tokeniser:
     """Tokenises dialogues with their own tools, or with those of the run."""
 
     def __init__(self, config: SftConfig) -> None:
-        self.tokens = check_policy_chat(config.model, _tool_schemas(config.tool_config_path), without_torch=False)
+        self._schemas = _tool_schemas(config.tool_config_path)
+        self.tokens = check_policy_chat(config.model, self._schemas, without_torch=False)
         self.max_tokens = min(config.data.max_tokens or _MOST, _positions(config.model.path) or _MOST)
         self._last: tuple[list[dict[str, Any]], ChatTokens] = ([], self.tokens)
 
@@ -119,6 +121,7 @@ class _Tokeniser:
             raise ConfigError(
                 f"{dialogue.where}: the chat template cannot render it: {error}. Mend the row, or use another template"
             ) from error
+        _refuse_unlisted_calls(dialogue, dialogue.tools or self._schemas)
         return TokenisedDialogue(
             where=dialogue.where,
             token_ids=np.array(token_ids, dtype=np.int32),
@@ -134,6 +137,18 @@ class _Tokeniser:
             except ConfigError as error:
                 raise ConfigError(f"{dialogue.where}: {error}") from error
         return self._last[1]
+
+
+def _refuse_unlisted_calls(dialogue: Dialogue, schemas: Sequence[dict[str, Any]]) -> None:
+    """Refuse a trained call to a tool that the prompt does not list: the policy would learn to call what it cannot know."""
+    listed = [schema["function"]["name"] for schema in schemas]
+    for message in dialogue.messages:
+        for call in message.get("tool_calls") or () if message.get("weight") != 0 else ():
+            if (name := call["function"]["name"]) not in listed:
+                raise ConfigError(
+                    f"{dialogue.where}: a call to `{name}`, and the prompt lists {', '.join(listed) or 'no tools'}; name the "
+                    "tools of the dialogues in `tool_config_path` or in a column `tools`, or give the turn `weight: 0`"
+                )
 
 
 def _read_set(files: Sequence[str], data: SftDataSection, tokenise: _Tokeniser, *, key: str) -> DialogueSet:
@@ -183,11 +198,16 @@ def shuffled_forever(number: int, seed: int) -> Iterator[int]:
 
 
 def _tool_schemas(tool_config_path: str | None) -> list[dict[str, Any]]:
-    """Return the schemas that the system prompt lists; they come from the file, because no tool is built here."""
+    """Return the schemas that the system prompt lists; no class of the user's is built for its own."""
     if tool_config_path is None:
         return []
     file = Path(tool_config_path)
-    schemas = [tool.tool_schema for tool in load_tool_file(file)]
-    if any(schema is None for schema in schemas):
-        raise ConfigError(f"{file.name}: a warm start needs the `tool_schema` of every tool written out in this file")
-    return [schema for schema in schemas if schema is not None]
+    tools = load_tool_file(file)
+    search_like_workers(file.parent, on_cluster=False)
+    unknown = [tool.class_name for tool in tools if not known_schemas([tool])]
+    if unknown:
+        raise ConfigError(
+            f"{file.name}: `{unknown[0]}` has no `tool_schema`, and a warm start builds no tool to ask for it; write it out "
+            "as `tool_configs/python_tool_config.yaml` does"
+        )
+    return known_schemas(tools)

@@ -333,10 +333,41 @@ def test_tools_of_a_row_are_listed_for_that_row_alone(load: Loader, folder: Path
     assert ["Tell the time." in text for text in texts] == [True, False]
 
 
-def test_a_tool_without_a_written_schema_is_refused(load: Loader, folder: Path) -> None:
-    (folder / "tools.yaml").write_text("tools: [{class_name: agentrl.tools.python_tool.PythonTool}]")
-    with pytest.raises(ConfigError, match="tool_schema"):
-        train(load(f"tool_config_path={folder / 'tools.yaml'}"), StopRequest())
+def test_a_function_and_the_python_tool_are_listed_by_their_own_schemas(
+    load: Loader, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (folder / "listed_tools.py").write_text('def add(a: int) -> int:\n    """Add one."""\n    return a + 1\n')
+    python = "{class_name: agentrl.tools.python_tool.PythonTool}"
+    (folder / "tools.yaml").write_text(f"tools: [{{function: listed_tools.add}}, {python}]")
+    data = read_data(load(f"tool_config_path={folder / 'tools.yaml'}"))
+    text = data.tokens.decode_all(data.training.dialogues[0].token_ids.tolist())
+    assert "Add one." in text
+    assert "python_code_with_standard_io" in text
+
+
+def test_a_class_without_a_written_schema_is_refused(load: Loader, folder: Path) -> None:
+    (folder / "tools.yaml").write_text("tools: [{class_name: my_tools.Dictionary}]")
+    with pytest.raises(ConfigError, match="`my_tools.Dictionary` has no `tool_schema`"):
+        read_data(load(f"tool_config_path={folder / 'tools.yaml'}"))
+
+
+def test_a_call_to_a_tool_that_the_prompt_does_not_list_is_refused_unless_it_is_not_trained(
+    load: Loader, folder: Path
+) -> None:
+    def row(name: str, **more: Any) -> dict[str, Any]:
+        turn = {"role": "assistant", "tool_calls": [{"function": {"name": name, "arguments": {}}}], **more}
+        answer = {"role": "assistant", "content": "noon"}
+        return {"messages": [{"role": "user", "content": "when?"}, turn, {"role": "tool", "content": "12"}, answer]}
+
+    write_rows(folder / "dialogues.jsonl", [row("now") | {"tools": [NOW]}, row("nwo", weight=0) | {"tools": [NOW]}])
+    assert len(read_data(load()).training.dialogues) == 2
+    write_rows(folder / "dialogues.jsonl", [dialogue(0), row("nwo") | {"tools": [NOW]}])
+    with pytest.raises(ConfigError, match=r"dialogues\.jsonl:2: a call to `nwo`, and the prompt lists now;"):
+        read_data(load())
+    write_rows(folder / "dialogues.jsonl", [row("now")])
+    with pytest.raises(ConfigError, match="a call to `now`, and the prompt lists no tools;"):
+        read_data(load())
 
 
 @pytest.mark.parametrize(
