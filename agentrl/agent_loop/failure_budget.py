@@ -12,7 +12,10 @@ _MIN_TRAJECTORIES = 8
 """Fewer say nothing about the world."""
 
 _OF_REWARD = (FailureClass.REWARD, FailureClass.REWARD_DATA)
-_WAY_OUT = "Mend that; the same command then goes on from the last checkpoint, if there is one"
+_WAY_OUT = (
+    "Mend that; the same command then goes on from the last checkpoint, if there is one, after an edit of code with "
+    "`run.accept_code_changes=true`"
+)
 
 
 _MIN_UNSCORED = 4

@@ -16,6 +16,7 @@ from agentrl.observability.reward_report import reward_warnings
 from agentrl.observability.rollout_metrics import summarise
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
 from agentrl.observability.survived import count_survived
+from agentrl.observability.tool_report import describe_failing_tools
 from agentrl.observability.validation_metrics import validation_metrics
 from agentrl.runners.checkpoint_store import RunState, lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, ROLLOUTS
@@ -93,10 +94,17 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
             f"{value:.0f} {key.removeprefix(_DROPPED)}" for key, value in of_batch.items() if key.startswith(_DROPPED)
         )
         logger.warning("empty batch: no group of step %d can be learnt from (%s)", state.step + 1, causes)
+    causes = [
+        *describe_failing_tools(seen).values(),
+        *reward_warnings(seen, run.config.reward, run.config.algorithm.selection),
+    ]
+    label = run.config.reward.label
+    guess = (
+        f"The prompts are too easy or too hard for this policy, or the reward `{label}` is broken: see `trajectories/`"
+    )
     raise RolloutError(
         f"step {state.step + 1}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
-        f"The prompts are too easy or too hard for this policy, or the reward `{run.config.reward.label}` is broken: see "
-        "`trajectories/`."
+        f"{'; '.join(causes) or guess}."
     )
 
 

@@ -138,6 +138,8 @@ def _short_form(judge: CodeJudgeTools | None) -> list[ToolConfig]:
 def _read_entry(entry: Any, *, source: str, prefix: str) -> ToolConfig:
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{source}: `{prefix}` is {entry!r}; it must be a mapping with `class_name` or `function`")
+    if not {"class_name", "function"} & entry.keys():
+        raise ConfigError(f"{source}: `{prefix}` names no tool: give it `class_name` or `function`")
     if "function" in entry:
         function = read_plain_config(_FunctionEntry, entry, source=source, prefix=f"{prefix}.")
         config, schema = {"function": function.function}, function.tool_schema

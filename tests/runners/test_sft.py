@@ -348,7 +348,7 @@ def test_a_function_and_the_python_tool_are_listed_by_their_own_schemas(
 
 def test_a_class_without_a_written_schema_is_refused(load: Loader, folder: Path) -> None:
     (folder / "tools.yaml").write_text("tools: [{class_name: my_tools.Dictionary}]")
-    with pytest.raises(ConfigError, match="`my_tools.Dictionary` has no `tool_schema`"):
+    with pytest.raises(ConfigError, match=r"`my_tools.Dictionary` has no `tool_schema`"):
         read_data(load(f"tool_config_path={folder / 'tools.yaml'}"))
 
 

@@ -141,7 +141,7 @@ def test_a_stateful_tool_is_refused_until_there_is_one() -> None:
         ("tools: []", r"tools\.yaml: the file must hold one key, `tools`"),
         ("tool: [{class_name: a.B}]", r"tools\.yaml: the file must hold one key, `tools`"),
         ("tools: [a.B]", r"tools\.yaml: `tools\[0\]` is 'a.B'"),
-        ("tools: [{config: {}}]", r"tools\.yaml: `tools\[0\]\.class_name` is missing"),
+        ("tools: [{config: {}}]", r"tools\.yaml: `tools\[0\]` names no tool: give it `class_name` or `function`"),
         ("tools: [{class_name: Python Tool}]", r"`tools\[0\]\.class_name` is `Python Tool`; it must be an import path"),
         ("tools: [{class_name: a.B, confg: {}}]", r"unknown key `tools\[0\]\.confg`. Did you mean `config`\?"),
         ("tools: [{class_name: a.B, config: {type: mcp}}]", r"`tools\[0\]\.config\.type` is 'mcp'.*`native` only"),
