@@ -1,6 +1,5 @@
 """The model of the embedded engine: loading it, and running it over the KV cache."""
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from agentrl.engine.kv_cache import ATTENTION_NAME, Chunk, KVCache, Step, attend
 from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.errors import ConfigError
+from agentrl.training.attention_support import num_positions
 from agentrl.training.causal_lm import load_causal_lm
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class LanguageModel:
     """A Hugging Face causal LM with full attention, and the keys and values of its sequences."""
 
-    def __init__(self, section: "ModelSection", *, num_rows: int, max_tokens: int = sys.maxsize) -> None:
+    def __init__(self, section: "ModelSection", *, num_rows: int, max_tokens: int) -> None:
         """Load the model and try it on two tokens; `max_tokens` is the longest sequence that the engine runs.
 
         Raises:
@@ -35,7 +35,7 @@ class LanguageModel:
         self._model = model.requires_grad_(False).eval().to(self.device)
         self.weights = ResidentWeights(self._model, self.device)
         self.config = model.config.get_text_config()
-        self.max_tokens: int = min(max_tokens, getattr(self.config, "max_position_embeddings", sys.maxsize))
+        self.max_tokens: int = min(max_tokens, num_positions(self.config.to_dict()) or max_tokens)
         self.cache = KVCache(num_rows=num_rows, max_tokens=self.max_tokens)
         with torch.inference_mode():
             self.extend(np.zeros((1, 2), dtype=np.int32), [Chunk(0, 0, 2)])

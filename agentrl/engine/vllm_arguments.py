@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from agentrl.config.schema import ModelSection, RolloutSection
 from agentrl.errors import ConfigError
+from agentrl.training.attention_support import num_positions
 
 _CPU_BLOCK_TOKENS = 128
 """vLLM's own choice on CPU."""
@@ -54,7 +55,7 @@ def read_model_facts(model: ModelSection, rollout: RolloutSection, *, max_tokens
         )
     return ModelFacts(
         vocabulary_size=text.vocab_size,
-        max_tokens=min(max_tokens, getattr(text, "max_position_embeddings", max_tokens)),
+        max_tokens=min(max_tokens, num_positions(text.to_dict()) or max_tokens),
         weights=empty.state_dict(keep_vars=True),
         kv_bytes_per_token=_kv_bytes_per_token(text, getattr(torch, model.dtype), rollout.tensor_parallel_size),
     )
@@ -115,7 +116,12 @@ def process_environment(rollout: RolloutSection, own: dict[str, str], *, on_cpu:
     """
     before = dict(os.environ)
     # A fork of a process with threads may hang; vLLM reports its use to its makers unless told not to.
-    os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"} | own
+    os.environ |= {
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+        # vLLM takes `max_position_embeddings` for the number after YaRN even where it is that before; `num_positions` knows.
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+    } | own
     os.environ.setdefault(
         "VLLM_LOGGING_LEVEL", "ERROR"
     )  # its warnings tell of each tied head and of each choice it makes

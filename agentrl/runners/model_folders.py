@@ -8,12 +8,13 @@ from typing import Any
 from safetensors import SafetensorError
 
 from agentrl.cluster.gpus import gpus_here
+from agentrl.config.algorithm_schema import LoraSection
 from agentrl.config.schema import RunConfig
 from agentrl.engine.tokenizer import read_model_file
 from agentrl.errors import ConfigError
 from agentrl.runners.hub_models import require_hub_model
 from agentrl.runners.weight_names import is_plainly_whole
-from agentrl.training.attention_support import TESTED, exact_positions, has_sinks, unsupported_attention
+from agentrl.training.attention_support import TESTED, exact_positions, has_sinks, num_positions, unsupported_attention
 from agentrl.weight_sync.weight_files import tensor_shapes
 
 _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -83,7 +84,7 @@ def check_weights(config: RunConfig) -> None:
     Raises:
         ConfigError: which key, and which files or weights are wanted.
     """
-    _check_lora_targets(config)
+    check_lora(config.actor.lora, config.model.path, key="actor.lora")
     _check_classifier(config)
     for key, path in trained_or_asked(config).items():
         check_weights_of(path, key=key)
@@ -109,23 +110,26 @@ def check_weights_of(path: str, *, key: str = "model.path") -> None:
         try_folder(path, shapes, key=key)
 
 
-def _check_lora_targets(config: RunConfig) -> None:
-    """Refuse LoRA beside stacked experts, and layers for it that the files of the policy do not have."""
-    lora = config.actor.lora
-    if lora.rank and _has_experts(language_settings(config.model.path) or {}):
+def check_lora(lora: LoraSection, path: str, *, key: str) -> None:
+    """Refuse LoRA beside stacked experts, and layers for it that the files of the policy do not have.
+
+    Raises:
+        ConfigError: a key of the section, which the command calls `key`, and what is wrong.
+    """
+    if lora.rank and _has_experts(language_settings(path) or {}):
         raise ConfigError(
-            f"actor.lora.rank: {config.model.path} is a mixture of experts, which LoRA does not adapt here; leave `actor.lora` "
-            "out to train all of its weights"
+            f"{key}.rank: {path} is a mixture of experts, which LoRA does not adapt here; leave `{key}` out to train all "
+            "of its weights"
         )
     if not (lora.rank and lora.target_modules):
         return
-    modules = {name.removesuffix(".weight") for name in read_shapes(config.model.path, key="model.path")}
+    modules = {name.removesuffix(".weight") for name in read_shapes(path, key="model.path")}
     # PEFT takes a name for that of a module, or for the end of one.
     for target in lora.target_modules:
         if modules and not any(f".{module}".endswith(f".{target}") for module in modules):
             ends = sorted({module.rpartition(".")[2] for module in modules if ".layers." in f".{module}"})
             raise ConfigError(
-                f"actor.lora.target_modules: {config.model.path} has no `{target}`; its layers have {', '.join(ends)}. Leave "
+                f"{key}.target_modules: {path} has no `{target}`; its layers have {', '.join(ends)}. Leave "
                 "the key out to adapt all of their linear ones"
             )
 
@@ -255,16 +259,10 @@ def _check_context(config: RunConfig, path: str, *, key: str) -> None:
             f"`max_response_tokens`), which is not computed for several sequences together; make these {exact} together, or "
             "use a model with `yarn` or no scaling"
         )
-    positions = settings.get("max_position_embeddings")
-    scaling = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
-    if positions is None:
-        return
-    # Where the length before the scaling is named, `max_position_embeddings` may be that after it.
-    scaled = scaling.get("original_max_position_embeddings") or positions
-    most = max(positions, scaled * (scaling.get("factor") or 1))
-    if longest > most:
+    positions = num_positions(settings)
+    if positions is not None and longest > positions:
         raise ConfigError(
-            f"{key}: {path} has {most:g} positions (`max_position_embeddings` in its `config.json`), and "
+            f"{key}: {path} has {positions} positions (`max_position_embeddings` in its `config.json`), and "
             f"a trajectory may have {longest} tokens (`data.max_prompt_tokens` + the longest `max_response_tokens` of the "
             "run and its `stages`); lower these, or use a model with a longer context"
         )

@@ -22,7 +22,7 @@ from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import language_settings
 from agentrl.runners.policy_chat import check_policy_chat, known_schemas
 from agentrl.tools.loader import load_tool_file
-from agentrl.training.attention_support import exact_positions
+from agentrl.training.attention_support import exact_positions, num_positions
 
 if TYPE_CHECKING:
     from agentrl.training.batch import TokenisedExample
@@ -184,8 +184,8 @@ def _refuse_overlong(tokenised: Sequence[TokenisedDialogue], max_tokens: int, *,
 def _positions(model_path: str) -> int | None:
     """Return how long a sequence may be for the model; None where its configuration does not say it."""
     settings = language_settings(model_path) or {}
-    limits = (settings.get("max_position_embeddings"), exact_positions(settings))
-    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+    limits = (num_positions(settings), exact_positions(settings))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def shuffled_forever(number: int, seed: int) -> Iterator[int]:

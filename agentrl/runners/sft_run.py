@@ -23,7 +23,7 @@ from agentrl.observability.text_curve import loss_curve
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.dtype_choice import chosen_dtype
 from agentrl.runners.full_disk import telling_full_disk
-from agentrl.runners.model_folders import check_architecture, check_model_path, check_weights_of
+from agentrl.runners.model_folders import check_architecture, check_lora, check_model_path, check_weights_of
 from agentrl.runners.policy_folder import PolicyFolder
 from agentrl.runners.resumable_folder import ResumableFolder
 from agentrl.runners.run_changes import Changes, changes_of_keys
@@ -123,6 +123,7 @@ def check_inputs(config: SftConfig) -> None:
     """
     check_model_path(config.model.path)
     check_architecture(config.model.path)
+    check_lora(config.lora, config.model.path, key="lora")
     if config.training.initial_weights == "pretrained":
         check_weights_of(config.model.path)
     target = Path(config.output_dir or "")

@@ -100,7 +100,7 @@ class Actor:
         if self._config.lora.rank > 0:
             from agentrl.training.lora import Adapters
 
-            self._adapters = Adapters(opened, self._config.lora, self._source)
+            self._adapters = Adapters(opened, self._config.lora, self._source, key="actor.lora")
             self._shape = replace(self._shape, is_frozen=True)
         shard_model(self._model, opened.files, parallel, self._config, dtype=self._dtype)
         if self._adapters is not None:

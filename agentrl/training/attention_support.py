@@ -1,4 +1,4 @@
-"""Which attention packed training does not compute, as far as a model's configuration tells. No torch: the runner asks, too."""
+"""Which attention is not computed, and up to which position, by a model's configuration. No torch: the runner asks, too."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +18,8 @@ Settings = Mapping[str, Any]
 """What `config.json` says of the language model. Example: `{"model_type": "qwen3", "sliding_window": None, ...}`."""
 
 
+_LENGTHENING = ("yarn", "linear")
+"""Rotary scalings whose `factor` gives a model more positions; that of `llama3` is counted in `max_position_embeddings`."""
 _WITH_SINKS = frozenset({"deepseek_v4", "gpt_oss", "granite_swa", "granitemoe_swa", "hy_v4", "mimo_v2_flash"})
 
 
@@ -31,6 +33,22 @@ def unsupported_attention(settings: Settings) -> str | None:
 def has_sinks(settings: Settings) -> bool:
     """Return whether a model has attention sinks, as far as is known: training computes them, the embedded engine does not."""
     return settings.get("model_type") in _WITH_SINKS
+
+
+def num_positions(settings: Settings) -> int | None:
+    """Return how many positions a model has; None where its configuration does not say it.
+
+    `max_position_embeddings` may be the number before or after the scaling: the larger reading counts. Engines, warm starts and
+    `--check` all take this number, since a smaller one would cut trajectories that the check accepted.
+    """
+    named = settings.get("max_position_embeddings") or settings.get("n_positions")  # the name of GPT-2
+    if not isinstance(named, int):
+        return None
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    # Gemma 3 always names the number after the scaling.
+    lengthens = _kind_of(rope) in _LENGTHENING and "gemma3" not in str(settings.get("model_type"))
+    factor = (rope.get("factor") if lengthens else None) or 1
+    return max(named, int((_before_scaling(rope, settings) or named) * factor))
 
 
 def exact_positions(settings: Settings) -> int | None:
@@ -47,8 +65,15 @@ def exact_positions(settings: Settings) -> int | None:
 
 
 def _exact_positions(rope: Settings, settings: Settings) -> int | None:
-    kind = str(rope.get("rope_type") or rope.get("type"))
-    before_scaling = settings.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+    kind = _kind_of(rope)
     if kind in ("longrope", "su"):  # the same by an older name
-        return before_scaling or settings.get("max_position_embeddings")
+        return _before_scaling(rope, settings) or settings.get("max_position_embeddings")
     return settings.get("max_position_embeddings") if "dynamic" in kind else None
+
+
+def _kind_of(rope: Settings) -> str:
+    return str(rope.get("rope_type") or rope.get("type"))
+
+
+def _before_scaling(rope: Settings, settings: Settings) -> int | None:
+    return settings.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")

@@ -47,4 +47,4 @@ def export_checkpoint(url: str, config: "RunConfig", path: str) -> None:
 def _adapters(opened: OpenedModel, config: "RunConfig") -> "Adapters":
     from agentrl.training.lora import Adapters
 
-    return Adapters(opened, config.actor.lora, config.model)
+    return Adapters(opened, config.actor.lora, config.model, key="actor.lora")

@@ -37,17 +37,17 @@ _BASE = ".base_layer."
 class Adapters:
     """The factors beside the linear layers of a model; every rank must make the same calls."""
 
-    def __init__(self, opened: OpenedModel, section: "LoraSection", source: "ModelSection") -> None:
-        """Put them into a model that is not sharded yet, and freeze the rest.
+    def __init__(self, opened: OpenedModel, section: "LoraSection", source: "ModelSection", *, key: str) -> None:
+        """Put them into a model that is not sharded yet, and freeze the rest; `key` is the name of the section in the config.
 
         Raises:
-            ConfigError: a module of `actor.lora.target_modules` is not there, or no linear layer of a decoder block; or engines
+            ConfigError: a module of `target_modules` is not there, or no linear layer of a decoder block; or engines
                 could not read the model's files.
         """
         if opened.files is None or opened.files.file_names.are_converted:
             raise ConfigError(
-                f"`actor.lora` is set, but `model.path` ({source.path}) is no folder with safetensors files under the "
-                "model's own names, where engines read what factors are added to; save it as one, or leave `actor.lora` out"
+                f"`{key}` is set, but `model.path` ({source.path}) is no folder with safetensors files under the "
+                f"model's own names, where engines read what factors are added to; save it as one, or leave `{key}` out"
             )
         model = opened.model
         self._model = model
@@ -62,7 +62,7 @@ class Adapters:
         try:
             inject_adapter_in_model(self._config, model, adapter_name=_ADAPTER, low_cpu_mem_usage=is_outline)
         except ValueError as error:
-            raise ConfigError(f"`actor.lora.target_modules` is {list(section.target_modules)}: {error}") from error
+            raise ConfigError(f"`{key}.target_modules` is {list(section.target_modules)}: {error}") from error
         inside = {module for layer in decoder_layers(model) for module in layer.modules()}
         self._layers: dict[str, LoraLinear] = {}
         for name, module in model.named_modules():
@@ -70,7 +70,7 @@ class Adapters:
                 self._layers[name] = module
             elif hasattr(module, "lora_A"):
                 raise ConfigError(
-                    f"`actor.lora.target_modules` is {list(section.target_modules)}: `{name}` is no linear layer of a decoder "
+                    f"`{key}.target_modules` is {list(section.target_modules)}: `{name}` is no linear layer of a decoder "
                     "block, and nothing else is adapted here; leave it out"
                 )
         self.base = LoraBase(folder=source.path, scale=section.alpha / section.rank)

@@ -70,10 +70,17 @@ class SupervisedTrainer:
         self._adapters: Adapters | None = None
 
     def setup(self, context: ParallelContext) -> None:
-        """Join the other ranks, build the model and shard it."""
+        """Join the other ranks, build the model and shard it; the ranks are left again where that fails."""
         torch.set_num_threads(self._num_threads or len(os.sched_getaffinity(0)))
         torch.manual_seed(self._seed)
         self._parallel = Parallel(context)
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
         self._checkpoints = CheckpointWriter()
         self._dtype: torch.dtype = getattr(torch, self._source.dtype)
         opened = self._open()
@@ -81,7 +88,7 @@ class SupervisedTrainer:
         if self._lora is not None:
             from agentrl.training.lora import Adapters
 
-            self._adapters = Adapters(opened, self._lora, self._source)
+            self._adapters = Adapters(opened, self._lora, self._source, key="lora")
         if self._activation_checkpointing:
             recompute_activations(self._model)
         self._parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)

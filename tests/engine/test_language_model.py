@@ -1,5 +1,6 @@
 """Reference: one float32 forward pass of the same model through transformers' own attention, sequence by sequence."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def reference(folder: str, row: int, length: int) -> torch.Tensor:
 
 
 def load(folder: str) -> LanguageModel:
-    return LanguageModel(ModelSection(path=folder), num_rows=8)
+    return LanguageModel(ModelSection(path=folder), num_rows=8, max_tokens=1024)
 
 
 def test_the_cache_does_not_grow_beyond_the_longest_sequence(save_model: Callable[..., str]) -> None:
@@ -46,6 +47,17 @@ def test_the_cache_does_not_grow_beyond_the_longest_sequence(save_model: Callabl
     model = LanguageModel(ModelSection(path=save_model()), num_rows=2, max_tokens=300)
     model.extend(TOKENS, [Chunk(0, 0, 299)])
     assert {buffer.shape[3] for buffer in model.cache.layers.values()} == {300}
+
+
+def test_positions_beyond_those_named_before_yarn_are_computed(save_model: Callable[..., str]) -> None:
+    folder = Path(save_model(max_positions=40))
+    config = folder / "config.json"
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10_000.0}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"rope_parameters": yarn}))
+    model = LanguageModel(ModelSection(path=str(folder)), num_rows=1, max_tokens=500)
+    assert model.max_tokens == 128
+    logits = model.extend(TOKENS, [Chunk(0, 0, 128)])
+    torch.testing.assert_close(logits[0], reference(str(folder), 0, 128), atol=1e-5, rtol=1e-5)
 
 
 def test_the_attention_of_cudnn_is_off_since_it_plans_anew_for_every_length(save_model: Callable[..., str]) -> None:

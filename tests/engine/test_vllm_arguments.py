@@ -1,5 +1,7 @@
 """What a run's config becomes for vLLM, without vLLM."""
 
+import json
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import ModelSection, RolloutSection
-from agentrl.engine.vllm_arguments import engine_arguments, memory_hint, read_model_facts
+from agentrl.engine.vllm_arguments import engine_arguments, memory_hint, process_environment, read_model_facts
 from agentrl.errors import ConfigError
 
 MODEL = ModelSection(path=str(Path(__file__).parents[2] / "examples" / "arithmetic" / "policy"))
@@ -18,6 +20,19 @@ def test_a_model_that_cannot_be_split_over_so_many_ranks_is_refused_with_its_num
         ConfigError, match=r"`rollout.tensor_parallel_size` is 3, which does not divide the 4 attention"
     ):
         read_model_facts(MODEL, RolloutSection(engine="vllm", tensor_parallel_size=3), max_tokens=512)
+
+
+@pytest.mark.parametrize(("needed", "served"), [(60_256, 60_256), (200_000, 131_072)])
+def test_a_trajectory_is_not_cut_at_the_positions_named_before_yarn(needed: int, served: int, tmp_path: Path) -> None:
+    settings = json.loads(Path(MODEL.path, "config.json").read_text())
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+    scaled = settings | {"max_position_embeddings": 40_960, "rope_scaling": yarn}
+    (tmp_path / "config.json").write_text(json.dumps(scaled))
+    rollout = RolloutSection(engine="vllm")
+    facts = read_model_facts(ModelSection(path=str(tmp_path)), rollout, max_tokens=needed)
+    assert facts.max_tokens == served
+    with process_environment(rollout, {}, on_cpu=True):
+        assert os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1", "vLLM itself would refuse more than 40,960"
 
 
 def test_vllm_computes_8192_tokens_in_a_step_on_a_gpu() -> None:

@@ -78,7 +78,7 @@ def refused_as_policy(folder: Path, says: str) -> None:
     with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
         open_model(ModelSection(path=str(folder)))
     with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
-        LanguageModel(ModelSection(path=str(folder)), num_rows=1)
+        LanguageModel(ModelSection(path=str(folder)), num_rows=1, max_tokens=512)
 
 
 def test_a_policy_without_its_head_is_refused_from_the_headers_and_in_the_workers(tmp_path: Path):
@@ -182,7 +182,7 @@ def test_an_architecture_that_takes_no_other_attention_is_refused_with_the_key_t
     with pytest.raises(ConfigError, match=rf"^`model\.path`: {refusal}"):
         load_model(ModelSection(path=str(folder)))
     with pytest.raises(ConfigError, match=rf"^`model\.path`: {refusal}"):
-        LanguageModel(ModelSection(path=str(folder)), num_rows=1)
+        LanguageModel(ModelSection(path=str(folder)), num_rows=1, max_tokens=512)
 
 
 def test_a_classifier_that_cannot_be_loaded_is_refused_with_its_key(tmp_path: Path):

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -459,6 +460,42 @@ def test_dialogues_longer_than_the_positions_of_the_model_are_refused(
     config.write_text(json.dumps(json.loads(config.read_text()) | settings))
     with pytest.raises(ConfigError, match="more than 16 tokens"):
         read_data(load())
+
+
+def test_dialogues_within_the_positions_after_yarn_are_trained_on(load: Loader, folder: Path) -> None:
+    config = folder / "model" / "config.json"
+    yarn = {"rope_type": "yarn", "factor": 256.0, "original_max_position_embeddings": 16}
+    settings = {"max_position_embeddings": 16, "rope_parameters": yarn}
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    assert len(read_data(load()).training.dialogues) == 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "problem"),
+    [
+        ({"num_experts": 4}, [], r"^lora\.rank: .* is a mixture of experts, .*; leave `lora` out"),
+        ({"num_local_experts": 4}, ["lora.target_modules=[q_proj]"], r"^lora\.rank: .* is a mixture of experts"),
+        ({}, ["lora.target_modules=[query]"], r"^lora\.target_modules: .* has no `query`; its layers have .*q_proj"),
+    ],
+)
+def test_what_lora_does_not_adapt_is_refused_before_anything_starts(
+    load: Loader, tmp_path: Path, settings: dict[str, Any], words: list[str], problem: str
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(EXAMPLE / "policy", base)
+    config = base / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    lora = ["training.initial_weights=pretrained", f"model.path={base}", "lora.rank=2", *words]
+    with pytest.raises(ConfigError, match=problem):
+        check(load(*lora))
+    with pytest.raises(ConfigError, match=problem):
+        prepare(load(*lora))
+
+
+def test_a_layer_that_cannot_be_adapted_is_named_by_the_key_of_a_warm_start(load: Loader) -> None:
+    pretrained = ["training.initial_weights=pretrained", f"model.path={EXAMPLE / 'policy'}", "training.num_steps=1"]
+    with pytest.raises(ConfigError, match=r"^`lora\.target_modules` is \['embed_tokens'\]: .* is no linear layer"):
+        train(load(*pretrained, "lora.rank=2", "lora.target_modules=[embed_tokens]"), StopRequest())
 
 
 def test_an_architecture_that_packing_would_break_is_refused_before_anything_starts(load: Loader, folder: Path) -> None:

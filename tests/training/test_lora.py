@@ -121,7 +121,7 @@ def test_peft_loads_the_factors_that_were_exported(trained: Trained, policy: Mod
 
 
 def test_an_engine_is_sent_the_factors_and_merges_them(trained: Trained, policy: ModelSection):
-    model = LanguageModel(policy, num_rows=1)
+    model = LanguageModel(policy, num_rows=1, max_tokens=1024)
     model.weights.load(trained.source)
     model.weights.load(trained.source)  # nothing adds up
     whole_bytes = sum(weight.nbytes for weight in model._model.parameters())
