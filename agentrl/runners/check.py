@@ -15,6 +15,7 @@ from agentrl.config.load import LoadedConfig
 from agentrl.runners.check_report import CheckReport, CheckSubject
 from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.inputs import code_of_user, inputs_of
+from agentrl.runners.judges import Judged
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
 from agentrl.runners.plugin_trial import try_tools_and_reward
@@ -68,7 +69,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         )
     else:
         report.not_checked("model, data, judge, and calls of tools and reward: `--check` without `=static` tries them")
-    report.console.print(process_table(config))
+    report.console.print(process_table(config, asks_judge=Judged(tools=tools, reward=reward).lacks_judge))
     report.console.print(concurrency_table(config))
     report.print_unchecked()
     report.note(f"{loaded.path.name}: ok ({level} check)")

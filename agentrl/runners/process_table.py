@@ -9,8 +9,8 @@ from agentrl.judge.connection import run_urls
 from agentrl.runners.stages import stages_of
 
 
-def process_table(config: RunConfig) -> Table:
-    """Return the processes of each role."""
+def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
+    """Return the processes of each role; a judge is one where a tool or the reward asks it."""
     rollout, placements = config.rollout, layout(config)
     extra = {name: pool_size(config.cluster.pools[one.pool]) for name, one in config.cluster.extra_roles.items()}
     num_workers = sum(one.num_processes for one in placements) + rollout.num_workers + sum(extra.values())
@@ -22,7 +22,8 @@ def process_table(config: RunConfig) -> Table:
     for name, number in extra.items():
         table.add_row(name, str(number), config.cluster.extra_roles[name].class_path)
     table.add_row("agent loop", str(rollout.num_workers), "tools, tokenizer and reward of its own")
-    table.add_row("judge", *_judges(config.judge))
+    if asks_judge:
+        table.add_row("judge", *_judges(config.judge))
     return table
 
 

@@ -197,5 +197,17 @@ async def test_the_folder_of_the_run_is_tried_and_left_as_it_was(tmp_path: Path,
 def test_threads_of_a_cluster_are_not_counted_from_the_cores_here():
     words = ["cluster.address=10.0.0.1:6379", "cluster.pools={a: {num_processes: 1}, b: {num_processes: 1}}"]
     for overrides, counted in (([*words, "cluster.roles={actor: b, rollout: a}"], False), ([], True)):
-        each = list(process_table(load_run_config("configs/demo.yaml", overrides).config).columns[2].cells)
+        each = list(
+            process_table(load_run_config("configs/demo.yaml", overrides).config, asks_judge=True).columns[2].cells
+        )
         assert any("threads" in str(cell) for cell in each) == counted
+
+
+@pytest.mark.parametrize(
+    ("tool", "is_listed"), [("class_name: agentrl.tools.python_tool.PythonTool", True), (LOOK_UP, False)]
+)
+async def test_a_judge_is_listed_where_something_asks_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str, is_listed: bool
+):
+    await check(loaded(tmp_path, tool=tool), CheckLevel.STATIC)
+    assert ("│ judge" in capsys.readouterr().out) == is_listed
