@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint
 # The torch that vLLM's CPU build is made for; `setup` installs it wherever pip finds it.
 VLLM_TORCH := 2.13.0+cpu
-# Four processes keep two cores busy, since many tests wait; each has its own judges and its own Ray. A file stays together.
-IN_FOUR = $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# Three processes keep two cores busy, since many tests wait; each has its own judges and its own Ray. A file stays together.
+IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup vllm demo demo-ppo demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak lint fmt clean
 
@@ -54,11 +54,11 @@ demo-real: smollm2
 	$(BIN)/python -m agentrl.runners.rstar2 examples/smollm2/run.yaml
 
 test: $(STAMP)
-	$(IN_FOUR) -m 'not slow and not gpu and not alone'
+	$(IN_THREE) -m 'not slow and not gpu and not alone'
 	$(BIN)/python -m pytest -m 'alone and not slow'
 
 test-all: vllm
-	$(IN_FOUR) -m 'not gpu and not alone'
+	$(IN_THREE) -m 'not gpu and not alone'
 	$(BIN)/python -m pytest -m alone
 
 test-vllm: vllm
