@@ -307,7 +307,7 @@ class Trajectory:
     is_masked: bool = False
     """Left out of every update: it was cut short, and `reward.score_unfinished` is `mask`."""
     experts: bytes = b""
-    """Of each token but the last, its experts layer by layer, in one or two bytes each; empty: unknown. Not in files."""
+    """Experts of each token but the last, layer by layer, in one or two bytes each; empty: unknown. Not in files."""
     failures: tuple[Failure, ...] = ()
     """Every try that failed; the last one too, where the trajectory is lost."""
     num_retries: int = 0

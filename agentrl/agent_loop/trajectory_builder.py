@@ -17,13 +17,13 @@ class TrajectoryBuilder:
     prompt_ids: list[int]
     max_response_tokens: int
     token_ids: list[int] = field(init=False)
-    _row_bytes: int = field(init=False, default=0)
-    """Bytes of one token's experts."""
     response_mask: list[int] = field(init=False)
     rollout_logprobs: list[float] = field(init=False)
     version_spans: list[tuple[int, int]] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     experts: bytearray = field(default_factory=bytearray)
+    _row_bytes: int = field(init=False, default=0)
+    """Bytes of one token's experts."""
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -90,7 +90,7 @@ class TrajectoryBuilder:
         self.experts += completion.experts[len(self.experts) :]
 
     def _experts_of_all(self) -> bytes:
-        """Return those of all tokens but the last; observations without an answer get expert 0, for nothing learns there."""
+        """Return the experts of all tokens but the last; observations without an answer get expert 0: nothing learns there."""
         missing = (len(self.token_ids) - 1) * self._row_bytes - len(self.experts)
         return bytes(self.experts) + bytes(missing)
 

@@ -1,4 +1,4 @@
-"""Whether the models that a run names can be what they are named for, as far as their folders tell."""
+"""Checks of the models that a run names: can each be what it is named for, as far as its folder tells."""
 
 import json
 from dataclasses import replace
@@ -214,9 +214,8 @@ def _check_experts(config: RunConfig) -> None:
     """Refuse router settings that the policy cannot have, and experts whose new weights would not reach vLLM on a CPU."""
     path = config.model.path
     if config.actor.router_aux_loss_coef:
-        from agentrl.training.folder_trial import (
-            try_router_loss,
-        )  # imports torch and transformers, as the next one does
+        # It imports torch and transformers, as below.
+        from agentrl.training.folder_trial import try_router_loss
 
         try_router_loss(path)
     if config.rollout.replay_routing:

@@ -94,17 +94,14 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
             f"{value:.0f} {key.removeprefix(_DROPPED)}" for key, value in of_batch.items() if key.startswith(_DROPPED)
         )
         logger.warning("empty batch: no group of step %d can be learnt from (%s)", state.step + 1, causes)
-    causes = [
-        *describe_failing_tools(seen).values(),
-        *reward_warnings(seen, run.config.reward, run.config.algorithm.selection),
-    ]
-    label = run.config.reward.label
-    guess = (
+    label, selection = run.config.reward.label, run.config.algorithm.selection
+    reasons = [*describe_failing_tools(seen).values(), *reward_warnings(seen, run.config.reward, selection)]
+    likely = [
         f"The prompts are too easy or too hard for this policy, or the reward `{label}` is broken: see `trajectories/`"
-    )
+    ]
     raise RolloutError(
         f"step {state.step + 1}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
-        f"{'; '.join(causes) or guess}."
+        f"{'; '.join(reasons or likely)}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Which attention is not computed, and up to which position, by a model's configuration. No torch: the runner asks, too."""
+"""Limits of a model by its configuration: attention that is not computed, and positions. No torch: the runner asks, too."""
 
 from collections.abc import Mapping
 from typing import Any

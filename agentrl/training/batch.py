@@ -42,7 +42,7 @@ class TokenSequence(Protocol):
 
     @property
     def experts(self) -> bytes:
-        """As `Trajectory.experts`."""
+        """Experts of each token, laid out as `Trajectory.experts`."""
         ...
 
 
@@ -68,7 +68,7 @@ class PackedTokens:
     position_ids_T: Tensor
     """Restart at 0 with each sequence, and after its prefix with each continuation."""
     uses_T: Tensor
-    """In how many sequences each token stands, float32: 1, or of a shared prefix as many as continue it."""
+    """Number of sequences that hold each token, float32: 1, or for a shared prefix as many as continue it."""
     layout: RowLayout
     scored_N: Tensor
     """Indices into T of the tokens whose successor was sampled, sequence by sequence. A token of a shared prefix is there
@@ -209,6 +209,7 @@ class _Row:
         return start + position if position < shared else rest + position - shared
 
     def experts(self) -> Tensor | None:
+        """Return `[T, B]`; None where a sequence came without."""
         known = [part for part in self._experts if part is not None]
         return torch.from_numpy(np.concatenate(known)) if known and len(known) == len(self._experts) else None
 

@@ -66,7 +66,7 @@ class RowPart:
     token_ids_L: Tensor
     position_ids_L: Tensor
     uses_L: Tensor
-    """In how many sequences each token stands, float32; 0 for tokens that only fill up."""
+    """Number of sequences that hold each token, float32; 0 for tokens that only fill up."""
     layout: RowLayout
     """Of the whole row: what attention sees."""
     scored_M: Tensor
