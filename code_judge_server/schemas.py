@@ -172,6 +172,8 @@ class CheckerKind(StrEnum):
 
     EXACT = "exact"
     """Byte for byte."""
+    LINES = "lines"
+    """Line by line, without blanks at the ends of lines (a CR is one) and white space at both ends of the whole."""
     STRIPPED = "stripped"
     """After `strip()` of both."""
     TOKENS = "tokens"
@@ -185,7 +187,7 @@ class CheckerKind(StrEnum):
 class Checker(_NativeModel):
     """How an output is compared with the expected one."""
 
-    kind: CheckerKind = CheckerKind.STRIPPED
+    kind: CheckerKind = CheckerKind.LINES
     absolute_tolerance: float = Field(default=1e-6, ge=0, allow_inf_nan=False)
     """For `floats`: close is within this, or ..."""
     relative_tolerance: float = Field(default=1e-6, ge=0, allow_inf_nan=False)

@@ -25,7 +25,7 @@ from code_judge_server.compatible.code_judge_schemas import (
     CodeJudgeSubmission,
 )
 from code_judge_server.queueing.queue import SubmissionQueue
-from code_judge_server.schemas import Submission, Verdict, VerdictStatus
+from code_judge_server.schemas import Checker, CheckerKind, Submission, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
 
 _REASONS = {
@@ -34,6 +34,7 @@ _REASONS = {
     VerdictStatus.INTERNAL_ERROR: CodeJudgeReason.INTERNAL_ERROR,
     VerdictStatus.CANCELLED: CodeJudgeReason.INTERNAL_ERROR,
 }
+_CHECKER = Checker(kind=CheckerKind.STRIPPED)
 _REFUSALS = {status: answer for status, answer in DOCUMENTED_REFUSALS.items() if status != 429}
 _DID_NOT_RUN = {VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.INTERNAL_ERROR, VerdictStatus.CANCELLED}
 
@@ -117,6 +118,7 @@ def _as_submission(item: CodeJudgeSubmission) -> Submission:
         code=item.solution,
         stdin=item.input or "",
         expected_output=item.expected_output,
+        checker=_CHECKER,
     )
 
 

@@ -15,6 +15,8 @@ _CHUNK_BYTES = 1 << 16
 _OFF_LOOP_BYTES = 1 << 16
 """Words are compared in a thread when there are more bytes of them than this, some milliseconds' worth."""
 _WHITE_SPACE = re.compile(rb"\s")
+_BLANKS = " \t\r\f\v"
+_BLANK_AT_LINE_END = re.compile(r"[ \t\r\f\v]\n")
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
 _NOT_FINITE = re.compile(rb"([+-]?)(inf|infinity|nan)", re.IGNORECASE)
 # Decimals, because a float makes one of 1e400 and 2e400, or of 2**53 and 2**53 + 1. Fifty digits are for the difference only.
@@ -29,19 +31,38 @@ async def output_matches(checker: Checker, output: bytes, expected: str) -> bool
     match checker.kind:
         case CheckerKind.EXACT:
             return False
-        case CheckerKind.STRIPPED:
-            return _stripped_match(output, expected)
+        case CheckerKind.STRIPPED | CheckerKind.LINES:
+            return await _texts_match(checker.kind, output, expected)
     if len(output) + len(wanted) > _OFF_LOOP_BYTES:
         return await asyncio.to_thread(_words_match, checker, output, wanted)
     return _words_match(checker, output, wanted)
 
 
-def _stripped_match(output: bytes, expected: str) -> bool:
+async def _texts_match(kind: CheckerKind, output: bytes, expected: str) -> bool:
     try:
-        text = output.decode()
+        text, wanted = output.decode().strip(), expected.strip()
     except UnicodeDecodeError:
         return False
-    return text.strip() == expected.strip()
+    if text == wanted:
+        return True
+    if kind is CheckerKind.STRIPPED or not (_BLANK_AT_LINE_END.search(text) or _BLANK_AT_LINE_END.search(wanted)):
+        return False
+    if len(text) + len(wanted) > _OFF_LOOP_BYTES:
+        return await asyncio.to_thread(_lines_match, text, wanted)
+    return _lines_match(text, wanted)
+
+
+def _lines_match(text: str, wanted: str) -> bool:
+    return all(got == want for got, want in zip_longest(_lines(text), _lines(wanted)))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines without blanks at their ends, without ever listing all of them."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end].rstrip(_BLANKS)
+        start = end + 1
+    yield text[start:].rstrip(_BLANKS)
 
 
 def _words_match(checker: Checker, output: bytes, wanted: bytes) -> bool:

@@ -38,7 +38,54 @@ async def test_stripped_ignores_white_space_at_both_ends(output: str, expected: 
     assert await matches("stripped", output, expected) is same
 
 
-@pytest.mark.parametrize("kind", ["exact", "stripped", "tokens", "floats"])
+@pytest.mark.parametrize(
+    ("output", "expected", "same"),
+    [
+        ("1 \n2\t\n", "1\n2", True),
+        ("1\r\n2\r\n", "1\n2\n", True),
+        ("1\n2\n", "1\r\n2", True),
+        ("\n 1\n2\n\n", "1\n2", True),  # whatever `stripped` accepts
+        ("1 2", "1\n2", False),
+        ("1\n2", "1 2", False),
+        ("1\n\n2", "1\n2", False),
+        ("1\n 2", "1\n2", False),
+        ("1  2 \n3", "1 2\n3", False),
+        ("1 \n2", "1\n2\n3", False),
+        ("1\n2\n3", "1 \n2", False),
+        ("1\u00a0\n2", "1\n2", False),
+        ("1\r2", "1\n2", False),
+    ],
+)
+@pytest.mark.parametrize("padding", [0, 70_000])
+async def test_lines_ignore_blanks_at_line_ends_and_keep_line_breaks(
+    output: str, expected: str, same: bool, padding: int
+) -> None:
+    """The padding moves the comparison into a thread."""
+    before = "x" * padding + "\n" if padding else ""
+    if padding and output.startswith("\n"):
+        same = False
+    assert await matches("lines", before + output, before + expected) is same
+
+
+async def test_the_default_checker_is_lines() -> None:
+    assert Checker().kind is CheckerKind.LINES
+
+
+@pytest.mark.parametrize("line", [" " * 4_000_000, " \n" * 2_000_000], ids=["one line", "many lines"])
+async def test_blanks_take_linear_time_and_little_memory(line: str) -> None:
+    output, expected = f"a{line}b".encode(), "a" + line.replace(" \n", "\n") + "c"
+    started_s = time.process_time()
+    tracemalloc.start()
+    try:
+        assert not await matches("lines", output, expected)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started_s < 10  # tracemalloc makes it slow
+    assert peak_bytes < 5 * len(output)
+
+
+@pytest.mark.parametrize("kind", ["exact", "lines", "stripped", "tokens", "floats"])
 async def test_bytes_that_are_no_text_are_not_the_replacement_character(kind: str) -> None:
     assert not await matches(kind, b"a\xff", "a\ufffd")
     assert await matches(kind, "a\ufffd", "a\ufffd")

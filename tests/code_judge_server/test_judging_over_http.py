@@ -35,7 +35,9 @@ def test_each_test_case_has_its_result(judge: JudgeProcess) -> None:
     ("kind", "output", "expected", "status"),
     [
         ("exact", "a\n", "a", "wrong_answer"),
+        ("lines", "a \r\nb\n", "a\nb", "accepted"),
         ("stripped", "a\n", "a", "accepted"),
+        ("stripped", "a \nb", "a\nb", "wrong_answer"),
         ("tokens", "a\tb\n", "a b", "accepted"),
         ("floats", "0.5000000001", ".5", "accepted"),
     ],
