@@ -60,11 +60,12 @@ def test_a_run_keeps_the_type_with_which_it_began_on_another_machine(tmp_path: P
     assert resumed.notes == ["model.dtype: auto is bfloat16, with which this run began"]
 
 
-def test_a_cluster_of_other_machines_needs_a_name():
+def test_a_cluster_of_other_machines_needs_a_name(tmp_path: Path):
+    words = [f"run.dir={tmp_path / 'run'}", "model.dtype=auto", "cluster.address='10.0.0.1:6379'"]
     with pytest.raises(
         ConfigError, match=r"`model.dtype` is `auto`, but the machines of the cluster at 10\.0\.0\.1:6379"
     ):
-        choose_dtype(load_run_config("configs/demo.yaml", ["model.dtype=auto", "cluster.address='10.0.0.1:6379'"]))
+        choose_dtype(load_run_config("configs/demo.yaml", words))
 
 
 def test_a_named_type_stays():

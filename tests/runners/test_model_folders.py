@@ -102,6 +102,7 @@ def test_attention_that_packing_does_not_compute_is_refused_before_anything_star
         check(f"model.path={policy_with(tmp_path, **settings)}")
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 def test_attention_sinks_are_refused_where_the_embedded_engine_would_compute_them(tmp_path: Path):
     path = policy_with(tmp_path, model_type="gpt_oss")
     with pytest.raises(
@@ -111,6 +112,7 @@ def test_attention_sinks_are_refused_where_the_embedded_engine_would_compute_the
     check(f"model.path={path}", "rollout.engine=vllm")
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 @pytest.mark.parametrize("experts", ["num_experts", "num_local_experts"])
 def test_a_mixture_of_experts_in_vllm_is_refused_where_engines_have_no_gpu(
     experts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,6 +130,7 @@ def test_a_mixture_of_experts_in_vllm_is_refused_where_engines_have_no_gpu(
         check(*words, pools, "cluster.roles={actor: a, rollout: b}")
 
 
+@pytest.mark.usefixtures("vllm_is_installed")
 def test_a_replay_of_routing_is_refused_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(model_folders, "gpus_here", lambda: 1)
     replay = ["rollout.replay_routing=true", "rollout.engine=vllm"]
