@@ -15,7 +15,7 @@ from code_judge_server.api.openapi_page import add_docs_page, document_refusals
 from code_judge_server.compatible.code_judge_api import code_judge_router
 from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_router
 from code_judge_server.judging.judge import Judge, create_judge
-from code_judge_server.judging.language_probe import unseen_programs
+from code_judge_server.judging.language_probe import unusable_languages
 from code_judge_server.languages import LanguageRules, offered_languages
 from code_judge_server.metrics import Metrics
 from code_judge_server.queueing.queue import SubmissionQueue
@@ -51,7 +51,7 @@ def create_app(settings: Settings, executor: Executor) -> FastAPI:
         await executor.start()
         try:
             await _judge_canary(judge)
-            await _drop_unseen_languages(executor, languages, settings)
+            await _drop_unusable_languages(executor, languages, settings)
             yield
         finally:
             sessions.close_all()
@@ -102,12 +102,10 @@ def _health(
     )
 
 
-async def _drop_unseen_languages(executor: Executor, languages: dict[str, LanguageRules], settings: Settings) -> None:
+async def _drop_unusable_languages(executor: Executor, languages: dict[str, LanguageRules], settings: Settings) -> None:
     limits = settings.limit_policy.effective(settings.default_limits)
-    for name, program in (await unseen_programs(executor, languages, limits=limits)).items():
-        logger.warning(
-            "language `%s` is not offered: programs cannot run %s. Name its folder in read_only_paths", name, program
-        )
+    for name, reason in (await unusable_languages(executor, languages, limits=limits)).items():
+        logger.warning("language `%s` is not offered: %s", name, reason)
         del languages[name]
 
 

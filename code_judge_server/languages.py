@@ -47,6 +47,8 @@ class LanguageRules(BaseModel):
     """Compiled once, for the sources that begin with it."""
     run: Command
     """Runs `artifact`, or `source` where nothing is compiled."""
+    probe: Command | None = None
+    """Run in the jail when the server starts: unless it exits with 0, the language is not offered."""
     preload: bool = False
     """`run` is this server's Python and a script, for which an interpreter that is already up may stand in."""
 
@@ -59,30 +61,46 @@ class LanguageRules(BaseModel):
     @property
     def programs(self) -> list[str]:
         """What must be on the machine, and in the jail."""
-        commands = [self.run] if self.compile is None else [self.compile, self.run]
-        return [command[0] for command in commands if not command[0].startswith("./")]
+        commands = filter(None, (self.compile, self.run, self.probe))
+        return list(dict.fromkeys(command[0] for command in commands if not command[0].startswith("./")))
+
+
+def _cpp(standard: str) -> LanguageRules:
+    flags = ("g++", f"-std={standard}", "-O2")
+    return LanguageRules(
+        source="main.cpp",
+        compile=(*flags, "-o", "main", "main.cpp"),
+        artifact="main",
+        precompiled_header=PrecompiledHeaderRules(
+            header="bits/stdc++.h",
+            compile=(*flags, "-x", "c++-header", "-o", "header.gch", "header.h"),
+        ),
+        run=("./main",),
+        probe=(*flags, "-fsyntax-only", "-x", "c++", "/dev/null"),
+    )
+
+
+def _c(standard: str) -> LanguageRules:
+    flags = ("gcc", f"-std={standard}", "-O2")
+    return LanguageRules(
+        source="main.c",
+        compile=(*flags, "-o", "main", "main.c", "-lm"),
+        artifact="main",
+        run=("./main",),
+        probe=(*flags, "-fsyntax-only", "-x", "c", "/dev/null"),
+    )
 
 
 BUILT_IN = {
     "python": LanguageRules(source="main.py", run=(sys.executable, "main.py"), preload=True),
-    "cpp": LanguageRules(
-        source="main.cpp",
-        compile=("g++", "-std=c++17", "-O2", "-o", "main", "main.cpp"),
-        artifact="main",
-        precompiled_header=PrecompiledHeaderRules(
-            header="bits/stdc++.h",
-            compile=("g++", "-std=c++17", "-O2", "-x", "c++-header", "-o", "header.gch", "header.h"),
-        ),
-        run=("./main",),
-    ),
-    "c": LanguageRules(
-        source="main.c",
-        compile=("gcc", "-std=c17", "-O2", "-o", "main", "main.c", "-lm"),
-        artifact="main",
-        run=("./main",),
-    ),
+    # GNU dialects, as the compilers' own default: ISO ones hide `strdup`, `M_PI` and the traits of `__int128`.
+    "cpp": _cpp("gnu++17"),
+    "cpp20": _cpp("gnu++20"),
+    "cpp23": _cpp("gnu++23"),
+    "c": _c("gnu17"),
+    "c23": _c("gnu2x"),
     "bash": LanguageRules(source="main.sh", run=("bash", "main.sh")),
-    "javascript": LanguageRules(source="main.js", run=("node", "main.js")),
+    "javascript": LanguageRules(source="main.js", run=("node", "main.js"), probe=("node", "-e", "0")),
 }
 
 
@@ -103,13 +121,14 @@ def _located(rules: LanguageRules) -> LanguageRules | None:
     """Return `rules` with absolute programs, or None where one is not on this machine."""
     run = _with_path(rules.run)
     compile_ = None if rules.compile is None else _with_path(rules.compile)
-    if run is None or (rules.compile is not None and compile_ is None):
+    probe = None if rules.probe is None else _with_path(rules.probe)
+    if run is None or (rules.compile is not None and compile_ is None) or (rules.probe is not None and probe is None):
         return None
     header = rules.precompiled_header
     if header is not None:
         header_compile = _with_path(header.compile)
         header = None if header_compile is None else header.model_copy(update={"compile": header_compile})
-    return rules.model_copy(update={"run": run, "compile": compile_, "precompiled_header": header})
+    return rules.model_copy(update={"run": run, "compile": compile_, "probe": probe, "precompiled_header": header})
 
 
 def _with_path(command: Command) -> Command | None:

@@ -1,25 +1,54 @@
-"""Whether jobs can see the programs of a language: what is on the machine need not be in the jail."""
+"""Languages that work inside the jail: what is on the machine need not be visible there, nor run."""
 
+import asyncio
 from collections.abc import Mapping
 
+from code_judge_server.ending import Ending
+from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import LanguageRules
 from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits
 
 _LIST_UNSEEN = 'for program do [ -x "$program" ] || echo "$program"; done'
+_SHOWN_BYTES = 300
+_UNDECIDED = (Ending.WALL_TIME, Ending.CANCELLED)
+"""Ends of a probe that say something about a busy machine, and nothing about the language."""
 
 
-async def unseen_programs(
+async def unusable_languages(
     executor: Executor, languages: Mapping[str, LanguageRules], *, limits: JobLimits
 ) -> dict[str, str]:
-    """Return the languages that have a program which a job cannot see or run, and that program.
+    """Return the languages whose programs a job cannot see, or whose probe fails in the jail, each with the reason.
 
     Raises:
-        ExecutorError: the executor failed, or so did the job that looks for them.
+        ExecutorError: the executor failed, or so did the job that looks for the programs.
     """
-    programs = {name: rules.programs for name, rules in languages.items()}
-    wanted = sorted({program for several in programs.values() for program in several})
+    unseen = await _unseen_programs(executor, languages, limits=limits)
+    reasons = {
+        name: f"programs cannot run {program}. Name its folder in read_only_paths"
+        for name, rules in languages.items()
+        for program in rules.programs
+        if program in unseen
+    }
+    probed = [name for name, rules in languages.items() if name not in reasons and rules.probe is not None]
+    failures = await asyncio.gather(*(_probe_failure(executor, languages[name], limits=limits) for name in probed))
+    return reasons | {name: failure for name, failure in zip(probed, failures, strict=True) if failure is not None}
+
+
+async def _unseen_programs(
+    executor: Executor, languages: Mapping[str, LanguageRules], *, limits: JobLimits
+) -> set[str]:
+    wanted = sorted({program for rules in languages.values() for program in rules.programs})
     outcome = await executor.execute(Job(argv=("/bin/sh", "-c", _LIST_UNSEEN, "sh", *wanted), limits=limits))
     if outcome.exit_code != 0:
         raise ExecutorError(f"languages: looking for their programs failed: {outcome.stderr.decode(errors='replace')}")
-    unseen = set(outcome.stdout.decode(errors="replace").splitlines())
-    return {name: program for name, several in programs.items() for program in several if program in unseen}
+    return set(outcome.stdout.decode(errors="replace").splitlines())
+
+
+async def _probe_failure(executor: Executor, rules: LanguageRules, *, limits: JobLimits) -> str | None:
+    if rules.probe is None:
+        return None
+    outcome = await executor.execute(Job(argv=rules.probe, limits=limits))
+    if outcome.exit_code == 0 or outcome.ending in _UNDECIDED:
+        return None
+    output = (outcome.stderr or outcome.stdout)[:_SHOWN_BYTES].decode(errors="replace").strip()
+    return f"in the jail `{' '.join(rules.probe)}` {end_of(outcome)}: {output}"

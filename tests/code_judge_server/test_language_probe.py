@@ -10,7 +10,7 @@ import pytest
 from judge_in_process import judge_in_process
 from judge_process import WITHOUT_MODULES, running_judge
 
-from code_judge_server.judging.language_probe import unseen_programs
+from code_judge_server.judging.language_probe import unusable_languages
 from code_judge_server.languages import LanguageRules, offered_languages
 from code_judge_server.settings import Settings
 
@@ -38,14 +38,29 @@ async def test_a_program_outside_of_the_jail_is_found_out(
     languages = offered_languages({"mine": LanguageRules(source="a.sh", run=(shell, "a.sh"))})
     limits = Settings().limit_policy.effective(Settings().default_limits)
     async with judge_in_process(tmp_path, isolation=isolation) as judge:
-        assert await unseen_programs(judge, languages, limits=limits) == {"mine": shell}
+        assert await unusable_languages(judge, languages, limits=limits) == {
+            "mine": f"programs cannot run {shell}. Name its folder in read_only_paths"
+        }
     async with judge_in_process(
         tmp_path, isolation=isolation, read_only_paths=[folder_of_shell], languages={"mine": languages["mine"]}
     ) as judge:
-        assert await unseen_programs(judge, languages, limits=limits) == {}
+        assert await unusable_languages(judge, languages, limits=limits) == {}
         verdict = await judge.verdict(language="mine", code=f"echo $0; touch {folder_of_shell}/a")
     assert verdict.stdout == "a.sh\n"
     assert "Read-only file system" in verdict.stderr
+
+
+@pytest.mark.parametrize("isolation", ["A", "B", "C", "D"])
+async def test_a_language_whose_probe_fails_in_the_jail_is_not_offered(tmp_path: Path, isolation: str) -> None:
+    rows = {
+        "broken": LanguageRules(source="a.sh", run=("sh", "a.sh"), probe=("sh", "-c", "echo no epoll >&2; exit 3")),
+        "working": LanguageRules(source="a.sh", run=("sh", "a.sh"), probe=("sh", "-c", "exit 0")),
+    }
+    limits = Settings().limit_policy.effective(Settings().default_limits)
+    async with judge_in_process(tmp_path, isolation=isolation) as judge:
+        reasons = await unusable_languages(judge, offered_languages(rows), limits=limits)
+    assert "working" not in reasons
+    assert "ended with exit code 3: no epoll" in reasons["broken"]
 
 
 def test_the_server_does_not_offer_it_and_says_why(tmp_path: Path, folder_of_shell: Path) -> None:

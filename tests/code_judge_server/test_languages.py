@@ -20,7 +20,7 @@ def fields_of(**submission: Any) -> list[str]:
 def test_the_judges_own_python_and_what_is_installed_are_offered() -> None:
     offered = offered_languages({})
     assert offered["python"].run == (sys.executable, "main.py")
-    for name, program in {"cpp": "g++", "c": "gcc", "bash": "bash", "javascript": "node"}.items():
+    for name, program in {"cpp": "g++", "cpp20": "g++", "c23": "gcc", "bash": "bash", "javascript": "node"}.items():
         assert (name in offered) == (shutil.which(program) is not None)
 
 
@@ -75,8 +75,9 @@ def test_only_a_python_row_may_be_run_by_a_warm_interpreter() -> None:
     assert [name for name, rules in BUILT_IN.items() if rules.preload] == ["python"]
 
 
-def test_the_header_of_cpp_is_compiled_with_the_flags_of_the_language() -> None:
-    cpp = BUILT_IN["cpp"]
+@pytest.mark.parametrize("name", ["cpp", "cpp20", "cpp23"])
+def test_the_header_of_cpp_is_compiled_with_the_flags_of_the_language(name: str) -> None:
+    cpp = BUILT_IN[name]
     assert cpp.compile is not None
     assert cpp.precompiled_header is not None
     assert cpp.precompiled_header.compile[:3] == cpp.compile[:3]
