@@ -30,17 +30,11 @@ defaults.
 """
 
 import errno
-import sysconfig
-import traceback
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
 
-T = TypeVar("T")
+from agentrl.user_code import cause_of, described
 
 UNDECODABLE = (ValueError, LookupError, TypeError)
 """What content that is cut off or overwritten raises when it is decoded, and its keys are looked up."""
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of an `OSError` where a disk, or somebody's share of it, is full."""
 
@@ -83,8 +77,7 @@ class UnexplainedError(DataError):
     @classmethod
     def of(cls, where: str, error: Exception) -> "UnexplainedError":
         """Return the error for what `where` raised: `ValueError at my_rewards.py:17`, and its words."""
-        cause = cause_of(error)
-        return cls(f"{where} raised {cause}: {' '.join(str(error).split())}", cause=cause)
+        return cls(f"{where} raised {described(error)}", cause=cause_of(error))
 
 
 class RolloutError(AgentRLError):
@@ -178,23 +171,3 @@ class PeerLostError(GoBackError):
 
 class ResultLostError(GoBackError):
     """What a worker made, such as trajectories, is gone with the node that held it."""
-
-
-def cause_of(error: BaseException) -> str:
-    """Return the class of an error and the line outside of libraries that led to it: `ValueError at my_tools.py:11`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
-    return f"{type(error).__name__}" + (f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else "")
-
-
-def contained(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function of somebody else's; whatever it raises is an error of its own call.
-
-    Raises:
-        RuntimeError: it raised `StopIteration`, as `next` of nothing does, which no future takes, so that the loop would wait
-            for ever; or called `sys.exit`, which would end the loop.
-    """
-    try:
-        return function(*arguments)
-    except (StopIteration, SystemExit) as error:
-        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error

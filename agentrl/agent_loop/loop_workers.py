@@ -39,6 +39,7 @@ class LoopWorkers:
         *,
         clean_up: Callable[[WorkerHandle], Awaitable[None]],
         max_wait_s: float,
+        start_timeout_s: float,
     ) -> None:
         """Take the workers.
 
@@ -46,10 +47,12 @@ class LoopWorkers:
             workers: processes that Ray starts again when they die.
             clean_up: ends what a dead one has left elsewhere.
             max_wait_s: how long Ray may find no room for one of them.
+            start_timeout_s: how long a tool or the reward of one that is back may take to start.
         """
         self.all = list(workers)
         self._clean_up = clean_up
         self._max_wait_s = max_wait_s
+        self._start_timeout_s = _START_TIMEOUT_S + start_timeout_s
         self._turns = itertools.count()
         self._dead: dict[WorkerHandle, asyncio.Task[None]] = {}
         """With what waits for them; those that never came back stay."""
@@ -165,7 +168,7 @@ class LoopWorkers:
         for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
             await asyncio.sleep(pause_s)
             try:
-                async with asyncio.timeout(_START_TIMEOUT_S):
+                async with asyncio.timeout(self._start_timeout_s):
                     await worker.start()
             except (TimeoutError, AgentRLError) as error:
                 away_s = clock.now() - died_at

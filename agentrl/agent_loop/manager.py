@@ -79,7 +79,10 @@ class AgentLoopManager:
         self._work = EngineWork(engines)
         self._max_prompt_tokens = max_prompt_tokens
         self._workers = LoopWorkers(
-            workers, clean_up=lambda worker: engines.abort_requests_of(worker.caller_id), max_wait_s=max_wait_s
+            workers,
+            clean_up=lambda worker: engines.abort_requests_of(worker.caller_id),
+            max_wait_s=max_wait_s,
+            start_timeout_s=rollout.start_timeout_s,
         )
         self._prompt_tokens: dict[str, int] = {}
         self._admission = Admission(

@@ -1,45 +1,70 @@
 """A reward whose code is not ours, on an event loop of its own: if it blocks, other episodes and all deadlines go on."""
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl.errors import AgentRLError, ConfigError
 from agentrl.rewards.base import Reward
 from agentrl.rewards.function_reward import FunctionReward
 from agentrl.rewards.weighted_parts import WeightedParts
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.types import Deadline, Prompt, Turn
+from agentrl.user_code import described
+
+logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 5.0
 
 
-def where_it_may_block(reward: Reward) -> Reward:
+def where_it_may_block(reward: Reward, *, start_timeout_s: float) -> Reward:
     """Return the same reward, on the worker's own event loop if its code is ours, else in a thread; parts one by one."""
     if isinstance(reward, WeightedParts):
-        return reward.mapped(where_it_may_block)
+        return reward.mapped(lambda part: where_it_may_block(part, start_timeout_s=start_timeout_s))
     is_ours = type(reward).__module__.partition(".")[0] == "agentrl" and not isinstance(reward, FunctionReward)
-    return reward if is_ours else _RewardThread(reward)
+    return reward if is_ours else _RewardThread(reward, start_timeout_s)
 
 
 class _RewardThread:
     """See `Reward`."""
 
-    def __init__(self, reward: Reward) -> None:
+    def __init__(self, reward: Reward, start_timeout_s: float) -> None:
         self._reward = reward
+        self._start_timeout_s = start_timeout_s
+        self._name = f"reward `{type(reward).__module__}.{type(reward).__qualname__}`"
         self._thread = ToolThread("the reward")
 
     async def start(self) -> None:
-        """See `Reward.start`."""
-        await self._thread.run(self._reward.start())
+        """See `Reward.start`.
+
+        Raises:
+            ConfigError: it raised what nobody expected, or did not return in time.
+        """
+        limit = asyncio.timeout(self._start_timeout_s)
+        try:
+            async with limit:
+                await self._thread.run(self._reward.start())
+        except BaseException as error:
+            self._thread.close()
+            if not isinstance(error, Exception) or isinstance(error, AgentRLError):
+                raise
+            if limit.expired():
+                raise ConfigError(
+                    f"{self._name}: `start` has not returned in {self._start_timeout_s:g} s. Mend it, or raise "
+                    "`rollout.start_timeout_s`"
+                ) from error
+            raise ConfigError(f"{self._name}: cannot be started: {described(error)}") from error
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float | Mapping[str, Any]:
         """See `Reward.score`."""
         return await self._thread.run(self._reward.score(prompt, turns, deadline=deadline))
 
     async def aclose(self) -> None:
-        """See `Reward.aclose`; one that still blocks is left to itself."""
-        with contextlib.suppress(TimeoutError):
+        """See `Reward.aclose`; one that fails is logged, one that still blocks is left to itself."""
+        try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._thread.run(self._reward.aclose())
+        except Exception as error:  # noqa: BLE001 - `aclose` is the user's own
+            logger.warning("%s: `aclose` failed: %s", self._name, described(error))
         self._thread.close()

@@ -221,9 +221,10 @@ class AgentLoopWorker:
             build_tools(config.tools),
             timeout_s=config.rollout.tool_timeout_s,
             max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
+            start_timeout_s=config.rollout.start_timeout_s,
         )
         reward = build_reward(config.reward)
-        scorer = where_it_may_block(reward)
+        scorer = where_it_may_block(reward, start_timeout_s=config.rollout.start_timeout_s)
         await tools.start()
         try:
             await scorer.start()

@@ -28,8 +28,8 @@ from agentrl.errors import (
     NotBuiltError,
     RolloutError,
     WorkerDiedError,
-    contained,
 )
+from agentrl.user_code import contained, contained_coroutine, raised_by_user, words_of
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +71,11 @@ class _Serving:
         # What it raises is not chained: its class need not be known elsewhere, and Ray, which sends what is chained as text,
         # ends the process over half a surrogate pair there, which a policy can send.
         try:
-            outcome = await call(**arguments)
+            outcome = await contained_coroutine(call(**arguments))
         except RolloutError as error:
-            raise RolloutError(f"`{type(self).__name__}.{method}`: {_words(error)}") from None
-        except BaseException as error:  # `SystemExit`, say, would end the event loop and every call with it
-            if _is_ended(error):
-                raise
-            raise CallFailedError(_in_one_line(error)) from None
+            raise RolloutError(f"`{type(self).__name__}.{method}`: {words_of(error)}") from None
+        except Exception as error:  # noqa: BLE001 - the method is the user's own
+            raise CallFailedError(_in_one_line(raised_by_user(error))) from None
         if isinstance(outcome, str):
             return str.__str__(outcome)  # not one of a class of the user's
         try:
@@ -86,27 +84,12 @@ class _Serving:
             raise CallFailedError(f"the result, {type(outcome).__name__}, is no text and no JSON: {error}") from None
 
 
-def _is_ended(error: BaseException) -> bool:
-    """Return whether nobody waits for the call any more, rather than that its method has raised."""
-    task = asyncio.current_task()
-    is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-    return isinstance(error, GeneratorExit) or is_cancelled
-
-
 def _in_one_line(error: BaseException) -> str:
     """Return `ValueError: there is no image 7`; of a group, what each of its tasks raised."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(_in_one_line, error.exceptions))
-    words = _words(error)
+    words = words_of(error)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
-
-
-def _words(error: BaseException) -> str:
-    try:
-        words = " ".join(str(error).split())
-    except Exception as bug:  # noqa: BLE001 - of its `__str__`, which is the user's own
-        words = f"its text cannot be shown: {type(bug).__name__}"
-    return words.encode("utf-8", "replace").decode()  # half a surrogate pair has no UTF-8 form
 
 
 class ExtraWorkerHandle(WorkerHandle):

@@ -111,17 +111,18 @@ class WorkerHandle:
             raise WorkerError(f"{self._name}: {error}") from None
 
 
-async def started(worker: WorkerHandle) -> None:
+async def started(worker: WorkerHandle, *, extra_s: float = 0.0) -> None:
     """Have a worker load what it needs (`start`).
 
     Raises:
-        WorkerDiedError: it has not in `START_TIMEOUT_S`, and is taken for dead.
+        WorkerDiedError: it has not in `START_TIMEOUT_S` and `extra_s`, and is treated as dead.
     """
+    timeout_s = START_TIMEOUT_S + extra_s
     try:
-        async with asyncio.timeout(START_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             await worker.start()
     except TimeoutError as error:
-        raise WorkerDiedError(f"{worker}: has not started in {START_TIMEOUT_S:g} s, and is taken for dead") from error
+        raise WorkerDiedError(f"{worker}: has not started in {timeout_s:g} s, and is treated as dead") from error
 
 
 async def fetched(ref: Any) -> Any:

@@ -63,7 +63,7 @@ class Cluster:
             cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True, secret_env=secret_env
         )
         await self.nodes.until_placed(workers, needs=str(pool))
-        await all_of(started(worker) for worker in workers)
+        await all_of(started(worker, extra_s=rollout.start_timeout_s) for worker in workers)
         return workers
 
 

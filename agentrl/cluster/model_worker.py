@@ -13,9 +13,10 @@ from agentrl.cluster.network import own_address, own_node_id, use_interface_of
 from agentrl.cluster.threads import threads_per_rank
 from agentrl.config.class_path import import_by_path
 from agentrl.config.schema import RunConfig
-from agentrl.errors import CheckpointError, PeerLostError, contained
+from agentrl.errors import CheckpointError, PeerLostError
 from agentrl.observability.peak_memory import take_peak_memory
 from agentrl.types import Trajectory
+from agentrl.user_code import contained
 
 if TYPE_CHECKING:
     from agentrl.training.parallel import Store

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.errors import ConfigError
+from agentrl.user_code import contained, described
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ def import_by_path(path: str, *, key: str) -> Any:
     if not module_name or not all(part.isidentifier() for part in path.split(".")):
         raise ConfigError(f"`{key}` is `{path}`; it must be an import path such as `my_module.MyClass`")
     try:
-        module = importlib.import_module(module_name)
+        module = contained(importlib.import_module, module_name)
     except ImportError as error:
         raise ConfigError(
             f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {error}{_left_out(error)}. A module "
@@ -42,9 +43,8 @@ def import_by_path(path: str, *, key: str) -> Any:
         ) from error
     except Exception as error:
         # Importing runs the user's own module, which may raise anything.
-        message = " ".join(str(error).split())
         raise ConfigError(
-            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {type(error).__name__}: {message}"
+            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {described(error)}"
         ) from error
     if not hasattr(module, attribute):
         raise ConfigError(f"`{key}` is `{path}`: module `{module_name}` ({module.__file__}) has no `{attribute}`")

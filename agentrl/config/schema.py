@@ -184,6 +184,8 @@ class RolloutSection:
     """A longer tool result is cut, and says so."""
     max_tool_calls_per_turn: int = 16
     """Further calls of one turn are refused, and count as failed: one trajectory cannot fill the judge's queue by itself."""
+    start_timeout_s: float = 600.0
+    """Wall clock for `start` of one tool or reward of your own, which may load an index."""
     tool_timeout_s: float = 30.0
     """Wall clock for one tool call, queueing included."""
     turn_timeout_s: float = 300.0

@@ -146,6 +146,7 @@ def _amounts(config: RunConfig) -> dict[str, float]:
     return {
         "rollout.simulated.step_ms": rollout.simulated.step_ms,
         "rollout.simulated.turn_tokens_median": rollout.simulated.turn_tokens_median,
+        "rollout.start_timeout_s": rollout.start_timeout_s,
         "rollout.tool_timeout_s": rollout.tool_timeout_s,
         "rollout.turn_timeout_s": rollout.turn_timeout_s,
         "rollout.trajectory_timeout_s": rollout.trajectory_timeout_s,

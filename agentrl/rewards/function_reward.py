@@ -22,9 +22,10 @@ from enum import StrEnum
 from typing import Any
 
 from agentrl.config.class_path import import_by_path
-from agentrl.errors import ConfigError, contained
+from agentrl.errors import ConfigError
 from agentrl.rewards.tool_rewards import given_by_tools
 from agentrl.types import Deadline, Message, Prompt, Turn
+from agentrl.user_code import contained
 
 _MAX_THREADS = 64
 """Calls of one sync function at once, in one worker."""

@@ -9,7 +9,7 @@ from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.config.reward_schema import AnswerFormat, RewardPartSection, RewardSection
 from agentrl.config.schema import JudgeSection
-from agentrl.errors import ConfigError
+from agentrl.errors import AgentRLError, ConfigError, UnexplainedError
 from agentrl.judge.connection import check_address, fill_address, lacks_address
 from agentrl.rewards.base import Reward
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsConfig
@@ -17,6 +17,7 @@ from agentrl.rewards.function_reward import FunctionReward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, MathAnswerConfig, MathAnswerReward
 from agentrl.rewards.weighted_parts import RewardPart, WeightedParts
 from agentrl.types import Prompt
+from agentrl.user_code import contained, described
 
 _BUILT_IN: dict[str, type[PlainConfig]] = {MATH_ANSWER_REWARD: MathAnswerConfig, CODE_TESTS_REWARD: CodeTestsConfig}
 _METHODS = ("start", "score", "aclose")
@@ -79,7 +80,12 @@ def prompt_check(section: RewardSection) -> Callable[[Prompt], None] | None:
 
     def check_prompt(prompt: Prompt) -> None:
         for check in checks:
-            check(prompt)
+            try:
+                contained(check, prompt)
+            except AgentRLError:
+                raise
+            except Exception as error:
+                raise UnexplainedError.of("`check_prompt` of the reward", error) from error
 
     return check_prompt if checks else None
 
@@ -121,9 +127,12 @@ def _build(part: RewardPartSection, key: str, answer_format: AnswerFormat) -> Re
     try:
         if path == MATH_ANSWER_REWARD:
             return MathAnswerReward(dict(part.config), answer_format=answer_format)
-        return cast(Any, reward_class)(dict(part.config))
-    except (TypeError, ValueError, LookupError, AttributeError, OSError) as error:
-        raise ConfigError(f"{where}: cannot be built: {type(error).__name__}: {error}") from error
+        return contained(cast(Any, reward_class), dict(part.config))
+    except ConfigError:
+        raise
+    except Exception as error:
+        # The constructor is the user's own, and may raise anything.
+        raise ConfigError(f"{where}: cannot be built: {described(error)}") from error
 
 
 def _keys(section: RewardSection) -> list[str]:

@@ -52,7 +52,7 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
         async with _started_tools(judged.tools, subject.config, report) as executor:
             _check_prompt_lengths(executor.schemas, subject, report)
             await _call_tools(executor, judged.tools, prompt, report)
-        async with _started_reward(judged.reward) as reward:
+        async with _started_reward(judged.reward, start_timeout_s=subject.config.rollout.start_timeout_s) as reward:
             metric = subject.config.algorithm.selection.metric
             await _score_answers(reward, judged.reward, prompt, report, metric=metric)
 
@@ -84,6 +84,7 @@ async def _started_tools(
         build_tools(here),
         timeout_s=config.rollout.tool_timeout_s,
         max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
+        start_timeout_s=config.rollout.start_timeout_s,
     )
     await executor.start()
     try:
@@ -133,8 +134,8 @@ async def _call_tool(
 
 
 @contextlib.asynccontextmanager
-async def _started_reward(section: RewardSection) -> AsyncIterator[Reward]:
-    reward = where_it_may_block(build_reward(section))
+async def _started_reward(section: RewardSection, *, start_timeout_s: float) -> AsyncIterator[Reward]:
+    reward = where_it_may_block(build_reward(section), start_timeout_s=start_timeout_s)
     await reward.start()
     try:
         yield reward

@@ -37,6 +37,7 @@ MAY_CHANGE = {
     "rollout.data_parallel_size",
     "rollout.kv_memory_gb",
     "rollout.max_concurrent_trajectories",
+    "rollout.start_timeout_s",
     "rollout.tool_timeout_s",
     "rollout.turn_timeout_s",
     "rollout.trajectory_timeout_s",

@@ -8,6 +8,7 @@ from agentrl.config.class_path import import_by_path
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tools.base import Tool, ToolConfig, ToolSchema
 from agentrl.tools.verl_adapter import VerlToolAdapter, is_verl_tool
+from agentrl.user_code import contained, described
 
 _METHODS = ("start", "call", "end_episode", "aclose")
 
@@ -50,15 +51,15 @@ def _build(config: ToolConfig) -> Tool:
     schema = None if config.tool_schema is None else read_tool_schema(config.tool_schema)
     try:
         if is_verl_tool(tool_class):
-            tool: Any = VerlToolAdapter(tool_class, config.config, schema)
+            tool: Any = contained(VerlToolAdapter, tool_class, config.config, schema)
         else:
             _check_protocol(tool_class, where)
-            tool = cast(Any, tool_class)(config.config, schema)
+            tool = contained(cast(Any, tool_class), config.config, schema)
     except ToolError:
         raise
     except Exception as error:
         # The constructor is the user's own, and may raise anything.
-        raise ToolError(f"{where}: cannot be built: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise ToolError(f"{where}: cannot be built: {described(error)}") from error
     if not isinstance(getattr(tool, "schema", None), ToolSchema):
         raise ToolError(
             f"{where}: it has no schema; give it a `tool_schema` in the tool YAML, or let it set `self.schema` to an "

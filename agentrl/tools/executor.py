@@ -31,6 +31,7 @@ from agentrl.tools.function_tool import FunctionTool
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
+from agentrl.user_code import described
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,13 +45,16 @@ _MAX_REASON_CHARACTERS = 300
 class ToolExecutor:
     """Runs calls against tools; one instance per worker serves many episodes at once."""
 
-    def __init__(self, tools: Mapping[str, Tool], *, timeout_s: float, max_calls_per_turn: int) -> None:
+    def __init__(
+        self, tools: Mapping[str, Tool], *, timeout_s: float, max_calls_per_turn: int, start_timeout_s: float
+    ) -> None:
         """Take the tools.
 
         Args:
             tools: by name.
             timeout_s: wall clock of one call, queueing included.
             max_calls_per_turn: what a turn calls beyond is refused.
+            start_timeout_s: wall clock of the start of one tool.
 
         Raises:
             ToolError: a tool's parameters are no JSON schema.
@@ -58,6 +62,7 @@ class ToolExecutor:
         self._tools = dict(tools)
         self._timeout_s = timeout_s
         self._max_calls_per_turn = max_calls_per_turn
+        self._start_timeout_s = start_timeout_s
         self._validators = {name: validator_of(tool.schema) for name, tool in self._tools.items()}
         self._threads = {
             name: ToolThread(f"tool `{name}`") for name, tool in self._tools.items() if _runs_user_code(tool)
@@ -149,15 +154,23 @@ class ToolExecutor:
             thread.close()
 
     async def _start(self, name: str, tool: Tool) -> None:
+        task = self._begin(name, tool.start())
         try:
-            await self._begin(name, tool.start())
+            # Not `timeout`: that waits until `start` has honoured the cancellation, which one that blocks never does.
+            await asyncio.wait({task}, timeout=self._start_timeout_s)
+            if not task.done():
+                raise ToolError(
+                    f"tool `{name}`: `start` has not returned in {self._start_timeout_s:g} s. Mend it, or raise "
+                    "`rollout.start_timeout_s`"
+                )
+            task.result()
         except (ConfigError, RolloutError, ToolError):
             raise
         except Exception as error:
             # `start` may be the user's own, and may raise anything.
-            raise ToolError(
-                f"tool `{name}`: cannot be started: {type(error).__name__}: {' '.join(str(error).split())}"
-            ) from error
+            raise ToolError(f"tool `{name}`: cannot be started: {described(error)}") from error
+        finally:
+            task.cancel()
 
     def _begin(self, name: str, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a method of a tool on the event loop that the tool has."""
@@ -174,7 +187,7 @@ class ToolExecutor:
                 task.cancel()
                 logger.warning("tool `%s`: `%s` did not end in %g s", name, what, self._timeout_s)
             elif not task.cancelled() and (error := task.exception()) is not None:
-                logger.warning("tool `%s`: `%s` failed", name, what, exc_info=error)
+                logger.warning("tool `%s`: `%s` failed: %s", name, what, described(error))
 
     async def _answer(self, call: ToolCall, episode: Episode, deadline: Deadline) -> ToolResult:
         started = clock.now()

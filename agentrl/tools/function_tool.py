@@ -17,9 +17,10 @@ from pydantic_core import ArgsKwargs, to_json
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import ConfigError, DataError, RolloutError, cause_of, contained
+from agentrl.errors import ConfigError, DataError, RolloutError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
+from agentrl.user_code import cause_of, contained, contained_coroutine, raised_by_user
 
 FUNCTION_TOOL = "agentrl.tools.function_tool.FunctionTool"
 
@@ -72,8 +73,9 @@ class FunctionTool:
             reason = f"invalid arguments: `{'.'.join(map(str, first['loc']))}`: {first['msg']}"
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {reason}")
         if isinstance(outcome, BaseException):
-            text = f"failure: {type(outcome).__name__}: {outcome}"
-            return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(outcome))
+            raised = raised_by_user(outcome)
+            text = f"failure: {type(raised).__name__}: {raised}"
+            return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(raised))
         if isinstance(outcome, ToolResult):
             return outcome
         text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
@@ -89,7 +91,7 @@ class FunctionTool:
     async def _run(self, arguments: dict[str, Any]) -> Any:
         packed = ArgsKwargs((), arguments)
         if self._is_async:
-            return await self._adapter.validate_python(packed)
+            return await contained_coroutine(contained(self._adapter.validate_python, packed))
         return await asyncio.get_running_loop().run_in_executor(
             self._calls, contained, self._adapter.validate_python, packed
         )

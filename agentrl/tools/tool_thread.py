@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from agentrl.observability.loop_lag import LoopLag
+from agentrl.user_code import contained_coroutine
 
 T = TypeVar("T")
 
@@ -21,13 +22,13 @@ class ToolThread:
         self._lag: LoopLag | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Run a coroutine there; cancelling the future cancels it there."""
+        """Run a coroutine there; cancelling the future cancels it there, and whatever it raises is an `Exception`."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._loop.call_soon_threadsafe(self._watch)
             # A daemon: a call that never returns must not keep the process.
             threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True).start()
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained_coroutine(coroutine), self._loop))
 
     def close(self) -> None:
         """End the thread as soon as nothing blocks it."""
@@ -37,8 +38,8 @@ class ToolThread:
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._loop is loop:
-            # What a tool ends with `sys.exit` is its own call, and no more.
-            with contextlib.suppress(SystemExit):
+            # A task that the user's code began beside its call may end with these, which asyncio lets end the loop.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 loop.run_forever()
         loop.close()
 

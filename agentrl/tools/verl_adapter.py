@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from agentrl.errors import DataError, RolloutError, ToolError, cause_of
+from agentrl.errors import DataError, RolloutError, ToolError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
+from agentrl.user_code import cause_of, contained_coroutine, raised_by_user
 
 
 class _FunctionView(BaseModel):
@@ -59,12 +60,15 @@ class VerlToolAdapter:
 
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
         """Execute one call on the episode's instance."""
-        (outcome,) = await asyncio.gather(self._execute(episode, arguments), return_exceptions=True)
+        (outcome,) = await asyncio.gather(
+            contained_coroutine(self._execute(episode, arguments)), return_exceptions=True
+        )
         if isinstance(outcome, RolloutError | DataError | ConnectionError | TimeoutError):
             raise outcome
         if isinstance(outcome, BaseException):
-            text = f"failure: {type(outcome).__name__}: {outcome}"
-            return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(outcome))
+            raised = raised_by_user(outcome)
+            text = f"failure: {type(raised).__name__}: {raised}"
+            return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(raised))
         return ToolResult(status=ToolStatus.OK, text=_response_text(outcome), reward=_step_reward(outcome))
 
     async def final_reward(self, episode: Episode) -> float | None:
@@ -96,7 +100,7 @@ class VerlToolAdapter:
         # One task per episode, so that calls of one turn, which run at once, share one instance.
         if episode.episode_id not in self._instances:
             creating = self._tool.create(episode.episode_id, **self._create_kwargs(episode))
-            self._instances[episode.episode_id] = (episode, asyncio.ensure_future(creating))
+            self._instances[episode.episode_id] = (episode, asyncio.ensure_future(contained_coroutine(creating)))
         _, creation = self._instances[episode.episode_id]
         # Shielded: a call that runs out of time must not take the instance from the calls beside it.
         created = await asyncio.shield(creation)

@@ -8,9 +8,10 @@ import torch
 
 from agentrl.algorithms.policy_loss import ClipRange
 from agentrl.algorithms.token_advantage import TokenAdvantage
-from agentrl.errors import ConfigError, contained
+from agentrl.errors import ConfigError
 from agentrl.training import own_functions
 from agentrl.training.own_functions import NotFiniteError
+from agentrl.user_code import contained, described
 
 if TYPE_CHECKING:
     from agentrl.config.schema import AlgorithmSection
@@ -48,7 +49,7 @@ def _problem(call: Callable[[], Any]) -> str:
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 - of any kind: it is the user's own
-        return f"raised {type(error).__name__}: {' '.join(str(error).split())}"
+        return f"raised {described(error)}"
     return ""
 
 

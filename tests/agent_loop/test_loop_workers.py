@@ -49,7 +49,7 @@ def played(story: Callable[[LoopWorkers, list[FakeWorker]], Coroutine[Any, Any, 
     async def main() -> None:
         fakes = [FakeWorker("agent_loop 0"), FakeWorker("agent_loop 1")]
         handles: list[Any] = list(fakes)
-        workers = LoopWorkers(handles, clean_up=lambda handle: handle.clean_up(), max_wait_s=300)
+        workers = LoopWorkers(handles, clean_up=lambda handle: handle.clean_up(), max_wait_s=300, start_timeout_s=0)
         await story(workers, fakes)
         await workers.aclose()
 

@@ -325,7 +325,9 @@ def test_a_users_module_that_raises_at_import_is_one_line_with_type_and_cause(
 ):
     (tmp_path / "raises_at_import.py").write_text(raised)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"`reward.class_name` is .* cannot be imported: \w+Error: ") as caught:
+    with pytest.raises(
+        ConfigError, match=r"`reward.class_name` is .* cannot be imported: \w+Error at raises_at_import\.py:1: "
+    ) as caught:
         import_by_path("raises_at_import.Reward", key="reward.class_name")
     assert "\n" not in str(caught.value)
     assert type(caught.value.__cause__).__name__ in str(caught.value)

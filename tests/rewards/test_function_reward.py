@@ -92,7 +92,7 @@ def prompt_of(**columns: Any) -> Prompt:
 
 async def asked(name: str, prompt: Prompt = PROMPT, **config: Any) -> Score:
     section = RewardSection(function=f"{__name__}.{name}", config=config, score_unfinished="score")
-    reward = where_it_may_block(build_reward(section))
+    reward = where_it_may_block(build_reward(section), start_timeout_s=60)
     await reward.start()
     try:
         return await score(reward, section, prompt, TURNS)
@@ -133,7 +133,9 @@ async def test_a_plain_function_runs_in_a_thread():
 
 
 async def test_what_a_function_raises_is_its_own_error_with_the_prompt():
-    with pytest.raises(UnexplainedError, match=r"of prompt `p` raised RuntimeError .*StopIteration: nothing left"):
+    with pytest.raises(
+        UnexplainedError, match=r"of prompt `p` raised StopIteration at test_function_reward\.py:\d+: nothing left"
+    ):
         await asked("raising")
 
 

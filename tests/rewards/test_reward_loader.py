@@ -47,7 +47,7 @@ def test_the_default_is_the_answer_check() -> None:
     ("section", "message"),
     [
         (RewardSection(class_name="no_such_module.Reward"), "`reward.class_name` is `no_such_module.Reward`"),
-        (users("LengthReward"), "cannot be built: KeyError: 'scale'"),
+        (users("LengthReward"), r"cannot be built: KeyError at test_reward_loader\.py:\d+: 'scale'"),
         (users("SyncScore", scale=1.0), "it has no `async def score`"),
         (users("users"), r"it is no class .*; a function is named by `reward\.function: "),
     ],

@@ -104,14 +104,23 @@ def test_two_tools_of_one_name_are_refused() -> None:
             r"`no_such_module.Tool`: module `no_such_module` cannot be imported.*beside the config",
         ),
         ("broken_tools.Tool", r"`broken_tools` cannot be imported: No module named 'no_such_package'"),
-        ("raising_tools.Tool", r"`raising_tools` cannot be imported: NameError: name 'no_such_name'"),
+        (
+            "raising_tools.Tool",
+            r"`raising_tools` cannot be imported: NameError at raising_tools\.py:1: name 'no_such_name'",
+        ),
         ("users_tools.Missing", r"module `users_tools` .* has no `Missing`"),
         ("users_tools.NoSchema", r"`users_tools.NoSchema`: it has no schema; give it a `tool_schema`"),
         ("users_tools.SyncCall", r"it has no `async def call`"),
         ("users_tools.OddConstructor", r"its constructor must take `\(config, schema\)`"),
-        ("users_tools.Picky", r"cannot be built: KeyError: 'api_key'"),
-        ("users_tools.NoGpu", r"tool `users_tools.NoGpu`: cannot be built: RuntimeError: no GPU"),
-        ("users_tools.NoPackage", r"`users_tools.NoPackage`: cannot be built: ModuleNotFoundError: No module"),
+        ("users_tools.Picky", r"cannot be built: KeyError at users_tools\.py:\d+: 'api_key'"),
+        (
+            "users_tools.NoGpu",
+            r"tool `users_tools.NoGpu`: cannot be built: RuntimeError at users_tools\.py:\d+: no GPU",
+        ),
+        (
+            "users_tools.NoPackage",
+            r"`users_tools.NoPackage`: cannot be built: ModuleNotFoundError at users_tools\.py:\d+: No module",
+        ),
         ("users_tools.a_function", r"it is no class; a function is named by `function: users_tools.a_function`"),
     ],
 )

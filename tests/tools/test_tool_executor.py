@@ -60,8 +60,9 @@ async def sleep_for_ever(_: dict[str, Any], __: Deadline) -> ToolResult:
 MADE: list[ToolExecutor] = []
 
 
-def executor(*tools: TestTool, timeout_s: float = 60.0) -> ToolExecutor:
-    MADE.append(ToolExecutor({tool.schema.name: tool for tool in tools}, timeout_s=timeout_s, max_calls_per_turn=16))
+def executor(*tools: TestTool, timeout_s: float = 60.0, start_timeout_s: float = 60.0) -> ToolExecutor:
+    by_name = {tool.schema.name: tool for tool in tools}
+    MADE.append(ToolExecutor(by_name, timeout_s=timeout_s, max_calls_per_turn=16, start_timeout_s=start_timeout_s))
     return MADE[-1]
 
 
@@ -291,7 +292,7 @@ class FailingStart(TestTool):
 @pytest.mark.parametrize("error", [RuntimeError("no\nGPU"), OSError("no GPU"), ImportError("no GPU")])
 async def test_a_start_that_raises_the_unexpected_is_a_tool_error_that_names_the_tool(error: Exception) -> None:
     first = TestTool(sleep_and_tell, name="first")
-    match = f"tool `failing`: cannot be started: {type(error).__name__}: no GPU"
+    match = rf"tool `failing`: cannot be started: {type(error).__name__} at test_tool_executor\.py:\d+: no GPU"
     with pytest.raises(ToolError, match=match) as caught:
         await executor(first, FailingStart(error)).start()
     assert caught.value.__cause__ is error

@@ -1,0 +1,105 @@
+"""The border to code that users wrote: modules, tools, rewards, roles, functions.
+
+One rule for all of it: whatever user code raises leaves this file as an `Exception`, and is described in one line with the file
+and the line that raised it. `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and a cancellation that nobody asked for would
+otherwise end an event loop, or reach a caller that waits only for an `Exception`. What the callers make of it: at the start a
+refusal, in an episode a failure by class.
+
+It does NOT stop what ends the process itself (`os._exit`, a crash of native code).
+"""
+
+import asyncio
+import sysconfig
+import traceback
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_LIBRARIES = (*(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")), "<frozen ")
+_AGENTRL = f"{Path(__file__).parent}/"
+
+
+class NotAnExceptionError(RuntimeError):
+    """User code raised what is no `Exception`, or a `StopIteration`, which no future takes; that is the `__cause__`."""
+
+
+def contained(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that a user wrote.
+
+    Raises:
+        NotAnExceptionError: it raised what is no `Exception`, or a `StopIteration`.
+        Exception: any that it raised.
+    """
+    try:
+        return function(*arguments)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        if type(error).__module__.startswith("agentrl."):  # a signal that ends the command
+            raise
+        raise _as_exception(error) from error
+
+
+async def contained_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine of a function that a user wrote; a cancellation of this task passes.
+
+    Raises:
+        NotAnExceptionError: it raised what is no `Exception`.
+        Exception: any that it raised.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "awaited inside a task"
+    try:
+        return await coroutine
+    except Exception:
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and task.cancelling() > 0:
+            raise
+        if isinstance(error, GeneratorExit) and not _runs(task):  # the task is being thrown away
+            raise
+        raise _as_exception(error) from error
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the class of an error and the line of the user's code that led to it: `ValueError at my_tools.py:11`."""
+    error = raised_by_user(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__} at {Path(error.filename).name}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    own = [frame for frame in ours if not frame.filename.startswith(_AGENTRL)] or ours or frames
+    return f"{type(error).__name__}" + (f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else "")
+
+
+def described(error: BaseException) -> str:
+    """Return an error in one line, with its place: `ValueError at my_tools.py:11: no such word`."""
+    words = words_of(raised_by_user(error))
+    return f"{cause_of(error)}: {words}" if words else cause_of(error)
+
+
+def raised_by_user(error: BaseException) -> BaseException:
+    """Return what user code raised, where this file replaced it by a `NotAnExceptionError`."""
+    return error.__cause__ if isinstance(error, NotAnExceptionError) and error.__cause__ is not None else error
+
+
+def words_of(error: BaseException) -> str:
+    """Return the text of an error in one line that can be written as UTF-8; its `__str__` may be the user's own."""
+    try:
+        words = " ".join(str(error).split())
+    except Exception as bug:  # noqa: BLE001 - of that `__str__`
+        words = f"its text cannot be shown: {type(bug).__name__}"
+    return words.encode("utf-8", "replace").decode()
+
+
+def _runs(task: asyncio.Task[Any]) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs
+        return False
+
+
+def _as_exception(error: BaseException) -> NotAnExceptionError:
+    return NotAnExceptionError(f"it raised {type(error).__name__}: {words_of(error)}")
