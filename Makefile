@@ -6,8 +6,11 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint
 # The torch that vLLM's CPU build is made for; `setup` installs it wherever pip finds it.
 VLLM_TORCH := 2.13.0+cpu
+# Images often set it, and then each of the hundreds of processes of the tests compiles agentrl anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Three processes keep two cores busy, since many tests wait; each has its own judges and its own Ray. A file stays together.
 IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+ALONE = $(BIN)/python -m pytest $$(grep -rlF --include='test_*.py' pytest.mark.alone tests)
 
 .PHONY: setup vllm demo demo-ppo demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak lint fmt clean
 
@@ -54,12 +57,12 @@ demo-real: smollm2
 	$(BIN)/python -m agentrl.runners.rstar2 examples/smollm2/run.yaml
 
 test: $(STAMP)
-	$(IN_THREE) -m 'not slow and not gpu and not alone'
-	$(BIN)/python -m pytest -m 'alone and not slow'
+	$(IN_THREE) -m 'not slow and not soak and not gpu and not alone'
+	$(ALONE) -m 'alone and not slow'
 
 test-all: vllm
-	$(IN_THREE) -m 'not gpu and not alone'
-	$(BIN)/python -m pytest -m alone
+	$(IN_THREE) -m 'not soak and not gpu and not alone'
+	$(ALONE) -m alone
 
 test-vllm: vllm
 	$(BIN)/python -m pytest -m vllm
@@ -90,6 +93,7 @@ bench: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.judge.soak
 	$(BIN)/python -m benchmarks.rollout.kills --runs 40
+	$(BIN)/python -m pytest -m soak
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

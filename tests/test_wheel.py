@@ -111,12 +111,12 @@ def small_env(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_shipped_demo_runs_from_an_empty_folder(python: Path, tmp_path: Path):
-    overrides = ["run.num_steps=1", "validation.every_steps=0", "rollout.prompts_per_step=4"]
-    command = [python, "-m", "agentrl.runners.rstar2", "configs/demo.yaml", *overrides]
+def test_the_shipped_demo_finds_all_that_it_needs_from_an_empty_folder(python: Path, tmp_path: Path):
+    """Its full check starts the judge and calls the tool; the run of the test below uses the same data and model."""
+    command = [python, "-m", "agentrl.runners.rstar2", "configs/demo.yaml", "--check"]
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "runs" / "demo" / "policy" / "model.safetensors").is_file()
+    assert "`success stdout: 1`" in done.stdout
 
 
 def test_a_tool_beside_the_config_works_in_every_worker(python: Path, tmp_path: Path):
@@ -136,6 +136,8 @@ def test_a_tool_beside_the_config_works_in_every_worker(python: Path, tmp_path: 
     }
     assert len(pids["started"]) == 2
     assert pids["called"] == pids["started"] == pids["closed"]
+    [policy] = tmp_path.glob("runs/*/policy/model.safetensors")
+    assert policy.is_file()
 
 
 def test_a_runner_without_its_extra_says_what_to_install(small_env: Path, tmp_path: Path):

@@ -69,7 +69,7 @@ def test_no_request_breaks_the_server(fuzzed: JudgeProcess) -> None:
     } <= set(tried)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_no_request_of_many_breaks_the_server(fuzzed: JudgeProcess) -> None:
     fuzz(fuzzed, max_examples=50)

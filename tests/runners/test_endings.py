@@ -118,7 +118,9 @@ def end_after(step: int, checkpoints: list[str], name: str, run_dir: Path, *argu
 
 
 @pytest.mark.timeout(1800)  # three runs, each with the time of the one run of the test above
-@pytest.mark.parametrize(("max_staleness", "early"), [(0, "SIGINT"), (2, "SIGTERM")])
+@pytest.mark.parametrize(
+    ("max_staleness", "early"), [pytest.param(0, "SIGINT", marks=pytest.mark.soak), (2, "SIGTERM")]
+)
 def test_a_run_ended_by_a_signal_leaves_nothing_behind_and_the_same_command_consumes_each_prompt_once(
     max_staleness: int, early: str, tmp_path: Path
 ):

@@ -54,6 +54,7 @@ def test_what_was_killed_was_noticed_and_started_again(outcome: Outcome):
     assert log.count("judge: it ended by itself with code -9") == _PER_KIND
 
 
+@pytest.mark.soak
 def test_a_worker_that_holds_the_judge_of_its_node_is_started_again():
     with played([Victim.NODE_JUDGE]) as outcome:
         assert outcome.faults == [], outcome.output[-3000:]

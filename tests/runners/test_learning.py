@@ -30,6 +30,7 @@ def test_the_demo_learns_to_use_its_tool(tmp_path: Path):
     assert sum(errors[-10:]) < sum(errors[:10])
 
 
+@pytest.mark.soak
 def test_with_a_learning_rate_of_zero_the_curve_stays_flat(tmp_path: Path):
     """The same data, selection and seeds for 10 updates, in which the demo has gone from 0.40 to 0.62."""
     run_dir = tmp_path / "run"

@@ -9,7 +9,7 @@ from run_process import SMALL, metrics, running, steps
 
 from benchmarks.rollout.accounting import faults_of_run
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 TOGETHER = ["cluster.pools.policy.num_processes=2", "cluster.roles.actor_rollout=policy"]
 
