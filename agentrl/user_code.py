@@ -86,12 +86,17 @@ def raised_by_user(error: BaseException) -> BaseException:
 
 
 def words_of(error: BaseException) -> str:
-    """Return the text of an error in one line that can be written as UTF-8; its `__str__` may be the user's own."""
+    """Return the text of an error in one line; see `text_of`."""
+    return " ".join(text_of(error).split())
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, which can be written as UTF-8; its `__str__` may be the user's own, and raise."""
     try:
-        words = " ".join(str(error).split())
+        text = str(error)
     except Exception as bug:  # noqa: BLE001 - of that `__str__`
-        words = f"its text cannot be shown: {type(bug).__name__}"
-    return words.encode("utf-8", "replace").decode()
+        text = f"its text cannot be shown: {type(bug).__name__}"
+    return text.encode("utf-8", "replace").decode()
 
 
 def _runs(task: asyncio.Task[Any]) -> bool:

@@ -11,6 +11,7 @@ from agentrl.rewards.base import Reward
 from agentrl.rewards.score import Score, read_score
 from agentrl.rewards.tool_rewards import given_by_tools
 from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, Turn
+from agentrl.user_code import text_of
 
 _GRACE_S = 1.0
 """How long a reward that watches its own deadline has to say so in its own words, before it is cut off."""
@@ -38,7 +39,7 @@ async def score(reward: Reward, section: RewardSection, prompt: Prompt, turns: t
     except AgentRLError:
         raise
     except OSError as error:
-        raise RolloutError(f"{where}: {type(error).__name__}: {error}") from error
+        raise RolloutError(f"{where}: {type(error).__name__}: {text_of(error)}") from error
     except Exception as error:
         raise UnexplainedError.of(where, error) from error
     if score.value < 0 and section.score_unfinished == "zero":

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import ray
-from pydantic_core import PydanticSerializationError, to_json
 from ray._private.state import state
 from ray.exceptions import RayError
 
@@ -29,6 +28,7 @@ from agentrl.errors import (
     RolloutError,
     WorkerDiedError,
 )
+from agentrl.tools.result_text import NoResultError, result_text
 from agentrl.user_code import contained, contained_coroutine, raised_by_user, words_of
 
 logger = logging.getLogger(__name__)
@@ -76,12 +76,10 @@ class _Serving:
             raise RolloutError(f"`{type(self).__name__}.{method}`: {words_of(error)}") from None
         except Exception as error:  # noqa: BLE001 - the method is the user's own
             raise CallFailedError(_in_one_line(raised_by_user(error))) from None
-        if isinstance(outcome, str):
-            return str.__str__(outcome)  # not one of a class of the user's
         try:
-            return to_json(outcome, fallback=str).decode()
-        except PydanticSerializationError as error:  # half a surrogate pair, say, that the policy itself has sent
-            raise CallFailedError(f"the result, {type(outcome).__name__}, is no text and no JSON: {error}") from None
+            return result_text(outcome, none_is_result=True)  # as an `end_method` returns it
+        except NoResultError as error:
+            raise CallFailedError(str(error)) from None
 
 
 def _in_one_line(error: BaseException) -> str:

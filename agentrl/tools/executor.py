@@ -31,7 +31,7 @@ from agentrl.tools.function_tool import FunctionTool
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
-from agentrl.user_code import described
+from agentrl.user_code import described, text_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -265,7 +265,7 @@ def _value_of(task: asyncio.Future[T], name: str) -> T:
     if isinstance(error, RolloutError | DataError | ToolError):
         raise error
     if isinstance(error, OSError):
-        raise RolloutError(f"tool `{name}`: {type(error).__name__}: {error}") from error
+        raise RolloutError(f"tool `{name}`: {type(error).__name__}: {text_of(error)}") from error
     if isinstance(error, Exception):
         logger.debug("tool `%s`: a call failed", name, exc_info=error)
         raise UnexplainedError.of(f"tool `{name}`", error) from error
@@ -294,6 +294,11 @@ def _outcome(task: asyncio.Future[ToolResult], call: ToolCall) -> ToolResult:
     if not isinstance(result, ToolResult):
         raise ToolError(
             f"tool `{call.name}`: `call` returned a `{type(result).__name__}`; it must return an `agentrl.types.ToolResult`"
+        )
+    if not isinstance(result.text, str) or not isinstance(result.status, ToolStatus):
+        raise ToolError(
+            f"tool `{call.name}`: `call` returned a `ToolResult` with `status` {result.status!r:.50} and a "
+            f"`{type(result.text).__name__}` as `text`; they must be a `ToolStatus` and a `str`"
         )
     return result if result.reward is None else replace(result, reward=_checked_reward(result.reward, call.name))
 

@@ -13,14 +13,15 @@ from typing import Any, Literal, cast
 import docstring_parser
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import ArgsKwargs, to_json
+from pydantic_core import ArgsKwargs
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.errors import ConfigError, DataError, RolloutError
 from agentrl.tools.base import Episode, ToolSchema
+from agentrl.tools.result_text import NoResultError, result_text, returns_none
 from agentrl.types import Deadline, ToolResult, ToolStatus
-from agentrl.user_code import cause_of, contained, contained_coroutine, raised_by_user
+from agentrl.user_code import cause_of, contained, contained_coroutine, raised_by_user, text_of
 
 FUNCTION_TOOL = "agentrl.tools.function_tool.FunctionTool"
 
@@ -40,9 +41,9 @@ class FunctionTool:
     """Calls a function with the policy's arguments, checked and converted by its type hints.
 
     A sync function runs in threads, as many calls at once as there are. What it returns is the result's text (anything
-    but a `str` as JSON), or a `ToolResult`; what it raises is a failed call whose text names the exception, because a
-    function has no other way to refuse its arguments. `ConnectionError` and `TimeoutError` are the world's fault, and pass
-    through.
+    but a `str` as JSON), or a `ToolResult`; None is a result only where the type hint says so. What it raises is a failed call
+    whose text names the exception, because a function has no other way to refuse its arguments. `ConnectionError` and
+    `TimeoutError` are the world's fault, and pass through.
     """
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
@@ -56,6 +57,7 @@ class FunctionTool:
         if not inspect.isfunction(function):
             raise ConfigError(f"`function` is `{path}`, which is no function")
         self._is_async = inspect.iscoroutinefunction(function)
+        self._none_is_result = returns_none(function)
         self._calls = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix=f"tool {function.__name__}")
         self._adapter = TypeAdapter[Any](cast(Any, function))
         self.schema = schema or infer_schema(function)
@@ -74,11 +76,14 @@ class FunctionTool:
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {reason}")
         if isinstance(outcome, BaseException):
             raised = raised_by_user(outcome)
-            text = f"failure: {type(raised).__name__}: {raised}"
+            text = f"failure: {type(raised).__name__}: {text_of(raised)}"
             return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(raised))
         if isinstance(outcome, ToolResult):
             return outcome
-        text = outcome if isinstance(outcome, str) else to_json(outcome, fallback=str).decode()
+        try:
+            text = result_text(outcome, none_is_result=self._none_is_result)
+        except NoResultError as error:
+            return ToolResult(status=ToolStatus.ERROR, text=f"failure: {error}", cause=str(error))
         return ToolResult(status=ToolStatus.OK, text=text)
 
     async def end_episode(self, episode: Episode) -> None:
@@ -92,9 +97,11 @@ class FunctionTool:
         packed = ArgsKwargs((), arguments)
         if self._is_async:
             return await contained_coroutine(contained(self._adapter.validate_python, packed))
-        return await asyncio.get_running_loop().run_in_executor(
+        returned = await asyncio.get_running_loop().run_in_executor(
             self._calls, contained, self._adapter.validate_python, packed
         )
+        # A decorator may hide that the function is async.
+        return await contained_coroutine(returned) if inspect.iscoroutine(returned) else returned
 
 
 class _NoTitles(GenerateJsonSchema):

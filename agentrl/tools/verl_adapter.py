@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict
 
 from agentrl.errors import DataError, RolloutError, ToolError
 from agentrl.tools.base import Episode, ToolSchema
+from agentrl.tools.result_text import NoResultError, result_text
 from agentrl.types import Deadline, ToolResult, ToolStatus
-from agentrl.user_code import cause_of, contained_coroutine, raised_by_user
+from agentrl.user_code import cause_of, contained_coroutine, raised_by_user, text_of
 
 
 class _FunctionView(BaseModel):
@@ -67,9 +68,14 @@ class VerlToolAdapter:
             raise outcome
         if isinstance(outcome, BaseException):
             raised = raised_by_user(outcome)
-            text = f"failure: {type(raised).__name__}: {raised}"
+            text = f"failure: {type(raised).__name__}: {text_of(raised)}"
             return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(raised))
-        return ToolResult(status=ToolStatus.OK, text=_response_text(outcome), reward=_step_reward(outcome))
+        try:
+            return ToolResult(status=ToolStatus.OK, text=_response_text(outcome), reward=_step_reward(outcome))
+        except NoResultError as error:
+            return ToolResult(
+                status=ToolStatus.ERROR, text=f"failure: {error}", cause=str(error), reward=_step_reward(outcome)
+            )
 
     async def final_reward(self, episode: Episode) -> float | None:
         """Return what `calc_reward` gives for the episode; None where the tool has none, or was not called."""
@@ -143,10 +149,14 @@ def _step_reward(outcome: Any) -> float | None:
 
 
 def _response_text(outcome: Any) -> str:
-    """Return the text of `(response, reward, metrics)`: `response` is a string, a dict, or an object with `text`."""
+    """Return the text of `(response, reward, metrics)`: `response` is a string, a dict, or an object with `text`.
+
+    Raises:
+        NoResultError: it is none of these.
+    """
     response = outcome[0] if isinstance(outcome, tuple) else outcome
     if isinstance(response, dict):
-        response = response.get("text")
+        response = response.get("text", response)
     elif not isinstance(response, str):
         response = getattr(response, "text", response)
-    return "" if response is None else str(response)
+    return result_text(response)

@@ -112,6 +112,19 @@ async def test_an_exception_that_nobody_expected_is_the_datas_fault():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+class WordlessError(Exception):
+    """An error whose text cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def test_an_exception_whose_text_raises_is_named_with_its_class_line_and_prompt():
+    match = r"`my\.Reward` of prompt `p0` raised WordlessError at test_reward_scoring\.py:\d+: its text cannot be shown"
+    with pytest.raises(UnexplainedError, match=match):
+        await ask(giving(WordlessError()))
+
+
 @pytest.mark.parametrize("error", [ConnectionError("refused"), TimeoutError("late"), OSError("no space")])
 async def test_what_the_system_refuses_is_the_worlds_fault(error: OSError):
     with pytest.raises(RolloutError, match=f"reward `my.Reward` of prompt `p0`: {type(error).__name__}: {error}"):

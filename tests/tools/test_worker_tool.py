@@ -74,7 +74,7 @@ def test_what_a_method_returns_needs_not_be_known_elsewhere_but_must_be_text_or_
     result = asyncio.run(call(painter, {"how": "with a value of its own"}, names="how", method="fail"))
     assert (result.status, result.text) == (ToolStatus.OK, '"status 200: odd"')
     result = asyncio.run(call(painter, {"how": "with bytes"}, names="how", method="fail"))
-    assert (result.status, "bytes, is no text and no JSON" in result.text) == (ToolStatus.ERROR, True)
+    assert (result.status, "a `bytes`, which is no result" in result.text) == (ToolStatus.ERROR, True)
 
 
 def test_what_a_method_raises_as_the_worlds_fault_is_that_and_no_engines_death(painter: WorkerHandle):
