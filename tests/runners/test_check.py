@@ -132,7 +132,7 @@ async def score_of(answer: object, request: str, *, function: str = "", metric: 
     section = RewardSection(function=f"{__name__}.{function}") if function else RewardSection()
     console = Console(file=io.StringIO(), width=400)
     report = CheckReport(console)
-    async with _started_reward(section) as reward:
+    async with _started_reward(section, start_timeout_s=60.0) as reward:
         await _score_answers(reward, section, prompt, report, metric=metric)
     report.print_unchecked()
     return cast(io.StringIO, console.file).getvalue()
