@@ -4,11 +4,40 @@ Without it `traceback.print_stack`, `warnings.warn(stacklevel=2)`, `inspect.stac
 tell a program of a zygote from `python main.py`. CPython offers no way, so two fields of its thread state are written, where
 `measure` has made sure that they are where the headers of this version say (`Include/cpython/pystate.h`); elsewhere the frames
 stay visible.
+
+A program may leave a profiler or tracer on. Such a function must not see frames of this package, least of all while they are
+hidden: tracing is suspended but for what is the program's own. Whatever surrounds that runs in C.
 """
 
+import builtins
 import ctypes
 import os
 import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from operator import call
+from weakref import ref
+
+BUILTINS = dict(vars(builtins))
+"""For the modules that end a program, as their `__builtins__`: programs may replace those that they see themselves."""
+__builtins__ = BUILTINS
+
+python_api = ctypes.PyDLL(None)
+"""Not `ctypes.pythonapi`, whose functions programs may declare otherwise."""
+_call_object = python_api.PyObject_CallObject
+_call_object.argtypes = [ctypes.py_object, ctypes.py_object]
+_call_object.restype = ctypes.py_object
+_suspend_tracing = python_api.PyThreadState_EnterTracing
+_resume_tracing = python_api.PyThreadState_LeaveTracing
+_resume_tracing.argtypes = [ctypes.c_size_t]
+_suspend_tracing.argtypes = [ctypes.c_size_t, ctypes.py_object]  # the second is a weak reference, and ignored
+for _function in (_suspend_tracing, _resume_tracing):
+    _function.restype = None
+_word_at = ctypes.c_size_t.from_address
+_set_word = ctypes.c_size_t.value.__set__  # pyright: ignore[reportAttributeAccessIssue] - a descriptor of C
+_set_int = ctypes.c_int.value.__set__  # pyright: ignore[reportAttributeAccessIssue]
 
 _WORD_BYTES = 8
 _INT_BYTES = 4
@@ -20,33 +49,86 @@ _LAYOUTS = {
     (3, 13): (44, 72, None, 0),
 }
 """Offsets in bytes within `PyThreadState`, `_PyCFrame` and `_PyInterpreterFrame`, on 64-bit machines."""
-_DEPTH_OF_CALL_FROM_C = 0 if sys.version_info < (3, 12) else 1
-"""How much of the recursion limit an interpreter that runs a script has used before its first frame."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Reply:
+    """What became of a call."""
+
+    value: object = None
+    error: BaseException | None = None
+    """Raised instead; without frames of ours in its traceback."""
 
 
 class Stack:
     """The stack of the calling thread; `measure` makes one."""
 
-    __slots__ = ("_frame_offset", "_holder", "_remaining")
+    __slots__ = ("_frame_offset", "_holder", "_remaining", "_state")
 
-    def __init__(self, remaining: ctypes.c_int, holder: ctypes.c_size_t, frame_offset: int | None) -> None:
+    def __init__(
+        self, state: int, *, remaining: ctypes.c_int, holder: ctypes.c_size_t, frame_offset: int | None
+    ) -> None:
+        self._state = state
         self._remaining = remaining
         self._holder = holder
         self._frame_offset = frame_offset
 
-    def current_frame(self) -> ctypes.c_size_t:
+    def suspend_tracing(self) -> None:
+        """Have profilers and tracers see nothing of this thread any more but what `call` and `run` call."""
+        _suspend_tracing(self._state, None)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> Reply:
+        """Call what may be a program's own, on an empty stack and traced as the program wants it.
+
+        Args:
+            function: Of the program, or one that is not written in Python: those of ours would be traced.
+            arguments: For it.
+        """
+        return self.run(_call_object, function, arguments)
+
+    def call_untraced(self, function: Callable[..., object], *arguments: object) -> Reply:
+        """Call what plain Python would not call, on an empty stack."""
+        return self.run(_call_object, function, arguments, traced=False)
+
+    def run(
+        self, function: Callable[..., object], *arguments: object, forget_depth: bool = False, traced: bool = True
+    ) -> Reply:
+        """Call a function of `python_api` that may run a program's code, in the same way.
+
+        Args:
+            function: One of C.
+            arguments: For it.
+            forget_depth: Give back the part of the recursion limit that the frames of this thread have taken.
+            traced: Let the program's profiler or tracer see it.
+        """
+        steps = deque((partial(_set_word, self._current_frame(), 0),))
+        if traced:
+            steps.appendleft(partial(_resume_tracing, self._state))
+        if forget_depth:
+            steps.append(partial(_set_int, self._remaining, sys.getrecursionlimit()))
+        steps.append(partial(function, *arguments))
+        # The end of the steps, which only the interpreter's own stack holds, suspends tracing before anything of this frame
+        # can be traced: its next line, or the exception that arrives in it.
+        end = ref(steps, partial(_suspend_tracing, self._state)) if traced else None
+        calls = [map(call, steps)]
+        del steps
+        try:
+            value = list(calls.pop())[-1]
+        except BaseException as error:  # noqa: BLE001 - a program may raise what it likes
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            return Reply(error=error)
+        del end
+        return Reply(value=value)
+
+    def _current_frame(self) -> ctypes.c_size_t:
         """Return the cell in which this thread keeps its current frame.
 
         While it is 0, what C code calls has no caller. The interpreter fills it whenever a Python function is called or
-        returns, so it is to be set right before the call into C, in the same function.
+        returns, so it is to be set right before the call into C.
         """
         if self._frame_offset is None:
             return self._holder
-        return ctypes.c_size_t.from_address(self._holder.value + self._frame_offset)
-
-    def forget_depth(self) -> None:
-        """Give back the part of the recursion limit that the frames of this thread have taken."""
-        self._remaining.value = sys.getrecursionlimit() - _DEPTH_OF_CALL_FROM_C
+        return _word_at(self._holder.value + self._frame_offset)
 
 
 class VisibleStack(Stack):
@@ -54,29 +136,30 @@ class VisibleStack(Stack):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(ctypes.c_int(), ctypes.c_size_t(), None)
+    def __init__(self, state: int) -> None:
+        super().__init__(state, remaining=ctypes.c_int(), holder=ctypes.c_size_t(), frame_offset=None)
 
 
 def measure() -> Stack:
     """Find the stack of the calling thread in memory."""
+    get_state = python_api.PyThreadState_Get
+    get_state.restype = ctypes.c_size_t
+    state: int = get_state()
     layout = _LAYOUTS.get(sys.version_info[:2])
     if layout is None or ctypes.sizeof(ctypes.c_void_p) != _WORD_BYTES or sys.implementation.name != "cpython":
-        return VisibleStack()
+        return VisibleStack(state)
     remaining_offset, holder_offset, frame_offset, code_offset = layout
-    get_state = ctypes.pythonapi.PyThreadState_Get
-    get_state.restype = ctypes.c_size_t
-    state = get_state()
     remaining = ctypes.c_int.from_address(state + remaining_offset)
     limit = ctypes.c_int.from_address(state + remaining_offset + _INT_BYTES).value
     if limit != sys.getrecursionlimit() or not 0 < remaining.value <= limit:
-        return VisibleStack()
+        return VisibleStack(state)
     frame = _read_word(state + holder_offset)
     if frame_offset is not None:
         frame = _read_word(frame + frame_offset)
     if _read_word(frame + code_offset) != id(_read_word.__code__):  # which is what ran whenever it looked
-        return VisibleStack()
-    return Stack(remaining, ctypes.c_size_t.from_address(state + holder_offset), frame_offset)
+        return VisibleStack(state)
+    holder = _word_at(state + holder_offset)
+    return Stack(state, remaining=remaining, holder=holder, frame_offset=frame_offset)
 
 
 def _read_word(address: int) -> int:

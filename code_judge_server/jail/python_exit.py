@@ -6,32 +6,48 @@ with a `finally`, a coroutine never awaited, a weak reference with a callback of
 several objects that only the garbage collector frees at the end, another may be the first.
 """
 
-import atexit
 import ctypes
-import gc
 import io
-import os
-import signal
 import sys
-import types
-import weakref
-from operator import call
+from _signal import SIG_DFL, SIGINT, raise_signal  # pyright: ignore[reportMissingImports]
+from _signal import signal as set_signal_handler  # pyright: ignore[reportMissingImports]
+from atexit import _run_exitfuncs as run_exit_functions
+from gc import get_objects
+from io import IOBase
+from os import _exit
+from sys import stdlib_module_names
+from types import CoroutineType, GeneratorType
 from typing import NoReturn
+from weakref import ref
 
-from code_judge_server.jail.hidden_frames import Stack
+from code_judge_server.jail.hidden_frames import BUILTINS as __builtins__  # noqa: F401 - for the functions below
+from code_judge_server.jail.hidden_frames import Stack, python_api
+from code_judge_server.jail.python_errors import flush
 
-_UNDISTINGUISHED = (type, weakref.ref, types.GeneratorType, types.CoroutineType)
+_UNDISTINGUISHED = (type, ref, GeneratorType, CoroutineType)
 """Types of which some objects end visibly, and others not."""
 
+_names_of = type.__dict__["__dict__"].__get__
+_lineage_of = type.__dict__["__mro__"].__get__
+_modules = sys.modules
+_flush_c = python_api.fflush
+_flush_c.argtypes = [ctypes.c_void_p]
+_finalize_and_exit = python_api.Py_Exit
+_finalize_and_exit.argtypes = [ctypes.c_int]
+
 _harmless_types: set[type] = set()
+_modules_before: dict[str, object] = {}
+"""Those of the warm interpreter."""
+_unraisable_types: list[type] = []
+"""What `sys.unraisablehook` is called with; no module has it."""
 
 
 def prepare() -> None:
     """Find the types whose objects end unseen, among those that there are before the fork."""
-    candidates = {type(it) for it in gc.get_objects()} | {io.StringIO, io.BytesIO}
-    _harmless_types.update(
-        it for it in candidates if not issubclass(it, _UNDISTINGUISHED) and not hasattr(it, "__del__")
-    )
+    _find_unraisable_type()
+    _modules_before.update(_modules)
+    candidates = {type(it) for it in get_objects()} | {io.StringIO, io.BytesIO}
+    _harmless_types.update(it for it in candidates if not issubclass(it, _UNDISTINGUISHED) and not _has_finalizer(it))
     _harmless_types.update((io.StringIO, io.BytesIO))
 
 
@@ -43,74 +59,80 @@ def finish(exit_code: int, *, interrupted: bool, stack: Stack) -> NoReturn:
         interrupted: A KeyboardInterrupt that nothing caught: the process dies of SIGINT, as a shell expects.
         stack: That of this thread.
     """
-    frame = stack.current_frame()
-    _join_threads(frame)
-    frame.value = 0
-    atexit._run_exitfuncs()
-    flushed = _flush("stdout", frame) and _flush("stderr", frame)
+    _join_threads(stack)
+    stack.call(run_exit_functions)
+    flushed = _flush("stdout", stack) and _flush("stderr", stack)
     if interrupted:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGINT)
+        set_signal_handler(SIGINT, SIG_DFL)
+        raise_signal(SIGINT)
     if not flushed or _end_is_visible():
-        frame.value = 0
-        ctypes.pythonapi.Py_Exit(exit_code)
-    ctypes.pythonapi.fflush(None)  # what the program printed through C
-    os._exit(exit_code & 0xFF)
+        stack.run(_finalize_and_exit, exit_code)
+    _flush_c(None)  # what the program printed through C
+    _exit(exit_code & 0xFF)
+
+
+def _find_unraisable_type() -> None:
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError
+
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: _unraisable_types.append(type(unraisable))
+    Failing()
+    sys.unraisablehook = before
 
 
 def rehearse(stack: Stack) -> None:
     """Do of `finish` what ends nothing."""
-    frame = stack.current_frame()
-    _flush("stdout", frame)
-    _flush("stderr", frame)
+    _flush("stdout", stack)
+    _flush("stderr", stack)
     _end_is_visible()
 
 
-def _join_threads(frame: ctypes.c_size_t) -> None:
-    threading = sys.modules.get("threading")
+def _join_threads(stack: Stack) -> None:
+    threading = _modules.get("threading")
     if threading is None:
         return
-    try:
-        frame.value = 0
-        call(threading._shutdown)
-    except BaseException as error:  # noqa: BLE001 - whatever a program's thread or signal handler raises
-        traceback = error.__traceback__ and error.__traceback__.tb_next
-        unraisable = (type(error), error, traceback, None, threading)
-    else:
-        return
-    frame.value = 0
-    call(sys.unraisablehook, sys.UnraisableHookArgs(unraisable))  # pyright: ignore - not constructible for pyright
+    shutdown = stack.call(getattr, threading, "_shutdown")
+    # A program that did not import it, but whose interpreter had done so, is not to see the call.
+    call = stack.call_untraced if threading is _modules_before.get("threading") else stack.call
+    error = shutdown.error or call(shutdown.value).error  # pyright: ignore[reportArgumentType] - else it raises
+    if error is not None:
+        unraisable = _unraisable_types[0]((type(error), error, error.__traceback__, None, threading))
+        stack.call(sys.__dict__.get("unraisablehook"), unraisable)  # pyright: ignore[reportArgumentType]
 
 
-def _flush(name: str, frame: ctypes.c_size_t) -> bool:
+def _flush(name: str, stack: Stack) -> bool:
     """Flush a standard stream; return False if the interpreter has to do it, and say what failed."""
     stream = sys.__dict__.get(name)
-    if stream is None:
+    if stream is None or stack.call(getattr, stream, "closed", False).value:
         return True
-    try:
-        frame.value = 0
-        if not call(getattr, stream, "closed", False):
-            call(stream.flush)
-    except BaseException:  # noqa: BLE001 - the stream may be the program's own
-        return False
-    return True
+    return stack.call(flush, stream).error is None
 
 
 def _end_is_visible() -> bool:
     """Return whether freeing what the program made (all that is not frozen) could print or write anything."""
-    made = gc.get_objects()
-    kinds = set(map(type, made)) - _harmless_types
-    suspicious = tuple(it for it in kinds if hasattr(it, "__del__") or issubclass(it, _UNDISTINGUISHED))
-    return bool(suspicious) and any(_ends_visibly(it) for it in made if isinstance(it, suspicious))
+    try:
+        made = get_objects()
+        kinds = set(map(type, made)) - _harmless_types
+        suspicious = {it for it in kinds if issubclass(it, _UNDISTINGUISHED) or _has_finalizer(it)}
+        return bool(suspicious) and any(_ends_visibly(it, type(it)) for it in made if type(it) in suspicious)
+    except Exception:  # noqa: BLE001 - of a class whose metaclass is the program's
+        return True
 
 
-def _ends_visibly(it: object) -> bool:
-    if isinstance(it, type):
-        return "__del__" in it.__dict__ and it.__module__.partition(".")[0] not in sys.stdlib_module_names
-    if isinstance(it, types.GeneratorType):
-        return it.gi_frame is not None and it.gi_frame.f_lasti >= 0 and bool(it.gi_code.co_exceptiontable)
-    if isinstance(it, types.CoroutineType):
-        return it.cr_frame is not None
-    if isinstance(it, weakref.ref):
-        return getattr(it.__callback__, "__module__", None) == "__main__"
-    return not (isinstance(it, io.IOBase) and it.closed)
+def _has_finalizer(kind: type) -> bool:
+    return any("__del__" in _names_of(base) for base in _lineage_of(kind))
+
+
+def _ends_visibly(it: object, kind: type) -> bool:
+    if issubclass(kind, type):
+        names = _names_of(it)
+        return "__del__" in names and names.get("__module__", "").partition(".")[0] not in stdlib_module_names
+    if kind is GeneratorType:
+        return it.gi_frame is not None and it.gi_frame.f_lasti >= 0 and bool(it.gi_code.co_exceptiontable)  # pyright: ignore
+    if kind is CoroutineType:
+        return it.cr_frame is not None  # pyright: ignore
+    if issubclass(kind, ref):
+        return getattr(it.__callback__, "__module__", None) == "__main__"  # pyright: ignore
+    return not (issubclass(kind, IOBase) and it.closed)  # pyright: ignore

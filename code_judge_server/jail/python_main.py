@@ -21,7 +21,10 @@ from types import ModuleType
 from typing import NoReturn
 
 from code_judge_server.jail import hidden_frames, python_errors, python_exit
+from code_judge_server.jail.hidden_frames import BUILTINS as __builtins__  # noqa: F401 - for the functions below
+from code_judge_server.jail.hidden_frames import python_api
 
+_modules = sys.modules
 _FILE_INPUT = 257
 """`Py_file_input`."""
 _CANNOT_OPEN = 2
@@ -61,18 +64,17 @@ class _Prepared:
         self.file_name = b""
         self.variables: dict[str, object] = {}
         self.stack = hidden_frames.measure()
-        self.fopen = ctypes.pythonapi.fopen
+        self.stack.suspend_tracing()
+        self.fopen = python_api.fopen
         self.fopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
         self.fopen.restype = ctypes.c_void_p
-        ctypes.pythonapi.fdopen.argtypes = [ctypes.c_int, ctypes.c_char_p]
-        ctypes.pythonapi.fdopen.restype = ctypes.c_void_p
-        self.run_file = ctypes.pythonapi.PyRun_FileExFlags
+        python_api.fdopen.argtypes = [ctypes.c_int, ctypes.c_char_p]
+        python_api.fdopen.restype = ctypes.c_void_p
+        self.run_file = python_api.PyRun_FileExFlags
         self.run_file.argtypes = [
             ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p,
         ]  # fmt: skip
         self.run_file.restype = ctypes.py_object
-        ctypes.pythonapi.Py_Exit.argtypes = [ctypes.c_int]
-        ctypes.pythonapi.fflush.argtypes = [ctypes.c_void_p]
         names = [name for name in sys.modules if name.partition(".")[0] == _OWN_PACKAGE]
         self.own_modules = [sys.modules.pop(name) for name in names]  # kept, so that no child frees them
         self.make_main()
@@ -124,7 +126,7 @@ def fork() -> int:
 
     Only for a process with a single thread, whose locks thus are all free.
     """
-    return ctypes.pythonapi.fork()
+    return python_api.fork()
 
 
 def get_ready(argv: list[str], folder: str) -> None:
@@ -176,7 +178,7 @@ def run(argv: list[str]) -> NoReturn:
     gc.enable()
     error = _run_file(_prepared, file, _prepared.file_name, _prepared.take_variables())
     exit_code = python_errors.report(error, stack)
-    if not isinstance(error, SystemExit):
+    if not issubclass(type(error), SystemExit):
         _leave_main()
     interrupted = type(error) is KeyboardInterrupt
     del error
@@ -219,7 +221,7 @@ def _rehearse(prepared: _Prepared) -> None:
     script = os.memfd_create("script")
     os.write(script, _REHEARSED)
     os.lseek(script, 0, os.SEEK_SET)
-    file = ctypes.pythonapi.fdopen(script, b"rb")
+    file = python_api.fdopen(script, b"rb")
     for refresh in prepared.refresh:
         refresh()
     error = _run_file(prepared, file, b"/sandbox/main.py", _enter_main(prepared, "/sandbox/main.py"))
@@ -246,19 +248,14 @@ def _enter_main(prepared: _Prepared, file_name: str) -> dict[str, object]:
 
 
 def _leave_main() -> None:
-    variables = getattr(sys.modules.get("__main__"), "__dict__", {})
-    variables.pop("__file__", None)
-    variables.pop("__cached__", None)
+    main = _modules.get("__main__")
+    if type(main) is ModuleType:
+        variables = main.__dict__
+        variables.pop("__file__", None)
+        variables.pop("__cached__", None)
 
 
 def _run_file(prepared: _Prepared, file: int, name: bytes, variables: dict[str, object]) -> BaseException | None:
     """Run the open C file, which this closes; return what the program raised."""
-    frame = prepared.stack.current_frame()
-    prepared.stack.forget_depth()
-    try:
-        frame.value = 0
-        prepared.run_file(file, name, _FILE_INPUT, variables, variables, 1, None)
-    except BaseException as error:  # noqa: BLE001 - this is where a program's exceptions end
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-        return error
-    return None
+    arguments = (file, name, _FILE_INPUT, variables, variables, 1, None)
+    return prepared.stack.run(prepared.run_file, *arguments, forget_depth=True).error

@@ -1,0 +1,3 @@
+import cProfile
+cProfile.Profile().enable()
+raise ValueError("after the profiler was enabled")
