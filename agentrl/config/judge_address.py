@@ -49,6 +49,6 @@ def _url(address: str, *, key: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise ConfigError(f"`{key}` holds a password; name the variable that holds the token in `token_env` instead")
     has_rest = parts.path not in ("", "/") or parts.query or parts.fragment
-    if parts.scheme not in ("http", "https") or not host or port is None or has_rest:
+    if parts.scheme not in ("http", "https") or not host or not port or has_rest:
         raise ConfigError(f"`{key}` is {address!r}; it must be `host:port` or a URL such as `http://10.0.0.1:8088`")
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"

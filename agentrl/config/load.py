@@ -14,7 +14,7 @@ from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, Omega
 from agentrl.config.checkpoint_schema import StageSection
 from agentrl.config.flatten import flatten
 from agentrl.config.layout import with_sizes_of_pools
-from agentrl.config.places import check_folder, check_folder_or_url, is_url
+from agentrl.config.places import check_folder, check_folder_or_url, check_name, check_names, is_url
 from agentrl.config.schema import ModelSection, RunConfig
 from agentrl.config.validate import Purpose, validate
 from agentrl.errors import ConfigError
@@ -118,6 +118,7 @@ def find_config_file(path: str) -> Path:
     Raises:
         ConfigError: there is no such file; the message lists where it was looked for.
     """
+    check_name(path, key="the config file")
     for candidate in (Path(path), SHIPPED_FOLDER / path):
         if candidate.is_file():
             return candidate.resolve()
@@ -187,6 +188,8 @@ def _read_yaml(file: Path) -> DictConfig:
         raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file.name}: nested too deeply to be a config") from error
     except OSError as error:
         # OmegaConf also raises it for a file that holds a single number.
         raise ConfigError(f"{file.name}: cannot be read as a mapping of sections: {error}") from error
@@ -207,6 +210,8 @@ def _read_word(word: str) -> DictConfig:
         return OmegaConf.from_dotlist([word])
     except (OmegaConfBaseException, yaml.YAMLError, UnicodeError) as error:
         raise ConfigError(f"command line: {word!a}: {one_line(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"command line: {word[:40]!a}...: nested too deeply to be a config") from error
 
 
 def _has_comment(value: str) -> bool:
@@ -332,7 +337,8 @@ def _add_up_stages(config: RunConfig, *, is_named: bool, source: str) -> RunConf
 
 
 def _check_places(config: RunConfig, *, source: str) -> None:
-    """Refuse URLs that would be taken for relative folders of this machine."""
+    """Refuse names that no file can have, and URLs that would be treated as relative folders of this machine."""
+    check_names(config, source=source)
     if config.run.dir is not None:
         instead = "`checkpoint.dir` may be a store, such as `s3://bucket/runs/demo`."
         check_folder(config.run.dir, key=f"{source}: `run.dir`", instead=instead)

@@ -1,7 +1,10 @@
 """Where a run keeps things: what is a folder of this machine, and what is the URL of a store."""
 
 import re
+from dataclasses import asdict
+from typing import Any
 
+from agentrl.config.flatten import flatten
 from agentrl.errors import ConfigError
 
 _BEGINS_AS_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.DOTALL)
@@ -11,6 +14,43 @@ _BEGINS_AS_STORE = re.compile(
     re.IGNORECASE,
 )
 """With a slash any scheme will do, and without one those of the usual stores: other folders may have a colon in their names."""
+
+
+_KEYS = frozenset({"dir", "path", "output_dir", "chat_template", "tool_config_path", "train_files", "validation_files"})
+"""Last parts of the keys that name files or folders."""
+_MAX_NAME_BYTES = 255
+_MAX_PLACE_BYTES = 4095
+
+
+def check_name(place: str, *, key: str) -> None:
+    """Refuse what no file system can have as the name of a file or a folder.
+
+    Args:
+        place: what is given.
+        key: where it was given, for the message.
+
+    Raises:
+        ConfigError: it is empty, too long, or holds a null character.
+    """
+    if not place.strip():
+        raise ConfigError(f"{key} is empty; name a file or a folder, or leave the key out")
+    encoded = place.encode("utf-8", "surrogateescape")
+    if "\0" in place:
+        raise ConfigError(f"{key} holds a null character, which no name of a file can have")
+    if len(encoded) > _MAX_PLACE_BYTES or any(len(part) > _MAX_NAME_BYTES for part in encoded.split(b"/")):
+        raise ConfigError(
+            f"{key} is {len(encoded)} bytes long ({place[:40]!r}...), and a name in a path may have {_MAX_NAME_BYTES}; "
+            "shorten it"
+        )
+
+
+def check_names(config: Any, *, source: str) -> None:
+    """Refuse names that no file can have in a config tree; see `check_name`."""
+    for key, value in flatten(asdict(config)).items():
+        if key.rpartition(".")[2] in _KEYS and not key.startswith("cluster."):
+            for place in value if isinstance(value, list) else [value]:
+                if isinstance(place, str):
+                    check_name(place, key=f"{source}: `{key}`")
 
 
 def is_url(place: str) -> bool:

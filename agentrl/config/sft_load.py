@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentrl.config.chat_template import template_problems
 from agentrl.config.load import find_config_file, load_tree, resolve_files, resolve_path, with_absolute_paths
-from agentrl.config.places import check_folder, check_folder_or_url, is_url
+from agentrl.config.places import check_folder, check_folder_or_url, check_names, is_url
 from agentrl.config.sft_schema import SftConfig
 from agentrl.config.validate_idle import changed
 from agentrl.errors import ConfigError
@@ -103,6 +103,7 @@ def _with_absolute_paths(config: SftConfig, file: Path) -> SftConfig:
     def files(names: Sequence[str], key: str) -> list[str]:
         return resolve_files(names, config_file=file, key=key)
 
+    check_names(config, source=file.name)
     run_dir, checkpoint_dir, output_dir = config.run.dir, config.checkpoint.dir, config.output_dir
     if run_dir is not None:
         instead = "`checkpoint.dir` may be a store, such as `s3://bucket/runs/sft`."

@@ -17,6 +17,7 @@ from agentrl.config.validate_algorithm import algorithm_counts, algorithm_not_ne
 from agentrl.config.validate_divisions import engine_problems, head_problems
 from agentrl.config.validate_idle import idle_judge_keys, idle_lora_keys, idle_training_keys
 from agentrl.config.validate_reward import reward_problems
+from agentrl.config.validate_sizes import size_problems
 from agentrl.config.validate_stages import stage_problems
 from agentrl.errors import ConfigError
 
@@ -40,7 +41,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         ConfigError: names `source`, the keys, their values and the way out.
     """
     problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
-    problems += [*_address_problems(config.cluster.address), *template_problems(config.model)]
+    problems += [*size_problems(config), *_address_problems(config.cluster.address), *template_problems(config.model)]
     problems += reward_problems(config.reward, config.algorithm.selection.metric)
     problems += [
         *_openai_contradictions(config.rollout),
@@ -331,7 +332,7 @@ def _base_url_problem(url: str, key: str) -> str | None:
     if parts.username is not None or parts.password is not None:
         # Not quoted: a config error is logged.
         return f"`{key}` holds a password; name the variable that holds the token in `rollout.openai.token_env` instead"
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+    if parts.scheme not in ("http", "https") or not host or parts.port == 0 or parts.query or parts.fragment:
         return f"`{key}` is {url!r}; it must be a URL such as `http://10.0.0.1:8000/v1`"
     return None
 

@@ -75,12 +75,15 @@ def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
         RowError: a line is no JSON object.
         ConfigError: the file is missing or damaged, or its format is not one of the two.
     """
-    if not path.is_file():
-        problem = "is a folder, name the files in it" if path.is_dir() else "no such file"
-        raise ConfigError(f"{path}: {problem}")
-    if path.suffix not in _READERS:
-        raise ConfigError(f"{path}: cannot read `{path.suffix}` files; prompts come as {' or '.join(_READERS)}")
-    yield from _READERS[path.suffix](path, bad_rows)
+    try:
+        if not path.is_file():
+            problem = "is a folder, name the files in it" if path.is_dir() else "no such file"
+            raise ConfigError(f"{path}: {problem}")
+        if path.suffix not in _READERS:
+            raise ConfigError(f"{path}: cannot read `{path.suffix}` files; prompts come as {' or '.join(_READERS)}")
+        yield from _READERS[path.suffix](path, bad_rows)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def plain(value: Any) -> Any:

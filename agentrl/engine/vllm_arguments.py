@@ -42,7 +42,7 @@ def read_model_facts(model: ModelSection, rollout: RolloutSection, *, max_tokens
         ConfigError: there is no causal LM in it, or none that can be split over so many ranks.
     """
     try:
-        config = AutoConfig.from_pretrained(model.path)
+        config = AutoConfig.from_pretrained(model.path, trust_remote_code=False)
         with torch.device("meta"):
             empty: Any = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError) as error:

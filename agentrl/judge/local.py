@@ -25,6 +25,9 @@ _OF_ANOTHER_JUDGE = re.compile(
 )
 """Settings in the environment are for a judge that somebody else runs; this one's are in the config."""
 
+_MAX_WORDS = 2000
+"""Characters of what the judge wrote that an error quotes."""
+
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 _MAX_DEATHS = 5
@@ -85,9 +88,12 @@ class LocalJudge:
             ConfigError: it refuses to start, for instance because the machine cannot give `judge.min_isolation`.
             JudgeUnavailableError: it does not come up in time.
         """
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")
         try:
+            self._errors = tempfile.TemporaryFile("w+", errors="replace")
             self.url = self._first_start()
+        except OSError as error:
+            self._stop()
+            raise ConfigError(f"judge: cannot be started: {error}") from error
         except BaseException:
             self._stop()
             raise
@@ -217,7 +223,7 @@ class LocalJudge:
         if self._errors is None:
             return ""
         self._errors.seek(0)
-        return " ".join(self._errors.read()[-2000:].split())
+        return _without_traceback(self._errors.read())
 
     def _stop(self) -> None:
         with self._starting:
@@ -237,6 +243,18 @@ class LocalJudge:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+
+
+def _without_traceback(text: str) -> str:
+    """Return in one line what a process wrote, of a traceback only its last line, which is the cause."""
+    before, found, after = text.rpartition("Traceback (most recent call last):\n")
+    if found:
+        # The exception comes after the indented frames; what follows it is the end of the process.
+        lines = [line for line in after.splitlines() if line.strip() and not line.startswith(" ")]
+        text = lines[0] if lines else after
+        if lines and before.strip() and "Traceback" not in before:
+            text = f"{before} {text}"
+    return " ".join(text[-_MAX_WORDS:].split())
 
 
 def _forward_lines(stream: IO[str], lines: "queue.SimpleQueue[str]") -> None:

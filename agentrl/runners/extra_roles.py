@@ -10,7 +10,7 @@ from agentrl.config.cluster_schema import ClusterSection
 from agentrl.errors import ConfigError
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import read_tool_schema
-from agentrl.tools.executor import validator_of
+from agentrl.tools.schema_check import validator_of
 from agentrl.tools.worker_tool import EPISODE_ID, WORKER_TOOL
 
 

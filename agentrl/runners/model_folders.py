@@ -13,6 +13,7 @@ from agentrl.config.schema import RunConfig
 from agentrl.engine.tokenizer import read_model_file
 from agentrl.errors import ConfigError
 from agentrl.runners.hub_models import require_hub_model
+from agentrl.runners.model_settings import check_model_settings
 from agentrl.runners.weight_names import is_plainly_whole
 from agentrl.training.attention_support import TESTED, exact_positions, has_sinks, num_positions, unsupported_attention
 from agentrl.weight_sync.weight_files import tensor_shapes
@@ -52,7 +53,8 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
     """Refuse a model folder that is not there, and a model on a hub that cannot be fetched.
 
     Raises:
-        ConfigError: `path` is no folder with a `config.json` and a `tokenizer.json`, and no model on a hub either.
+        ConfigError: `path` is no folder with a `config.json` and a `tokenizer.json`, and no model on a hub either; or the
+            first has values of a wrong kind.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -61,6 +63,7 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
             raise ConfigError(f"{key}: {path} has no {' and no '.join(missing)}. Name a Hugging Face model folder.")
         for name in ("config.json", "tokenizer.json"):
             _check_object(folder / name, key=key)
+        check_model_settings(read_model_file(path, "config.json"), where=f"{key}: {folder / 'config.json'}")
     elif folder.is_absolute() or path.startswith(".") or path.count("/") > 1:
         raise ConfigError(f"{key}: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
     else:
@@ -167,7 +170,7 @@ def read_shapes(path: str, *, key: str) -> dict[str, list[int]]:
 def _check_object(file: Path, *, key: str) -> None:
     try:
         found = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{key}: {file} cannot be read as JSON: {error}; fetch it again") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{key}: {file} holds a {type(found).__name__}, and must hold an object; fetch it again")

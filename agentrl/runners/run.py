@@ -58,8 +58,10 @@ from agentrl.runners.prompt_sets import (
 from agentrl.runners.run_directory import RunDirectory
 from agentrl.runners.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
+from agentrl.tools.builder import read_tool_schema
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import load_tool_configs
+from agentrl.tools.schema_check import validator_of
 from agentrl.tools.worker_tool import with_workers
 from agentrl.types import Prompt
 
@@ -262,6 +264,8 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
         import_by_path(tool.class_name, key="class_name")
         if tool.class_name == FUNCTION_TOOL:
             import_by_path(tool.config["function"], key="function")
+        if tool.tool_schema is not None:
+            validator_of(read_tool_schema(tool.tool_schema))
     check_extra_roles(loaded.config.cluster, tools)
     import_rewards(reward)
     return tools, reward

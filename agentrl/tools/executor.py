@@ -21,13 +21,13 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import best_match
 
 from agentrl import clock
 from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
 from agentrl.tools.base import Episode, GivesFinalReward, Tool, ToolSchema
 from agentrl.tools.function_tool import FunctionTool
+from agentrl.tools.schema_check import validator_of
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
@@ -57,7 +57,7 @@ class ToolExecutor:
             start_timeout_s: wall clock of the start of one tool.
 
         Raises:
-            ToolError: a tool's parameters are no JSON schema.
+            ToolError: a tool's schema is none (`validator_of`).
         """
         self._tools = dict(tools)
         self._timeout_s = timeout_s
@@ -238,19 +238,6 @@ class ToolExecutor:
         self._abandoned.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.debug("an abandoned tool call failed after its time", exc_info=error)
-
-
-def validator_of(schema: ToolSchema) -> Draft202012Validator:
-    """Return what checks the arguments of a tool.
-
-    Raises:
-        ToolError: its parameters are no JSON schema.
-    """
-    try:
-        Draft202012Validator.check_schema(schema.parameters)
-    except SchemaError as error:
-        raise ToolError(f"tool `{schema.name}`: its parameters are no JSON schema: {error.message}") from error
-    return Draft202012Validator(schema.parameters)
 
 
 def _runs_user_code(tool: Tool) -> bool:

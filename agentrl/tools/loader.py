@@ -89,6 +89,8 @@ def load_tool_file(file: Path) -> list[ToolConfig]:
         raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
     except (YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file.name}: nested too deeply to be a list of tools") from error
     entries = tree.get("tools") if isinstance(tree, dict) and len(tree) == 1 else None
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{file.name}: the file must hold one key, `tools`, a list of tools that is not empty")

@@ -24,7 +24,7 @@ class FileNames:
     def of_folder(cls, path: str) -> Self:
         """Take the architecture from the `config.json` of a folder, or of a model on a hub."""
         with torch.device("meta"):
-            return cls(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path)))
+            return cls(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, trust_remote_code=False)))
 
     def of(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors of the files, from those of the model, one after another."""

@@ -1,11 +1,14 @@
 """Says of a folder that transformers cannot load what is wrong with it, where transformers raises whatever comes up."""
 
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import named
+
+_ARCHITECTURE = re.compile(r"configuration class <class '[\w.]*\.(\w+)Config'>")
 
 
 @contextmanager
@@ -23,14 +26,31 @@ def telling_why(kind: str, path: str, *, key: str, attention: str) -> Iterator[N
     """
     try:
         yield
-    except (OSError, ValueError, LookupError, RuntimeError) as error:
+    except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, ArithmeticError) as error:
         refuse_incomplete(error, f"`{key}`: {path}")
         where = f"`{key}`: cannot load {kind} from {path}"
         if isinstance(error, KeyError) and error.args == (attention,):
             raise ConfigError(
                 f"{where}: its architecture takes no other attention than its own ({error!r}); use another architecture"
             ) from error
-        says = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""
+        if "Unrecognized configuration class" in str(error):
+            found = _ARCHITECTURE.search(str(error))
+            raise ConfigError(
+                f"{where}: transformers has none of its architecture{f' (`{found[1]}`)' if found else ''}. Name a folder of a "
+                "decoder, such as Qwen3 or Llama"
+            ) from error
+        if "does not recognize this architecture" in str(error):
+            raise ConfigError(
+                f"{where}: this version of transformers does not know its architecture. Use another model, or a version that "
+                "knows it"
+            ) from error
+        if "custom code" in str(error):
+            raise ConfigError(
+                f"{where}: its architecture is code in that folder, which is never run (`trust_remote_code`). Use an "
+                "architecture that transformers has"
+            ) from error
+        needs_class = isinstance(error, LookupError | TypeError | AttributeError | ArithmeticError)
+        says = f"{type(error).__name__}: " if needs_class else ""
         says += " ".join(str(error).split())
         raise ConfigError(
             f"{where}: {says.rstrip('.')}. Name a folder whose `config.json` and weights transformers loads"

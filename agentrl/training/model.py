@@ -76,7 +76,9 @@ def load_model(
     if initial_weights == "random":
         with telling_why("a causal LM", model.path, key=key, attention=_ATTENTION):
             built = AutoModelForCausalLM.from_config(
-                AutoConfig.from_pretrained(model.path), dtype=torch.float32, attn_implementation=_ATTENTION
+                AutoConfig.from_pretrained(model.path, trust_remote_code=False),
+                dtype=torch.float32,
+                attn_implementation=_ATTENTION,
             )
     else:
         built = load_causal_lm(model.path, key=key, dtype=torch.float32, attention=_ATTENTION, needs_head=needs_head)
@@ -100,7 +102,7 @@ def outline_model(model: "ModelSection", *, key: str = "model.path") -> PreTrain
 
 def _outlined(kind: Any, path: str) -> Any:
     AttentionInterface.register(_ATTENTION, packed_attention)
-    config = AutoConfig.from_pretrained(path)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     with torch.device("meta"):
         return kind.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
 

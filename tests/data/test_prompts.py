@@ -273,6 +273,18 @@ def test_a_bad_file_is_an_error_that_names_it(tmp_path: Path, name: str, content
         dataset(path)
 
 
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text("{}")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")  # which root never meets
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match=r"train\.jsonl: cannot be read: Permission denied"):
+        dataset(path)
+
+
 def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.jsonl: no such file"):
         dataset(tmp_path / "train.jsonl")

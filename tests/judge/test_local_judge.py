@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -100,6 +101,18 @@ def test_a_setting_that_the_judge_refuses_is_a_config_error_with_its_words() -> 
     with pytest.raises(ConfigError, match="memory") as refusal, judge:
         pass
     assert "min_isolation" not in str(refusal.value)
+
+
+def test_a_judge_that_cannot_even_import_says_the_cause_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fastapi.py").write_text("def load():\n    raise ImportError('no libssl here')\n\n\nload()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ConfigError) as refusal, LocalJudge(SECTION):
+        pass
+    assert str(refusal.value) == (
+        "judge: it ended with code 1 instead of listening. It says: ImportError: no libssl here"
+    )
 
 
 def test_it_dies_with_a_parent_that_is_killed() -> None:

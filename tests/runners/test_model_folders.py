@@ -187,7 +187,45 @@ def test_positions_that_depend_on_the_length_are_refused_beyond_the_length_where
         check(f"model.path={path}", "rollout.max_response_tokens=244", stages)
 
 
-@pytest.mark.parametrize(("kind", "why"), [("bloom", "differ by"), ("stablelm", "does not hand arguments down")])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"hidden_size": "64"}, "`hidden_size` is '64', and must be a whole number above 0"),
+        ({"num_hidden_layers": -1}, "`num_hidden_layers` is -1"),
+        ({"vocab_size": None}, "`vocab_size` is None"),
+        ({"max_position_embeddings": "2k"}, "`max_position_embeddings` is '2k'"),
+        ({"num_key_value_heads": 1.5}, "`num_key_value_heads` is 1.5"),
+        ({"rope_parameters": "linear"}, "`rope_parameters` is 'linear', and must be an object"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": "4"}},
+            r"`rope_scaling\.factor` is '4', and must be a number",
+        ),
+        ({"text_config": {"hidden_size": "64"}}, r"`text_config\.hidden_size` is '64'"),
+        ({"model_type": None}, "names no architecture: `model_type` is None"),
+        ({"model_type": "no_such_model"}, "this version of transformers does not know its architecture"),
+        ({"model_type": "t5"}, r"transformers has none of its architecture \(`T5`\)"),
+        ({"model_type": "bart", "is_encoder_decoder": True}, "`bart` is an encoder-decoder"),
+        ({"model_type": "vit"}, r"transformers has none of its architecture \(`ViT`\)"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, "is code in that folder, which is never run"),
+    ],
+)
+def test_a_config_json_that_describes_no_model_to_train_is_refused(
+    settings: dict[str, object], words: str, tmp_path: Path
+):
+    with pytest.raises(ConfigError, match=words) as caught:
+        check(f"model.path={policy_with(tmp_path, **settings)}")
+    assert "model.path" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("bert", "differ by"),
+        ("mamba", "see across"),
+        ("bloom", "differ by"),
+        ("stablelm", "does not hand arguments down"),
+    ],
+)
 def test_an_architecture_that_packing_would_break_is_refused_by_name(kind: str, why: str, tmp_path: Path):
     shutil.copy2(POLICY / "tokenizer.json", tmp_path)
     settings = {"model_type": kind, "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "n_layer": 2}

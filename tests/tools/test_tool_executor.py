@@ -271,9 +271,26 @@ async def test_a_tool_that_cannot_start_closes_those_that_did() -> None:
     assert good.events == ["start", "close"]
 
 
-def test_parameters_that_are_no_json_schema_are_refused() -> None:
-    with pytest.raises(ToolError, match="its parameters are no JSON schema"):
-        executor(TestTool(sleep_and_tell, {"type": "objekt"}))
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"parameters": {"type": "objekt"}}, "its parameters are no JSON schema"),
+        ({"parameters": {"type": "array", "items": {}}}, "its parameters are of the type `array`.*make it `object`"),
+        ({"parameters": [{"word": "string"}]}, "its parameters are a `list`, and must be a JSON schema"),
+        ({"parameters": True}, "its parameters are a `bool`"),
+        ({"name": ""}, r"tool '': its name must be 1 to 64 letters"),
+        ({"name": "look up"}, r"tool 'look up': its name must be"),
+        ({"name": "a\n</tool_call>"}, r"its name must be"),
+        ({"name": "x" * 65}, r"its name must be"),
+        ({"description": None}, "its description is a `NoneType`"),
+    ],
+)
+def test_a_schema_by_which_nothing_could_be_called_is_refused(schema: dict[str, Any], message: str) -> None:
+    tool = TestTool(sleep_and_tell)
+    known = {"name": "tool", "description": "", "parameters": {"type": "object"}}
+    tool.schema = ToolSchema(**(known | schema))
+    with pytest.raises(ToolError, match=message):
+        executor(tool)
 
 
 class FailingStart(TestTool):

@@ -1,0 +1,89 @@
+"""Numbers that no machine could hold, and deadlines that another one always cuts short."""
+
+from agentrl.config.schema import RolloutSection, RunConfig
+
+_MOST_PROCESSES = 10_000
+_MOST_AT_ONCE = 1_000_000
+_MOST_STEPS = 100_000_000
+
+
+def size_problems(config: RunConfig) -> list[str]:
+    """Return what is wrong, one line each."""
+    most = {
+        _MOST_PROCESSES: _processes(config),
+        _MOST_AT_ONCE: _at_once(config),
+        _MOST_STEPS: _steps_and_tokens(config),
+    }
+    return [
+        *(
+            f"`{key}` is {value}, and must be at most {limit}"
+            for limit, values in most.items()
+            for key, value in values.items()
+            if value > limit
+        ),
+        *_deadlines_cut_short(config.rollout),
+    ]
+
+
+def _processes(config: RunConfig) -> dict[str, int]:
+    rollout, actor = config.rollout, config.actor
+    return {
+        "rollout.num_engines": rollout.num_engines,
+        "rollout.num_workers": rollout.num_workers,
+        "rollout.num_threads_per_engine": rollout.num_threads_per_engine,
+        "rollout.tensor_parallel_size": rollout.tensor_parallel_size,
+        "rollout.data_parallel_size": rollout.data_parallel_size,
+        "rollout.max_retries": rollout.max_retries,
+        "actor.num_workers": actor.num_workers,
+        "actor.num_threads_per_worker": actor.num_threads_per_worker,
+        "actor.sequence_parallel_size": actor.sequence_parallel_size,
+        "actor.epochs_per_step": actor.epochs_per_step,
+        "critic.epochs_per_step": config.critic.epochs_per_step,
+        "judge.num_slots": config.judge.num_slots,
+        "algorithm.selection.max_refill_rounds": config.algorithm.selection.max_refill_rounds,
+    }
+
+
+def _at_once(config: RunConfig) -> dict[str, int]:
+    rollout = config.rollout
+    return {
+        "rollout.prompts_per_step": rollout.prompts_per_step,
+        "rollout.samples_per_prompt": rollout.samples_per_prompt,
+        "rollout.extra_samples_per_prompt": rollout.extra_samples_per_prompt,
+        "rollout.max_concurrent_trajectories": rollout.max_concurrent_trajectories,
+        "rollout.max_staleness": rollout.max_staleness,
+        "rollout.max_turns": rollout.max_turns,
+        "rollout.max_tool_calls_per_turn": rollout.max_tool_calls_per_turn,
+        "validation.samples_per_prompt": config.validation.samples_per_prompt,
+    }
+
+
+def _steps_and_tokens(config: RunConfig) -> dict[str, int]:
+    return {
+        "run.num_steps": config.run.num_steps,
+        **{f"stages[{index}].num_steps": stage.num_steps for index, stage in enumerate(config.stages)},
+        "actor.warmup_steps": config.actor.warmup_steps,
+        "actor.decay_steps": config.actor.decay_steps,
+        "critic.warmup_steps": config.critic.warmup_steps,
+        "critic.decay_steps": config.critic.decay_steps,
+        "data.max_prompt_tokens": config.data.max_prompt_tokens,
+        "rollout.max_response_tokens": config.rollout.max_response_tokens,
+        "rollout.max_tool_response_tokens": config.rollout.max_tool_response_tokens,
+        "actor.max_tokens_per_micro_batch": config.actor.max_tokens_per_micro_batch,
+        "critic.max_tokens_per_micro_batch": config.critic.max_tokens_per_micro_batch,
+    }
+
+
+def _deadlines_cut_short(rollout: RolloutSection) -> list[str]:
+    """Return the deadlines of a turn and a call that were set, and that the end of the episode always comes before."""
+    defaults = RolloutSection()
+    inner = {
+        "turn_timeout_s": (rollout.turn_timeout_s, defaults.turn_timeout_s),
+        "tool_timeout_s": (rollout.tool_timeout_s, defaults.tool_timeout_s),
+    }
+    return [
+        f"`rollout.{name}` is {value:g}, above `rollout.trajectory_timeout_s` ({rollout.trajectory_timeout_s:g}), which ends "
+        "the episode first; lower the one, or raise the other"
+        for name, (value, default) in inner.items()
+        if value != default and value > rollout.trajectory_timeout_s
+    ]

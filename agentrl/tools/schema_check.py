@@ -1,0 +1,43 @@
+"""Refuses a tool schema by which no policy could call the tool."""
+
+import re
+from collections.abc import Mapping
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from agentrl.errors import ToolError
+from agentrl.tools.base import ToolSchema
+
+_NAME = re.compile(r"[\w.-]{1,64}")
+"""Names that every chat template and parser of calls carries unchanged: no blanks, quotes or brackets."""
+
+
+def validator_of(schema: ToolSchema) -> Draft202012Validator:
+    """Return what checks the arguments of a tool.
+
+    Raises:
+        ToolError: its name, its description or its parameters are not what a chat template can show, or what a call can have.
+    """
+    where, parameters = f"tool `{schema.name}`", schema.parameters
+    if not isinstance(schema.name, str) or not _NAME.fullmatch(schema.name):
+        raise ToolError(
+            f"tool {schema.name!r:.100}: its name must be 1 to 64 letters, digits, `_`, `-` or `.`, as templates write it "
+            "between quotes and tags; rename it"
+        )
+    if not isinstance(schema.description, str):
+        raise ToolError(f"{where}: its description is a `{type(schema.description).__name__}`, and must be text")
+    if not isinstance(parameters, Mapping):
+        raise ToolError(
+            f"{where}: its parameters are a `{type(parameters).__name__}`, and must be a JSON schema (a mapping)"
+        )
+    try:
+        Draft202012Validator.check_schema(parameters)
+    except SchemaError as error:
+        raise ToolError(f"{where}: its parameters are no JSON schema: {error.message}") from error
+    kind = parameters.get("type", "object")
+    if "object" not in ([kind] if isinstance(kind, str) else kind):
+        raise ToolError(
+            f"{where}: its parameters are of the type `{kind}`, and arguments come by name; make it `object`, with `properties`"
+        )
+    return Draft202012Validator(parameters)

@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import load_run_config
+from agentrl.config.sft_load import load_sft_config
+from agentrl.errors import ConfigError
+
+MINIMAL = "data: {train_files: [train.jsonl]}\nmodel: {path: policy}\n"
+LONG = "x" * 300
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text(MINIMAL)
+    return file
+
+
+def refused(file: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_run_config(str(file), overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "rollout.num_workers",
+        "rollout.num_engines",
+        "actor.num_workers",
+        "judge.num_slots",
+        "rollout.samples_per_prompt",
+        "rollout.prompts_per_step",
+        "rollout.max_concurrent_trajectories",
+        "validation.samples_per_prompt",
+        "actor.warmup_steps",
+        "run.num_steps",
+        "rollout.max_response_tokens",
+    ],
+)
+def test_a_number_that_no_machine_could_hold_is_refused(config_file: Path, key: str):
+    assert f"`{key}` is 1000000000, and must be at most " in refused(config_file, f"{key}=1000000000")
+
+
+@pytest.mark.parametrize("name", ["turn_timeout_s", "tool_timeout_s"])
+def test_a_deadline_that_the_end_of_the_episode_always_comes_before_is_refused(config_file: Path, name: str):
+    words = refused(config_file, f"rollout.{name}=2000")
+    assert f"`rollout.{name}` is 2000, above `rollout.trajectory_timeout_s` (1200)" in words
+    load_run_config(str(config_file), ["rollout.trajectory_timeout_s=20"])  # the others are at their defaults
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        ["judge.host_addr=127.0.0.1", "judge.host_port=0"],
+        ["judge.hosts=['127.0.0.1:0']"],
+        ["rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:0/v1']"],
+    ],
+)
+def test_port_0_is_refused_where_somebody_is_to_be_asked(config_file: Path, address: list[str]):
+    assert "127.0.0.1:0" in refused(config_file, *address)
+
+
+@pytest.mark.parametrize("key", ["run.dir", "model.path", "critic.path", "checkpoint.dir", "tool_config_path"])
+def test_an_empty_name_and_one_that_no_file_system_takes_are_refused(config_file: Path, key: str):
+    assert f"`{key}` is empty" in refused(config_file, f"{key}=''")
+    assert f"`{key}` is 300 bytes long" in refused(config_file, f"{key}={LONG}")
+    assert f"`{key}` holds a null character" in refused(config_file, f'{key}="a\\0b"')
+
+
+def test_names_of_data_files_and_of_the_config_itself_are_looked_at_too(config_file: Path, tmp_path: Path):
+    assert "`data.train_files` is 300 bytes long" in refused(config_file, f"data.train_files=[{LONG}]")
+    assert "`data.train_files` is 5000 bytes long" in refused(config_file, f"data.train_files=[{'xxxx/' * 1000}]")
+    assert "the config file is 300 bytes long" in refused(Path(LONG))
+    sft = tmp_path / "sft.yaml"
+    sft.write_text(MINIMAL)
+    with pytest.raises(ConfigError, match=r"sft\.yaml: `output_dir` is 300 bytes long"):
+        load_sft_config(str(sft), [f"output_dir={LONG}"])
+
+
+def test_a_config_that_is_nested_too_deeply_is_refused(config_file: Path):
+    assert "nested too deeply" in refused(config_file, f"run={'[' * 3000}{']' * 3000}")
+    config_file.write_text("a: " + "[" * 3000 + "]" * 3000)
+    assert refused(config_file) == "small.yaml: nested too deeply to be a config"
