@@ -63,7 +63,7 @@ def create_app(settings: Settings, executor: Executor) -> FastAPI:
     app.routes.extend(submission_router(settings, queue, languages).routes)  # which takes less time than to include it
     app.include_router(state_router(queue, health_of, metrics))
     app.include_router(code_judge_router(settings, queue, languages))
-    app.include_router(sandbox_fusion_router(settings, queue, languages))
+    app.include_router(sandbox_fusion_router(settings, queue, languages, executor.tier))
     app.include_router(session_router(sessions))
     document_refusals(app)
     add_docs_page(app)

@@ -139,6 +139,12 @@ def _not_too_many(files: object) -> object:
     return files
 
 
+GivenFiles = Annotated[dict[FilePath, FileContent], Field(max_length=_MAX_FILES), BeforeValidator(_not_too_many)]
+"""Files by relative path."""
+Collected = Annotated[list[FilePath], FailFast(), Field(max_length=64)]
+"""Paths of files to bring back."""
+
+
 class _NativeModel(BaseModel):
     """Base of the native records: immutable, and an unknown field is an error."""
 
@@ -237,9 +243,9 @@ class Submission(_NativeModel):
     """Leave out the test cases after the first that fails."""
     checker: Checker = Checker()
     limits: Limits = Limits()
-    files: Annotated[dict[FilePath, FileContent], Field(max_length=_MAX_FILES), BeforeValidator(_not_too_many)] = {}
+    files: GivenFiles = {}
     """Files that are there before the program starts, by relative path, in base64."""
-    collect: Annotated[list[FilePath], FailFast()] = Field(default=[], max_length=64)
+    collect: Collected = []
     """Files to bring back from the (last) run, by relative path."""
 
     @model_validator(mode="after")

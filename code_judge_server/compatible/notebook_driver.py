@@ -1,31 +1,31 @@
-"""The program that runs the cells of one SandboxFusion notebook: the `main.py` of a job, which imports nothing of the judge.
+"""The program that runs the cells of one SandboxFusion notebook: the `main.py` of a job.
 
-It reads `{"num_cells", "cell_timeout", "max_chars"}` as JSON from stdin, runs the files `CELL_FILE` in one namespace as a
-notebook does, and writes a list of `{"stdout", "stderr", "display", "error"}` to `RESULT_FILE`. What it writes concerns nobody
-but the author of the cells, who shares the process with it: it is no verdict.
+It reads `{"num_cells", "cell_timeout", "total_timeout", "cpu_time", "max_chars"}` as JSON from stdin, runs the files
+`CELL_FILE` in one namespace as a notebook does, and after each cell writes one line of JSON, `{"stdout", "stderr", "display",
+"error"}`, to `RESULT_FILE`. The cells run in a child: whatever ends it early leaves the results of the cells before. What it
+writes concerns nobody but the author of the cells, who shares the job with it: it is no verdict.
 """
 
-import ast
 import asyncio
-import inspect
+import contextlib
 import json
-import linecache
 import os
+import select
 import signal
 import sys
 import tempfile
-import traceback
+import time
 import types
+from collections.abc import Iterator
+from typing import Any
 
 CELL_FOLDER = ".cells"
 CELL_FILE = CELL_FOLDER + "/{number}.py"
-RESULT_FILE = CELL_FOLDER + "/results.json"
-_RICH_FORMS = {
-    "text/html": "_repr_html_",
-    "text/latex": "_repr_latex_",
-    "text/markdown": "_repr_markdown_",
-    "image/svg+xml": "_repr_svg_",
-}
+RESULT_FILE = CELL_FOLDER + "/results.jsonl"
+_PACKAGE = "code_judge_server"
+_POLL_MS = 50
+_CPU_CLOCK = 2
+"""With the process id, the clock of a process's CPU time: CPUCLOCK_SCHED in Linux's `posix-timers.h`."""
 
 
 class Capture:
@@ -53,91 +53,100 @@ class Capture:
         return [data.decode(errors="replace")[: self._max_chars] for data in written]
 
 
-class Notebook:
-    """Runs cells in one namespace, which is the module `__main__` to them."""
+class NotebookRun:
+    """The run of all cells, in the process that this object is made in.
 
-    def __init__(self, capture: Capture, cell_timeout_s: float) -> None:
-        self._capture = capture
+    Args:
+        request: As it came from the server.
+    """
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        sys.path.insert(0, os.path.abspath(CELL_FOLDER))
+        from code_judge_server.jail import notebook
+
+        del sys.path[0]
+        for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
+            del sys.modules[name]
+        self._describe = notebook.describe
+        self._num_cells: int = request["num_cells"]
+        self._max_chars: int = request["max_chars"]
+        self._cell_timeout_s: float = request["cell_timeout"]
         self._pid = os.getpid()
-        self._cell_timeout_s = cell_timeout_s
-        self._module = sys.modules["__main__"] = types.ModuleType("__main__")
-        self._module.__dict__.update(display=self._show)
-        self._loop = asyncio.new_event_loop()
-        self._display: list[dict[str, str]] = []
         signal.signal(signal.SIGALRM, _raise_timeout)
+        run_coroutine = asyncio.new_event_loop().run_until_complete
+        self._notebook = notebook.Notebook(run_coroutine=run_coroutine, around=self._cell_timeout)
+        self._results = open(RESULT_FILE, "wb", buffering=0)  # noqa: SIM115 - open until the end
+        self._cells = [_read_cell(number) for number in range(1, self._num_cells + 1)]
+        self._capture = Capture(self._max_chars)
 
-    def run(self, cell: str, number: int) -> dict[str, object]:
-        """Run a cell, and return what it printed, showed and raised."""
-        self._display = []
-        self._capture.start()
-        error = []
-        try:
-            self._execute(cell, f"Cell In[{number}]")
-        except BaseException as raised:  # noqa: BLE001 - whatever a cell raises, `SystemExit` too, is its result
-            error = [_described(raised)]
-        stdout, stderr = self._capture.texts()
-        if os.getpid() != self._pid:
-            os._exit(0)  # a fork that the cell made has come to its end
-        return {"stdout": stdout, "stderr": stderr, "display": self._display, "error": error}
+    def run(self) -> None:
+        """Run each cell, and write its result at once."""
+        for number, cell in enumerate(self._cells, start=1):
+            self._capture.start()
+            display, error = self._notebook.run(cell, number=number, max_chars=self._max_chars)
+            stdout, stderr = self._capture.texts()
+            if os.getpid() != self._pid:
+                os._exit(0)  # a fork that the cell made has come to its end
+            errors = [] if error is None else [self._described(error)]
+            result = {"stdout": stdout, "stderr": stderr, "display": display, "error": errors}
+            line = json.dumps(result, ensure_ascii=False) + "\n"
+            self._results.write(line.encode(errors="replace"))  # a cell may print half a character
 
-    def _execute(self, cell: str, name: str) -> None:
-        linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
-        tree = compile(cell, name, "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
-        assert isinstance(tree, ast.Module)
-        last = tree.body[-1] if tree.body else None
-        shown = ast.Expression(last.value) if isinstance(last, ast.Expr) and not cell.rstrip().endswith(";") else None
-        if shown is not None:
-            tree.body.pop()
+    @contextlib.contextmanager
+    def _cell_timeout(self) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, self._cell_timeout_s)
         try:
-            self._evaluate(tree, name, "exec")
-            if shown is not None and (value := self._evaluate(shown, name, "eval")) is not None:
-                self._module.__dict__["_"] = value
-                self._show(value)
+            yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _evaluate(self, tree: ast.Module | ast.Expression, name: str, mode: str) -> object:
-        code = compile(tree, name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        value = eval(code, self._module.__dict__)
-        return self._loop.run_until_complete(value) if code.co_flags & inspect.CO_COROUTINE else value
-
-    def _show(self, *values: object) -> None:
-        for value in values:
-            forms = {"text/plain": repr(value)}
-            for kind, method in _RICH_FORMS.items():
-                make = getattr(type(value), method, None)
-                if make is not None and isinstance(form := make(value), str):
-                    forms[kind] = form
-            self._display.append(forms)
+    def _described(self, error: BaseException) -> dict[str, object]:
+        name, value, traceback = self._describe(error)
+        return {"ename": name, "evalue": value, "traceback": traceback.splitlines()}
 
 
 def _raise_timeout(_signal: int, _frame: types.FrameType | None) -> None:
     raise TimeoutError("the cell took longer than `cell_timeout`")
 
 
-def _described(error: BaseException) -> dict[str, object]:
-    report = traceback.TracebackException.from_exception(error)
-    report.stack = traceback.StackSummary.from_list([frame for frame in report.stack if frame.filename != __file__])
-    text = "".join(report.format())
-    return {"ename": type(error).__name__, "evalue": str(error), "traceback": text.splitlines()}
-
-
-def main() -> None:
-    """Run the cells."""
-    request = json.load(sys.stdin)
-    sys.stdin = open(os.devnull)  # noqa: SIM115 - it is the cells' own from here on
-    notebook = Notebook(Capture(request["max_chars"]), request["cell_timeout"])
-    results = [notebook.run(_read_cell(number), number) for number in range(1, request["num_cells"] + 1)]
-    with open(
-        RESULT_FILE, "w", encoding="utf-8", errors="replace"
-    ) as file:  # errors: a cell may print half a character
-        json.dump(results, file, ensure_ascii=False)
-
-
 def _read_cell(number: int) -> str:
     with open(CELL_FILE.format(number=number), encoding="utf-8", newline="") as file:
         return file.read()
+
+
+def _cpu_time_s(pid: int) -> float:
+    try:
+        return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
+    except OSError:
+        return 0.0  # it has ended just now
+
+
+def _wait(pid: int, request: dict[str, Any]) -> int:
+    """Return the status of the child when it has ended; kill it when its time is over."""
+    deadline = time.monotonic() + request["total_timeout"]
+    end = select.poll()
+    end.register(os.pidfd_open(pid), select.POLLIN)
+    while not end.poll(_POLL_MS):
+        if time.monotonic() > deadline or _cpu_time_s(pid) > request["cpu_time"]:
+            os.kill(pid, signal.SIGKILL)
+            break
+    return os.waitpid(pid, 0)[1]
+
+
+def main() -> None:
+    """Run the cells in a child, and end as it does."""
+    request = json.load(sys.stdin)
+    sys.stdin = open(os.devnull)  # noqa: SIM115 - it is the cells' own from here on
+    pid = os.fork()
+    if pid == 0:
+        NotebookRun(request).run()
+        return
+    status = _wait(pid, request)
+    if os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    if os.WTERMSIG(status) != signal.SIGKILL:
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+    os.kill(os.getpid(), os.WTERMSIG(status))
 
 
 if __name__ == "__main__":

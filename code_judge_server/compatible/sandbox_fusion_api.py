@@ -4,6 +4,7 @@ Overload is a 504, the only answer that verl's client tries again.
 """
 
 import json
+import signal
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,9 +32,12 @@ from code_judge_server.compatible.sandbox_fusion_schemas import (
     RunJupyterResponse,
     RunStatus,
 )
+from code_judge_server.jail import notebook, notebook_display
 from code_judge_server.languages import LanguageRules, wrong_fields
+from code_judge_server.limits import as_limits
 from code_judge_server.queueing.queue import SubmissionQueue
-from code_judge_server.schemas import Limits, Rejection, Submission, Verdict, VerdictStatus
+from code_judge_server.sandbox import JobLimits
+from code_judge_server.schemas import IsolationTier, Limits, Rejection, Submission, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
 
 _OUR_NAMES = {"nodejs": "javascript", "js": "javascript"}
@@ -44,14 +48,28 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
+_TIERS_WITH_OWN_ROOT = (IsolationTier.A, IsolationTier.B)
+_GRACE_S = 0.25
+"""Between the limits of a notebook and the time at which its driver ends it, so that the results so far are there."""
+
+
 class _SandboxFusion:
     """Runs SandboxFusion's requests through the queue."""
 
-    def __init__(self, settings: Settings, queue: SubmissionQueue, languages: Mapping[str, LanguageRules]) -> None:
+    def __init__(
+        self, settings: Settings, queue: SubmissionQueue, languages: Mapping[str, LanguageRules], tier: IsolationTier
+    ) -> None:
+        self._tier = tier
         self._settings = settings
         self._queue = queue
         self._languages = languages
         self._notebook_driver = Path(notebook_driver.__file__).read_text()
+        self._notebook_modules = {
+            f"{notebook_driver.CELL_FOLDER}/{module.__name__.replace('.', '/')}.py": Path(
+                str(module.__file__)
+            ).read_bytes()
+            for module in (notebook, notebook_display)
+        }
 
     async def run_code(self, body: RunCodeRequest, request: Request) -> RunCodeResponse:
         """Run one program."""
@@ -60,6 +78,7 @@ class _SandboxFusion:
         if rules is None:
             message = f"language: `{body.language}` is not among this server's: {', '.join(self._languages)}"
             return RunCodeResponse(status=RunStatus.SANDBOX_ERROR, message=message)
+        self._refuse_absolute_paths(body)
         verdict = await self._verdict(_program(body, language), request)
         status = run_status(verdict)
         if status is RunStatus.SANDBOX_ERROR:
@@ -77,11 +96,13 @@ class _SandboxFusion:
 
     async def run_jupyter(self, body: RunJupyterRequest, request: Request) -> RunJupyterResponse:
         """Run the cells of one notebook in one interpreter."""
-        verdict = await self._verdict(self._notebook(body), request)
+        self._refuse_absolute_paths(body)
+        limits = self._notebook_limits(body)
+        verdict = await self._verdict(self._notebook(body, limits), request)
         status = run_status(verdict)
         if status is RunStatus.SANDBOX_ERROR:
             return RunJupyterResponse(status=status, message=verdict.stderr or verdict.status)
-        driver = run_result(verdict)
+        driver = run_result(verdict, too_late=_has_killed_itself(verdict, limits))
         told = verdict.files.get(notebook_driver.RESULT_FILE, b"")
         cells = read_cell_results(told, num_cells=len(body.cells), max_chars=self._settings.max_reply_chars)
         if cells is None:
@@ -89,12 +110,27 @@ class _SandboxFusion:
         files = encoded_files(body.fetch_files, verdict.files)
         return RunJupyterResponse(status=status, driver=driver, cells=cells, files=files)
 
-    def _notebook(self, body: RunJupyterRequest) -> Submission:
+    def _refuse_absolute_paths(self, body: RunCodeRequest | RunJupyterRequest) -> None:
+        path = body.absolute_path
+        if path is not None and self._tier not in _TIERS_WITH_OWN_ROOT:
+            raise RejectedError(
+                f"files: `{path}`: programs have a root folder of their own in tiers A and B only, and this server reaches "
+                f"{self._tier}. Use relative paths"
+            )
+
+    def _notebook_limits(self, body: RunJupyterRequest) -> JobLimits:
+        time_s = body.total_timeout + _GRACE_S
+        limits = Limits(cpu_time_s=time_s, wall_time_s=time_s, memory_bytes=body.memory_bytes)
+        return self._settings.limit_policy.effective(limits)
+
+    def _notebook(self, body: RunJupyterRequest, limits: JobLimits) -> Submission:
         numbered = enumerate(body.cells, start=1)
         cells = {notebook_driver.CELL_FILE.format(number=number): cell.encode() for number, cell in numbered}
         task = {
             "num_cells": len(cells),
             "cell_timeout": min(body.cell_timeout, body.total_timeout),  # timers have bounds of their own
+            "total_timeout": _without_grace(limits.wall_time_s),
+            "cpu_time": _without_grace(limits.cpu_time_s),
             "max_chars": self._settings.max_reply_chars,
         }
         return Submission(
@@ -102,10 +138,8 @@ class _SandboxFusion:
             language="python",
             code=self._notebook_driver,
             stdin=json.dumps(task),
-            limits=Limits(
-                cpu_time_s=body.total_timeout, wall_time_s=body.total_timeout, memory_bytes=body.memory_bytes
-            ),
-            files=body.given_files | cells,
+            limits=as_limits(limits),
+            files=body.given_files | cells | self._notebook_modules,
             collect=[notebook_driver.RESULT_FILE, *body.wanted_files],
         )
 
@@ -126,11 +160,11 @@ class _SandboxFusion:
 
 
 def sandbox_fusion_router(
-    settings: Settings, queue: SubmissionQueue, languages: Mapping[str, LanguageRules]
+    settings: Settings, queue: SubmissionQueue, languages: Mapping[str, LanguageRules], tier: IsolationTier
 ) -> APIRouter:
     """Return the routes; their formats are documented in `sandbox_fusion_schemas`."""
     router = APIRouter(route_class=StrictJsonRoute, responses=_REFUSALS)
-    runner = _SandboxFusion(settings, queue, languages)
+    runner = _SandboxFusion(settings, queue, languages, tier)
 
     @router.get("/v1/ping")
     async def ping() -> str:
@@ -148,6 +182,16 @@ def sandbox_fusion_router(
         return await runner.run_jupyter(body, request)
 
     return router
+
+
+def _without_grace(limit_s: float) -> float:
+    return max(limit_s - _GRACE_S, limit_s / 2)
+
+
+def _has_killed_itself(verdict: Verdict, limits: JobLimits) -> bool:
+    """Return whether the driver of a notebook ended the cells at one of these limits."""
+    used = {verdict.wall_time_s: limits.wall_time_s, verdict.cpu_time_s: limits.cpu_time_s}
+    return verdict.signal == signal.SIGKILL and any(time_s > _without_grace(limit) for time_s, limit in used.items())
 
 
 def _program(body: RunCodeRequest, language: str) -> Submission:

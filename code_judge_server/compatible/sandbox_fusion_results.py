@@ -2,9 +2,8 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
-from pydantic import FailFast, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from code_judge_server.api.json_bounds import has_more_than
 from code_judge_server.compatible.sandbox_fusion_schemas import (
@@ -14,14 +13,14 @@ from code_judge_server.compatible.sandbox_fusion_schemas import (
     RunStatus,
     as_file_path,
 )
+from code_judge_server.jail.notebook_display import MAX_PICTURE_CHARS
 from code_judge_server.schemas import Verdict, VerdictStatus
 
 _SIGKILL = 9
-_CELL_RESULTS = TypeAdapter(Annotated[list[CellRunResult], FailFast()])
 _TEXTS_OF_A_CELL = 6
 _BYTES_OF_A_CHAR = 6
 """At most, as JSON in UTF-8."""
-_BYTES_BESIDES = 4096
+_BYTES_BESIDES = 4096 + MAX_PICTURE_CHARS
 _CONTAINERS_BESIDES = 2**12
 _VALUES_BESIDES = 2**14
 """So much one cell may display, or a traceback have in lines; 64 more for each cell."""
@@ -38,9 +37,9 @@ def run_status(verdict: Verdict) -> RunStatus:
             return RunStatus.FAILED
 
 
-def run_result(verdict: Verdict) -> CommandRunResult:
-    """Return how a program ended that ran."""
-    in_time = verdict.status is not VerdictStatus.TIME_LIMIT_EXCEEDED
+def run_result(verdict: Verdict, *, too_late: bool = False) -> CommandRunResult:
+    """Return how a program ended that ran; `too_late`: it ended itself at its time limit."""
+    in_time = not too_late and verdict.status is not VerdictStatus.TIME_LIMIT_EXCEEDED
     return CommandRunResult(
         status=CommandRunStatus.FINISHED if in_time else CommandRunStatus.TIME_LIMIT_EXCEEDED,
         execution_time=verdict.wall_time_s,
@@ -77,7 +76,8 @@ def encoded_files(names: Sequence[str], files: Mapping[str, bytes]) -> dict[str,
 
 
 def read_cell_results(content: bytes, *, num_cells: int, max_chars: int) -> list[CellRunResult] | None:
-    """Return what the driver of a notebook wrote; nothing if that is not it, for a cell can write anything in its place.
+    """Return the results in a notebook's file, a line for each cell that ended; None if they make no sense, for a cell can
+    write anything there.
 
     Args:
         content: Of the file that it wrote.
@@ -90,10 +90,10 @@ def read_cell_results(content: bytes, *, num_cells: int, max_chars: int) -> list
     ):
         return None
     try:
-        cells = _CELL_RESULTS.validate_json(content)
+        cells = [CellRunResult.model_validate_json(line) for line in content.split(b"\n")[:-1]]
     except ValidationError:
         return None
-    return cells if len(cells) == num_cells else None
+    return cells if len(cells) <= num_cells else None
 
 
 def _return_code(verdict: Verdict) -> int:

@@ -21,19 +21,26 @@ from code_judge_server.compatible.notebook_driver import CELL_FOLDER
 from code_judge_server.schemas import FilePath, SourceText, check_folders
 
 _FILE_PATH = TypeAdapter(FilePath)
+FOLDERS = ("/mnt/", "/sandbox/")
+"""The program's folder, in tiers A and B."""
 _MAX_PATH_CHARS = 4096
 """Before it is brought into its plain form: PATH_MAX of Linux."""
 
 
 def as_file_path(path: str) -> str:
-    """Return the plain form of a path that their clients may write as `./a//b`.
+    """Return the plain form of a path that their clients may write as `./a//b`, or with one of `FOLDERS` before it.
 
     Raises:
         ValueError: it leads out of the program's folder, or is too long.
     """
     if len(path) > _MAX_PATH_CHARS:
         raise ValueError(f"must be at most {_MAX_PATH_CHARS} characters long")
-    return _FILE_PATH.validate_python(posixpath.normpath(path))
+    plain = posixpath.normpath(path)
+    if plain.startswith("/") and not plain.startswith(FOLDERS):
+        raise ValueError(f"must be relative, or below one of {', '.join(FOLDERS)}")
+    for folder in FOLDERS:
+        plain = plain.removeprefix(folder)
+    return _FILE_PATH.validate_python(plain)
 
 
 def _is_file_path(path: str) -> str:
@@ -95,6 +102,11 @@ class _RunRequest(BaseModel):
     def given_files(self) -> dict[str, bytes]:
         """The files that have content, by the plain form of their paths."""
         return {as_file_path(path): content for path, content in self.files.items() if content is not None}
+
+    @property
+    def absolute_path(self) -> str | None:
+        """One of the paths that are absolute, if any is."""
+        return next((path for path in (*self.files, *self.fetch_files) if path.startswith("/")), None)
 
     @property
     def wanted_files(self) -> list[str]:
@@ -188,4 +200,4 @@ class RunJupyterResponse(_RunResponse):
     driver: CommandRunResult | None = None
     """How the interpreter of the cells ended."""
     cells: list[CellRunResult] = []
-    """One per cell; none if the interpreter did not come to the end of the last."""
+    """One for each cell that ended: fewer than were sent if the interpreter died, or its time was over."""

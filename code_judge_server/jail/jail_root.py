@@ -11,6 +11,8 @@ import stat
 from code_judge_server.jail import syscalls
 
 WORK_FOLDER = "/sandbox"
+ALIAS = "/mnt"
+"""Another name of it, under which SandboxFusion's users know a folder to write to."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 COPIED = ("/etc/ld.so.cache", "/etc/localtime")
 ALTERNATIVES = "/etc/alternatives"
@@ -18,6 +20,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 _MADE = {
     "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/fonts/fonts.conf": "<fontconfig><dir>/usr/share/fonts</dir><cachedir>/tmp/fontconfig</cachedir></fontconfig>\n",
 }
 _ZERO_BYTES = 2**40
 _SAFE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
@@ -45,6 +48,8 @@ def enter(read_only: list[str], *, uids: list[int], own_user_namespace: bool, me
     _make_etc(base, uids)
     for path in outermost([*SYSTEM, *read_only]):
         _show(path, base)
+    if not os.path.lexists(base + ALIAS):  # a path to show may lie below it
+        os.symlink(WORK_FOLDER, base + ALIAS)
     _make_devices(base, own_user_namespace=own_user_namespace, memory_group=memory_group)
     # Where user namespaces mount a fresh proc for each job, the kernel wants to see a whole one first.
     syscalls.mount("proc", f"{base}/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
@@ -65,6 +70,7 @@ def _make_etc(base: str, uids: list[int]) -> None:
     users = [("root", 0), *(("sandbox", uid) for uid in uids)]
     passwd = "".join(f"{name}:x:{uid}:{uid}::{WORK_FOLDER}:/bin/sh\n" for name, uid in users)
     group = "".join(f"{name}:x:{uid}:\n" for name, uid in users)
+    os.mkdir(f"{base}/etc/fonts")
     for path, text in {"/etc/passwd": passwd, "/etc/group": group, **_MADE}.items():
         _write(base + path, text.encode())
     for path in COPIED:

@@ -2,16 +2,18 @@
 
     server ── socket (descriptor 0) ──> supervisor ── socket per snapshot ──> parked process ── fork ──> cell
 
-A cell runs in a fork of the snapshot that it starts from. One that succeeds is parked as a new snapshot; one that raises, or
-is killed, leaves nothing, and the snapshot that it started from is as it was. What a cell started, processes and threads, ends
-with it; files stay. All of this belongs to the author of the cells: the server trusts nothing of it, and kills the whole job if
-it does not answer, or uses anything while no cell runs. Still no cell has the socket to the server.
+A cell runs in a fork of the snapshot that it starts from. One that succeeds is parked as a new snapshot; one that is killed, or
+that raises (unless it is to be kept then), leaves nothing, and the snapshot that it started from is as it was. What a cell
+started, processes and threads, ends with it; files stay. All of this belongs to the author of the cells: the server trusts
+nothing of it, and kills the whole job if it does not answer, or uses anything while no cell runs. Still no cell has the socket
+to the server.
 
-Server to supervisor: `{"kind": "cell", "start": id, "snapshot": id, "number": n, "max_chars": n}` + [code, stdin, stdout,
-stderr, result]; `{"kind": "kill"}`; `{"kind": "drop", "snapshot": id}`.
+Server to supervisor: `{"kind": "cell", "start": id, "snapshot": id, "number": n, "max_chars": n, "keep_on_error": bool,
+"files": [size, ...], "collect_bytes": n}` + [code, stdin, stdout, stderr, result, files and their names, collected];
+`{"kind": "kill"}`; `{"kind": "drop", "snapshot": id}`.
 Supervisor to server: `{"kind": "ready"}`; for each cell `{"kind": "ended", "number": n, "state": "kept" | "failed" | "died" |
-"gone" | "refused", "exit_code", "signal", "wall_time_s"}`: kept as a snapshot, raised something, died or was killed, had no
-snapshot to start from, or could not be handed to it.
+"gone" | "refused", "exit_code", "signal", "wall_time_s"}`: kept as a snapshot, raised something and was not kept, died or was
+killed, had no snapshot to start from, or could not be handed to it.
 """
 
 import contextlib
@@ -26,9 +28,11 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Coroutine
 from typing import Any, NoReturn
 
-from code_judge_server.jail.session_cell import Notebook
+from code_judge_server.jail.notebook import Notebook, describe
+from code_judge_server.jail.session_files import collect_files, write_files
 
 _MAX_MESSAGE_BYTES = 65536
 _MAX_DESCRIPTORS = 8
@@ -92,7 +96,7 @@ class Supervisor:
                 os.close(descriptor)
         result = self._wait(reply[0]["pid"], ours)
         wall_time_s = time.monotonic() - started_at
-        if result is not None and result["ok"]:
+        if result is not None and result["kept"]:
             self._snapshots[message["snapshot"]] = Snapshot(result["pid"], ours)
         else:
             ours.close()
@@ -103,8 +107,8 @@ class Supervisor:
         reaped = _receive(origin.channel)
         status = reaped[0]["status"] if reaped is not None else None
         if result is None:
-            return {"state": "died", **_described(status), "wall_time_s": wall_time_s}
-        state = "kept" if result["ok"] else "failed"
+            return {"state": "died", **_end_of(status), "wall_time_s": wall_time_s}
+        state = "kept" if result["kept"] else "failed"
         return {"state": state, "exit_code": result["exit_code"], "signal": None, "wall_time_s": wall_time_s}
 
     def _wait(self, pid: int, channel: socket.socket) -> Message | None:
@@ -176,7 +180,7 @@ def _park_first(server: socket.socket) -> Snapshot:
         ours.close()
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] // OPEN_FILES_FACTOR
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        _park(theirs, Notebook())
+        _park(theirs, Notebook(run_coroutine=_run_coroutine))
     theirs.close()
     return Snapshot(pid, ours)
 
@@ -201,28 +205,37 @@ def _park(channel: socket.socket, notebook: Notebook) -> NoReturn:
 
 
 def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> socket.socket:
-    """Run a cell in this fork, and return its channel to the supervisor; one that fails ends here."""
-    code, stdin, stdout, stderr, result, channel = descriptors
+    """Run a cell in this fork, and return its channel to the supervisor; one that is not to be kept ends here."""
+    code, stdin, stdout, stderr, result, files, collected, channel = descriptors
     oom_score_adj = _swap_oom_score_adj(_OF_A_CELL)
     for target, source in enumerate((stdin, stdout, stderr)):
         os.dup2(source, target)
     source = os.pread(code, os.fstat(code).st_size, 0).decode("utf-8", "surrogatepass")
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), "utf-8", "surrogateescape")  # noqa: SIM115
     pid = os.getpid()
-    outcome, exit_code = notebook.run(source, number=message["number"], max_chars=message["max_chars"])
+    display, error = [], None
+    try:
+        wanted = write_files(files, message["files"])
+        display, error = notebook.run(source, number=message["number"], max_chars=message["max_chars"])
+    except OSError as failure:
+        wanted, error = [], failure
     _flush()
     if os.getpid() != pid:
         os._exit(0)  # a fork that the cell made has come to its end
-    os.pwrite(result, json.dumps(outcome).encode(), 0)
-    for descriptor in (code, stdin, stdout, stderr, result):
+    told = None if error is None else _described(error, message["max_chars"])
+    files_back = collect_files(wanted, message["collect_bytes"], collected)
+    os.pwrite(result, json.dumps({"display": display, "error": told, "files": files_back}).encode(), 0)
+    for descriptor in (code, stdin, stdout, stderr, result, files, collected):
         os.close(descriptor)
     supervisor = socket.socket(fileno=channel)
-    ok = outcome["error"] is None
-    left = _leave_threads_behind() if ok and len(os.listdir("/proc/self/task")) > 1 else None
-    _send(supervisor, {"ok": ok, "pid": os.getpid(), "exit_code": exit_code})
+    kept = error is None or message["keep_on_error"]
+    exit_code = 0 if error is None else _exit_code(error)
+    del error  # with the frames of the cell
+    left = _leave_threads_behind() if kept and len(os.listdir("/proc/self/task")) > 1 else None
+    _send(supervisor, {"kept": kept, "pid": os.getpid(), "exit_code": exit_code})
     if left is not None:
         os.close(left)
-    if not ok:
+    if not kept:
         os._exit(exit_code)
     _swap_oom_score_adj(oom_score_adj)
     null = os.open(os.devnull, os.O_RDWR)
@@ -230,6 +243,24 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
         os.dup2(null, target)  # else the pipes of this cell stay open as long as its snapshot
     os.close(null)
     return supervisor
+
+
+def _run_coroutine(coroutine: Coroutine[Any, Any, object]) -> object:
+    import asyncio  # here, because few cells await anything
+
+    with asyncio.Runner() as runner:  # of this cell: what an event loop polls would be shared between snapshots
+        return runner.run(coroutine)
+
+
+def _described(error: BaseException, max_chars: int) -> Message:
+    name, value, traceback = describe(error)
+    return {"name": name[:max_chars], "value": value[:max_chars], "traceback": traceback[:max_chars]}
+
+
+def _exit_code(error: BaseException) -> int:
+    """Return that of an exception, which is never 0: even a clean `SystemExit` is no success of a cell."""
+    code = error.code if isinstance(error, SystemExit) else None
+    return code & 0xFF or 1 if isinstance(code, int) else 1
 
 
 def _swap_oom_score_adj(value: str) -> str:
@@ -289,10 +320,10 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _gone() -> Message:
-    return {"state": "gone", **_described(None), "wall_time_s": 0.0}
+    return {"state": "gone", **_end_of(None), "wall_time_s": 0.0}
 
 
-def _described(status: int | None) -> Message:
+def _end_of(status: int | None) -> Message:
     if not status:
         return {"exit_code": None, "signal": None}
     return {

@@ -1,19 +1,23 @@
-"""What a session's own process says of a cell: read with bounds, for a cell can write anything there."""
+"""Results of a cell as its session's own process reports them: read with bounds, for a cell can write anything there."""
 
 import os
+from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from code_judge_server.api.json_bounds import has_more_than
-from code_judge_server.jail.session_cell import MAX_SHOWN
+from code_judge_server.jail.notebook import MAX_SHOWN
+from code_judge_server.jail.notebook_display import MAX_FORMS, MAX_PICTURE_CHARS
 from code_judge_server.sessions.schemas import CellError
 
 _TEXTS = 4
 """Of which each is as long as a reply may have it: all that is displayed, and name, value and traceback of an error."""
 _BYTES_OF_A_CHAR = 12
 """At most, as JSON in ASCII."""
-_MAX_FORMS = 6
-"""Of one value: plain text, and what `jail.session_cell` asks objects for."""
+_MAX_FILES = 64
+"""Of which each has a number and a size."""
+_PICTURES = "image/"
+_TEXT_PICTURE = "image/svg+xml"
 _BYTES_OF_A_VALUE = 256
 """Brackets, media types and commas."""
 
@@ -25,29 +29,58 @@ class CellReport(BaseModel):
 
     display: list[dict[str, str]] = []
     error: CellError | None = None
+    files: list[tuple[int, int | None]] = Field(default=[], max_length=_MAX_FILES)
+    """Index and size of those that were collected, in the order of their contents; no size: there was no room for one."""
 
 
 def read_report(file: int, *, max_chars: int) -> CellReport:
     """Return what is in a file, with no more than `max_chars` in all that is displayed; nothing, if that makes no sense."""
-    most = _TEXTS * _BYTES_OF_A_CHAR * max_chars + _BYTES_OF_A_VALUE * (MAX_SHOWN + 1)
+    parts = MAX_SHOWN + _MAX_FILES + 1
+    most = _TEXTS * _BYTES_OF_A_CHAR * max_chars + _BYTES_OF_A_VALUE * parts + MAX_PICTURE_CHARS
     content = os.pread(file, most + 1, 0)
-    if len(content) > most or has_more_than(content, containers=MAX_SHOWN + 3, values=MAX_SHOWN * (_MAX_FORMS + 1)):
+    values = MAX_SHOWN * (MAX_FORMS + 1) + 2 * _MAX_FILES
+    if len(content) > most or has_more_than(content, containers=parts + 3, values=values):
         return CellReport()
     try:
         report = CellReport.model_validate_json(content)
     except ValidationError:
         return CellReport()
-    return CellReport(display=_first(report.display, max_chars), error=report.error and _cut(report.error, max_chars))
+    error = report.error and _cut(report.error, max_chars)
+    return CellReport(display=_first(report.display, max_chars), error=error, files=report.files)
+
+
+def read_files(file: int, report: CellReport, paths: Sequence[str], *, max_bytes: int) -> tuple[dict[str, bytes], bool]:
+    """Return the contents of the files that a cell says are in `file`, and whether any had no room."""
+    found: dict[str, bytes] = {}
+    offset = 0
+    for index, size in report.files:
+        if size is None:
+            continue
+        if not 0 <= index < len(paths) or not 0 <= size <= max_bytes - offset:
+            break  # an honest session does not say so
+        found[paths[index]] = os.pread(file, size, offset)
+        offset += size
+    return found, any(size is None for _, size in report.files)
 
 
 def _first(display: list[dict[str, str]], max_chars: int) -> list[dict[str, str]]:
     """Return the values that fit whole."""
-    room = max_chars
+    room, picture_room = max_chars, MAX_PICTURE_CHARS
     for index, forms in enumerate(display):
-        room -= sum(map(len, forms.values()))
-        if room < 0 or len(forms) > _MAX_FORMS or any(len(kind) > _BYTES_OF_A_VALUE for kind in forms):
+        pictures = sum(len(form) for kind, form in forms.items() if _is_picture(kind))
+        room -= sum(map(len, forms.values())) - pictures
+        picture_room -= pictures
+        if (
+            min(room, picture_room) < 0
+            or len(forms) > MAX_FORMS
+            or any(len(kind) > _BYTES_OF_A_VALUE for kind in forms)
+        ):
             return display[:index]
     return display
+
+
+def _is_picture(kind: str) -> bool:
+    return kind.startswith(_PICTURES) and kind != _TEXT_PICTURE
 
 
 def _cut(error: CellError, max_chars: int) -> CellError:

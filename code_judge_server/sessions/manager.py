@@ -19,7 +19,7 @@ from code_judge_server.schemas import Submission
 from code_judge_server.sessions.schemas import CellRequest, CellResult, SessionRequest, SessionState
 from code_judge_server.sessions.session import Session
 from code_judge_server.sessions.turn import Turn
-from code_judge_server.settings import Settings
+from code_judge_server.settings import MIB, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -210,8 +210,14 @@ class SessionManager:
         entered_at = time.monotonic()
         session = self._session(session_id)
         limits = self._limits(session, cell)
-        max_chars = self._settings.max_reply_chars
-        turn = Turn(session, cell, limits=limits, executor=self._executor, max_chars=max_chars)
+        turn = Turn(
+            session,
+            cell,
+            limits=limits,
+            executor=self._executor,
+            max_chars=self._settings.max_reply_chars,
+            max_collect_bytes=self._settings.max_collect_mb * MIB,
+        )
         subject = Submission(id=session.id, language="python", code=cell.code)
         async with self._in_use(session):
             try:

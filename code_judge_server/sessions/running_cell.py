@@ -3,18 +3,34 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.output_stream import OutputStream
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.jail_executor.sealed_files import seal
+from code_judge_server.jail_executor.sealed_files import seal, with_names
 from code_judge_server.sandbox import JobLimits, Outcome, Spent
-from code_judge_server.sessions.cell_report import CellReport, read_report
+from code_judge_server.sessions.cell_report import CellReport, read_files, read_report
 
 SAMPLE_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellInput:
+    """What a client asks of one cell."""
+
+    code: str
+    stdin: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Written before it runs."""
+    collect: Sequence[str] = ()
+    """Paths of files to bring back."""
+    collect_bytes: int = 0
+    """Size of all of them together."""
+    keep_on_error: bool = False
+    """A cell that raises makes a snapshot too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +46,7 @@ class RunningCell:
 
     Args:
         slot: Where its session runs.
+        cell: What to run.
         limits: What this cell may use.
         max_chars: Length of all that it displays, and of each text about what it raised.
         has_ended: Whether the session has said so already.
@@ -40,6 +57,7 @@ class RunningCell:
     def __init__(
         self,
         slot: PrivateSlot,
+        cell: CellInput,
         limits: JobLimits,
         *,
         max_chars: int,
@@ -50,6 +68,7 @@ class RunningCell:
         self.ending: Ending | None = None
         """Why it was told to end, if it was."""
         self._slot = slot
+        self._cell = cell
         self._limits = limits
         self._max_chars = max_chars
         self._has_ended = has_ended
@@ -57,14 +76,14 @@ class RunningCell:
         self._spent = spent
         self._loop = asyncio.get_running_loop()
         self._streams: list[OutputStream] = []
-        self._result = -1
+        self._result = self._collected = -1
         self._timer: asyncio.TimerHandle | None = None
         self._started_at = time.monotonic()
         self._peak_memory_bytes = 0
         self._usage_before = Usage(cpu_time_s=0.0)
         self._oom_kills_before = 0
 
-    def send(self, send: Callable[[tuple[int, ...]], None], code: str, stdin: str) -> None:
+    def send(self, send: Callable[[tuple[int, ...]], None]) -> None:
         """Hand the cell over.
 
         Raises:
@@ -76,14 +95,17 @@ class RunningCell:
         self._slot.peak.restart()
         self._spent.read_running_s = self._cpu_time_so_far_s
         self._result = os.memfd_create("result", os.MFD_CLOEXEC)
+        self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
+        cell = self._cell
         given: list[int] = []
         try:
-            given += (seal("code", [code.encode()]), seal("stdin", [stdin.encode()]))
+            files = seal("files", with_names(cell.files, cell.collect))
+            given += (files, seal("code", [cell.code.encode()]), seal("stdin", [cell.stdin.encode()]))
             for _ in range(2):
                 read, write = os.pipe()
                 given.append(write)
                 self._streams.append(OutputStream(read, self._limits.output_bytes))
-            send((*given, self._result))
+            send((*given[1:], self._result, files, self._collected))
         finally:
             for fd in given:
                 os.close(fd)
@@ -106,6 +128,8 @@ class RunningCell:
             stream.drain()
         usage = self._usage()  # what was over before the first look has left its snapshot at least
         cpu_time_s = self._cpu_time_s(usage)
+        report = read_report(self._result, max_chars=self._max_chars)
+        files, files_cut = read_files(self._collected, report, self._cell.collect, max_bytes=self._cell.collect_bytes)
         stdout, stderr = self._streams
         ending = self.ending or Ending.EXITED
         if ending is Ending.EXITED and (stdout.cut or stderr.cut):
@@ -127,8 +151,10 @@ class RunningCell:
             cpu_time_s=cpu_time_s,
             wall_time_s=wall_time_s,
             peak_memory_bytes=max(self._peak_memory_bytes, usage.memory_bytes, self._slot.peak.bytes()),
+            files=files,
+            files_cut=files_cut,
         )
-        return CellEnd(outcome=outcome, report=read_report(self._result, max_chars=self._max_chars))
+        return CellEnd(outcome=outcome, report=report)
 
     def close(self) -> None:
         """Close what it reads from."""
@@ -139,9 +165,10 @@ class RunningCell:
             self._loop.remove_reader(stream.fd)
             os.close(stream.fd)
         self._streams = []
-        if self._result >= 0:
-            os.close(self._result)
-            self._result = -1
+        for descriptor in (self._result, self._collected):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._result = self._collected = -1
 
     def _on_output(self, stream: OutputStream) -> None:
         if not stream.read():

@@ -10,7 +10,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from code_judge_server.schemas import IsolationTier, Limits, PreloadName, RunResult, SourceText
+from code_judge_server.schemas import (
+    Collected,
+    FileContent,
+    GivenFiles,
+    IsolationTier,
+    Limits,
+    PreloadName,
+    RunResult,
+    SourceText,
+)
 
 
 class _SessionModel(BaseModel):
@@ -47,6 +56,12 @@ class CellRequest(_SessionModel):
     stdin: str = ""
     from_snapshot: int | None = None
     """Absent: the current one. Another makes a branch."""
+    keep_on_error: bool = False
+    """A cell that raises is kept too, as in Jupyter: what it had changed by then is the new snapshot."""
+    files: GivenFiles = {}
+    """Written to the session's folder before the cell runs, in place of files of these names; in base64."""
+    collect: Collected = []
+    """Files to bring back from there after the cell, whatever it raised."""
     cpu_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     wall_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -72,10 +87,15 @@ class CellResult(RunResult):
 
     session_id: str
     snapshot: int
-    """The current one from now on: the cell's own if it ran to its end, else that of before."""
+    """The current one from now on: the cell's own if it ran to its end or `keep_on_error` kept it, else that of before."""
     display: list[dict[str, str]]
-    """What it showed, each by media type: `[{"text/plain": "4"}]`. Told by the session's own process, as `error` is."""
+    """What it showed, each by media type: `[{"text/plain": "4"}]`; pictures, such as `image/png`, are in base64. Told by the
+    session's own process, as `error` and `files` are."""
     error: CellError | None
+    files: dict[str, FileContent] = Field(default={})
+    """The files of `collect` that were regular files, in base64."""
+    files_truncated: bool = False
+    """Some of them are left out: the server had no room for them (`max_collect_mb`, `reply_memory_mb`)."""
     session_closed: bool = False
     """The cell took its session with it."""
     queue_time_s: float = 0.0

@@ -10,7 +10,7 @@ from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.sandbox import ExecutorError, JobLimits, Spent
 from code_judge_server.sessions.idle_watch import IdleWatch
-from code_judge_server.sessions.running_cell import CellEnd, RunningCell
+from code_judge_server.sessions.running_cell import CellEnd, CellInput, RunningCell
 from code_judge_server.sessions.session_job import CellEnded, Ready, SessionJob
 
 logger = logging.getLogger(__name__)
@@ -114,12 +114,11 @@ class Session:
             why = str(error) or f"no answer within {_START_TIMEOUT_S:g} s"
             raise ExecutorError(f"session: it does not start: {why}") from error
 
-    async def run(self, code: str, *, stdin: str, start: int, limits: JobLimits, spent: Spent | None = None) -> CellEnd:
+    async def run(self, cell: CellInput, *, start: int, limits: JobLimits, spent: Spent | None = None) -> CellEnd:
         """Run one cell to its end, whoever calls; cancelling the call kills the cell, and still waits for its end.
 
         Args:
-            code: The cell.
-            stdin: What it reads.
+            cell: What to run.
             start: The snapshot that it starts from.
             limits: What it may use.
             spent: Tells meanwhile what it has used.
@@ -133,12 +132,12 @@ class Session:
             if self._idle is not None:
                 self._idle.stop()
             try:
-                return await self._run(code, stdin=stdin, start=start, limits=limits, spent=spent or Spent())
+                return await self._run(cell, start=start, limits=limits, spent=spent or Spent())
             finally:
                 if self._idle is not None and self.alive:
                     self._idle.start()
 
-    async def _run(self, code: str, *, stdin: str, start: int, limits: JobLimits, spent: Spent) -> CellEnd:
+    async def _run(self, asked: CellInput, *, start: int, limits: JobLimits, spent: Spent) -> CellEnd:
         if start not in self.snapshots:
             raise NoSnapshotError(f"snapshot: {start} is not among {self.snapshots} of session `{self.id}`")
         if self._job is None or self._slot is None or not self._job.alive:
@@ -148,6 +147,7 @@ class Session:
         reply = self._expect(self._num_cells)
         cell = RunningCell(
             self._slot,
+            asked,
             limits,
             max_chars=self._max_chars,
             has_ended=reply.done,
@@ -160,9 +160,12 @@ class Session:
             "snapshot": self._num_cells,  # each cell's has its number
             "number": self._num_cells,
             "max_chars": self._max_chars,
+            "keep_on_error": asked.keep_on_error,
+            "files": [len(content) for content in asked.files.values()],
+            "collect_bytes": asked.collect_bytes,
         }
         try:
-            cell.send(lambda descriptors: job.send(message, descriptors), code, stdin)
+            cell.send(lambda descriptors: job.send(message, descriptors))
             ended = await self._ended(cell, reply)
             end = cell.finish(exit_code=ended.exit_code, signal=ended.signal, told_wall_time_s=ended.wall_time_s)
         except OSError as error:
@@ -240,7 +243,7 @@ class Session:
             self.snapshots.append(self._num_cells)
             self.current = self._num_cells
             self._drop_oldest()
-            return replace(end, outcome=replace(end.outcome, exit_code=0))
+            return replace(end, outcome=replace(end.outcome, exit_code=ended.exit_code))
         if ended.state == "kept":
             self._drop(self._num_cells)
         exit_code = ended.exit_code or 1 if ended.state == "failed" else ended.exit_code

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from code_judge_server.jail import protocol, session_cell, session_main
+from code_judge_server.jail import notebook, notebook_display, protocol, session_files, session_main
 from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.private_slot import PrivateSlot
@@ -31,7 +31,8 @@ _MESSAGES_AT_ONCE = 8
 _SCRIPT = "main.py"
 _START = b"from code_judge_server.jail.session_main import main\nmain()\n"
 _MODULES = {
-    f"code_judge_server/jail/{module.__name__.rpartition('.')[2]}.py": module for module in (session_cell, session_main)
+    f"code_judge_server/jail/{module.__name__.rpartition('.')[2]}.py": module
+    for module in (notebook, notebook_display, session_files, session_main)
 }
 
 

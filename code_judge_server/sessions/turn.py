@@ -6,6 +6,7 @@ from code_judge_server.limits import as_limits
 from code_judge_server.sandbox import Executor, JobLimits, Outcome, Spent
 from code_judge_server.schemas import RunResult, Verdict, VerdictStatus
 from code_judge_server.sessions.cell_report import CellReport
+from code_judge_server.sessions.running_cell import CellInput
 from code_judge_server.sessions.schemas import CellRequest, CellResult
 from code_judge_server.sessions.session import CellRefusedError, NoSnapshotError, Session, SessionDiedError
 
@@ -19,16 +20,25 @@ class Turn:
         limits: What it may use.
         executor: Names the isolation.
         max_chars: Characters of stdout and of stderr in the result.
+        max_collect_bytes: Size of all files that the result brings back.
     """
 
     def __init__(
-        self, session: Session, cell: CellRequest, *, limits: JobLimits, executor: Executor, max_chars: int
+        self,
+        session: Session,
+        cell: CellRequest,
+        *,
+        limits: JobLimits,
+        executor: Executor,
+        max_chars: int,
+        max_collect_bytes: int,
     ) -> None:
         self._session = session
         self._cell = cell
         self._limits = limits
         self._executor = executor
         self._max_chars = max_chars
+        self._max_collect_bytes = max_collect_bytes
         self._report = CellReport()
         self._refusal: NoSnapshotError | None = None
 
@@ -37,9 +47,7 @@ class Turn:
         status: VerdictStatus | None = None
         start = self._session.current if self._cell.from_snapshot is None else self._cell.from_snapshot
         try:
-            end = await self._session.run(
-                self._cell.code, stdin=self._cell.stdin, start=start, limits=self._limits, spent=spent
-            )
+            end = await self._session.run(self._input(), start=start, limits=self._limits, spent=spent)
             outcome, self._report = end.outcome, end.report
         except SessionDiedError as error:
             outcome = _end_of_a_session(error)
@@ -52,10 +60,23 @@ class Turn:
         return Verdict(
             **dict(result),
             id=self._session.id,
+            files=dict(outcome.files),
+            files_truncated=outcome.files_cut,
             queue_time_s=queue_time_s,
             limits=as_limits(self._limits),
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
+        )
+
+    def _input(self) -> CellInput:
+        cell = self._cell
+        return CellInput(
+            code=cell.code,
+            stdin=cell.stdin,
+            files=cell.files,
+            collect=cell.collect,
+            collect_bytes=self._max_collect_bytes if cell.collect else 0,
+            keep_on_error=cell.keep_on_error,
         )
 
     def result(self, verdict: Verdict) -> CellResult:
@@ -72,6 +93,8 @@ class Turn:
             snapshot=self._session.current,
             display=self._report.display,
             error=self._report.error,
+            files=verdict.files,
+            files_truncated=verdict.files_truncated,
             session_closed=not self._session.alive,
             queue_time_s=verdict.queue_time_s,
             isolation=verdict.isolation,

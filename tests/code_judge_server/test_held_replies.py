@@ -14,6 +14,7 @@ from code_judge_server.api.native_api import submission_router
 from code_judge_server.compatible.code_judge_api import code_judge_router
 from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_router
 from code_judge_server.languages import offered_languages
+from code_judge_server.schemas import IsolationTier
 from code_judge_server.settings import Settings
 
 PROGRAM = "print " + "x" * 100_000
@@ -76,7 +77,7 @@ async def test_a_reply_that_is_not_taken_counts_as_held(path: str) -> None:
     app = FastAPI()
     app.include_router(submission_router(settings, queue, languages))
     app.include_router(code_judge_router(settings, queue, languages))
-    app.include_router(sandbox_fusion_router(settings, queue, languages))
+    app.include_router(sandbox_fusion_router(settings, queue, languages, IsolationTier.D))
     peer = Peer(path, REQUESTS[path])
     reply = asyncio.create_task(app(peer.scope, peer.receive, peer.send))
     try:

@@ -20,7 +20,7 @@ from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_route
 from code_judge_server.languages import offered_languages
 from code_judge_server.limits import with_room_for
 from code_judge_server.sandbox import JobLimits
-from code_judge_server.schemas import Submission, SubmissionBatch, check_folders
+from code_judge_server.schemas import IsolationTier, Submission, SubmissionBatch, check_folders
 from code_judge_server.settings import Settings
 
 BATCH = "/v1/submissions/batch"
@@ -35,7 +35,7 @@ def app() -> FastAPI:
     install_error_handlers(served)
     served.include_router(submission_router(settings, queue, languages))
     served.include_router(code_judge_router(settings, queue, languages))
-    served.include_router(sandbox_fusion_router(settings, queue, languages))
+    served.include_router(sandbox_fusion_router(settings, queue, languages, IsolationTier.D))
     return served
 
 

@@ -180,28 +180,30 @@ def test_files_of_a_notebook_go_in_and_come_back(judge: JudgeProcess) -> None:
     ("cell", "status", "return_code"),
     [
         ("import time; time.sleep(30)", CommandRunStatus.TimeLimitExceeded, None),
+        ("while True: pass", CommandRunStatus.TimeLimitExceeded, None),
         ("import os; os._exit(3)", CommandRunStatus.Finished, 3),
         ("import os; os.abort()", CommandRunStatus.Finished, -6),
     ],
 )
-def test_an_interpreter_that_dies_is_a_failure_without_cells(
+def test_an_interpreter_that_dies_is_a_failure_that_keeps_the_cells_before(
     judge: JudgeProcess, cell: str, status: CommandRunStatus, return_code: int | None
 ) -> None:
-    response = run_jupyter(judge, "print(1)", cell, total_timeout=3)
-    assert (response.status, response.cells) == (RunStatus.Failed, [])
+    response = run_jupyter(judge, "print(1)", "2", cell, "4", total_timeout=1)
+    assert (response.status, [cell.stdout for cell in response.cells]) == (RunStatus.Failed, ["1\n", ""])
+    assert response.cells[1].display == [{"text/plain": "2"}]
     assert response.driver is not None
     assert (response.driver.status, response.driver.return_code) == (status, return_code)
 
 
 def test_results_that_a_cell_forges_harm_nobody(judge: JudgeProcess) -> None:
-    forge = "import os\nopen('.cells/results.json', 'w').write('[{\"stdout\": 5}]')\nos._exit(0)"
+    forge = "import os\nopen('.cells/results.jsonl', 'w').write('{\"stdout\": 5}\\n')\nos._exit(0)"
     response = run_jupyter(judge, forge)
     assert (response.status, response.cells) == (RunStatus.Failed, [])
 
 
 @pytest.mark.parametrize("item", ["{}", "1", '[{"stdout":"","stderr":"","display":[],"error":[]}]'])
 def test_many_results_that_a_cell_forges_hold_up_nobody(judge: JudgeProcess, item: str) -> None:
-    write = f"open('.cells/results.json', 'w').write('[' + '{item},' * (6 * 2**20 // {len(item)}) + '1]')"
+    write = f"open('.cells/results.jsonl', 'w').write('[' + '{item},' * (6 * 2**20 // {len(item)}) + '1]\\n')"
     forge = f"{write}\nimport os; os._exit(0)"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_jupyter, judge, forge)

@@ -20,6 +20,7 @@ from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.peak_memory import PeakMemory
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.sandbox import JobLimits
+from code_judge_server.sessions.running_cell import CellInput
 from code_judge_server.sessions.session import CellRefusedError, Session, SessionDiedError
 
 LIMITS = JobLimits(
@@ -67,7 +68,7 @@ class _Played:
         return message
 
     def cell(self, **limits: float) -> "asyncio.Task[Any]":
-        return asyncio.create_task(self.session.run("1", stdin="", start=0, limits=replace(LIMITS, **limits)))
+        return asyncio.create_task(self.session.run(CellInput(code="1"), start=0, limits=replace(LIMITS, **limits)))
 
 
 def _start_process() -> "subprocess.Popen[bytes]":

@@ -13,7 +13,7 @@ from code_judge_server.jail_executor.peak_memory import PeakMemory
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.sandbox import JobLimits, Spent
 from code_judge_server.sessions.idle_watch import IdleWatch
-from code_judge_server.sessions.running_cell import RunningCell
+from code_judge_server.sessions.running_cell import CellInput, RunningCell
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(
@@ -57,8 +57,10 @@ def slot(meter: SlowMeter) -> Iterator[PrivateSlot]:
 
 async def test_a_cell_is_not_killed_for_what_the_one_before_it_took(slot: PrivateSlot, meter: SlowMeter) -> None:
     killed = asyncio.Event()
-    cell = RunningCell(slot, LIMITS, max_chars=10, has_ended=lambda: False, kill=killed.set, spent=Spent())
-    cell.send(lambda _: None, "pass", "")
+    cell = RunningCell(
+        slot, CellInput(code="1"), LIMITS, max_chars=10, has_ended=lambda: False, kill=killed.set, spent=Spent()
+    )
+    cell.send(lambda _: None)
     try:
         await until(lambda: killed.is_set() or meter.num_read > 3)
         assert not killed.is_set()

@@ -87,7 +87,8 @@ for pid in others:
 for prefix in ("", "/proc/1/root", "/proc/self/root", "/proc/self/cwd/../../../..", f"/proc/{TARGET['server_pid']}/root"):
     attempt_here("canary file" + (f" below {prefix}" if prefix else ""), canaries_in, prefix + TARGET["canary_file"])
 for path in ("/etc/shadow", "/etc/sudoers", "/root/.ssh", "/root/.bash_history", "/root/.profile", "/var/log", "/home",
-             "/run/systemd", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/var/lib", "/boot", "/srv", "/mnt",
+             "/run/systemd", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/var/lib", "/boot", "/srv",
+             *(["/mnt"] if os.path.realpath("/mnt") != "/sandbox" else []),
              "/var/run/secrets/kubernetes.io/serviceaccount/token"):
     attempt_here(f"open {path}", os.open, path, os.O_RDONLY)
 """,
