@@ -10,7 +10,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
@@ -110,17 +110,40 @@ def usage(pids: list[int]) -> TreeUsage:
     ticks: dict[tuple[int, int], tuple[int, int]] = {}
     for pid in pids:
         try:
-            with open(f"/proc/{pid}/stat") as stat:
-                # proc_pid_stat(5), counted from field 3: the second one, the name, may hold spaces and brackets.
-                fields = stat.read().rpartition(") ")[2].split()
+            fields = _stat_fields(f"/proc/{pid}")
         except (FileNotFoundError, ProcessLookupError):
             continue
         user, system, children_user, children_system = map(int, fields[11:15])
         ticks[pid, int(fields[19])] = user + system, children_user + children_system
         tasks += int(fields[17])
-        pages += int(fields[21])
+        pages += int(fields[21]) or _pages_of_threads(pid, state=fields[0], num_threads=int(fields[17]))
     cpu_time_s = sum(map(sum, ticks.values())) / _TICKS_PER_S
     return TreeUsage(cpu_time_s=cpu_time_s, memory_bytes=pages * _PAGE_BYTES, num_tasks=tasks, ticks=ticks)
+
+
+def _stat_fields(folder: str) -> list[str]:
+    """Return proc_pid_stat(5) from field 3 on: the second one, the name, may hold spaces and brackets."""
+    with open(f"{folder}/stat") as stat:
+        return stat.read().rpartition(") ")[2].split()
+
+
+def _pages_of_threads(pid: int, *, state: str, num_threads: int) -> int:
+    """Return the resident pages of a process whose leader has exited: they are told by the threads that go on."""
+    if state != "Z" or num_threads < 2:
+        return 0
+    for folder in _thread_folders(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if pages := int(_stat_fields(folder)[21]):
+                return pages
+    return 0
+
+
+def _thread_folders(pid: int) -> list[str]:
+    """Return the folders in `/proc` of all threads of a process, none if it is gone."""
+    try:
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def any_runnable(pids: list[int], *, at_most: int) -> bool:
@@ -131,15 +154,9 @@ def any_runnable(pids: list[int], *, at_most: int) -> bool:
 def _states(pids: list[int]) -> Iterator[str]:
     """Yield the state of each thread, as proc_pid_stat(5) has it."""
     for pid in pids:
-        threads: list[str] = []
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            threads = os.listdir(f"/proc/{pid}/task")
-        for thread in threads:
-            with (
-                contextlib.suppress(FileNotFoundError, ProcessLookupError),
-                open(f"/proc/{pid}/task/{thread}/stat") as stat,
-            ):
-                yield stat.read().rpartition(") ")[2][:1]
+        for folder in _thread_folders(pid):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                yield _stat_fields(folder)[0]
 
 
 def proportional_memory_bytes(pids: list[int], *, enough: int) -> int:
@@ -151,15 +168,31 @@ def proportional_memory_bytes(pids: list[int], *, enough: int) -> int:
     total = 0
     for pid in pids:
         try:
-            with open(f"/proc/{pid}/smaps_rollup") as rollup:
-                total += sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+            total += _first_found(pid, _proportional_bytes)
         except PermissionError:
             total += usage([pid]).memory_bytes
         if total > enough:
             break
     return total
+
+
+def _first_found(pid: int, count: Callable[[str], int]) -> int:
+    """Return what `count` finds in the folder of a process, or in that of a thread where the leader has exited."""
+    for folder in _folders(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if found := count(folder):
+                return found
+    return 0
+
+
+def _folders(pid: int) -> Iterator[str]:
+    yield f"/proc/{pid}"
+    yield from _thread_folders(pid)
+
+
+def _proportional_bytes(folder: str) -> int:
+    with open(f"{folder}/smaps_rollup") as rollup:
+        return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
 
 
 def kernel_memory_bytes(pids: list[int], *, enough: int) -> int:
@@ -168,21 +201,22 @@ def kernel_memory_bytes(pids: list[int], *, enough: int) -> int:
     """
     total = 0
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/status") as status:
-                total += sum(int(line.split()[1]) * 1024 for line in status if line.startswith("VmPTE:"))
-            total += _num_mappings(pid) * _BYTES_PER_MAPPING
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        total += _first_found(pid, _kernel_bytes)
         if total > enough:
             break
     return total
 
 
-def _num_mappings(pid: int) -> int:
+def _kernel_bytes(folder: str) -> int:
+    with open(f"{folder}/status") as status:
+        page_tables = sum(int(line.split()[1]) * 1024 for line in status if line.startswith("VmPTE:"))
+    return page_tables + _num_mappings(folder) * _BYTES_PER_MAPPING
+
+
+def _num_mappings(folder: str) -> int:
     """Count the mappings of a process; one that made itself unreadable has as many as it may."""
     try:
-        with open(f"/proc/{pid}/maps", "rb", buffering=0) as maps:
+        with open(f"{folder}/maps", "rb", buffering=0) as maps:
             return sum(part.count(b"\n") for part in iter(lambda: maps.read(_PART_BYTES), b""))
     except PermissionError:
         return _MOST_MAPPINGS

@@ -1,9 +1,10 @@
+import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 from judge_in_process import JudgeInProcess, judge_in_process
-from judge_process import JudgeProcess, running_judge
+from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge
 from session_client import Session
 
 
@@ -36,3 +37,17 @@ def fresh_judge(used_judge: JudgeInProcess) -> JudgeInProcess:
     """A judge without a server, of the strongest tier and of the weakest, that has judged and compiled nothing yet."""
     used_judge.forget()
     return used_judge
+
+
+@pytest.fixture(scope="session", params=["A of root", "B of root", "B of a user", "C of a user"])
+def judge_of_each_tier(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JudgeProcess]:
+    """One judge after the other of the tiers that isolate, as root and as an ordinary user."""
+    tier, _, user = request.param.partition(" of ")
+    if user == "root" and os.getuid() != 0:
+        pytest.skip("the tests do not run as root")
+    folder = tmp_path_factory.mktemp("judge")
+    settings = ["--num-slots", "2", "--spare-slots", "0", "--max-wall-time-s", "60", *WITHOUT_MODULES]
+    with running_judge(folder, *settings, isolation=tier, ordinary_user=user == "a user") as server:
+        yield server
