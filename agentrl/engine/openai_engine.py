@@ -23,6 +23,7 @@ from agentrl.engine.openai_examination import Examination
 from agentrl.engine.openai_reply import Sampled, read_completion
 from agentrl.engine.openai_servers import OpenAIServers, Server
 from agentrl.engine.openai_wire import BrokenError, NotAnsweredError, OpenAIWire, completion_body
+from agentrl.engine.tokenizer import read_model_file
 from agentrl.errors import ConfigError, EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
@@ -62,6 +63,7 @@ class OpenAIEngine:
             num_prefill_tokens=0,
             num_cached_tokens=0,
         )
+        self._vocabulary_size = 0
         self._wire: OpenAIWire
         self._servers: OpenAIServers
 
@@ -74,8 +76,14 @@ class OpenAIEngine:
         """
         section = self._rollout.openai
         self._wire = OpenAIWire(token=_token(section.token_env))
-        encode = await asyncio.to_thread(_load_encoder, self._model_path)
-        examination = Examination(wire=self._wire, rollout=self._rollout, max_tokens=self._max_tokens, encode=encode)
+        encode, self._vocabulary_size = await asyncio.to_thread(_load_encoder, self._model_path)
+        examination = Examination(
+            wire=self._wire,
+            rollout=self._rollout,
+            max_tokens=self._max_tokens,
+            encode=encode,
+            vocabulary_size=self._vocabulary_size,
+        )
         self._servers = OpenAIServers(section.base_urls, examination)
         await self._wire.start()
         try:
@@ -107,7 +115,7 @@ class OpenAIEngine:
         finally:
             self._limits.pop(request_id, None)
             self._count(len(token_ids), sampled)
-        return sampled.completion(max_tokens=params.max_tokens, where=where)
+        return sampled.completion(max_tokens=params.max_tokens, vocabulary_size=self._vocabulary_size, where=where)
 
     async def abort(self, request_id: str) -> None:
         """End a request with what it has; unknown ids are ignored."""
@@ -241,12 +249,15 @@ def _token(variable: str | None) -> str | None:
     return token
 
 
-def _load_encoder(model_path: str) -> Callable[[str], list[int]]:
+def _load_encoder(model_path: str) -> tuple[Callable[[str], list[int]], int]:
+    """Return what turns a text into token ids, and how many ids the model has, its unused rows included."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.path: no tokenizer in `{model_path}`: {error}") from error
-    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+    settings = read_model_file(model_path, "config.json")
+    rows = (settings.get("text_config") or settings).get("vocab_size") or 0
+    return lambda text: tokenizer.encode(text, add_special_tokens=False), max(len(tokenizer), rows)
 
 
 def _refuse(what: str) -> NoReturn:

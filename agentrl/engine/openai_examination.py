@@ -28,13 +28,15 @@ _SAME_LOGPROB = 1e-3
 class Examination:
     """Examines servers.
 
-    `max_tokens` is the context that a trajectory needs, `encode` the policy's own tokenizer, without special tokens.
+    `max_tokens` is the context that a trajectory needs, `encode` the policy's own tokenizer, without special tokens,
+    `vocabulary_size` the number of its token ids.
     """
 
     wire: OpenAIWire
     rollout: RolloutSection
     max_tokens: int
     encode: Callable[[str], list[int]]
+    vocabulary_size: int
     _warned: set[str] = field(default_factory=set, init=False)
 
     async def __call__(self, server: Server) -> None:
@@ -84,7 +86,7 @@ class Examination:
         where = f"engine {server.base_url}"
         body = completion_body(prompt, params, model=server.model) | {"add_special_tokens": False}
         await read_completion(self.wire.complete(server.base_url, body), sampled, where=where)
-        completion = sampled.completion(max_tokens=params.max_tokens, where=where)
+        completion = sampled.completion(max_tokens=params.max_tokens, vocabulary_size=self.vocabulary_size, where=where)
         if not completion.token_ids:
             raise EngineError(f"{where}: a completion came back without any token")
         return completion

@@ -1,6 +1,5 @@
 """From the chunks of a reply to a completion that may be recorded, or a clear no."""
 
-import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,6 +10,9 @@ from agentrl.types import Completion, FinishReason
 
 _LOWEST_LOGPROB = -9999.0
 """vLLM writes minus infinity as this number, SGLang as a lower one."""
+
+_HIGHEST_LOGPROB = 0.01
+"""Of a token that is certain, 0 and the rounding of a server."""
 
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
@@ -32,12 +34,12 @@ class Sampled:
         """Start again, for another try."""
         self.token_ids, self.logprobs, self.finish_reason, self.num_cached_tokens = [], [], None, 0
 
-    def completion(self, *, max_tokens: int, where: str) -> Completion:
+    def completion(self, *, max_tokens: int, vocabulary_size: int, where: str) -> Completion:
         """Return what has come, with `finish_reason=abort` where the reply is not complete.
 
         Raises:
-            EngineError: there is not one log-probability for each token, one is no finite number, or there are too many
-                tokens.
+            EngineError: there is not one log-probability for each token, one is impossible, a token is none of the model's
+                vocabulary, or there are too many tokens.
         """
         ids, logprobs = self.token_ids, self.logprobs
         if self.finish_reason is None:  # cut between a token and its log-probability, if they come apart
@@ -50,8 +52,14 @@ class Sampled:
             )
         if len(ids) > max_tokens:
             raise EngineError(f"{where}: {len(ids)} tokens came, and `max_tokens` was {max_tokens}")
+        impossible = next((token for token in ids if not 0 <= token < vocabulary_size), None)
+        if impossible is not None:
+            raise EngineError(
+                f"{where}: token id {impossible:.6g} came, and the vocabulary of `model.path` has {vocabulary_size}. Name the "
+                "folder or hub name of the model that is served there"
+            )
         for value in logprobs:
-            if value is None or not _LOWEST_LOGPROB < value < math.inf:
+            if value is None or not _LOWEST_LOGPROB < value < _HIGHEST_LOGPROB:
                 raise EngineError(
                     f"{where}: the log-probability of a sampled token is {value}. A model that gives such numbers is broken: "
                     "look at its weights and type on the server"
@@ -86,7 +94,7 @@ async def read_completion(chunks: AsyncGenerator[Chunk, None], sampled: Sampled,
 
 def _add(chunk: Chunk, sampled: Sampled, where: str) -> None:
     if chunk.usage is not None and chunk.usage.prompt_tokens_details is not None:
-        sampled.num_cached_tokens = chunk.usage.prompt_tokens_details.cached_tokens or 0
+        sampled.num_cached_tokens = max(0, chunk.usage.prompt_tokens_details.cached_tokens or 0)
     for choice in chunk.choices:
         if choice.token_ids is None:
             raise EngineError(
