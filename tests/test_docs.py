@@ -20,7 +20,8 @@ from docs import make_configuration
 from tests.test_architecture import ISLANDS, LAYERS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").glob("*.md"))]
 SOURCE_FOLDERS = (
     "agentrl",
     "code_judge_server",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray._private import utils as ray_utils
 from ray.exceptions import AuthenticationError
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 _MAX_SOCKET_PATH_BYTES = 107
 """Of Linux."""
 _SET_EVERY_S = 0.02
+_SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Variable of Ray's; in spite of its name it is read on Linux too."""
 
 _Handlers = Mapping[signal.Signals, Any]
 
@@ -124,20 +127,47 @@ def _set(handlers: _Handlers) -> None:
 
 def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
     try:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=True,
-            runtime_env=runtime_env,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(temp_dir / "ray"),
-        )
+        with _on_loopback_only():
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                log_to_driver=True,
+                runtime_env=runtime_env,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(temp_dir / "ray"),
+            )
+        _hide_token()
     except (ConnectionError, ValueError, AuthenticationError) as error:
         raise ConfigError(
             f"Ray cannot be started on this machine: {error}. Look at `RAY_AUTH_MODE` and `TMPDIR`"
         ) from error
+
+
+def _hide_token() -> None:
+    """Keep other users from reading the token that lets its bearer run code as this user; Ray writes it for all to read."""
+    file = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):
+        if file.stat().st_mode & 0o077:
+            file.chmod(0o600)
+
+
+@contextlib.contextmanager
+def _on_loopback_only() -> Iterator[None]:
+    """Have Ray bind every port of this machine's cluster to loopback.
+
+    It takes the address of a network interface for any that means this machine, and then listens on all of them, unless
+    clusters of several machines are off, as they are by default on other systems than Linux.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    os.environ[_SEVERAL_MACHINES] = "0"  # for the processes that Ray starts
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[_SEVERAL_MACHINES]
 
 
 def _check_socket_paths(temp_dir: Path) -> None:

@@ -1,14 +1,16 @@
 """The judges of a run: those that the config names, or those that the run starts, filled into its tools and reward."""
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentrl.cluster.node_judges import node_judges
 from agentrl.config.schema import JudgeSection, RewardSection
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
-from agentrl.judge.connection import JudgeConnection, named_urls, run_urls
+from agentrl.judge.connection import JudgeConnection, lacks_address, named_urls, run_urls
 from agentrl.judge.local import LocalJudge
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD
 from agentrl.rewards.loader import fill_reward_address, reward_needs_judge
@@ -35,7 +37,13 @@ class Judged:
         return needs_judge(self.tools) or reward_needs_judge(self.reward)
 
     def filled(self, urls: tuple[str, ...], *, token_env: str | None) -> "Judged":
-        """Return it with `urls` wherever an address is asked for."""
+        """Return it with `urls` wherever an address is asked for.
+
+        Raises:
+            ConfigError: a tool or reward asks for the address, and has no key for the token without which it is refused.
+        """
+        if token_env is not None:
+            _require_token_keys(self.tools, self.reward)
         return replace(
             self,
             tools=fill_judge_address(self.tools, urls, token_env=token_env),
@@ -59,8 +67,10 @@ async def judge_for(tools: list[ToolConfig], reward: RewardSection, judge: Judge
     if urls := run_urls(judge):
         yield judged.filled(urls, token_env=judge.token_env)
     elif judged.lacks_judge and judge.placement == "driver":
-        with LocalJudge(judge) as local:
-            yield judged.filled((local.url,), token_env=None)
+        # Any user of this machine can reach its port.
+        token = secrets.token_urlsafe(32)
+        with LocalJudge(judge, token=token) as local:
+            yield replace(judged.filled((local.url,), token_env=_TOKEN_ENV), secret_env={_TOKEN_ENV: token})
     else:
         yield judged
 
@@ -81,6 +91,28 @@ async def node_judges_for(judged: Judged, judge: JudgeSection) -> AsyncIterator[
         )
         await _check_isolation(client, judge.min_isolation)
         yield replace(judged.filled(placed.urls, token_env=_TOKEN_ENV), secret_env={_TOKEN_ENV: placed.token})
+
+
+@contextlib.contextmanager
+def environment_of(judged: Judged) -> Iterator[None]:
+    """Have this process reach the judges of a run as its workers do."""
+    os.environ.update(judged.secret_env)
+    try:
+        yield
+    finally:
+        for name in judged.secret_env:
+            os.environ.pop(name, None)
+
+
+def _require_token_keys(tools: Sequence[ToolConfig], reward: RewardSection) -> None:
+    own = {f"tool `{tool.class_name}`": tool.config for tool in tools}
+    own |= {f"reward `{scorer.class_name}`": scorer.config for scorer in reward.scorers}
+    for owner, config in own.items():
+        if lacks_address(config) and "token_env" not in config:
+            raise ConfigError(
+                f"{owner}: its `config` asks for the run's judge (`host_addr: null`), which answers only with a token. Add "
+                "`token_env: null`, and send the variable that the run names there as a bearer token"
+            )
 
 
 def _named_judges(tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection) -> list[JudgeConnection]:

@@ -21,7 +21,7 @@ from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import reference_answer
 from agentrl.rewards.score import Score
 from agentrl.runners.check_report import CheckReport, CheckSubject
-from agentrl.runners.judges import judge_for
+from agentrl.runners.judges import Judged, environment_of, judge_for
 from agentrl.runners.prompt_sets import count_overlong, overlong_warnings
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.tools.builder import build_tools
@@ -49,12 +49,18 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
     # Without Ray there are no nodes; one judge here shows as much about the tools.
     judge = replace(subject.config.judge, placement="driver")
     async with judge_for(subject.tools, subject.reward, judge) as judged:
-        async with _started_tools(judged.tools, subject.config, report) as executor:
-            _check_prompt_lengths(executor.schemas, subject, report)
-            await _call_tools(executor, judged.tools, prompt, report)
-        async with _started_reward(judged.reward, start_timeout_s=subject.config.rollout.start_timeout_s) as reward:
-            metric = subject.config.algorithm.selection.metric
-            await _score_answers(reward, judged.reward, prompt, report, metric=metric)
+        with environment_of(judged):
+            await _try(judged, prompt, subject, report)
+
+
+async def _try(judged: Judged, prompt: Prompt, subject: CheckSubject, report: CheckReport) -> None:
+    config = subject.config
+    async with _started_tools(judged.tools, config, report) as executor:
+        _check_prompt_lengths(executor.schemas, subject, report)
+        await _call_tools(executor, judged.tools, prompt, report)
+    async with _started_reward(judged.reward, start_timeout_s=config.rollout.start_timeout_s) as reward:
+        metric = config.algorithm.selection.metric
+        await _score_answers(reward, judged.reward, prompt, report, metric=metric)
 
 
 def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, report: CheckReport) -> None:

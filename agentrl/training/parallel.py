@@ -5,6 +5,7 @@ The same code runs on CPU (gloo) and on GPU (NCCL for CUDA tensors, gloo for the
 
 import os
 import resource
+import socket
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,12 @@ class ParallelContext:
 
 def open_store(host: str) -> Store:
     """Return what the ranks meet at, as rank 0: it listens from now on, so that nobody else can have its `port`."""
-    return Store(host, 0, is_master=True, wait_for_workers=False)
+    if not host.startswith("127."):
+        return Store(host, 0, is_master=True, wait_for_workers=False)
+    # By itself a store listens on every interface, whatever `host` is, and asks nobody who he is.
+    listener = socket.create_server((host, 0))
+    port = listener.getsockname()[1]
+    return Store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 class Parallel:
