@@ -25,6 +25,9 @@ _CPU = "cpu"
 """The controller that a machine may lack, or have in one hierarchy with `cpuacct`."""
 _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
 """By version: the file, what one process weighs, and the largest number."""
+_SOCKETS_V1 = "memory.kmem.tcp.limit_in_bytes"
+_SOCKET_BYTES = 64 * 1024 * 1024
+"""What sockets of one slot hold: version 1 counts it apart from all other memory, and only where it has a limit."""
 _PREFIX = "code-judge-"
 _REMOVAL_TIMEOUT_S = 2.0
 _LOCK_TIMEOUT_S = 1.0
@@ -84,6 +87,8 @@ class Cgroups:
         for number in range(num_slots):
             for folder in self.slot_folders(number).values():
                 folder.mkdir(exist_ok=True)
+                if (folder / _SOCKETS_V1).exists():
+                    (folder / _SOCKETS_V1).write_text(str(_SOCKET_BYTES))
 
     def remove(self) -> None:
         """Remove all groups; waits up to two seconds for processes that are just ending."""

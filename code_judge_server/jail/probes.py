@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from code_judge_server.jail import syscalls
+from code_judge_server.jail import loopback, syscalls
 from code_judge_server.jail.user_namespace import enter_user_namespace
 
 _SCOPED_ABI = 6
@@ -28,6 +28,7 @@ def main() -> None:
         ("mount namespace", _mount_namespace),
         ("pid namespace", _pid_namespace),
         ("network namespace", _network_namespace),
+        ("loopback", _loopback),
         ("ipc and uts namespaces", _ipc_and_uts_namespaces),
         ("joining namespaces", _joining),
         ("landlock", _landlock),
@@ -103,6 +104,15 @@ def _network_namespace() -> str:
         except OSError:
             return "no interface is up in a new one"
     raise OSError(0, "a new one has a network")
+
+
+def _loopback() -> str:
+    _become_root()
+    syscalls.unshare(syscalls.CLONE_NEWNET)
+    loopback.bring_up()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.connect(("127.0.0.1", 9))
+    return "up in a network namespace of its own"
 
 
 def _ipc_and_uts_namespaces() -> str:

@@ -1,7 +1,8 @@
 """The system calls that jobs may make, as BPF instructions: made in the server by libseccomp, put on by each slot.
 
 An allow-list. What it does not name does not exist (ENOSYS), which is what programs are prepared for; what would
-reach out of the job is not permitted (EPERM). No socket but those of AF_UNIX can be made.
+reach out of the job is not permitted (EPERM). No sockets can be made but those of AF_UNIX and, where the network is the
+slot's own, of TCP and UDP.
 
 Jobs of a judge that is not root have its user, and share with it what the kernel counts by user over the whole machine.
 """
@@ -40,7 +41,7 @@ _FOR_THE_SLOT = "landlock_add_rule landlock_create_ruleset landlock_restrict_sel
 away.
 """
 _WITH_MEMORY_GROUP = (
-    "memfd_create mmap msgctl msgget msgrcv msgsnd semctl semget semop semtimedop setsockopt shmat shmctl shmdt shmget"
+    "memfd_create mmap msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget"
     " splice tee vmsplice"
 )
 """Allowed where a control group counts memory: elsewhere nothing counts what no process has mapped, but these keep."""
@@ -75,6 +76,12 @@ umount2 unshare userfaultfd vhangup
 _NAMESPACE_FLAGS = 0x7E020000
 _MAP_SHARED, _MAP_PRIVATE, _MAP_DROPPABLE, _MAP_TYPE, _MAP_ANONYMOUS = 0x01, 0x02, 0x08, 0x0F, 0x20
 _AF_UNIX = 1
+_AF_OF_INTERNET = (2, 10)
+_KIND_OF_SOCKET = 0x0F
+"""The rest of that argument are flags."""
+_SOCK_RAW = 3
+_INTERNET_SOCKETS = {1: (0, 6), 2: (0, 17)}
+"""By kind, stream and datagram, the protocols."""
 _LOW_HALF = 0xFFFFFFFF
 """The kernel looks at no more of a command or an option, so neither may a rule."""
 _FCNTL_COMMANDS = (*range(17), 36, 37, 38, 1025, 1027, 1028, 1030, 1032, 1033, 1034, *range(1035, 1039))
@@ -84,6 +91,10 @@ hold up or watch others that open the same file.
 _F_REFUSED = (1024, 1026)
 _F_SETPIPE_SZ = 1031
 _SOL_SOCKET = 1
+_INTERNET_OPTIONS = {0: (1, 2, 8, 10, 11, 24), 6: (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 18, 25), 41: (16, 23, 25, 26, 49, 67)}
+"""By level (IP, TCP, IPv6), what servers and clients set: TCP_NODELAY, IPV6_V6ONLY, times to keep alive and the like. Nothing
+that installs filters or loads modules.
+"""
 _SOCKET_OPTIONS = (1, 2, 6, 9, 10, 12, 13, 15, 16, 18, 20, 21, 29, 34, 35, 42, 63, 64, 65, 66, 67)
 _BUFFER_SIZES = (7, 8, 32, 33)
 """SO_SNDBUF, SO_RCVBUF and the two that need a capability."""
@@ -136,9 +147,9 @@ def open_filter(*, namespaces: bool, memory_group: bool, own_users: bool) -> int
             _add_rules_of_processes(rules, libseccomp)
         _add_conditional_rules(rules, libseccomp, own_network=namespaces)
         _add_rules_of_fcntl(rules, libseccomp, memory_group=memory_group)
+        _add_rules_of_socket_options(rules, libseccomp, own_network=namespaces, memory_group=memory_group)
         if not memory_group:
             _add_rules_of_mmap(rules, libseccomp)
-            _add_rules_of_socket_options(rules, libseccomp)
         with os.fdopen(os.memfd_create("seccomp"), "wb", closefd=False) as file:
             rules.export_bpf(file)
             return file.fileno()
@@ -155,14 +166,33 @@ def _known(libseccomp: ModuleType) -> Callable[[str], bool]:
 
 def _add_conditional_rules(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType, *, own_network: bool) -> None:
     argument = libseccomp.Arg
-    for name in ("socket", "socketpair") if own_network else ("socketpair",):
-        rules.add_rule(libseccomp.ALLOW, name, argument(0, libseccomp.EQ, _AF_UNIX))
-        rules.add_rule(libseccomp.ERRNO(errno.EAFNOSUPPORT), name, argument(0, libseccomp.NE, _AF_UNIX))
+    rules.add_rule(libseccomp.ALLOW, "socketpair", argument(0, libseccomp.EQ, _AF_UNIX))
+    rules.add_rule(libseccomp.ERRNO(errno.EAFNOSUPPORT), "socketpair", argument(0, libseccomp.NE, _AF_UNIX))
     rules.add_rule(libseccomp.ALLOW, "clone", argument(0, libseccomp.MASKED_EQ, _NAMESPACE_FLAGS, 0))
-    if not own_network:
+    if own_network:
+        _add_rules_of_sockets(rules, libseccomp)
+    else:
         rules.add_rule(libseccomp.ERRNO(errno.EAFNOSUPPORT), "socket")
     for value in (0, _QUERY_PERSONALITY):
         rules.add_rule(libseccomp.ALLOW, "personality", argument(0, libseccomp.EQ, value))
+
+
+def _add_rules_of_sockets(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
+    argument = libseccomp.Arg
+    rules.add_rule(libseccomp.ALLOW, "socket", argument(0, libseccomp.EQ, _AF_UNIX))
+    families = (_AF_UNIX, *_AF_OF_INTERNET)
+    for family in set(range(max(families))) - set(families):
+        rules.add_rule(libseccomp.ERRNO(errno.EAFNOSUPPORT), "socket", argument(0, libseccomp.EQ, family))
+    rules.add_rule(libseccomp.ERRNO(errno.EAFNOSUPPORT), "socket", argument(0, libseccomp.GT, max(families)))
+    for family in _AF_OF_INTERNET:
+        of_family = argument(0, libseccomp.EQ, family)
+        raw = argument(1, libseccomp.MASKED_EQ, _KIND_OF_SOCKET, _SOCK_RAW)
+        rules.add_rule(libseccomp.ERRNO(errno.EPERM), "socket", of_family, raw)
+        for kind, protocols in _INTERNET_SOCKETS.items():
+            of_kind = argument(1, libseccomp.MASKED_EQ, _KIND_OF_SOCKET, kind)
+            for protocol in protocols:
+                by_protocol = argument(2, libseccomp.EQ, protocol)
+                rules.add_rule(libseccomp.ALLOW, "socket", of_family, of_kind, by_protocol)
 
 
 def _add_rules_of_processes(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
@@ -195,11 +225,18 @@ def _add_rules_of_fcntl(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType
         rules.add_rule(libseccomp.ERRNO(errno.EPERM), "fcntl", refused)
 
 
-def _add_rules_of_socket_options(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
-    """Have buffers keep the size that the meter of jobs charges them with: a wish for another has no effect, as one
-    beyond the machine's limit has none.
+def _add_rules_of_socket_options(
+    rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType, *, own_network: bool, memory_group: bool
+) -> None:
+    """Where no group counts memory, have buffers keep the size that the meter of jobs charges them with: a wish for another
+    has no effect, as one beyond the machine's limit has none.
     """
-    level = libseccomp.Arg(1, libseccomp.MASKED_EQ, _LOW_HALF, _SOL_SOCKET)
-    for option in (*_SOCKET_OPTIONS, *_BUFFER_SIZES):
-        action = libseccomp.ERRNO(0) if option in _BUFFER_SIZES else libseccomp.ALLOW
-        rules.add_rule(action, "setsockopt", level, libseccomp.Arg(2, libseccomp.MASKED_EQ, _LOW_HALF, option))
+    buffers = libseccomp.ALLOW if memory_group else libseccomp.ERRNO(0)
+    actions = {(_SOL_SOCKET, option): libseccomp.ALLOW for option in _SOCKET_OPTIONS}
+    actions |= {(_SOL_SOCKET, option): buffers for option in _BUFFER_SIZES}
+    if own_network:
+        of_internet = _INTERNET_OPTIONS.items()
+        actions |= {(level, option): libseccomp.ALLOW for level, options in of_internet for option in options}
+    for (level, option), action in actions.items():
+        of_level = libseccomp.Arg(1, libseccomp.MASKED_EQ, _LOW_HALF, level)
+        rules.add_rule(action, "setsockopt", of_level, libseccomp.Arg(2, libseccomp.MASKED_EQ, _LOW_HALF, option))

@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 
-from code_judge_server.jail import execution, folder_enclosure, landlock, protocol, syscalls
+from code_judge_server.jail import execution, folder_enclosure, landlock, loopback, protocol, syscalls
 from code_judge_server.jail.confinement import Confinement
 from code_judge_server.jail.enclosure import NamespaceEnclosure
 from code_judge_server.jail.inits import Inits
@@ -63,6 +63,8 @@ def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | Non
     if machine.has_own_user_namespace:
         enter_user_namespace(as_user=USER_INSIDE)  # the kernel counts the tasks of a user in each of them apart
     syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWCGROUP)
+    with contextlib.suppress(OSError):  # the canaries tell; programs have no network at all then
+        loopback.bring_up()
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from code_judge_server import process_tree
+from code_judge_server.jail.loopback import BUFFER_BYTES_PER_SOCKET
 from code_judge_server.jail_executor.memory_counts import MemoryCounts
 from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
 
@@ -12,10 +13,6 @@ _SLOT_CPU_TIME_S = 0.01
 """What a slot itself needs for a job at most, in the same cgroup."""
 _SLOT_TASKS = 2
 """The helper of a slot, and the init of a job."""
-_BUFFER_BYTES_PER_SOCKET = 256 * 1024
-"""What a socket has sent and nobody has read: jobs cannot change the buffers' size, which is 208 KiB unless the machine has
-another, and the last message may go beyond.
-"""
 _PAUSE_OF_KERNEL_MEMORY_S = 0.2
 """Between two counts of what the kernel keeps for a job's mappings, which costs as much as all the rest of a sample."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -118,7 +115,7 @@ class TreeMeter:
         pids = process_tree.descendants(self._slot_pid, at_most=max_tasks + _SLOT_TASKS + 1)
         usage = process_tree.usage(pids)
         unwaited = self._unwaited.update(usage.ticks, reaped=reaped)
-        socket_bytes = max(0, self._num_sockets() - self._sockets_of_slot) * _BUFFER_BYTES_PER_SOCKET
+        socket_bytes = max(0, self._num_sockets() - self._sockets_of_slot) * BUFFER_BYTES_PER_SOCKET
         kernel_bytes = socket_bytes + self._mappings.latest(pids, enough=memory_bytes)
         used_bytes = usage.memory_bytes
         if used_bytes + kernel_bytes > memory_bytes and len(pids) > 1:

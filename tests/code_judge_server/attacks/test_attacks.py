@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from attacks.attack import Attack, reached
 from attacks.attacked_judge import AttackedJudge, attacked_judge, judge_under_attack
-from attacks.corpus import cplusplus, daemons, floods, forging, kernel, network, poisoning, secrets, timing
+from attacks.corpus import cplusplus, daemons, floods, forging, kernel, loopback, network, poisoning, secrets, timing
 
-THEMES = (forging, secrets, network, kernel, floods, daemons, timing, poisoning, cplusplus)
+THEMES = (forging, secrets, network, loopback, kernel, floods, daemons, timing, poisoning, cplusplus)
 CORPUS: list[Attack] = [attack for theme in THEMES for attack in theme.ATTACKS]
 UNBOUNDED = [attack for attack in CORPUS if attack.reached_in_tier_d]
 

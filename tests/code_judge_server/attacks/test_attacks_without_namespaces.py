@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 from attacks.attack import CRASHED, TIMED_OUT, Attack, reached
 from attacks.attacked_judge import AttackedJudge, judge_under_attack
-from attacks.corpus import daemons, floods, forging, kernel, network, poisoning, secrets, timing
+from attacks.corpus import daemons, floods, forging, kernel, loopback, network, poisoning, secrets, timing
 
 from code_judge_server.schemas import VerdictStatus
 
-THEMES = (forging, secrets, network, kernel, floods, daemons, timing, poisoning)
+THEMES = (forging, secrets, network, loopback, kernel, floods, daemons, timing, poisoning)
 CORPUS = [attack for theme in THEMES for attack in theme.ATTACKS]
 ENDED_BY_LANDLOCK = {
     "environments",
