@@ -105,7 +105,8 @@ def _health(
 async def _drop_unusable_languages(executor: Executor, languages: dict[str, LanguageRules], settings: Settings) -> None:
     limits = settings.limit_policy.effective(settings.default_limits)
     for name, reason in (await unusable_languages(executor, languages, limits=limits)).items():
-        logger.warning("language `%s` is not offered: %s", name, reason)
+        level = logging.WARNING if name in settings.languages else logging.INFO  # nobody has asked for a built-in one
+        logger.log(level, "language `%s` is not offered: %s", name, reason)
         del languages[name]
 
 

@@ -1,9 +1,10 @@
 """How a submission's source becomes a program: one row of a table per language, to which the settings add."""
 
+import glob
 import logging
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -12,6 +13,8 @@ from code_judge_server.schemas import Checker, FieldError, FilePath, LanguageNam
 
 logger = logging.getLogger(__name__)
 
+OPTIONS = "{options}"
+_MEMORY_MB = "{memory_mb}"
 Command = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
@@ -32,7 +35,9 @@ class PrecompiledHeaderRules(BaseModel):
 class LanguageRules(BaseModel):
     """How one language is compiled and run; relative names are in the program's folder.
 
-    Example: `{"source": "a.go", "compile": ["go", "build", "-o", "a", "a.go"], "artifact": "a", "run": ["./a"]}`.
+    In `compile` and `run`, `{memory_mb}` stands for the memory limit in MiB.
+
+    Example: `{"source": "a.d", "compile": ["dmd", "{options}", "-of=a", "a.d"], "artifact": "a", "run": ["./a"]}`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -40,15 +45,18 @@ class LanguageRules(BaseModel):
     source: FilePath
     """File that the code is written to."""
     compile: Command | None = None
-    """Makes `artifact` of `source` and the submission's files; exit code 0 is success. Absent: nothing is compiled."""
+    """Makes `artifact` of `source` and the submission's files; exit code 0 is success. Absent: nothing is compiled. The word
+    `{options}` stands for a submission's `compile_options`; a row without it takes none."""
     artifact: FilePath | None = None
-    """The one file that `compile` makes and `run` needs."""
+    """The one file that `compile` makes and `run` needs: of several, such as classes, an archive."""
     precompiled_header: PrecompiledHeaderRules | None = None
     """Compiled once, for the sources that begin with it."""
     run: Command
     """Runs `artifact`, or `source` where nothing is compiled."""
     probe: Command | None = None
     """Run in the jail when the server starts: unless it exits with 0, the language is not offered."""
+    read_only_paths: tuple[str, ...] = ()
+    """What its programs read outside of the system's folders, as patterns of absolute paths: jobs see what is there."""
     preload: bool = False
     """`run` is this server's Python and a script, for which an interpreter that is already up may stand in."""
 
@@ -57,6 +65,11 @@ class LanguageRules(BaseModel):
         if (self.compile is None) != (self.artifact is None):
             raise ValueError("`compile` and `artifact` go together: name both, or neither")
         return self
+
+    @property
+    def takes_options(self) -> bool:
+        """Whether a submission may name options for the compiler."""
+        return self.compile is not None and OPTIONS in self.compile
 
     @property
     def programs(self) -> list[str]:
@@ -70,7 +83,7 @@ def _cpp(standard: str, *, is_young: bool = False) -> LanguageRules:
     flags = ("g++", f"-std={standard}", "-O2")
     return LanguageRules(
         source="main.cpp",
-        compile=(*flags, "-o", "main", "main.cpp"),
+        compile=(*flags, "-o", "main", "main.cpp", OPTIONS),
         artifact="main",
         precompiled_header=PrecompiledHeaderRules(
             header="bits/stdc++.h",
@@ -85,11 +98,15 @@ def _c(standard: str) -> LanguageRules:
     flags = ("gcc", f"-std={standard}", "-O2")
     return LanguageRules(
         source="main.c",
-        compile=(*flags, "-o", "main", "main.c", "-lm"),
+        compile=(*flags, "-o", "main", "main.c", OPTIONS, "-lm"),
         artifact="main",
         run=("./main",),
     )
 
+
+_JAVA_COMPILE = 'javac -encoding UTF-8 -cp ".:*" -d .classes "$@" Main.java && jar cf main.jar -C .classes .'
+_HAS_PYTEST = "from importlib.util import find_spec; raise SystemExit(find_spec('pytest') is None)"
+_STRIP_TYPES = "--experimental-strip-types"
 
 BUILT_IN = {
     "python": LanguageRules(source="main.py", run=(sys.executable, "main.py"), preload=True),
@@ -101,7 +118,64 @@ BUILT_IN = {
     "c23": _c("gnu2x"),
     "bash": LanguageRules(source="main.sh", run=("bash", "main.sh")),
     "javascript": LanguageRules(source="main.js", run=("node", "main.js"), probe=("node", "-e", "0")),
+    "java": LanguageRules(
+        source="Main.java",
+        compile=("sh", "-c", _JAVA_COMPILE, "sh", "-J-XX:MaxRAM={memory_mb}m", OPTIONS),
+        artifact="main.jar",
+        # The heap is 70 % of the memory limit; a deep recursion fits into the stack of the main thread.
+        run=(
+            "java",
+            "-XX:MaxRAM={memory_mb}m",
+            "-XX:MaxRAMPercentage=70",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=4",
+            "-XX:-UsePerfData",
+            "-Xss64m",
+            "-ea",
+            "-cp",
+            "main.jar:.:*",
+            "Main",
+        ),
+        probe=("javac", "-version"),
+        read_only_paths=("/etc/java-*-openjdk",),
+    ),
+    "go": LanguageRules(
+        source="main.go",
+        compile=("go", "build", OPTIONS, "-o", "main", "main.go"),
+        artifact="main",
+        run=("./main",),
+        probe=("go", "version"),
+    ),
+    "rust": LanguageRules(
+        source="main.rs",
+        compile=("rustc", "--edition=2021", "-O", OPTIONS, "-o", "main", "main.rs"),
+        artifact="main",
+        run=("./main",),
+        probe=("rustc", "--version"),
+    ),
+    "perl": LanguageRules(source="main.pl", run=("perl", "main.pl")),
+    "lua": LanguageRules(source="main.lua", run=("lua", "main.lua")),
+    "ruby": LanguageRules(source="main.rb", run=("ruby", "main.rb")),
+    "r": LanguageRules(source="main.R", run=("Rscript", "main.R"), read_only_paths=("/etc/R",)),
+    "typescript": LanguageRules(source="main.ts", run=("tsx", "main.ts"), probe=("tsx", "--version")),
+    "pytest": LanguageRules(
+        source="main_test.py",
+        run=(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "main_test.py"),
+        probe=(sys.executable, "-c", _HAS_PYTEST),
+    ),
+    "jest": LanguageRules(
+        source="main.test.js", run=("jest", "--ci", "--config={}", "main.test.js"), probe=("jest", "--version")
+    ),
 }
+_OTHER_PROGRAMS = {
+    "lua": [LanguageRules(source="main.lua", run=(name, "main.lua")) for name in ("lua5.4", "lua5.3", "luajit")],
+    "typescript": [
+        LanguageRules(source="main.ts", run=("ts-node", "-T", "main.ts"), probe=("ts-node", "--version")),
+        # Node 22.6 and newer leave out the types themselves.
+        LanguageRules(source="main.ts", run=("node", _STRIP_TYPES, "main.ts"), probe=("node", _STRIP_TYPES, "-e", "0")),
+    ],
+}
+"""Rows that stand in for a built-in one whose programs are not on the machine, the first that is."""
 
 
 def offered_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, LanguageRules]:
@@ -111,6 +185,9 @@ def offered_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, L
     """
     rows = BUILT_IN | dict(from_settings)
     located = {name: _located(rules) for name, rules in rows.items()}
+    for name in _OTHER_PROGRAMS.keys() - from_settings.keys():
+        candidates = (located[name], *map(_located, _OTHER_PROGRAMS[name]))
+        located[name] = next(filter(None, candidates), None)
     for name, rules in from_settings.items():
         if located[name] is None:
             logger.warning("language `%s` is not offered: this machine has not all of %s", name, rules.programs)
@@ -138,6 +215,20 @@ def _with_path(command: Command) -> Command | None:
     return None if path is None else (path, *command[1:])
 
 
+def paths_to_show(languages: Mapping[str, LanguageRules]) -> list[str]:
+    """Return what the rows' `read_only_paths` stand for on this machine."""
+    patterns = {pattern for rules in languages.values() for pattern in rules.read_only_paths}
+    return sorted(path for pattern in patterns for path in glob.glob(pattern))
+
+
+def command_for(command: Command, *, memory_bytes: int, options: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return a command of a row for one submission: with its memory limit and its options for the compiler."""
+    words = [word for part in command for word in (options if part == OPTIONS else (part,))]
+    if not any(_MEMORY_MB in word for word in command):
+        return tuple(words)
+    return tuple(word.replace(_MEMORY_MB, str(memory_bytes >> 20)) for word in words)
+
+
 def wrong_fields(submission: Submission, languages: Mapping[LanguageName, LanguageRules]) -> list[FieldError]:
     """Return what of a submission this server's table of languages cannot serve."""
     errors: list[FieldError] = []
@@ -146,6 +237,11 @@ def wrong_fields(submission: Submission, languages: Mapping[LanguageName, Langua
             offered = ", ".join(languages)
             errors.append(FieldError(field=field, message=f"`{name}` is not among this server's languages: {offered}"))
     rules = languages.get(submission.language)
+    if submission.compile_options and rules is not None and not rules.takes_options:
+        why = (
+            f"the compiler of `{submission.language}` takes no options here" if rules.compile else "nothing is compiled"
+        )
+        errors.append(FieldError(field="compile_options", message=f"{why}: leave them out"))
     taken = set() if rules is None else {rules.source, rules.artifact}
     errors += [
         FieldError(field=f"files.{path}", message="stands in the way of the program's own file of that name")

@@ -145,6 +145,11 @@ Collected = Annotated[list[FilePath], FailFast(), Field(max_length=64)]
 """Paths of files to bring back."""
 
 
+_Argument = Annotated[str, Field(max_length=4096), AfterValidator(_without_nul)]
+Arguments = Annotated[list[_Argument], FailFast(), Field(max_length=64)]
+"""Words of a command line."""
+
+
 class _NativeModel(BaseModel):
     """Base of the native records: immutable, and an unknown field is an error."""
 
@@ -234,6 +239,10 @@ class Submission(_NativeModel):
     by the same client, is not run again: both get the one verdict."""
     language: LanguageName = "python"
     code: SourceText
+    compile_options: Arguments = []
+    """More words for the compiler, such as `-std=c++20` or `-DN=5`; where they contradict its own, they come last and win."""
+    arguments: Arguments = []
+    """Words that the program finds behind its name (`sys.argv[1:]`)."""
     stdin: str = ""
     expected_output: str | None = None
     """Compared with stdout as `checker` says; absent: exit code 0 is all that is asked, but by a checker of kind `program`."""

@@ -21,11 +21,14 @@ from code_judge_server.schemas import IsolationTier, LanguageName, Limits, Prelo
 ENVIRONMENT_PREFIX = "CODE_JUDGE_"
 
 CODE_JUDGE_NAMES = {
-    "MAX_EXECUTION_TIME": "max_cpu_time_s",
-    "MAX_MEMORY": "max_memory_mb",
-    "MAX_WORKERS": "num_slots",
-    "MAX_STDOUT_ERROR_LENGTH": "max_reply_chars",
-    "MAX_QUEUE_WORK_LIFE_TIME": "max_queue_time_s",
+    "MAX_EXECUTION_TIME": (
+        "max_cpu_time_s",
+        "max_wall_time_s",
+    ),  # wall clock there, which CPU time passes by threads only
+    "MAX_MEMORY": ("max_memory_mb",),
+    "MAX_WORKERS": ("num_slots",),
+    "MAX_STDOUT_ERROR_LENGTH": ("max_reply_chars",),
+    "MAX_QUEUE_WORK_LIFE_TIME": ("max_queue_time_s",),
 }
 """Environment names of code-judge, and the settings that they stand for."""
 
@@ -71,7 +74,8 @@ class Settings(BaseSettings):
     default_wall_time_s: float | None = Field(default=None, gt=0)
     """Wall clock of a program whose submission names none; absent: the maximum."""
     max_wall_time_s: float = Field(default=0.0, ge=0)
-    """Wall clock of one program at most; 0 takes twice the CPU time, so that a busy machine fails no honest program."""
+    """Wall clock of one program at most; 0 takes twice the CPU time, so that a busy machine fails no honest program.
+    (MAX_EXECUTION_TIME)"""
     default_memory_mb: int | None = Field(default=None, ge=32)
     """Memory of a program whose submission names none, in MiB; absent: the maximum."""
     max_memory_mb: int = Field(default=512, ge=32)
@@ -155,7 +159,10 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read arguments, then the environment, then code-judge's names in it."""
         named_by_code_judge = {
-            field: os.environ[name] for name, field in CODE_JUDGE_NAMES.items() if os.environ.get(name)
+            field: os.environ[name]
+            for name, fields in CODE_JUDGE_NAMES.items()
+            if os.environ.get(name)
+            for field in fields
         }
         return init_settings, env_settings, InitSettingsSource(settings_cls, named_by_code_judge)
 

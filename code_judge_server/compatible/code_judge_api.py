@@ -34,6 +34,7 @@ _REASONS = {
     VerdictStatus.INTERNAL_ERROR: CodeJudgeReason.INTERNAL_ERROR,
     VerdictStatus.CANCELLED: CodeJudgeReason.INTERNAL_ERROR,
 }
+_AT_TIME_LIMIT = "Suicide from timeout.\n"
 _CHECKER = Checker(kind=CheckerKind.STRIPPED)
 _REFUSALS = {status: answer for status, answer in DOCUMENTED_REFUSALS.items() if status != 429}
 _DID_NOT_RUN = {VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.INTERNAL_ERROR, VerdictStatus.CANCELLED}
@@ -122,6 +123,11 @@ def _as_submission(item: CodeJudgeSubmission) -> Submission:
     )
 
 
+def _stdout(verdict: Verdict) -> str:
+    """Return what the program printed; code-judge's own guard says so there when it ends one at its time limit."""
+    return verdict.stdout + (_AT_TIME_LIMIT if verdict.status is VerdictStatus.TIME_LIMIT_EXCEEDED else "")
+
+
 def _as_result(item: CodeJudgeSubmission, verdict: Verdict | None) -> CodeJudgeResult:
     """Say it in code-judge's words; no verdict means a type that is not judged here."""
     sub_id = item.sub_id or _new_id()
@@ -135,7 +141,7 @@ def _as_result(item: CodeJudgeSubmission, verdict: Verdict | None) -> CodeJudgeR
         success=verdict.status is VerdictStatus.ACCEPTED,
         run_success=verdict.status in (VerdictStatus.ACCEPTED, VerdictStatus.WRONG_ANSWER),
         cost=verdict.wall_time_s if ran else verdict.queue_time_s,
-        stdout=verdict.stdout if ran else None,
+        stdout=_stdout(verdict) if ran else None,
         stderr=verdict.stderr if ran else None,
         reason=_REASONS.get(verdict.status, CodeJudgeReason.NONE),
     )

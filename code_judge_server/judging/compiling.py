@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from code_judge_server.ending import Ending
@@ -11,7 +11,7 @@ from code_judge_server.judging.compile_cache import Compilation, CompileCache
 from code_judge_server.judging.precompiled_header import PrecompiledHeader
 from code_judge_server.judging.preload_choice import choose_preload, hides_a_module
 from code_judge_server.judging.run_results import end_of
-from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules
+from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules, command_for
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
 _ASLEEP_BELOW_CPU_SHARE = 0.01
@@ -73,7 +73,13 @@ class Compiler:
         self._headers: dict[PrecompiledHeaderRules, PrecompiledHeader] = {}
 
     async def program(
-        self, rules: LanguageRules, code: str, files: Mapping[str, bytes], *, time_limit_s: float | None = None
+        self,
+        rules: LanguageRules,
+        code: str,
+        files: Mapping[str, bytes],
+        *,
+        options: Sequence[str] = (),
+        time_limit_s: float | None = None,
     ) -> Program:
         """Return the program that `code` is.
 
@@ -81,6 +87,7 @@ class Compiler:
             rules: Of its language.
             code: Its source.
             files: Others that compiler and program find in their folder.
+            options: More words for the compiler.
             time_limit_s: CPU time for the compiler, if less than is usual.
 
         Raises:
@@ -95,14 +102,15 @@ class Compiler:
             if rules.preload and not hides_a_module(files):
                 preload = choose_preload(_beginnings(modules), self._executor.preloads)
             return Program(argv=rules.run, files={**files, **source}, preload=preload)
+        limits = self._limits_within(time_limit_s)
         job = Job(
-            argv=rules.compile,
-            limits=self._limits_within(time_limit_s),
+            argv=command_for(rules.compile, memory_bytes=limits.memory_bytes, options=options),
+            limits=limits,
             files={**files, **source},
             collect=(rules.artifact,),
             collect_bytes=self._max_artifact_bytes,
         )
-        header = rules.precompiled_header
+        header = None if options else rules.precompiled_header  # which is for the row's own flags
         key = await asyncio.to_thread(_key, job)  # of up to all that a request may hold
         compilation = await self._cache.get(key, lambda: self._compile(job, source[rules.source], header))
         outcome = compilation.outcome

@@ -12,7 +12,7 @@ from code_judge_server.judging.compile_cache import CompileCache
 from code_judge_server.judging.compiling import CompileError, Compiler, CompilerHeldUpError, Program
 from code_judge_server.judging.program_checker import CheckerFailedError, ProgramChecker
 from code_judge_server.judging.run_results import run_result, status_of
-from code_judge_server.languages import LanguageRules
+from code_judge_server.languages import LanguageRules, command_for
 from code_judge_server.limits import LimitPolicy, with_room_for
 from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome, Spent
 from code_judge_server.schemas import Checker, Limits, RunResult, Submission, TestCase, Verdict, VerdictStatus
@@ -78,6 +78,7 @@ class Judge:
                 self._languages[submission.language],
                 submission.code,
                 submission.files,
+                options=submission.compile_options,
                 time_limit_s=submission.limits.compile_time_s,
             )
             checker = await self._program_checker(submission)
@@ -154,12 +155,13 @@ class Judge:
     ) -> None:
         tests = submission.tests or [TestCase(stdin=submission.stdin, expected_output=submission.expected_output)]
         job_limits = with_room_for(limits, program.files)
+        argv = (*command_for(program.argv, memory_bytes=limits.memory_bytes), *submission.arguments)
         for number, test in enumerate(tests):
             if number > 0 and runs.between_tests is not None:
                 await runs.between_tests()
             outcome = await self._executor.execute(
                 Job(
-                    argv=program.argv,
+                    argv=argv,
                     limits=job_limits,
                     files=program.files,
                     stdin=test.stdin.encode(),

@@ -5,6 +5,7 @@ import re
 from code_judge_server.ending import Ending
 from code_judge_server.judging.compiling import Program
 from code_judge_server.judging.run_results import end_of
+from code_judge_server.languages import command_for
 from code_judge_server.limits import with_room_for
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
@@ -59,7 +60,7 @@ class ProgramChecker:
         files = {**self._program.files, **texts}
         outcome = await self._executor.execute(
             Job(
-                argv=(*self._program.argv, *_FILE_NAMES),
+                argv=(*command_for(self._program.argv, memory_bytes=self._limits.memory_bytes), *_FILE_NAMES),
                 limits=with_room_for(self._limits, files),
                 files=files,
                 preload=self._program.preload,

@@ -68,6 +68,7 @@ def test_a_sleeper_is_a_worker_timeout(tmp_path: Path) -> None:
     with running_judge(tmp_path, "--num-slots", "1", "--max-wall-time-s", "1") as judge:
         result = post(judge, "/run", {"type": "python", "solution": "import time; time.sleep(600)"})
     assert (result["run_success"], result["reason"]) == (False, "worker_timeout")
+    assert result["stdout"].endswith("Suicide from timeout.\n")
     assert result["cost"] >= 1
 
 

@@ -35,7 +35,8 @@ async def test_a_program_outside_of_the_jail_is_found_out(
     tmp_path: Path, folder_of_shell: Path, isolation: str
 ) -> None:
     shell = str(folder_of_shell / "my-shell")
-    languages = offered_languages({"mine": LanguageRules(source="a.sh", run=(shell, "a.sh"))})
+    offered = offered_languages({"mine": LanguageRules(source="a.sh", run=(shell, "a.sh"))})
+    languages = {name: offered[name] for name in ("python", "mine")}
     limits = Settings().limit_policy.effective(Settings().default_limits)
     async with judge_in_process(tmp_path, isolation=isolation) as judge:
         assert await unusable_languages(judge, languages, limits=limits) == {

@@ -2,12 +2,21 @@
 
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from code_judge_server.languages import BUILT_IN, LanguageRules, offered_languages, wrong_fields
+from code_judge_server.languages import (
+    BUILT_IN,
+    OPTIONS,
+    LanguageRules,
+    command_for,
+    offered_languages,
+    paths_to_show,
+    wrong_fields,
+)
 from code_judge_server.schemas import Submission
 from code_judge_server.settings import Settings
 
@@ -93,8 +102,62 @@ def test_the_header_of_cpp_is_compiled_with_the_flags_of_the_language(name: str)
         ({"files": {"main.py": b""}}, ["files.main.py"]),
         ({"files": {"main.py/x": b""}}, ["files.main.py/x"]),
         ({"files": {"main": b""}}, []),
+        ({"compile_options": ["-O3"]}, ["compile_options"]),
+        ({"compile_options": ["-O3"], "language": "cpp"}, []),
         ({"files": {"main.cpp": b"", "main": b"", "a/main": b""}, "language": "cpp"}, ["files.main.cpp", "files.main"]),
     ],
 )
 def test_what_cannot_be_served_is_named(submission: dict[str, Any], fields: list[str]) -> None:
     assert fields_of(**submission) == fields
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_row_names_its_own_files(name: str) -> None:
+    row = BUILT_IN[name]
+    words = " ".join([*(row.compile or ()), *row.run])
+    assert row.source in words
+    assert row.artifact is None or row.artifact in " ".join(row.run)
+
+
+@pytest.mark.parametrize(
+    ("programs", "name", "run"),
+    [
+        (["lua5.4"], "lua", ("lua5.4", "main.lua")),
+        (["luajit", "lua5.3"], "lua", ("lua5.3", "main.lua")),
+        (["lua", "lua5.4"], "lua", ("lua", "main.lua")),
+        (["tsx", "node"], "typescript", ("tsx", "main.ts")),
+        (["ts-node", "node"], "typescript", ("ts-node", "-T", "main.ts")),
+        (["node"], "typescript", ("node", "--experimental-strip-types", "main.ts")),
+        (["ruby"], "ruby", ("ruby", "main.rb")),
+        (["Rscript"], "r", ("Rscript", "main.R")),
+        (["jest"], "jest", ("jest", "--ci", "--config={}", "main.test.js")),
+        (["go"], "go", ("./main",)),
+        (["java"], "java", None),  # a runtime without a compiler
+        (["node"], "lua", None),
+    ],
+)
+def test_a_language_is_offered_with_the_program_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: list[str], name: str, run: tuple[str, ...] | None
+) -> None:
+    for program in programs:
+        (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    offered = offered_languages({})
+    if run is None:
+        assert name not in offered
+    else:
+        first = run[0] if run[0].startswith("./") else str(tmp_path / run[0])
+        assert offered[name].run == (first, *run[1:])
+
+
+def test_patterns_of_paths_are_what_is_there(tmp_path: Path) -> None:
+    for version in (11, 17):
+        (tmp_path / f"java-{version}-openjdk").mkdir()
+    row = LanguageRules(source="a", run=("sh",), read_only_paths=(f"{tmp_path}/java-*-openjdk", f"{tmp_path}/none"))
+    assert paths_to_show({"x": row}) == [f"{tmp_path}/java-11-openjdk", f"{tmp_path}/java-17-openjdk"]
+
+
+def test_a_command_has_its_memory_limit_and_options() -> None:
+    command = ("a", OPTIONS, "-m{memory_mb}m", "{other}")
+    assert command_for(command, memory_bytes=64 << 20, options=["b", "c"]) == ("a", "b", "c", "-m64m", "{other}")
+    assert command_for(command, memory_bytes=64 << 20) == ("a", "-m64m", "{other}")

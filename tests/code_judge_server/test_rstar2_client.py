@@ -47,7 +47,7 @@ async def test_failures_are_told_with_their_reason(warm_judge: JudgeProcess) -> 
     error = "ValueError: invalid literal for int() with base 10: 'a'\n"
     assert output(raised) == f"Tool call failure\nreason: \nstdout: so far\n\nstderr: {error}"
     assert output(exited) == "Tool call failure\nreason: "
-    assert output(slept) == "Tool call failure\nreason: worker_timeout"
+    assert output(slept) == "Tool call failure\nreason: worker_timeout\nstdout: Suicide from timeout.\n"
     assert "stderr: SyntaxError: " in cut
 
 
