@@ -47,6 +47,11 @@ class MetricsLogger:
         self._file.take_back(after_step=after_step)
         self._events.take_back(after_step=after_step)
 
+    @property
+    def last_step(self) -> int:
+        """The last step that is recorded; -1 before the first."""
+        return self._file.last_step
+
     def close(self) -> None:
         """Flush and close."""
         self._events.close()

@@ -38,6 +38,11 @@ class MetricsFile:
         append_json_lines(self._path, [{"step": step} | {name: float(value) for name, value in metrics.items()}])
         self._last_step = step
 
+    @property
+    def last_step(self) -> int:
+        """The step of the last line; -1 without any."""
+        return self._last_step
+
     def take_back(self, *, after_step: int) -> None:
         """Remove the lines after step `after_step`, atomically; -1 removes all."""
         keep_json_lines(self._path, lambda row: row["step"] <= after_step)

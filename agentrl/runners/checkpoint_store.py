@@ -20,7 +20,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -53,6 +53,8 @@ class RunState:
     """Batches without a learning signal so far; they count as no step."""
     accuracy: float | None = None
     """On the held-out prompts after update `step`, where it was measured."""
+    record_bytes: dict[str, int] = field(default_factory=dict)
+    """Sizes of the newest record files, by name (`TrajectoryStore.sizes`): a resume reports one that has become shorter."""
 
 
 def by_accuracy(states: Sequence[RunState]) -> list[RunState]:

@@ -1,5 +1,6 @@
 """The parts of a training step that are neither rollout nor update: refilling, validation, checkpoints, the end."""
 
+import asyncio
 import contextlib
 import logging
 import shutil
@@ -192,6 +193,7 @@ async def restore(run: Run) -> RunState:
     last_step = -1 if latest is None else state.step
     run.metrics.take_back(after_step=last_step)
     directory.trajectories.take_back(after_step=last_step)
+    _warn_of_lost_records(run, state)
     run.plan.prompts.seek(state.prompts_taken)
     store = directory.checkpoints
     counted = PassRates() if latest is None else store.read(latest.step, PASS_RATES, PassRates.decode)
@@ -202,6 +204,19 @@ async def restore(run: Run) -> RunState:
     state = await _enter_stage(run, state)
     run.progress.resume(num_steps_done=state.step)
     return state
+
+
+def _warn_of_lost_records(run: Run, state: RunState) -> None:
+    """Report record files that have lost their end since the checkpoint was written; nothing is trained on them again."""
+    losses = run.plan.directory.trajectories.describe_losses(state.record_bytes)
+    if 0 <= run.metrics.last_step < state.step:
+        losses.append(f"metrics.jsonl: its end is lost (the last row is step {run.metrics.last_step})")
+    for loss in losses:
+        logger.warning(
+            "%s. Training is not affected; to take the lost steps again, remove the checkpoints of these and later steps and "
+            "restart",
+            loss,
+        )
 
 
 async def _enter_stage(run: Run, state: RunState) -> RunState:
@@ -235,6 +250,8 @@ async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
     every = run.config.checkpoint.every_steps
     if state.step % every == 0 or state.step == run.config.run.num_steps:
         run.progress.start_phase(f"step {state.step} checkpoint")
+        sizes = await asyncio.to_thread(run.plan.directory.trajectories.sizes, up_to_step=state.step)
+        state = replace(state, record_bytes=sizes)
         await run.checkpoints.save(state, rollouts, run.plan.pass_rates)
 
 

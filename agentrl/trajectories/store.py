@@ -9,7 +9,7 @@ of the same step is written: then everything that a checkpoint follows is here, 
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from agentrl.errors import UNDECODABLE, DamagedCheckpointError
@@ -24,6 +24,8 @@ from agentrl.trajectories.codec import (
 )
 from agentrl.types import Prompt, Trajectory
 
+_MAX_SIZES = 1000
+"""Files whose size is noted in a checkpoint: what fails at the end of a file strikes new ones."""
 _FILE_NAME = re.compile(r"(?:step|validation)_(\d{6,})\.jsonl")
 
 
@@ -62,6 +64,29 @@ class TrajectoryStore:
             trajectories = [made for made in trajectories if made.trajectory_id not in recorded]
         append_json_lines(path, _encode_all(prompts, trajectories))
         return path
+
+    def sizes(self, *, up_to_step: int) -> dict[str, int]:
+        """Return the bytes of the newest files of steps up to `up_to_step`, by name; those of other processes count."""
+        files = {path.name: path for path in self._folder.glob("*.jsonl")}
+        steps = {name: int(match[1]) for name in files if (match := _FILE_NAME.fullmatch(name))}
+        known = sorted((name for name, step in steps.items() if step <= up_to_step), key=lambda name: steps[name])
+        return {name: files[name].stat().st_size for name in known[-_MAX_SIZES:]}
+
+    def describe_losses(self, sizes: Mapping[str, int]) -> list[str]:
+        """Return a line for each file that has become shorter than it was (`sizes`), with what is left of it.
+
+        A file that is gone has been moved away by somebody, and is no loss.
+        """
+        losses = []
+        for name, size in sizes.items():
+            path = self._folder / name
+            if path.is_file() and (left := path.stat().st_size) < size:
+                try:
+                    rest = f"{sum(1 for _ in read_trajectories(path))} trajectories are left"
+                except ValueError:
+                    rest = "and other lines are damaged"
+                losses.append(f"{path}: its end is lost ({left} of {size} bytes, {rest})")
+        return losses
 
     def take_back(self, *, after_step: int) -> None:
         """Remove what came after the checkpoint of step `after_step`; -1 removes everything."""

@@ -155,7 +155,7 @@ class Models:
 
 
 def run_of(plan: Plan, models: Models) -> Run:
-    metrics = SimpleNamespace(take_back=lambda after_step: None)
+    metrics = SimpleNamespace(take_back=lambda after_step: None, last_step=10_000)
     progress = SimpleNamespace(resume=lambda num_steps_done: None)
     return cast(Run, cast(Any, SimpleNamespace(plan=plan, learner=models, metrics=metrics, progress=progress)))
 
@@ -244,6 +244,28 @@ async def test_the_optimiser_is_reset_and_the_epoch_begins_once_in_a_stage(plan:
     await restore(run_of(resumed, models))
     assert [kind for kind, _ in models.asked] == ["load", "reference"]
     assert resumed.prompts.position == 12 * 39
+
+
+async def test_records_that_lost_their_end_are_reported_when_a_run_goes_on(
+    plan: Plan, caplog: pytest.LogCaptureFixture
+):
+    records = plan.directory.path / "trajectories"
+    records.mkdir(parents=True)
+    for step in (29, 30, 31):
+        (records / f"step_{step:06d}.jsonl").write_text("{}\n" * 10)
+    plan.directory.checkpoints.begin(30)
+    plan.directory.checkpoints.put(30, PASS_RATES, PassRates().encode())
+    sizes = plan.directory.trajectories.sizes(up_to_step=30)
+    plan.directory.checkpoints.commit(RunState(step=30, record_bytes=sizes))
+    run = run_of(plan_stage(plan, plan.stages[1]), Models())
+    await restore(run)
+    assert not caplog.text
+    (records / "step_000030.jsonl").write_text("")
+    cast(Any, run.metrics).last_step = 28
+    await restore(run)
+    [of_file, of_metrics] = [record.getMessage() for record in caplog.records]
+    assert "step_000030.jsonl: its end is lost (0 of 30 bytes, 0 trajectories are left)" in of_file
+    assert "metrics.jsonl: its end is lost (the last row is step 28). Training is not affected" in of_metrics
 
 
 async def test_what_was_counted_after_the_checkpoint_is_forgotten_when_models_have_died(plan: Plan):

@@ -150,3 +150,21 @@ def test_another_format_version_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"version":2', '"version":3', 1))
     with pytest.raises(ValueError, match="has `version` 3, this release reads 2"):
         list(read_trajectories(path))
+
+
+def test_a_file_that_lost_its_end_is_reported_and_one_that_was_moved_away_is_not(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    made = [replace(TRAJECTORY, trajectory_id=f"train-17@epoch1/{number}") for number in range(40)]
+    paths = [store.append(step, made, prompts=[PROMPT]) for step in (1, 2, 3)]
+    store.append(3, made, validation=True)
+    noted = store.sizes(up_to_step=2)
+    assert noted == {path.name: path.stat().st_size for path in paths[:2]}
+    assert store.describe_losses(noted) == []
+    store.append(2, made)
+    assert store.describe_losses(noted) == [], "longer, as another process may have appended since"
+    paths[0].unlink()
+    lines = paths[1].read_bytes().splitlines(keepends=True)
+    paths[1].write_bytes(b"".join(lines[:38])[:-5])
+    [loss] = store.describe_losses(noted)
+    assert loss.startswith(f"{paths[1]}: its end is lost (")
+    assert loss.endswith(f" of {noted[paths[1].name]} bytes, 36 trajectories are left)")
