@@ -89,6 +89,7 @@ def holds_judge(process: psutil.Process) -> bool:
     return bool(words) and Victim.NODE_JUDGE.is_in(words)
 
 
+@pytest.mark.slow
 async def test_a_judge_that_is_killed_or_whose_worker_is_is_back_at_its_address_with_its_token(
     local_ray: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
