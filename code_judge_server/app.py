@@ -10,6 +10,7 @@ from code_judge_server import __version__
 from code_judge_server.api.body_limit import LimitBody
 from code_judge_server.api.http_errors import install_error_handlers
 from code_judge_server.api.http_guards import CountRequests, RequireLocalHost, RequireToken
+from code_judge_server.api.live_output import live_router
 from code_judge_server.api.native_api import state_router, submission_router
 from code_judge_server.api.openapi_page import add_docs_page, document_refusals
 from code_judge_server.compatible.code_judge_api import code_judge_router
@@ -61,6 +62,7 @@ def create_app(settings: Settings, executor: Executor) -> FastAPI:
     app.state.queue = queue
     app.state.metrics = metrics
     app.routes.extend(submission_router(settings, queue, languages).routes)  # which takes less time than to include it
+    app.include_router(live_router(judge, queue, languages))
     app.include_router(state_router(queue, health_of, metrics))
     app.include_router(code_judge_router(settings, queue, languages))
     app.include_router(sandbox_fusion_router(settings, queue, languages, executor.tier))

@@ -164,7 +164,9 @@ BUILT_IN = {
         probe=(sys.executable, "-c", _HAS_PYTEST),
     ),
     "jest": LanguageRules(
-        source="main.test.js", run=("jest", "--ci", "--config={}", "main.test.js"), probe=("jest", "--version")
+        source="main.test.ts",
+        run=("jest", "--ci", "--config={}", "--json", "--outputFile=jest-report.json", "main.test.ts"),
+        probe=("jest", "--version"),
     ),
 }
 _OTHER_PROGRAMS = {

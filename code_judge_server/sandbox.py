@@ -31,6 +31,9 @@ class JobLimits:
     """Files in the work folder, `/tmp` and `/dev/shm` together (tier D: size of any one file)."""
 
 
+OutputName = Literal["stdout", "stderr"]
+
+
 @dataclass(slots=True)
 class Spent:
     """CPU time of one submission so far, for whoever gives it up in the middle."""
@@ -64,6 +67,8 @@ class Job:
     """Relative paths to bring back, where they are regular files after the job; no link is followed."""
     collect_bytes: int = 0
     """Size of all collected files together; what does not fit is left out."""
+    on_output: Callable[[OutputName, bytes], None] | None = None
+    """Called with what the job prints while it runs, no more than its limit of output in all."""
     spent: Spent | None = None
     """Where the executor, if it can, says how much CPU time the job has used while it runs."""
 

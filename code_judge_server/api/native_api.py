@@ -60,7 +60,7 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
     @router.post("/submissions", responses=answers({"model": Verdict}), **document)
     async def judge_one(submission: SubmissionRequest, request: Request) -> Response:
         """Judge one submission."""
-        _refuse_wrong_submissions([submission], languages, where="")
+        refuse_wrong_submissions([submission], languages, where="")
         client = client_of(request.scope)
         keys = await content_keys(client, [submission])
         return SingleReply(queue.take_in([submission], client=client, keys=keys, deadline_s=submission.deadline_s))
@@ -68,7 +68,7 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
     @router.post("/submissions/batch", responses=answers({"model": VerdictBatch}), **document)
     async def judge_batch(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
         """Judge many submissions: the verdicts have their order."""
-        _refuse_wrong_submissions(batch.submissions, languages, where="submissions")
+        refuse_wrong_submissions(batch.submissions, languages, where="submissions")
         client = client_of(request.scope)
         keys = await content_keys(client, batch.submissions)
         return BatchReply(queue.take_in(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
@@ -78,7 +78,7 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
     @router.post("/submissions/stream", responses=answers(stream), response_class=_NdjsonResponse, **document)
     async def judge_stream(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
         """Judge many submissions: each verdict comes, on a line of its own, as soon as it is there."""
-        _refuse_wrong_submissions(batch.submissions, languages, where="submissions")
+        refuse_wrong_submissions(batch.submissions, languages, where="submissions")
         client = client_of(request.scope)
         keys = await content_keys(client, batch.submissions)
         return StreamReply(queue.take_in(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
@@ -115,9 +115,10 @@ def state_router(queue: SubmissionQueue, health_of: Callable[[str], Health], met
     return router
 
 
-def _refuse_wrong_submissions(
+def refuse_wrong_submissions(
     submissions: Sequence[Submission], languages: Mapping[str, LanguageRules], *, where: str
 ) -> None:
+    """Raise RejectedError for submissions that this server's languages cannot serve, or whose ids are not their own."""
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, submission in enumerate(submissions):

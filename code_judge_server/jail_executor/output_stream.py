@@ -9,7 +9,7 @@ _READ_BYTES = 65536
 class OutputStream:
     """The read end of a pipe, and what came through it."""
 
-    __slots__ = ("_max_bytes", "cut", "data", "fd")
+    __slots__ = ("_max_bytes", "_num_told", "cut", "data", "fd")
 
     def __init__(self, fd: int, max_bytes: int) -> None:
         os.set_blocking(fd, False)
@@ -18,10 +18,16 @@ class OutputStream:
         self.cut = False
         """There was more than `max_bytes`."""
         self._max_bytes = max_bytes
+        self._num_told = 0
 
     def read(self) -> bool:
         """Take some of what is in the pipe; return whether there may be more, now or later."""
         return self._take() != 0
+
+    def take_untold(self) -> bytes:
+        """Return what has come since the last call."""
+        start, self._num_told = self._num_told, len(self.data)
+        return bytes(memoryview(self.data)[start:])
 
     def drain(self) -> None:
         """Take what is left in the pipe, to which nobody writes any more."""

@@ -152,6 +152,7 @@ class RunningJob:
             return
         for stream in self._streams:
             stream.drain()
+            self._tell_output(stream)
         stdout, stderr = self._streams
         cpu_time_s = self._cpu_time_s(ended)
         outcome = Outcome(
@@ -233,8 +234,13 @@ class RunningJob:
     def _on_output(self, stream: OutputStream) -> None:
         if not stream.read():
             self._loop.remove_reader(stream.fd)
+        self._tell_output(stream)
         if stream.cut:
             self.kill(Ending.OUTPUT)
+
+    def _tell_output(self, stream: OutputStream) -> None:
+        if self._job.on_output is not None and (new := stream.take_untold()):
+            self._job.on_output("stdout" if stream is self._streams[0] else "stderr", new)
 
     def _judged(self, ended: Ended, cpu_time_s: float) -> Ending:
         ending = self._ending or self._judged_by_totals(ended, cpu_time_s)

@@ -6,6 +6,7 @@ Expected outputs stay on this side: the program that is judged never has them, o
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from code_judge_server.judging.checkers import output_matches
 from code_judge_server.judging.compile_cache import CompileCache
@@ -14,7 +15,7 @@ from code_judge_server.judging.program_checker import CheckerFailedError, Progra
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.languages import LanguageRules, command_for
 from code_judge_server.limits import LimitPolicy, with_room_for
-from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome, Spent
+from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome, OutputName, Spent
 from code_judge_server.schemas import Checker, Limits, RunResult, Submission, TestCase, Verdict, VerdictStatus
 from code_judge_server.settings import MIB, Settings
 
@@ -25,6 +26,10 @@ _COMPILE_PATIENCE = 4
 _COMPILER_OUTPUT_BYTES = 1 * MIB
 _COMPILER_DISK_BYTES = 256 * MIB
 _MAX_ARTIFACT_BYTES = 64 * MIB
+
+
+OnOutput = Callable[[int, OutputName, bytes], None]
+"""Takes the index of a test case, and what the program printed to which stream."""
 
 
 class Judge:
@@ -63,6 +68,7 @@ class Judge:
         queue_time_s: float,
         spent: Spent | None = None,
         between_tests: Callable[[], Awaitable[None]] | None = None,
+        on_output: OnOutput | None = None,
     ) -> Verdict:
         """Run a submission, whose language is one of ours, and return its verdict; cancelling the call kills what runs.
 
@@ -71,6 +77,7 @@ class Judge:
             queue_time_s: What it has waited.
             spent: Tells meanwhile what its runs have used.
             between_tests: Awaited after each test case but the last, with nothing running.
+            on_output: Called with what the program prints on each test case, while it runs.
         """
         limits = self._limits.effective(submission.limits)
         try:
@@ -82,7 +89,7 @@ class Judge:
                 time_limit_s=submission.limits.compile_time_s,
             )
             checker = await self._program_checker(submission)
-            runs = _Runs(spent=spent or Spent(), between_tests=between_tests)
+            runs = _Runs(spent=spent or Spent(), between_tests=between_tests, on_output=on_output)
             await self._run_tests(submission, program, limits, checker, runs)
         except CompileError as error:
             return self._compile_error(submission, error, queue_time_s=queue_time_s)
@@ -168,6 +175,7 @@ class Judge:
                     preload=program.preload,
                     collect=tuple(submission.collect),
                     collect_bytes=self._max_collect_bytes if submission.collect else 0,
+                    on_output=None if runs.on_output is None else partial(runs.on_output, number),
                     spent=runs.spent,
                 )
             )
@@ -233,6 +241,7 @@ class _Runs:
 
     spent: Spent
     between_tests: Callable[[], Awaitable[None]] | None
+    on_output: OnOutput | None
     decisive: RunResult | None = None
     """The first that failed, or else the last."""
     of_tests: list[RunResult] = field(default_factory=list)

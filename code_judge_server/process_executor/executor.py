@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from typing import Literal
 from code_judge_server import process_tree, work_folder
 from code_judge_server.ending import Ending
 from code_judge_server.process_executor import frames
-from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome
+from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome, OutputName
 from code_judge_server.schemas import Canary, IsolationTier
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,9 @@ class ProcessExecutor:
         number = await self._free.get()
         given_up = asyncio.Event()
         timeout_s = job.limits.wall_time_s + SLOT_REPLY_GRACE_S
-        task = asyncio.create_task(self._execute_on(number, _pack(job), timeout_s=timeout_s, given_up=given_up))
+        task = asyncio.create_task(
+            self._execute_on(number, _pack(job), timeout_s=timeout_s, given_up=given_up, on_output=job.on_output)
+        )
         self._running.add(task)
         task.add_done_callback(lambda _: self._release(task, number))
         try:
@@ -135,7 +137,15 @@ class ProcessExecutor:
             task.exception()  # whoever waits has it; after a cancellation nobody does
         self._free.put_nowait(number)
 
-    async def _execute_on(self, number: int, message: bytes, *, timeout_s: float, given_up: asyncio.Event) -> Outcome:
+    async def _execute_on(
+        self,
+        number: int,
+        message: bytes,
+        *,
+        timeout_s: float,
+        given_up: asyncio.Event,
+        on_output: Callable[[OutputName, bytes], None] | None,
+    ) -> Outcome:
         for _ in range(2):
             slot = self._slots[number]
             try:
@@ -143,7 +153,7 @@ class ProcessExecutor:
                     slot = await self._rebuild(number)
                 if given_up.is_set():
                     break
-                return await slot.run(message, timeout_s=timeout_s)
+                return await slot.run(message, timeout_s=timeout_s, on_output=on_output)
             except (SlotDiedError, OSError) as error:  # OSError: it cannot be replaced, for want of processes or disk
                 logger.warning("slot %d: %s; it is replaced", number, error)
                 await self._slots[number].stop()
@@ -185,6 +195,7 @@ def _pack(job: Job) -> bytes:
         "file_names": list(job.files),
         "collect": job.collect,
         "collect_bytes": job.collect_bytes,
+        "live": job.on_output is not None,
     }
     return frames.pack(header, [job.stdin, *job.files.values()])
 
@@ -241,14 +252,21 @@ class _Slot:
         self._streams = await asyncio.open_unix_connection(sock=self._socket)
         await self._receive(timeout_s=SLOT_START_TIMEOUT_S)
 
-    async def run(self, message: bytes, *, timeout_s: float) -> Outcome:
-        """Send one job and return its outcome.
+    async def run(
+        self, message: bytes, *, timeout_s: float, on_output: Callable[[OutputName, bytes], None] | None = None
+    ) -> Outcome:
+        """Send one job and return its outcome; `on_output` is called with what it prints meanwhile.
 
         Raises:
             SlotDiedError: the slot dies or does not answer within `timeout_s`.
         """
         self._send(message)
-        header, (stdout, stderr, *contents) = await self._receive(timeout_s=timeout_s)
+        header, blobs = await self._receive(timeout_s=timeout_s)
+        while header["kind"] == "output":
+            if on_output is not None:
+                on_output(header["name"], blobs[0])
+            header, blobs = await self._receive(timeout_s=timeout_s)
+        stdout, stderr, *contents = blobs
         del header["kind"]
         files = dict(zip(header.pop("file_names"), contents, strict=True))
         return Outcome(ending=Ending(header.pop("ending")), stdout=stdout, stderr=stderr, files=files, **header)

@@ -1,7 +1,8 @@
 """Messages between the server and a slot: a JSON header and the byte strings that it announces.
 
 On the wire: `PREFIX` (length of the header, length of all byte strings together), the header, the byte strings one after the
-other. A job goes in; exactly one outcome comes back, also when `CANCEL` was sent in between.
+other. A job goes in; exactly one outcome comes back, also when `CANCEL` was sent in between. Before it comes what a job that is
+`live` prints, in messages of the kind `output`.
 """
 
 import json

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from dataclasses import asdict
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -62,7 +63,7 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
     """Run one command and return the packed outcome.
 
     Args:
-        header: `argv`, `limits`, `file_names`, `collect` and `collect_bytes`.
+        header: `argv`, `limits`, `file_names`, `collect`, `collect_bytes` and `live`.
         blobs: Standard input, then the contents of the files.
         folder: Where to run it; it is made before and removed after.
         control: See `run_command`.
@@ -74,12 +75,19 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
             file.write(blobs[0])
         os.lseek(stdin, 0, os.SEEK_SET)
         limits = CommandLimits(**header["limits"])
-        outcome = run_command(header["argv"], folder=folder, stdin=stdin, limits=limits, control=control)
+        live = None if not header["live"] else partial(_send_output, control, folder)
+        outcome = run_command(
+            header["argv"], folder=folder, stdin=stdin, limits=limits, control=control, on_output=live
+        )
         files, files_cut = work_folder.collect(folder, header["collect"], max_bytes=header["collect_bytes"])
         return _pack_outcome(outcome, files, files_cut=files_cut, folder=folder)
     finally:
         os.close(stdin)
         work_folder.remove(folder)
+
+
+def _send_output(control: socket.socket, folder: str, name: str, content: bytes) -> None:
+    control.sendall(frames.pack({"kind": "output", "name": name}, [content.replace(folder.encode(), SHOWN_FOLDER)]))
 
 
 def _pack_outcome(outcome: CommandOutcome, files: dict[str, bytes], *, files_cut: bool, folder: str) -> bytes:

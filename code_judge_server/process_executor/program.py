@@ -13,6 +13,7 @@ import select
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,13 @@ class CommandOutcome:
 
 
 def run_command(
-    argv: list[str], *, folder: str, stdin: int, limits: CommandLimits, control: socket.socket
+    argv: list[str],
+    *,
+    folder: str,
+    stdin: int,
+    limits: CommandLimits,
+    control: socket.socket,
+    on_output: Callable[[str, bytes], None] | None = None,
 ) -> CommandOutcome:
     """Run `argv` in `folder` until it ends, passes a limit, or something arrives on `control`.
 
@@ -57,6 +64,7 @@ def run_command(
         stdin: File descriptor that it reads.
         limits: What it may use.
         control: The server's socket; a message on it (or its end) kills the command and is consumed.
+        on_output: Called with `stdout` or `stderr` and what was printed there.
 
     Raises:
         OSError: the command cannot be started. Nothing is left running in any case.
@@ -70,7 +78,7 @@ def run_command(
         finally:
             os.close(stdout_write)
             os.close(stderr_write)
-        return _Watch(process, stdout_read, stderr_read, limits, control, started_at).outcome()
+        return _Watch(process, stdout_read, stderr_read, limits, control, started_at, on_output).outcome()
     finally:
         os.close(stdout_read)
         os.close(stderr_read)
@@ -87,10 +95,13 @@ class _Watch:
         limits: CommandLimits,
         control: socket.socket,
         started_at: float,
+        on_output: Callable[[str, bytes], None] | None,
     ) -> None:
         self._process = process
         self._output = {stdout: bytearray(), stderr: bytearray()}
         self._cut = {stdout: False, stderr: False}
+        self._names = {stdout: "stdout", stderr: "stderr"}
+        self._on_output = on_output
         self._limits = limits
         self._control = control
         self._started_at = started_at
@@ -157,11 +168,14 @@ class _Watch:
     def _read(self, fd: int) -> bool:
         """Take what is in a pipe; return whether there may be more."""
         output = self._output[fd]
+        num_before = len(output)
         chunk = os.read(fd, _READ_BYTES)
         output += chunk
         if len(output) > self._limits.output_bytes:
             del output[self._limits.output_bytes :]
             self._cut[fd] = True
+        if self._on_output is not None and len(output) > num_before:
+            self._on_output(self._names[fd], bytes(output[num_before:]))
         return bool(chunk)
 
     def _drain(self) -> None:

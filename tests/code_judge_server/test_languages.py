@@ -130,7 +130,7 @@ def test_a_row_names_its_own_files(name: str) -> None:
         (["node"], "typescript", ("node", "--experimental-strip-types", "main.ts")),
         (["ruby"], "ruby", ("ruby", "main.rb")),
         (["Rscript"], "r", ("Rscript", "main.R")),
-        (["jest"], "jest", ("jest", "--ci", "--config={}", "main.test.js")),
+        (["jest"], "jest", ("jest", "--ci", "--config={}", "--json", "--outputFile=jest-report.json", "main.test.ts")),
         (["go"], "go", ("./main",)),
         (["java"], "java", None),  # a runtime without a compiler
         (["node"], "lua", None),

@@ -1,0 +1,133 @@
+"""Output of a program while it runs: server-sent events, the last of which is the verdict."""
+
+import asyncio
+import codecs
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+
+from code_judge_server.api.client_name import client_of
+from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
+from code_judge_server.api.http_guards import DirectJsonRoute
+from code_judge_server.api.native_api import refuse_wrong_submissions
+from code_judge_server.judging.judge import Judge
+from code_judge_server.languages import LanguageRules
+from code_judge_server.queueing.queue import SubmissionQueue
+from code_judge_server.sandbox import OutputName, Spent
+from code_judge_server.schemas import SubmissionRequest, Verdict
+
+EVENT_STREAM = "text/event-stream"
+_KEEP_ALIVE_S = 15.0
+"""Proxies close connections on which nothing comes for longer."""
+_MAX_HELD_CHARS = 1 << 20
+"""Output that a slow reader has not taken; what comes meanwhile is left out of the events, and not of the verdict."""
+
+
+class LiveRun:
+    """One submission that is judged while its output goes to one client.
+
+    Args:
+        submission: What to judge.
+        judge: What judges it.
+        queue: Gives it its turn.
+        client: Who asks.
+    """
+
+    def __init__(self, submission: SubmissionRequest, judge: Judge, queue: SubmissionQueue, *, client: str) -> None:
+        self._submission = submission
+        self._judge = judge
+        self._decoders: dict[tuple[int, OutputName], codecs.IncrementalDecoder] = {}
+        self._events: list[bytes] = []
+        self._held_chars = 0
+        self._is_cut = False
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(
+            queue.run_work(submission, self._work, client=client, deadline_s=submission.deadline_s)
+        )
+        self._task.add_done_callback(lambda _: self._news.set())
+
+    async def entered(self) -> None:
+        """Wait until it is in the queue.
+
+        Raises:
+            QueueFullError: there is no room.
+            DrainingError: the server is stopping.
+        """
+        await asyncio.sleep(0)  # which is when the queue takes it in, or not
+        if self._task.done():
+            self._task.result()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the events, and end the run when nobody takes them any more."""
+        try:
+            yield b": waiting\n\n"
+            while not self._task.done() or self._events:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_KEEP_ALIVE_S):
+                        await self._news.wait()
+                self._news.clear()
+                events, self._events = self._events, []
+                self._held_chars, self._is_cut = 0, False
+                yield b"".join(events) or b": running\n\n"
+                if self._task.done():
+                    self._news.set()
+            yield _event("verdict", self._task.result().model_dump_json())
+        finally:
+            self._task.cancel()
+
+    async def _work(self, queue_time_s: float, spent: Spent) -> Verdict:
+        self._tell("started", {"queue_time_s": queue_time_s}, size=0)
+        return await self._judge.judge(
+            self._submission, queue_time_s=queue_time_s, spent=spent, on_output=self._take_output
+        )
+
+    def _take_output(self, test: int, name: OutputName, content: bytes) -> None:
+        key = (test, name)
+        if key not in self._decoders:
+            self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
+        text = self._decoders[key].decode(content)
+        if self._held_chars + len(text) > _MAX_HELD_CHARS:
+            if not self._is_cut:
+                self._is_cut = True
+                self._tell("output_left_out", {"test": test}, size=0)
+        elif text:
+            self._tell(name, {"test": test, "text": text}, size=len(text))
+
+    def _tell(self, name: str, data: dict[str, object], *, size: int) -> None:
+        self._held_chars += size
+        self._events.append(_event(name, json.dumps(data)))
+        self._news.set()
+
+
+def _event(name: str, data: str) -> bytes:
+    return f"event: {name}\ndata: {data}\n\n".encode()
+
+
+class _EventStreamResponse(Response):
+    """For the page of the API."""
+
+    media_type = EVENT_STREAM
+
+
+def live_router(judge: Judge, queue: SubmissionQueue, languages: Mapping[str, LanguageRules]) -> APIRouter:
+    """Return the route of live output."""
+    router = APIRouter(prefix="/v1", route_class=DirectJsonRoute)
+    described = {"description": "Events, the last of them the `Verdict`", "content": {EVENT_STREAM: {}}}
+
+    @router.post(
+        "/submissions/events",
+        responses={200: described, **DOCUMENTED_REFUSALS},
+        response_class=_EventStreamResponse,
+        response_model=None,
+    )
+    async def judge_live(submission: SubmissionRequest, request: Request) -> Response:
+        """Judge one submission and show its output while it runs, as server-sent events."""
+        refuse_wrong_submissions([submission], languages, where="")
+        run = LiveRun(submission, judge, queue, client=client_of(request.scope))
+        await run.entered()
+        return StreamingResponse(run.events(), media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+
+    return router

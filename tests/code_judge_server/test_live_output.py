@@ -1,0 +1,101 @@
+"""Output of a program that still runs, as server-sent events."""
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_jobs import tier_or_skip
+from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge
+
+STRONGEST = "A" if os.geteuid() == 0 else "B"
+Event = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=[STRONGEST, pytest.param("B", marks=pytest.mark.slow), "C", "D"])
+def judge_of_tier(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[JudgeProcess]:
+    if request.param != "D":
+        tier_or_skip(request.param)
+    with running_judge(
+        tmp_path_factory.mktemp("judge"), "--num-slots", "2", *WITHOUT_MODULES, isolation=request.param
+    ) as judge:
+        yield judge
+
+
+def events(judge: JudgeProcess, **submission: Any) -> Iterator[Event]:
+    """Judge a program and yield each event as it comes."""
+    body = {"id": uuid.uuid4().hex, **submission}
+    with judge.http.stream("POST", "/v1/submissions/events", json=body) as reply:
+        assert (reply.status_code, reply.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+        name = ""
+        for line in reply.iter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield name, json.loads(line.removeprefix("data: "))
+
+
+def joined(told: list[Event], name: str, test: int = 0) -> str:
+    return "".join(data["text"] for event, data in told if event == name and data["test"] == test)
+
+
+def test_output_comes_before_the_program_has_ended(judge_of_tier: JudgeProcess) -> None:
+    code = "import sys, time\nprint('first', flush=True)\nsys.stderr.write('warned')\ntime.sleep(1.5)\nprint('last')"
+    came_at: dict[str, float] = {}
+    told: list[Event] = []
+    for name, data in events(judge_of_tier, code=code, expected_output="first\nlast"):
+        came_at.setdefault(name, time.monotonic())
+        told.append((name, data))
+    assert [told[0][0], told[-1][0]] == ["started", "verdict"]
+    assert came_at["verdict"] - came_at["stdout"] > 1
+    assert (joined(told, "stdout"), joined(told, "stderr")) == ("first\nlast\n", "warned")
+    verdict = told[-1][1]
+    assert (verdict["status"], verdict["stdout"]) == ("accepted", "first\nlast\n")
+
+
+def test_each_test_case_has_its_output_and_characters_are_whole(judge_of_tier: JudgeProcess) -> None:
+    code = (
+        "import sys, time\nfor byte in input().encode():\n"
+        "    sys.stdout.buffer.write(bytes([byte])); sys.stdout.flush(); time.sleep(0.03)"
+    )
+    told = list(events(judge_of_tier, code=code, tests=[{"stdin": "äé"}, {"stdin": "ü"}]))
+    assert [joined(told, "stdout", test) for test in (0, 1)] == ["äé", "ü"]
+
+
+def test_what_cannot_be_judged_is_refused_as_elsewhere(judge: JudgeProcess) -> None:
+    reply = judge.http.post("/v1/submissions/events", json={"id": "a", "language": "cobol", "code": ""})
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "language")
+
+
+def test_a_client_that_goes_away_ends_its_program(judge_of_tier: JudgeProcess) -> None:
+    stream = events(judge_of_tier, code="import time\nprint(1, flush=True)\ntime.sleep(60)")
+    while next(stream)[0] != "stdout":
+        pass
+    stream.close()  # pyright: ignore[reportAttributeAccessIssue] - it is a generator
+    judge_of_tier.wait_until_running(0)
+
+
+def test_a_reader_that_is_late_misses_output_and_no_verdict(judge: JudgeProcess) -> None:
+    code = "import sys\nfor _ in range(20): sys.stdout.write('x' * 50_000); sys.stdout.flush()"
+    told = list(events(judge, code=code))
+    assert told[-1][1]["stdout_truncated"]
+    assert len(joined(told, "stdout")) + 50_000 * sum(name == "output_left_out" for name, _ in told) <= 1_050_000
+
+
+def test_a_full_queue_is_a_429(tmp_path: Path) -> None:
+    small = ["--num-slots", "1", "--spare-slots", "0", "--queue-capacity", "2", "--max-batch-items", "2"]
+    with running_judge(tmp_path, *small, *WITHOUT_MODULES) as judge, contextlib.ExitStack() as stack:
+        statuses: list[int] = []
+        retry_after: str | None = None
+        while len(statuses) < 4 and 429 not in statuses:
+            body = {"id": str(len(statuses)), "code": "import time\ntime.sleep(15)"}
+            reply = stack.enter_context(judge.http.stream("POST", "/v1/submissions/events", json=body))
+            statuses.append(reply.status_code)
+            retry_after = reply.headers.get("Retry-After")
+            judge.wait_until_running()
+        assert (statuses[0], statuses[-1], retry_after is not None) == (200, 429, True)
