@@ -15,10 +15,12 @@ _OPEN_FILES_UNCOUNTED = 256
 _PENDING_SIGNALS = 256
 _LOCKED_BYTES = 64 * 1024
 """These two are counted for an ordinary user's jobs together as well: one job must not use up what all have."""
-_STACK_BYTES = 64 * 1024 * 1024
 _THREAD_STACK_BYTES = 8 * 1024 * 1024
+_OPEN_FILES_WISHED = 4096
+"""A program may raise its own limit so far, where a group counts what that costs."""
 _TASKS_OF_SLOT = 8
 """Room for the slot, its helper and the init, where they are the same user."""
+_UNLIMITED = resource.RLIM_INFINITY
 _LAST_DESCRIPTOR = 2**31 - 1
 
 
@@ -56,6 +58,7 @@ class Confinement:
             resource.RLIMIT_NPROC,
             resource.RLIMIT_SIGPENDING,
             resource.RLIMIT_MEMLOCK,
+            resource.RLIMIT_STACK,
         )
         self._most = {limit: resource.getrlimit(limit)[1] for limit in wanted}
 
@@ -72,37 +75,41 @@ class Confinement:
             OSError: the kernel refuses.
         """
         os.umask(0o022)
-        for limit, value in (
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_STACK, _STACK_BYTES),
-        ):
-            value = _at_most(value, resource.getrlimit(limit)[1])
-            resource.setrlimit(limit, (value, value))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         if seccomp is not None:
             syscalls.put_on_filter(seccomp)
 
-    def rlimits(self, limits: dict) -> dict[int, int]:
-        """Return the hard limits of a job, by their kind."""
-        open_files = _OPEN_FILES_UNCOUNTED if self._limits_memory else _OPEN_FILES
+    def rlimits(self, limits: dict) -> dict[int, tuple[int, int]]:
+        """Return the soft and hard limits of a job, by their kind."""
+        factor = limits.get("open_files_factor", 1)
+        open_files = (_OPEN_FILES_UNCOUNTED if self._limits_memory else _OPEN_FILES) * factor
+        most_files = open_files if self._limits_memory else max(open_files, _OPEN_FILES_WISHED)
+        cpu_time_s = math.ceil(limits["cpu_time_s"]) + 1
         wanted = {
-            resource.RLIMIT_CPU: math.ceil(limits["cpu_time_s"]) + 1,
-            resource.RLIMIT_FSIZE: limits["disk_bytes"],
+            resource.RLIMIT_CPU: (cpu_time_s, cpu_time_s),
+            resource.RLIMIT_FSIZE: (limits["disk_bytes"], limits["disk_bytes"]),
             # Not of the slot: the kernel holds whoever passes descriptors on to it, counting those of all of this user's.
-            resource.RLIMIT_NOFILE: open_files * limits.get("open_files_factor", 1),
-            resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
-            resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
+            resource.RLIMIT_NOFILE: (open_files, most_files),
+            resource.RLIMIT_SIGPENDING: (_PENDING_SIGNALS, _PENDING_SIGNALS),
+            resource.RLIMIT_MEMLOCK: (_LOCKED_BYTES, _LOCKED_BYTES),
+            # It counts as memory. With any other limit each thread of a C program would get a stack of that size.
+            resource.RLIMIT_STACK: (_UNLIMITED, _UNLIMITED),
         }
         if self._limits_memory:
             # Both are rough: the server samples what is really used.
-            wanted[resource.RLIMIT_DATA] = 2 * limits["memory_bytes"] + limits["max_tasks"] * _THREAD_STACK_BYTES
-            wanted[resource.RLIMIT_NPROC] = self._tasks_besides() + limits["max_tasks"] + _TASKS_OF_SLOT
-        return {kind: _at_most(value, self._most[kind]) for kind, value in wanted.items()}
+            data = 2 * limits["memory_bytes"] + limits["max_tasks"] * _THREAD_STACK_BYTES
+            tasks = self._tasks_besides() + limits["max_tasks"] + _TASKS_OF_SLOT
+            wanted |= {resource.RLIMIT_DATA: (data, data), resource.RLIMIT_NPROC: (tasks, tasks)}
+        return {
+            kind: (_at_most(soft, self._most[kind]), _at_most(hard, self._most[kind]))
+            for kind, (soft, hard) in wanted.items()
+        }
 
     def set_limits(self, limits: dict) -> None:
-        """Set the hard limits of this process, a job to be."""
-        for kind, value in self.rlimits(limits).items():
-            resource.setrlimit(kind, (value, value))
+        """Set the limits of this process, a job to be."""
+        for kind, both in self.rlimits(limits).items():
+            resource.setrlimit(kind, both)
 
     def become_user(self) -> None:
         """Become the job's user, and give up every capability for good: the slot's bounding set is empty."""
@@ -123,4 +130,6 @@ class Confinement:
 
 
 def _at_most(value: int, most: int) -> int:
-    return value if most == resource.RLIM_INFINITY else min(value, most)
+    if most == _UNLIMITED or value == _UNLIMITED:
+        return most if value == _UNLIMITED else value
+    return min(value, most)

@@ -33,7 +33,7 @@
 #define MAX_TRIAL_S 5
 
 struct limit {
-    uint64_t kind, value;  // of setrlimit(2), soft and hard
+    uint64_t kind, soft, hard;  // of setrlimit(2)
 };
 
 // `job_start.START`, which the sizes of the files, the limits and what the program is told follow.
@@ -121,7 +121,7 @@ static int take_standard_descriptors(const struct start *job) {
 
 static int set_limits(const struct start *job) {
     for (uint32_t number = 0; number < job->num_limits; number++) {
-        const struct rlimit limit = {limits(job)[number].value, limits(job)[number].value};
+        const struct rlimit limit = {limits(job)[number].soft, limits(job)[number].hard};
         if (setrlimit(limits(job)[number].kind, &limit)) return -1;
     }
     return 0;

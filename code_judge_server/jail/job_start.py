@@ -16,6 +16,7 @@ START = struct.Struct("=qiiiiiiiiIIQ")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
 """The largest that glibc takes."""
+_NUM_WORDS = 1 << 64
 
 
 class JobStart:
@@ -101,7 +102,7 @@ class JobStart:
         descriptors: Sequence[int],
         report: int,
         sizes: Sequence[int],
-        limits: Mapping[int, int],
+        limits: Mapping[int, tuple[int, int]],
         arguments: bytes,
     ) -> int:
         """Fork a job, which goes on where the snapshot was taken; return its process id, -1 if there is none.
@@ -114,7 +115,7 @@ class JobStart:
             descriptors: files and their names, stdin, stdout, stderr.
             report: where it writes why it could not be made.
             sizes: of the files.
-            limits: of `resource.setrlimit`, by kind.
+            limits: soft and hard, of `resource.setrlimit`, by kind.
             arguments: what `arguments` gives the job.
         """
         start = START.pack(
@@ -128,8 +129,8 @@ class JobStart:
             len(limits),
             len(arguments),
         )
-        pairs = [number for pair in limits.items() for number in pair]
-        message = b"".join((start, array("Q", [*sizes, *pairs]).tobytes(), arguments))
+        triples = [number % _NUM_WORDS for kind, both in limits.items() for number in (kind, *both)]  # -1 is no limit
+        message = b"".join((start, array("Q", [*sizes, *triples]).tobytes(), arguments))
         return self._start(message, len(message))
 
     def arguments(self) -> bytes:

@@ -6,6 +6,7 @@ waits; its child is pid 1 of a pid namespace, so that with it all zygotes, slots
 """
 
 import contextlib
+import ctypes
 import os
 import resource
 import select
@@ -24,6 +25,9 @@ from code_judge_server.jail.zygote import zygote_main
 _NAMESPACES = (
     syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 )
+_THREAD_STACK_BYTES = 8 * 1024 * 1024
+_THREAD_ATTRIBUTES_BYTES = 256
+"""Of `pthread_attr_t` at least."""
 _HOST_NAME = "sandbox"
 _ORPHANS_INTERVAL_MS = 1000
 _PUBLIC = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf")
@@ -34,6 +38,7 @@ def main(descriptor: int) -> NoReturn:
     server = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     syscalls.die_with_parent()
+    _give_threads_usual_stacks()
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # see `confinement`
     received = protocol.receive(server)
@@ -61,6 +66,18 @@ def main(descriptor: int) -> NoReturn:
     if machine.work_folder is not None:
         orphans.end_all()
     os._exit(0)
+
+
+def _give_threads_usual_stacks() -> None:
+    """Have threads of this interpreter and its forks get stacks as in a plain one: the C library took the stack limit that
+    `plan` starts this process with. One without the function gives all threads small stacks anyway.
+    """
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):
+        attributes = ctypes.create_string_buffer(_THREAD_ATTRIBUTES_BYTES)
+        libc.pthread_attr_init(attributes)
+        libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_THREAD_STACK_BYTES))
+        libc.pthread_setattr_default_np(attributes)
 
 
 def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:

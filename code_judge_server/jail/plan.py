@@ -22,6 +22,8 @@ _COMMAND = (
     "import sys; sys.path[0] = sys.argv[1]; from code_judge_server.jail.launcher import main; del sys.path[0];"
     " main(int(sys.argv[2]))"
 )
+_WITH_ROOM_FOR_STACKS = f'ulimit -S -s {16 * 1024 * 1024} 2>/dev/null; exec "$@"'
+"""In KiB: the kernel keeps so much free below the stack of what is executed, and the stacks of forks can grow no further."""
 _OWN_FOLDERS = ("/dev/shm", "/sandbox")
 """Each job has its own of these, but in tier C. It has its own /tmp too, in which folders of the machine's can be shown."""
 _MOST_LINKS = 40
@@ -65,7 +67,8 @@ class Plan:
         """Return the command that starts a launcher on its socket; no `-I` or `-S`: its zygotes stand in for plain
         interpreters.
         """
-        return [sys.executable, "-c", _COMMAND, PACKAGE_PARENT, str(descriptor)]
+        interpreter = [sys.executable, "-c", _COMMAND, PACKAGE_PARENT, str(descriptor)]
+        return ["/bin/sh", "-c", _WITH_ROOM_FOR_STACKS, "sh", *interpreter]
 
     def start_message(self) -> tuple[Message, tuple[int, ...]]:
         """Return the first message to a launcher and its descriptors."""

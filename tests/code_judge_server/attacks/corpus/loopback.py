@@ -133,7 +133,7 @@ for _ in range(3000):
         client.sendall(b"x")
         accepted.recv(1)
 """,
-        statuses=ACCEPTED | TIMED_OUT,
+        statuses=ACCEPTED | TIMED_OUT | CRASHED,
         limits={"cpu_time_s": 3.0},
         slow=True,
         says_done=False,
