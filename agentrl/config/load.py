@@ -1,6 +1,7 @@
 """A YAML file and `section.key=value` words become one checked, frozen tree, or one clear line of error."""
 
 import glob
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -120,7 +121,7 @@ def find_config_file(path: str) -> Path:
     """
     check_name(path, key="the config file")
     for candidate in (Path(path), SHIPPED_FOLDER / path):
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # false where a folder on the way may not be entered
             return candidate.resolve()
     raise ConfigError(f"{path}: no such file, here ({Path.cwd()}) or among the configs of agentrl ({SHIPPED_FOLDER})")
 
@@ -132,7 +133,7 @@ def resolve_path(path: str, *, config_file: Path) -> str:
     """
     for folder in (config_file.parent, Path.cwd(), SHIPPED_FOLDER):
         candidate = folder / path
-        if candidate.exists():
+        if os.path.exists(candidate):
             return str(candidate.resolve())
     return path
 
@@ -158,7 +159,7 @@ def resolve_files(names: Sequence[str], *, config_file: Path, key: str) -> list[
 
 def _files_of_name(name: str, *, config_file: Path, key: str) -> list[str]:
     path = resolve_path(name, config_file=config_file)
-    if not glob.has_magic(name) or Path(path).exists():
+    if not glob.has_magic(name) or os.path.exists(path):
         return [path]
     for folder in (config_file.parent, Path.cwd(), SHIPPED_FOLDER):
         matches = glob.glob(str(Path(glob.escape(str(folder))) / name), recursive=True)

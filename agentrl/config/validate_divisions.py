@@ -1,6 +1,7 @@
 """Whether the models can be divided over processes that compute them together: sequence groups, and engines of several GPUs."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,11 @@ def _filled_up(vocabulary: int | None) -> int | None:
 def _counts(path: str | None) -> dict[str, int]:
     """Return the whole numbers that the `config.json` of a folder says of its language model; none of a model on a hub."""
     file = Path(path or "", "config.json")
-    if path is None or not file.is_file():
+    if path is None or not os.path.isfile(file):
         return {}
     try:
         described: dict[str, Any] = json.loads(file.read_text())
         settings = described.get("text_config", described)
         return {name: value for name, value in settings.items() if type(value) is int}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return {}  # what is wrong with the folder, the loading of the model says better

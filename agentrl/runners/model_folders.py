@@ -1,6 +1,7 @@
 """Checks of the models that a run names: can each be what it is named for, as far as its folder tells."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
             first has values of a wrong kind.
     """
     folder = Path(path)
-    if folder.is_dir():
-        missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if os.path.isdir(folder):
+        missing = [name for name in ("config.json", "tokenizer.json") if not os.path.isfile(folder / name)]
         if missing:
             raise ConfigError(f"{key}: {path} has no {' and no '.join(missing)}. Name a Hugging Face model folder.")
         for name in ("config.json", "tokenizer.json"):

@@ -1,10 +1,16 @@
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentrl.config.load import load_run_config
 from agentrl.config.sft_load import load_sft_config
+from agentrl.data.rows import read_rows
 from agentrl.errors import ConfigError
+from agentrl.runners.model_folders import check_model_path
 
 MINIMAL = "data: {train_files: [train.jsonl]}\nmodel: {path: policy}\n"
 LONG = "x" * 300
@@ -84,3 +90,40 @@ def test_a_config_that_is_nested_too_deeply_is_refused(config_file: Path):
     assert "nested too deeply" in refused(config_file, f"run={'[' * 3000}{']' * 3000}")
     config_file.write_text("a: " + "[" * 3000 + "]" * 3000)
     assert refused(config_file) == "small.yaml: nested too deeply to be a config"
+
+
+@contextlib.contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """Have file permissions count for root, too."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def test_files_in_a_folder_that_may_not_be_entered_are_refused_by_name():
+    with tempfile.TemporaryDirectory() as open_folder:
+        os.chmod(open_folder, 0o755)
+        closed, file = Path(open_folder, "closed"), Path(open_folder, "small.yaml")
+        closed.mkdir()
+        (closed / "config.json").write_text("{}")
+        (closed / "small.yaml").write_text(MINIMAL)
+        (closed / "train.jsonl").write_text("{}")
+        file.write_text(MINIMAL)
+        closed.chmod(0o000)
+        try:
+            with as_ordinary_user():
+                assert "no such file" in refused(closed / "small.yaml")
+                config = load_run_config(
+                    str(file), [f"model.path={closed}", f"data.train_files=[{closed}/train.jsonl]"]
+                )
+                with pytest.raises(ConfigError, match=r"closed has no config\.json and no tokenizer\.json"):
+                    check_model_path(config.config.model.path)
+                with pytest.raises(ConfigError, match=r"train\.jsonl: cannot be read: Permission denied"):
+                    list(read_rows(Path(config.config.data.train_files[0])))
+        finally:
+            closed.chmod(0o700)
