@@ -70,6 +70,9 @@ JOIN = "import sys; from agentrl.cluster.joining import join; join(sys.argv[1], 
 def test_a_cluster_that_asks_for_a_token_is_told_from_a_machine_that_has_none(local_ray: Path, tmp_path: Path):
     address = ray.get_runtime_context().gcs_address
     environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
+        "0"  # else `127.0.0.1` stands for an interface, where this Ray is not
+    )
     command = [sys.executable, "-c", JOIN, address]
     refused = subprocess.run(command, env=environment | {"HOME": str(tmp_path)}, capture_output=True, text=True)
     assert f"ConfigError: `cluster.address` is `{address}`, and the cluster there asks for a token" in refused.stderr

@@ -85,6 +85,9 @@ def test_a_job_with_a_working_folder_joins_and_one_whose_modules_conflict_is_tol
     (tmp_path / "configs").mkdir()
     command = [sys.executable, "-c", START, ray.get_runtime_context().gcs_address, str(tmp_path)]
     environment = os.environ | {JOB: json.dumps({"runtime_env": SHIPPED}), "PYTHONPATH": str(ROOT)}
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
+        "0"  # else `127.0.0.1` stands for an interface, where this Ray is not
+    )
     joined = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert joined.returncode == 0, joined.stderr
     (tmp_path / "configs" / "a_tool.py").touch()
