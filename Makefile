@@ -93,6 +93,7 @@ bench: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.judge.soak
 	$(BIN)/python -m benchmarks.rollout.kills --runs 40
+	$(BIN)/python -m benchmarks.soak.training
 	$(BIN)/python -m pytest -m soak
 
 lint: $(STAMP)

@@ -24,7 +24,7 @@ class Sample:
 
 def sample(step: int, root: psutil.Process, folders: Mapping[str, Path]) -> Sample:
     """Count what `root` and all its descendants hold, and the sizes of `folders`, by their names."""
-    amounts = dict.fromkeys(("memory, MiB", "shared memory, MiB", "descriptors", "processes", "threads"), 0.0)
+    amounts: dict[str, float] = {}
     for process in [root, *root.children(recursive=True)]:
         try:
             proportional, shared = _memory_of(process.pid)

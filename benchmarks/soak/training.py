@@ -53,7 +53,7 @@ def main() -> int:
         run_dir, scratch = Path(folder, "run"), Path(folder, "tmp")
         scratch.mkdir()
         words = [_CONFIG, f"run.dir={run_dir}", f"run.num_steps={options.steps}", *_FIXED, *options.overrides]
-        samples = observe(words, run_dir, scratch)
+        samples = observe(words, run_dir, scratch, num_steps=options.steps)
         figures = evaluate(samples, run_dir)
     print_figures(figures)
     if options.json is not None:
@@ -64,8 +64,8 @@ def main() -> int:
     return 0
 
 
-def observe(words: Sequence[str], run_dir: Path, scratch: Path) -> list[Sample]:
-    """Run the command with `words`, and return what it held at each step that was seen."""
+def observe(words: Sequence[str], run_dir: Path, scratch: Path, *, num_steps: int) -> list[Sample]:
+    """Run the command with `words`, and return what it held at each step that was seen, but the last, when processes end."""
     folders = {name: run_dir / name for name in (_RECORDS, "checkpoints", "metrics.jsonl", "tensorboard", "run.log")}
     folders |= {"temporary files": scratch}
     seen: list[Sample] = []
@@ -74,7 +74,7 @@ def observe(words: Sequence[str], run_dir: Path, scratch: Path) -> list[Sample]:
         while process.poll() is None:
             time.sleep(_EVERY_S)
             step = _num_steps_done(run_dir)
-            if step > 0 and process.poll() is None:
+            if 0 < step < num_steps and process.poll() is None:
                 with contextlib.suppress(psutil.Error):
                     seen.append(sample(step, root, folders))
         if process.returncode != 0:
