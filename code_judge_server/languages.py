@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from code_judge_server.schemas import Checker, FieldError, FilePath, LanguageName, Submission
+from code_judge_server.schemas import Checker, FieldError, Submission
+from code_judge_server.wire_fields import FilePath, LanguageName
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,12 @@ def command_for(command: Command, *, memory_bytes: int, options: Sequence[str] =
 def wrong_fields(submission: Submission, languages: Mapping[LanguageName, LanguageRules]) -> list[FieldError]:
     """Return what of a submission this server's table of languages cannot serve."""
     errors: list[FieldError] = []
-    for field, name in {"language": submission.language, "checker.language": _language_of(submission.checker)}.items():
+    names = {
+        "language": submission.language,
+        "checker.language": _language_of(submission.checker),
+        "interactor.language": submission.interactor and submission.interactor.language,
+    }
+    for field, name in names.items():
         if name is not None and name not in languages:
             offered = ", ".join(languages)
             errors.append(FieldError(field=field, message=f"`{name}` is not among this server's languages: {offered}"))

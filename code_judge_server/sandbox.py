@@ -4,6 +4,7 @@ An executor knows nothing of verdicts, tests or languages: it takes a `Job` and 
 printed and what it used. `jail_executor` is the one of tiers A to C, `process_executor` that of tier D.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -94,6 +95,8 @@ class Outcome:
     """What `collect` asked for and was there."""
     files_cut: bool = False
     """There was more of it than `collect_bytes`."""
+    ended_at: float = field(default_factory=time.monotonic)
+    """On the clock of `time.monotonic`, when it was known that the job had ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +149,16 @@ class Executor(Protocol):
 
         Raises:
             ExecutorError: the executor failed, twice.
+        """
+        ...
+
+    async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
+        """Run two jobs at once, each reading what the other prints, as soon as two slots are free.
+
+        Neither has a stdin of its own or a stdout in its outcome. Cancelling the call kills both.
+
+        Raises:
+            ExecutorError: the executor failed, or has one slot only.
         """
         ...
 

@@ -8,23 +8,20 @@ line (NDJSON) in the order of completion. 200 whatever the verdicts; every refus
 stopping.
 """
 
-import base64
-import binascii
-from collections.abc import Collection
 from enum import StrEnum
-from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    FailFast,
-    Field,
-    PlainSerializer,
-    WithJsonSchema,
-    model_validator,
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+
+from code_judge_server.wire_fields import (
+    Arguments,
+    Collected,
+    FileContent,
+    GivenFiles,
+    Identifier,
+    LanguageName,
+    SourceText,
+    check_folders,
 )
 
 
@@ -61,93 +58,6 @@ class VerdictStatus(StrEnum):
     """The program never ran; it may be sent again."""
     CANCELLED = "cancelled"
     """The request's `deadline_s` passed while the program ran."""
-
-
-def _without_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not contain NUL characters")
-    return text
-
-
-Identifier = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_without_nul)]
-SourceText = Annotated[str, AfterValidator(_without_nul)]
-"""Source code; no compiler or interpreter takes a NUL."""
-_Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9+#_.-]+$")]
-LanguageName = _Name
-"""A row of the server's table of languages, such as `python` or `cpp`."""
-PreloadName = _Name
-"""A set of modules that warm interpreters hold, such as `sci`."""
-
-
-_NO_NAMES = frozenset({b"", b".", b".."})
-
-
-def _inside_the_work_folder(path: str) -> str:
-    parts = path.encode().split(b"/") if len(path) <= 1024 else []
-    if not 1 <= len(parts) <= 16 or not _NO_NAMES.isdisjoint(parts) or max(map(len, parts)) > 255:
-        raise ValueError("must be a relative path of plain names, at most 16 deep")
-    return path
-
-
-FilePath = Annotated[str, AfterValidator(_without_nul), AfterValidator(_inside_the_work_folder)]
-"""Path of a file below the folder that the program runs in."""
-
-
-def check_folders(paths: Collection[str]) -> None:
-    """Check that files of these paths can all be there.
-
-    Raises:
-        ValueError: one would have to be a file and a folder.
-    """
-    if len(paths) < 2:
-        return
-    # With the least of all characters between their names, what is in a folder comes right behind it.
-    for parent, path in pairwise(sorted(path.replace("/", "\0") for path in paths)):
-        if path.startswith(parent + "\0"):
-            folder, file = parent.replace("\0", "/"), path.replace("\0", "/")
-            raise ValueError(f"`files`: `{folder}` cannot be a file and the folder of `{file}`")
-
-
-def _from_base64(content: object) -> object:
-    if not isinstance(content, str):
-        return content
-    try:
-        return base64.b64decode(content, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"must be standard base64 without line breaks: {error}") from error
-
-
-def _to_base64(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")
-
-
-FileContent = Annotated[
-    bytes,
-    BeforeValidator(_from_base64),
-    PlainSerializer(_to_base64, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"}),
-]
-"""Bytes in Python, base64 in JSON (pydantic's `Base64Bytes` would break it into lines)."""
-
-
-_MAX_FILES = 1024
-
-
-def _not_too_many(files: object) -> object:
-    if isinstance(files, dict) and len(files) > _MAX_FILES:  # before the first is looked at: each may be wrong
-        raise ValueError(f"must be at most {_MAX_FILES} files, not {len(files)}")
-    return files
-
-
-GivenFiles = Annotated[dict[FilePath, FileContent], Field(max_length=_MAX_FILES), BeforeValidator(_not_too_many)]
-"""Files by relative path."""
-Collected = Annotated[list[FilePath], FailFast(), Field(max_length=64)]
-"""Paths of files to bring back."""
-
-
-_Argument = Annotated[str, Field(max_length=4096), AfterValidator(_without_nul)]
-Arguments = Annotated[list[_Argument], FailFast(), Field(max_length=64)]
-"""Words of a command line."""
 
 
 class _NativeModel(BaseModel):
@@ -218,6 +128,17 @@ class Checker(_NativeModel):
         return self
 
 
+class Interactor(_NativeModel):
+    """A program of the user's that talks to the judged one: each reads what the other prints."""
+
+    language: LanguageName = "python"
+    code: SourceText
+    """Run in a jail of its own as `interactor input.txt output.txt expected.txt`, as those of testlib: the first has the stdin
+    of the test case, the last its expected output, the second is empty and its own. Exit code 0 accepts, 1, 2, 4 and 8 do not;
+    any other end is an `internal_error`, unless the judged program has left it. It has the server's default limits, and a
+    second more than the judged program."""
+
+
 class TestCase(_NativeModel):
     """One input, and what the program must print for it."""
 
@@ -251,6 +172,8 @@ class Submission(_NativeModel):
     stop_at_first_failure: bool = True
     """Leave out the test cases after the first that fails."""
     checker: Checker = Checker()
+    interactor: Interactor | None = None
+    """For interactive problems, where it decides in place of the checker; `stdin` and `expected_output` go to it."""
     limits: Limits = Limits()
     files: GivenFiles = {}
     """Files that are there before the program starts, by relative path, in base64."""
@@ -261,6 +184,12 @@ class Submission(_NativeModel):
     def _check_tests(self) -> "Submission":
         if self.tests and (self.stdin or self.expected_output is not None):
             raise ValueError("`tests` stand in place of `stdin` and `expected_output`: give one or the other")
+        return self
+
+    @model_validator(mode="after")
+    def _check_interactor(self) -> "Submission":
+        if self.interactor is not None and "checker" in self.model_fields_set:
+            raise ValueError("an `interactor` decides alone: leave out `checker`")
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,8 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from code_judge_server.languages import LanguageRules
 from code_judge_server.limits import LimitPolicy
 from code_judge_server.preload_sets import preload_sets
-from code_judge_server.schemas import IsolationTier, LanguageName, Limits, PreloadName
+from code_judge_server.schemas import IsolationTier, Limits
+from code_judge_server.wire_fields import LanguageName, PreloadName
 
 ENVIRONMENT_PREFIX = "CODE_JUDGE_"
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from code_judge_server.schemas import SourceText
+from code_judge_server.wire_fields import SourceText
 
 
 class CodeJudgeReason(StrEnum):

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from code_judge_server.compatible.notebook_driver import CELL_FOLDER
-from code_judge_server.schemas import FilePath, SourceText, check_folders
+from code_judge_server.wire_fields import FilePath, SourceText, check_folders
 
 _FILE_PATH = TypeAdapter(FilePath)
 FOLDERS = ("/mnt/", "/sandbox/")

@@ -16,7 +16,7 @@ from code_judge_server.jail_executor.meters import CgroupMeter, Meter, TreeMeter
 from code_judge_server.jail_executor.oom_kills import OomKills
 from code_judge_server.jail_executor.private_slot import PrivateSlot, kernel_counters
 from code_judge_server.jail_executor.running_job import RunningJob
-from code_judge_server.jail_executor.sealed_files import SealedInput, seal_input
+from code_judge_server.jail_executor.sealed_files import PipeEnds, SealedInput, connected_pipes, seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.preload_sets import BARE
@@ -57,6 +57,7 @@ class JailExecutor:
         self._launcher = Launcher(plan)  # works while the server goes on importing
         self._slots: dict[tuple[int, str], Slot] = {}
         self._oom_kills = [OomKills(kernel_counters(plan.cgroups, number)[0]) for number in range(self._num_slots)]
+        self._pairs = asyncio.Lock()
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # the last one used is the warmest
         self._watch: Watch | None = None
         self._repairing: asyncio.Task[None] | None = None
@@ -114,7 +115,52 @@ class JailExecutor:
                     logger.warning("slot %d (%s): %s", number, preload, error)
         raise ExecutorError(f"jail executor: {_ATTEMPTS} slots ({preload}) failed over one job; the log says how")
 
-    async def _begin(self, job: Job, sealed: SealedInput, number: int, preload: str) -> RunningJob:
+    async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
+        """See `Executor`; a slot that dies over it fails both."""
+        if self._num_slots < len(jobs):
+            raise ExecutorError("jail executor: two jobs at once need two slots: raise num_slots or spare_slots")
+        async with contextlib.AsyncExitStack() as stack:
+            sealed = [await seal_input(job) for job in jobs]
+            for item in sealed:
+                stack.callback(item.close)
+            numbers = await self._two_free_slots()
+            try:
+                pipes = connected_pipes()
+            except OSError as error:
+                for number in numbers:
+                    self._free.put_nowait(number)
+                raise ExecutorError(f"jail executor: no pipes for two jobs: {error}") from error
+            running: list[RunningJob] = []
+            try:
+                with contextlib.ExitStack() as ends:
+                    for end in pipes:
+                        ends.callback(end.close)
+                    for job, item, number, end in zip(jobs, sealed, numbers, pipes, strict=True):
+                        running.append(await self._begin(job, item, number, BARE, partner=end))
+                first, second = await asyncio.gather(*(job.outcome for job in running))
+            except BaseException as error:
+                for number in numbers[len(running) + 1 :]:
+                    self._free.put_nowait(number)
+                for job in running:
+                    job.kill(Ending.CANCELLED)
+                if isinstance(error, JailDiedError):
+                    raise ExecutorError(f"jail executor: a slot died over one of two jobs: {error}") from error
+                raise
+            return first, second
+
+    async def _two_free_slots(self) -> tuple[int, int]:
+        """Return two free slots; callers that have one each would wait for each other, so one asks at a time."""
+        async with self._pairs:
+            first = await self._free.get()
+            try:
+                return first, await self._free.get()
+            except BaseException:
+                self._free.put_nowait(first)
+                raise
+
+    async def _begin(
+        self, job: Job, sealed: SealedInput, number: int, preload: str, *, partner: PipeEnds | None = None
+    ) -> RunningJob:
         """Start a job in a slot that was free, and is free again when nothing is left of the job or it was not started.
 
         Raises:
@@ -127,7 +173,9 @@ class JailExecutor:
             give_back()
             raise
         interpret = job.preload == preload
-        return slot.begin(job, sealed, interpret=interpret, on_idle=give_back)  # no `await`: it might die meanwhile
+        return slot.begin(
+            job, sealed, interpret=interpret, on_idle=give_back, partner=partner
+        )  # no `await`: it might die meanwhile
 
     async def open_private_slot(self, index: int, preload: str) -> PrivateSlot:
         """Start one of the `num_private_slots`, after what died of the jail; the one that had its index before must be gone.

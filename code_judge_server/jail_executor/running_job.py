@@ -11,7 +11,7 @@ from code_judge_server.jail.protocol import Message
 from code_judge_server.jail_executor.messages import Ended, JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.output_stream import OutputStream
-from code_judge_server.jail_executor.sealed_files import SealedInput
+from code_judge_server.jail_executor.sealed_files import PipeEnds, SealedInput
 from code_judge_server.sandbox import Job, Outcome
 
 FIRST_LOOK_S = 0.02
@@ -72,20 +72,28 @@ class RunningJob:
         """Whether it has used hardly any CPU for a while, and not for want of a core."""
         return self._num_idle_samples >= ASLEEP_AFTER_SAMPLES
 
-    def send(self, send: Callable[[Message, tuple[int, ...]], None], sealed: SealedInput, *, interpret: bool) -> None:
+    def send(
+        self,
+        send: Callable[[Message, tuple[int, ...]], None],
+        sealed: SealedInput,
+        *,
+        interpret: bool,
+        partner: PipeEnds | None = None,
+    ) -> None:
         """Hand the job over.
 
         Args:
             send: Sends one message with descriptors.
             sealed: The job's files and stdin, which stay open on this side.
             interpret: The slot's own interpreter runs the script `argv[1]`.
+            partner: Pipes to and from another job, in the place of stdin and stdout; they stay open on this side.
 
         Raises:
             OSError: no descriptors are left, or the slot is gone.
             ProtocolError: the command, or the list of the files' sizes, is too long for one message.
         """
         job = self._job
-        given = [sealed.files, sealed.stdin]
+        given = [sealed.files, sealed.stdin if partner is None else partner.stdin]
         pipe_ends: list[int] = []
         try:
             for _ in range(2):
@@ -94,7 +102,7 @@ class RunningJob:
                 self._streams += (OutputStream(read, job.limits.output_bytes),)
                 # Its user is another one, and may open /dev/stdout as any program may; but not to read, which would never end.
                 os.fchmod(write, 0o222)
-            given += pipe_ends
+            given += pipe_ends if partner is None else (partner.stdout, pipe_ends[1])
             if job.collect:
                 self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
                 given.append(self._collected)

@@ -29,6 +29,37 @@ class SealedInput:
         os.close(self.stdin)
 
 
+@dataclass(frozen=True, slots=True)
+class PipeEnds:
+    """What one of two jobs that talk to each other has for its stdin and its stdout."""
+
+    stdin: int
+    stdout: int
+
+    def close(self) -> None:
+        """Close both."""
+        os.close(self.stdin)
+        os.close(self.stdout)
+
+
+def connected_pipes() -> tuple[PipeEnds, PipeEnds]:
+    """Return the ends of two pipes, for two jobs that read what the other one prints.
+
+    Raises:
+        OSError: no descriptors are left.
+    """
+    read_first, write_first = os.pipe()
+    try:
+        read_second, write_second = os.pipe()
+    except OSError:
+        os.close(read_first)
+        os.close(write_first)
+        raise
+    for end in (read_first, read_second):
+        os.fchmod(end, 0o666)  # the jobs have users of their own, and may open /dev/stdin and /dev/stdout
+    return PipeEnds(read_first, write_second), PipeEnds(read_second, write_first)
+
+
 async def seal_input(job: Job) -> SealedInput:
     """Seal the files and the stdin of a job, without keeping the event loop from others.
 

@@ -14,7 +14,7 @@ from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.oom_kills import OomKills
 from code_judge_server.jail_executor.running_job import RunningJob
-from code_judge_server.jail_executor.sealed_files import SealedInput
+from code_judge_server.jail_executor.sealed_files import PipeEnds, SealedInput
 from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.sandbox import ExecutorError, Job
 
@@ -60,7 +60,15 @@ class Slot:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end, self._take_messages)
 
-    def begin(self, job: Job, sealed: SealedInput, *, interpret: bool, on_idle: Callable[[], None]) -> RunningJob:
+    def begin(
+        self,
+        job: Job,
+        sealed: SealedInput,
+        *,
+        interpret: bool,
+        on_idle: Callable[[], None],
+        partner: PipeEnds | None = None,
+    ) -> RunningJob:
         """Start a job; the slot must be alive and idle.
 
         Args:
@@ -68,6 +76,7 @@ class Slot:
             sealed: Its files and stdin, which stay open on this side.
             interpret: The slot's own interpreter runs the script `argv[1]`.
             on_idle: Called once when nothing of the job is left in this slot, which may be long after its outcome.
+            partner: As `RunningJob.send` takes it.
 
         Raises:
             ExecutorError: no slot could run it; the slot is idle, and `on_idle` was called.
@@ -82,7 +91,7 @@ class Slot:
         )
         self._running, self._on_idle = running, on_idle
         try:
-            running.send(self._send, sealed, interpret=interpret)
+            running.send(self._send, sealed, interpret=interpret, partner=partner)
         except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
             self.die(f"it does not take a job: {error}")
         except (OSError, protocol.ProtocolError) as error:

@@ -5,12 +5,13 @@ Expected outputs stay on this side: the program that is judged never has them, o
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from code_judge_server.judging.checkers import output_matches
 from code_judge_server.judging.compile_cache import CompileCache
 from code_judge_server.judging.compiling import CompileError, Compiler, CompilerHeldUpError, Program
+from code_judge_server.judging.interaction import InteractiveJudge
 from code_judge_server.judging.program_checker import CheckerFailedError, ProgramChecker
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.languages import LanguageRules, command_for
@@ -89,8 +90,9 @@ class Judge:
                 time_limit_s=submission.limits.compile_time_s,
             )
             checker = await self._program_checker(submission)
+            interactor = await self._interactor(submission)
             runs = _Runs(spent=spent or Spent(), between_tests=between_tests, on_output=on_output)
-            await self._run_tests(submission, program, limits, checker, runs)
+            await self._run_tests(submission, program, limits, checker or interactor, runs)
         except CompileError as error:
             return self._compile_error(submission, error, queue_time_s=queue_time_s)
         except CheckerFailedError as error:
@@ -152,12 +154,24 @@ class Judge:
         limits = self._limits.effective(Limits())
         return ProgramChecker(self._executor, program, limits=limits, is_python=rules.preload)
 
+    async def _interactor(self, submission: Submission) -> InteractiveJudge | None:
+        interactor = submission.interactor
+        if interactor is None:
+            return None
+        rules = self._languages[interactor.language]
+        try:
+            program = await self._compiler.program(rules, interactor.code, {})
+        except CompileError as error:
+            raise CheckerFailedError(f"interactor: {error}", outcome=error.outcome, program_ran=False) from error
+        limits = self._limits.effective(Limits())
+        return InteractiveJudge(self._executor, program, limits=limits, is_python=rules.preload)
+
     async def _run_tests(
         self,
         submission: Submission,
         program: Program,
         limits: JobLimits,
-        checker: ProgramChecker | None,
+        decider: ProgramChecker | InteractiveJudge | None,
         runs: "_Runs",
     ) -> None:
         tests = submission.tests or [TestCase(stdin=submission.stdin, expected_output=submission.expected_output)]
@@ -166,21 +180,25 @@ class Judge:
         for number, test in enumerate(tests):
             if number > 0 and runs.between_tests is not None:
                 await runs.between_tests()
-            outcome = await self._executor.execute(
-                Job(
-                    argv=argv,
-                    limits=job_limits,
-                    files=program.files,
-                    stdin=test.stdin.encode(),
-                    preload=program.preload,
-                    collect=tuple(submission.collect),
-                    collect_bytes=self._max_collect_bytes if submission.collect else 0,
-                    on_output=None if runs.on_output is None else partial(runs.on_output, number),
-                    spent=runs.spent,
-                )
+            job = Job(
+                argv=argv,
+                limits=job_limits,
+                files=program.files,
+                stdin=test.stdin.encode(),
+                preload=program.preload,
+                collect=tuple(submission.collect),
+                collect_bytes=self._max_collect_bytes if submission.collect else 0,
+                on_output=None if runs.on_output is None else partial(runs.on_output, number),
+                spent=runs.spent,
             )
+            if isinstance(decider, InteractiveJudge):
+                expected = (test.expected_output or "").encode()
+                played = await decider.play(replace(job, stdin=b""), stdin=job.stdin, expected=expected)
+                outcome, status = played.outcome, played.status
+            else:
+                outcome = await self._executor.execute(job)
+                status = await _status(submission.checker, test, outcome, decider)
             runs.spent.by_ended_s += outcome.cpu_time_s
-            status = await _status(submission.checker, test, outcome, checker)
             if not runs.failed:
                 runs.decisive = run_result(outcome, status, max_chars=self._max_reply_chars)
             if submission.tests:

@@ -9,11 +9,11 @@ from code_judge_server.languages import command_for
 from code_judge_server.limits import with_room_for
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
-_FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
+FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
 _ACCEPTS, _REFUSES = 0, 1
-_TESTLIB_REFUSES = (_REFUSES, 2, 4, 8)
+TESTLIB_REFUSES = (_REFUSES, 2, 4, 8)
 """Wrong answer, presentation error, dirt after the answer, unexpected end of file."""
-_UNCAUGHT = re.compile(
+UNCAUGHT = re.compile(
     rb"^(?:Traceback \(most recent call last\):\n  File \"|"
     rb"  \+ Exception Group Traceback \(most recent call last\):\n|"
     rb"  File \".*\", line \d+\n(?: .*\n){0,3}(?:SyntaxError|IndentationError|TabError): )",
@@ -56,21 +56,21 @@ class ProgramChecker:
             CheckerFailedError: it ended otherwise than with exit code 0 or 1, or raised what nobody caught.
             ExecutorError: as `Executor.execute`.
         """
-        texts = dict(zip(_FILE_NAMES, (stdin, output, expected), strict=True))
+        texts = dict(zip(FILE_NAMES, (stdin, output, expected), strict=True))
         files = {**self._program.files, **texts}
         outcome = await self._executor.execute(
             Job(
-                argv=(*command_for(self._program.argv, memory_bytes=self._limits.memory_bytes), *_FILE_NAMES),
+                argv=(*command_for(self._program.argv, memory_bytes=self._limits.memory_bytes), *FILE_NAMES),
                 limits=with_room_for(self._limits, files),
                 files=files,
                 preload=self._program.preload,
             )
         )
-        if self._is_python and outcome.exit_code == _REFUSES and _UNCAUGHT.search(outcome.stderr):
+        if self._is_python and outcome.exit_code == _REFUSES and UNCAUGHT.search(outcome.stderr):
             told = "checker: it ended with an exception"
         elif outcome.ending is Ending.EXITED and outcome.exit_code in (_ACCEPTS, _REFUSES):
             return outcome.exit_code == _ACCEPTS
-        elif not self._is_python and outcome.ending is Ending.EXITED and outcome.exit_code in _TESTLIB_REFUSES:
+        elif not self._is_python and outcome.ending is Ending.EXITED and outcome.exit_code in TESTLIB_REFUSES:
             return False
         else:
             told = f"checker: it {end_of(outcome)}; exit code 0 accepts and 1 refuses"

@@ -72,6 +72,7 @@ class ProcessExecutor:
         self._folder: Path | None = None
         self._slots: dict[int, _Slot] = {}
         self._free: asyncio.Queue[int] = asyncio.Queue()
+        self._pairs = asyncio.Lock()
         self._running: set[asyncio.Task[Outcome]] = set()
         self._not_ours: set[int] = set()
         self._num_rebuilt_slots = 0
@@ -106,11 +107,43 @@ class ProcessExecutor:
         Raises:
             ExecutorError: two slots in a row died over it, or no new one could be started.
         """
-        number = await self._free.get()
+        return await self._execute_in(await self._free.get(), job, _pack(job))
+
+    async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
+        """See `Executor`."""
+        if self._num_slots < len(jobs):
+            raise ExecutorError("process executor: two jobs at once need two slots: raise num_slots or spare_slots")
+        assert self._folder is not None, "started"
+        folder = tempfile.mkdtemp(prefix="pair-", dir=self._folder)
+        try:
+            to_first, to_second = (os.path.join(folder, name) for name in ("to-first", "to-second"))
+            for fifo in (to_first, to_second):
+                os.mkfifo(fifo)
+            # Both open the same one first: whoever opens it waits for the other.
+            ends = [(to_first, "stdin"), (to_second, "stdout")], [(to_first, "stdout"), (to_second, "stdin")]
+            async with self._pairs:  # two that have one slot each would wait for each other
+                numbers = [await self._free.get()]
+                try:
+                    numbers.append(await self._free.get())
+                except BaseException:
+                    self._free.put_nowait(numbers[0])
+                    raise
+            async with asyncio.TaskGroup() as group:
+                first, second = (
+                    group.create_task(self._execute_in(number, job, _pack(job, fifos)))
+                    for number, job, fifos in zip(numbers, jobs, ends, strict=True)
+                )
+            return first.result(), second.result()
+        except ExceptionGroup as errors:
+            raise ExecutorError(f"process executor: one of two jobs failed: {errors.exceptions[0]}") from errors
+        finally:
+            await asyncio.to_thread(work_folder.remove, folder)
+
+    async def _execute_in(self, number: int, job: Job, message: bytes) -> Outcome:
         given_up = asyncio.Event()
         timeout_s = job.limits.wall_time_s + SLOT_REPLY_GRACE_S
         task = asyncio.create_task(
-            self._execute_on(number, _pack(job), timeout_s=timeout_s, given_up=given_up, on_output=job.on_output)
+            self._execute_on(number, message, timeout_s=timeout_s, given_up=given_up, on_output=job.on_output)
         )
         self._running.add(task)
         task.add_done_callback(lambda _: self._release(task, number))
@@ -187,7 +220,7 @@ class ProcessExecutor:
         return [pid for pid in process_tree.children(os.getpid()) if pid not in kept and _is_foreign(pid)]
 
 
-def _pack(job: Job) -> bytes:
+def _pack(job: Job, fifos: Sequence[tuple[str, str]] = ()) -> bytes:
     header: frames.Header = {
         "kind": "job",
         "argv": job.argv,
@@ -195,6 +228,7 @@ def _pack(job: Job) -> bytes:
         "file_names": list(job.files),
         "collect": job.collect,
         "collect_bytes": job.collect_bytes,
+        "fifos": fifos,
         "live": job.on_output is not None,
     }
     return frames.pack(header, [job.stdin, *job.files.values()])

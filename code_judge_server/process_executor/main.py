@@ -11,7 +11,7 @@ from typing import Any
 
 from code_judge_server import process_tree, work_folder
 from code_judge_server.process_executor import frames
-from code_judge_server.process_executor.program import CommandOutcome, run_command
+from code_judge_server.process_executor.program import CommandOutcome, PartnerPipes, run_command
 from code_judge_server.process_executor.spawn import CommandLimits
 
 SHOWN_FOLDER = b"/sandbox"
@@ -63,7 +63,7 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
     """Run one command and return the packed outcome.
 
     Args:
-        header: `argv`, `limits`, `file_names`, `collect`, `collect_bytes` and `live`.
+        header: `argv`, `limits`, `file_names`, `collect`, `collect_bytes`, `fifos` and `live`.
         blobs: Standard input, then the contents of the files.
         folder: Where to run it; it is made before and removed after.
         control: See `run_command`.
@@ -76,8 +76,18 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
         os.lseek(stdin, 0, os.SEEK_SET)
         limits = CommandLimits(**header["limits"])
         live = None if not header["live"] else partial(_send_output, control, folder)
+        partner = {
+            name: os.open(path, (os.O_RDONLY if name == "stdin" else os.O_WRONLY) | os.O_CLOEXEC)
+            for path, name in header["fifos"]  # in the order in which another job opens the other ends
+        }
         outcome = run_command(
-            header["argv"], folder=folder, stdin=stdin, limits=limits, control=control, on_output=live
+            header["argv"],
+            folder=folder,
+            stdin=stdin,
+            partner=PartnerPipes(**partner) if partner else None,
+            limits=limits,
+            control=control,
+            on_output=live,
         )
         files, files_cut = work_folder.collect(folder, header["collect"], max_bytes=header["collect_bytes"])
         return _pack_outcome(outcome, files, files_cut=files_cut, folder=folder)

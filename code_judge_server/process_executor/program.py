@@ -47,11 +47,20 @@ class CommandOutcome:
     peak_memory_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartnerPipes:
+    """Descriptors of the pipes between a command and another one."""
+
+    stdin: int
+    stdout: int
+
+
 def run_command(
     argv: list[str],
     *,
     folder: str,
     stdin: int,
+    partner: PartnerPipes | None = None,
     limits: CommandLimits,
     control: socket.socket,
     on_output: Callable[[str, bytes], None] | None = None,
@@ -62,6 +71,7 @@ def run_command(
         argv: The command; its first item is a path or a name on the search path.
         folder: Its working directory, home and folder for temporary files.
         stdin: File descriptor that it reads.
+        partner: What it reads and prints to instead, which is closed here; its outcome has no stdout then.
         limits: What it may use.
         control: The server's socket; a message on it (or its end) kills the command and is consumed.
         on_output: Called with `stdout` or `stderr` and what was printed there.
@@ -74,8 +84,12 @@ def run_command(
     try:
         try:
             started_at = time.monotonic()
-            process = spawn(argv, folder=folder, stdin=stdin, stdout=stdout_write, stderr=stderr_write, limits=limits)
+            read_from, printed_to = (stdin, stdout_write) if partner is None else (partner.stdin, partner.stdout)
+            process = spawn(argv, folder=folder, stdin=read_from, stdout=printed_to, stderr=stderr_write, limits=limits)
         finally:
+            if partner is not None:  # the other job is to see when the command has closed its own
+                os.close(partner.stdin)
+                os.close(partner.stdout)
             os.close(stdout_write)
             os.close(stderr_write)
         return _Watch(process, stdout_read, stderr_read, limits, control, started_at, on_output).outcome()

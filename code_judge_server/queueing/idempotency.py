@@ -48,7 +48,7 @@ async def content_keys(client: str, submissions: Sequence[Submission]) -> list[b
 
 def _is_large(submission: Submission) -> bool:
     texts = len(submission.code) + len(submission.stdin) + len(submission.expected_output or "")
-    texts += len(submission.checker.code or "")
+    texts += len(submission.checker.code or "") + len(submission.interactor.code if submission.interactor else "")
     texts += sum(len(test.stdin) + len(test.expected_output or "") for test in submission.tests)
     return texts + sum(map(len, submission.files.values())) > _OFF_LOOP_BYTES
 

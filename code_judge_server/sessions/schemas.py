@@ -10,16 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from code_judge_server.schemas import (
-    Collected,
-    FileContent,
-    GivenFiles,
-    IsolationTier,
-    Limits,
-    PreloadName,
-    RunResult,
-    SourceText,
-)
+from code_judge_server.schemas import IsolationTier, Limits, RunResult
+from code_judge_server.wire_fields import Collected, FileContent, GivenFiles, PreloadName, SourceText
 
 
 class _SessionModel(BaseModel):

@@ -44,6 +44,11 @@ class JudgeInProcess:
         self.jobs.append(job)
         return await self.executor.execute(job)
 
+    async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
+        """Run two jobs that talk to each other, and keep them."""
+        self.jobs += jobs
+        return await self.executor.execute_pair(jobs)
+
     async def verdict(self, **submission: Any) -> Verdict:
         """Judge one program."""
         submission = {"id": "it", **submission}

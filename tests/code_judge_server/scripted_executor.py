@@ -38,6 +38,10 @@ class ScriptedExecutor:
     async def aclose(self) -> None:
         """Nothing to close."""
 
+    async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
+        """Run each as if it were alone."""
+        return await self.execute(jobs[0]), await self.execute(jobs[1])
+
     async def execute(self, job: Job) -> Outcome:
         code = job.files["main.py"].decode()
         self.started.append(code)

@@ -20,8 +20,9 @@ from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_route
 from code_judge_server.languages import offered_languages
 from code_judge_server.limits import with_room_for
 from code_judge_server.sandbox import JobLimits
-from code_judge_server.schemas import IsolationTier, Submission, SubmissionBatch, check_folders
+from code_judge_server.schemas import IsolationTier, Submission, SubmissionBatch
 from code_judge_server.settings import Settings
+from code_judge_server.wire_fields import check_folders
 
 BATCH = "/v1/submissions/batch"
 MOST_CPU_TIME_S = 0.8
