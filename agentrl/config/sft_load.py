@@ -10,6 +10,7 @@ from agentrl.config.load import find_config_file, load_tree, resolve_files, reso
 from agentrl.config.places import check_folder, check_folder_or_url, check_names, is_url
 from agentrl.config.sft_schema import SftConfig
 from agentrl.config.validate_idle import changed
+from agentrl.config.validate_sizes import MOST_STEPS
 from agentrl.errors import ConfigError
 
 
@@ -55,6 +56,10 @@ def _out_of_range(config: SftConfig) -> list[str]:
         "training.num_threads": training.num_threads,
         "lora.rank": config.lora.rank,
     }
+    numbers = at_least_one | {
+        "training.warmup_steps": training.warmup_steps,
+        "training.num_threads": training.num_threads,
+    }
     above_zero = {"training.num_epochs": training.num_epochs, "training.max_grad_norm": training.max_grad_norm}
     below_one = {"training.adam_beta1": training.adam_beta1, "training.adam_beta2": training.adam_beta2}
     return [
@@ -62,6 +67,11 @@ def _out_of_range(config: SftConfig) -> list[str]:
             f"`{key}` is {value}, and must be at least 1"
             for key, value in at_least_one.items()
             if value is not None and value < 1
+        ),
+        *(
+            f"`{key}` is {value}, and must be at most {MOST_STEPS}"
+            for key, value in numbers.items()
+            if value is not None and value > MOST_STEPS
         ),
         *(f"`{key}` is {value}, and must not be negative" for key, value in not_negative.items() if not value >= 0),
         *(f"`{key}` is {value}, and must be above 0" for key, value in above_zero.items() if not value > 0),

@@ -1,22 +1,28 @@
 """Numbers that no machine could hold, and deadlines that another one always cuts short."""
 
+from collections.abc import Mapping
+
 from agentrl.config.schema import RolloutSection, RunConfig
 
 _MOST_PROCESSES = 10_000
 _MOST_AT_ONCE = 1_000_000
-_MOST_STEPS = 100_000_000
+MOST_STEPS = 100_000_000
+_MOST_SECONDS = 10_000_000
+_MOST_MEGABYTES = 1_000_000_000
 
 
 def size_problems(config: RunConfig) -> list[str]:
     """Return what is wrong, one line each."""
-    most = {
+    most: dict[int, Mapping[str, float]] = {
         _MOST_PROCESSES: _processes(config),
         _MOST_AT_ONCE: _at_once(config),
-        _MOST_STEPS: _steps_and_tokens(config),
+        MOST_STEPS: _steps_and_tokens(config),
+        _MOST_SECONDS: _seconds(config),
+        _MOST_MEGABYTES: {"judge.max_memory_mb": config.judge.max_memory_mb},
     }
     return [
         *(
-            f"`{key}` is {value}, and must be at most {limit}"
+            f"`{key}` is {value:.15g}, and must be at most {limit}"
             for limit, values in most.items()
             for key, value in values.items()
             if value > limit
@@ -40,6 +46,11 @@ def _processes(config: RunConfig) -> dict[str, int]:
         "actor.epochs_per_step": actor.epochs_per_step,
         "critic.epochs_per_step": config.critic.epochs_per_step,
         "judge.num_slots": config.judge.num_slots,
+        **{f"cluster.pools.{name}.num_processes": pool.num_processes for name, pool in config.cluster.pools.items()},
+        **{
+            f"cluster.pools.{name}.processes_per_node": sum(pool.processes_per_node)
+            for name, pool in config.cluster.pools.items()
+        },
         "algorithm.selection.max_refill_rounds": config.algorithm.selection.max_refill_rounds,
     }
 
@@ -55,6 +66,7 @@ def _at_once(config: RunConfig) -> dict[str, int]:
         "rollout.max_turns": rollout.max_turns,
         "rollout.max_tool_calls_per_turn": rollout.max_tool_calls_per_turn,
         "validation.samples_per_prompt": config.validation.samples_per_prompt,
+        "actor.lora.rank": config.actor.lora.rank,
     }
 
 
@@ -71,6 +83,20 @@ def _steps_and_tokens(config: RunConfig) -> dict[str, int]:
         "rollout.max_tool_response_tokens": config.rollout.max_tool_response_tokens,
         "actor.max_tokens_per_micro_batch": config.actor.max_tokens_per_micro_batch,
         "critic.max_tokens_per_micro_batch": config.critic.max_tokens_per_micro_batch,
+    }
+
+
+def _seconds(config: RunConfig) -> dict[str, float]:
+    rollout = config.rollout
+    return {
+        "rollout.start_timeout_s": rollout.start_timeout_s,
+        "rollout.tool_timeout_s": rollout.tool_timeout_s,
+        "rollout.turn_timeout_s": rollout.turn_timeout_s,
+        "rollout.trajectory_timeout_s": rollout.trajectory_timeout_s,
+        "rollout.max_judge_queue_s": rollout.max_judge_queue_s,
+        "reward.timeout_s": config.reward.timeout_s,
+        "judge.max_wall_time_s": config.judge.max_wall_time_s,
+        "cluster.max_wait_s": config.cluster.max_wait_s,
     }
 
 
