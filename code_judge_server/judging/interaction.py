@@ -19,7 +19,7 @@ from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 from code_judge_server.schemas import VerdictStatus
 
 _LEFT_ALONE = re.compile(rb"^(?:EOFError|BrokenPipeError|ConnectionResetError)\b", re.MULTILINE)
-"""Last line of the traceback of an interactor in Python whose partner has gone."""
+"""Last line of the traceback of a program in Python whose partner has gone; of others only the order of the ends tells."""
 _PYTHON_COULD_NOT_FLUSH = 120
 _PATIENCE_S = 1.0
 """By which an interactor may outlast the program: it still has to say what it thinks."""
@@ -86,21 +86,14 @@ class InteractiveJudge:
         if exited and not raised and other.exit_code == 0:
             return status
         if exited and not raised and other.exit_code in TESTLIB_REFUSES:
-            return (
-                VerdictStatus.WRONG_ANSWER
-                if status is VerdictStatus.ACCEPTED or _ended_first(other, program)
-                else status
-            )
+            saw_it_gone = program.signal == signal.SIGPIPE or _LEFT_ALONE.search(program.stderr) is not None
+            was_left = saw_it_gone or other.ended_at <= program.ended_at
+            return VerdictStatus.WRONG_ANSWER if status is VerdictStatus.ACCEPTED or was_left else status
         could_not_flush = self._is_python and other.exit_code == _PYTHON_COULD_NOT_FLUSH
-        was_left = other.signal == signal.SIGPIPE or (
+        left_alone = other.signal == signal.SIGPIPE or (
             (raised or could_not_flush) and _LEFT_ALONE.search(other.stderr) is not None
         )
-        if was_left and other.ending is Ending.EXITED:
+        if left_alone and other.ending is Ending.EXITED:
             return VerdictStatus.WRONG_ANSWER if status is VerdictStatus.ACCEPTED else status
         told = "it ended with an exception" if raised else f"it {end_of(other)}; exit code 0 accepts and 1 refuses"
         raise CheckerFailedError(f"interactor: {told}", outcome=other, program_ran=True)
-
-
-def _ended_first(one: Outcome, other: Outcome) -> bool:
-    """Return whether one ended before the other: who ends later may have failed for want of a partner."""
-    return one.ended_at <= other.ended_at
