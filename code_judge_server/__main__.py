@@ -34,6 +34,8 @@ _FORCED_EXIT_AFTER_S = 5.0
 
 def main() -> int:
     """Serve until told to stop; return the exit code, 2 when the server refuses to start."""
+    if ".." in sys.executable.split("/"):
+        _restart_by_plain_path()
     if not {"-h", "--help"}.isdisjoint(sys.argv[1:]):
         sys.stdout.write(settings_table())
         return 0
@@ -65,6 +67,13 @@ def main() -> int:
         threading.Thread(target=_stop_at_end_of_stdin, args=(server,), name="stdin-watch", daemon=True).start()
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _restart_by_plain_path() -> None:
+    """Execute the interpreter by a path that leads nowhere back: jails show what is on the way to it, and no more."""
+    folder, name = os.path.split(sys.executable)
+    plain = os.path.join(os.path.realpath(folder), name)
+    os.execv(plain, [plain, *sys.orig_argv[1:]])
 
 
 class AddressRefusedError(Exception):

@@ -1,7 +1,7 @@
 """Tier D: each program is a process of its own with limits, and nothing else keeps it from the machine.
 
 It bounds time, memory, output, processes and file sizes, and leaves nothing running. It does NOT isolate: a program can
-read and write the files of the server's user, use the network, and signal the server.
+read and write the files of the server's user, use the network, and signal the server. Of root's server it is an ordinary user.
 
     server ── socket pair ──> slot (one per concurrent program, `main`) ──> program ──> its children
 
@@ -25,6 +25,7 @@ from typing import Literal
 
 from code_judge_server import process_tree, work_folder
 from code_judge_server.ending import Ending
+from code_judge_server.jail.slot_users import first_user_of_any
 from code_judge_server.process_executor import frames
 from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome, OutputName
 from code_judge_server.schemas import Canary, IsolationTier
@@ -40,8 +41,9 @@ ORPHAN_KILL_PAUSE_S = 0.001
 
 _SLOT_COMMAND = (
     "import sys; sys.path.append(sys.argv[1]); from code_judge_server.process_executor.main import serve; "
-    "serve(int(sys.argv[2]), sys.argv[3])"
+    "serve(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))"
 )
+_SLOT_START = (sys.executable, "-I", "-S", "-c")
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
@@ -90,8 +92,8 @@ class ProcessExecutor:
         self._not_ours = set(process_tree.children(os.getpid()))
         process_tree.become_subreaper()
         self._folder = _make_temporary_folder(self._work_dir)
-        folders = [self._folder / f"slot-{number}" for number in range(self._num_slots)]
-        slots = [_Slot(folder) for folder in folders]
+        first_uid = first_user_of_any(self._num_slots)
+        slots = [_Slot(self._folder / f"slot-{number}", uid=first_uid + number) for number in range(self._num_slots)]
         self._slots = dict(enumerate(slots))
         try:
             await asyncio.gather(*(slot.wait_until_ready() for slot in slots))
@@ -194,10 +196,10 @@ class ProcessExecutor:
         raise ExecutorError(f"process executor: slot {number} died twice over one program, or could not be replaced")
 
     async def _rebuild(self, number: int) -> "_Slot":
-        folder = self._slots[number].folder
+        folder, uid = self._slots[number].folder, self._slots[number].uid
         work_folder.ensure(str(folder.parent))
         await asyncio.to_thread(work_folder.remove, str(folder))
-        slot = self._slots[number] = _Slot(folder)
+        slot = self._slots[number] = _Slot(folder, uid=uid)
         self._num_rebuilt_slots += 1
         await slot.wait_until_ready()
         return slot
@@ -255,12 +257,14 @@ def _is_foreign(pid: int) -> bool:
 class _Slot:
     """One slot process, started at once, and the server's end of its socket."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, uid: int) -> None:
         self.folder = folder
+        self.uid = uid
+        """User of its programs, where this process is root's."""
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _SLOT_COMMAND, _PACKAGE_PARENT, str(theirs.fileno()), str(folder)],
+                [*_SLOT_START, _SLOT_COMMAND, _PACKAGE_PARENT, str(theirs.fileno()), str(folder), str(uid)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={},

@@ -12,14 +12,17 @@ from typing import Any
 from code_judge_server import process_tree, work_folder
 from code_judge_server.process_executor import frames
 from code_judge_server.process_executor.program import CommandOutcome, PartnerPipes, run_command
+from code_judge_server.process_executor.program_user import ProgramUser, find_program_user
 from code_judge_server.process_executor.spawn import CommandLimits
 
 SHOWN_FOLDER = b"/sandbox"
 """What a program's output shows in place of its folder, whose name differs from run to run."""
 
 
-def serve(control_fd: int, folder: str) -> None:
+def serve(control_fd: int, folder: str, uid: int) -> None:
     """Run the jobs that arrive on `control_fd` in folders below `folder`, until its other end is closed.
+
+    Root's programs are the user `uid`.
 
     A failure of the slot itself (a full disk, a missing interpreter) ends the process with a traceback: the server sees
     the socket close, starts another slot and sends the job again.
@@ -31,6 +34,7 @@ def serve(control_fd: int, folder: str) -> None:
         raise SystemExit("code judge: this kernel does not show the children of a process (CONFIG_PROC_CHILDREN)")
     process_tree.become_subreaper()
     _ensure_folders(folder)
+    user = find_program_user(uid, folder)
     try:
         control.sendall(frames.pack({"kind": "ready"}, []))
         for number in count():
@@ -38,7 +42,7 @@ def serve(control_fd: int, folder: str) -> None:
             if message is None:
                 break
             _ensure_folders(folder)  # the last program may have removed them
-            reply = _run_job(*message, folder=os.path.join(folder, str(number)), control=control)
+            reply = _run_job(*message, folder=os.path.join(folder, str(number)), control=control, user=user)
             control.sendall(reply)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the server died
@@ -48,8 +52,10 @@ def serve(control_fd: int, folder: str) -> None:
 
 
 def _ensure_folders(folder: str) -> None:
-    work_folder.ensure(os.path.dirname(folder))  # that of the server, which all slots share
-    work_folder.ensure(folder)
+    for path in (os.path.dirname(folder), folder):  # the first is that of the server, which all slots share
+        work_folder.ensure(path)
+        if os.geteuid() == 0:
+            work_folder.let_users_through(path)
 
 
 def _next_job(control: socket.socket) -> tuple[frames.Header, list[bytes]] | None:
@@ -59,7 +65,9 @@ def _next_job(control: socket.socket) -> tuple[frames.Header, list[bytes]] | Non
     return None
 
 
-def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control: socket.socket) -> bytes:
+def _run_job(
+    header: frames.Header, blobs: list[bytes], *, folder: str, control: socket.socket, user: ProgramUser | None
+) -> bytes:
     """Run one command and return the packed outcome.
 
     Args:
@@ -67,8 +75,11 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
         blobs: Standard input, then the contents of the files.
         folder: Where to run it; it is made before and removed after.
         control: See `run_command`.
+        user: See `run_command`.
     """
     work_folder.make(folder, dict(zip(header["file_names"], blobs[1:], strict=True)))
+    if user is not None:
+        user.give(folder)
     stdin = os.memfd_create("stdin")
     try:
         with open(stdin, "wb", closefd=False) as file:
@@ -88,6 +99,7 @@ def _run_job(header: frames.Header, blobs: list[bytes], *, folder: str, control:
             limits=limits,
             control=control,
             on_output=live,
+            user=user,
         )
         files, files_cut = work_folder.collect(folder, header["collect"], max_bytes=header["collect_bytes"])
         return _pack_outcome(outcome, files, files_cut=files_cut, folder=folder)

@@ -20,6 +20,7 @@ from typing import Any
 from code_judge_server import process_tree
 from code_judge_server.ending import Ending
 from code_judge_server.process_executor import frames
+from code_judge_server.process_executor.program_user import ProgramUser
 from code_judge_server.process_executor.spawn import CommandLimits, spawn
 
 SAMPLE_INTERVAL_S = 0.02
@@ -64,6 +65,7 @@ def run_command(
     limits: CommandLimits,
     control: socket.socket,
     on_output: Callable[[str, bytes], None] | None = None,
+    user: ProgramUser | None = None,
 ) -> CommandOutcome:
     """Run `argv` in `folder` until it ends, passes a limit, or something arrives on `control`.
 
@@ -74,6 +76,7 @@ def run_command(
         partner: What it reads and prints to instead, which is closed here; its outcome has no stdout then.
         limits: What it may use.
         control: The server's socket; a message on it (or its end) kills the command and is consumed.
+        user: Who runs it, if not this process's own user.
         on_output: Called with `stdout` or `stderr` and what was printed there.
 
     Raises:
@@ -85,7 +88,9 @@ def run_command(
         try:
             started_at = time.monotonic()
             read_from, printed_to = (stdin, stdout_write) if partner is None else (partner.stdin, partner.stdout)
-            process = spawn(argv, folder=folder, stdin=read_from, stdout=printed_to, stderr=stderr_write, limits=limits)
+            process = spawn(
+                argv, folder=folder, stdin=read_from, stdout=printed_to, stderr=stderr_write, limits=limits, user=user
+            )
         finally:
             if partner is not None:  # the other job is to see when the command has closed its own
                 os.close(partner.stdin)

@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass
 
 from code_judge_server import process_tree
+from code_judge_server.process_executor.program_user import ProgramUser
 
 _OPEN_FILES = 1024
 _STACK_BYTES = 8 * 1024 * 1024
@@ -35,23 +36,35 @@ class CommandLimits:
 
 
 def spawn(
-    argv: list[str], *, folder: str, stdin: int, stdout: int, stderr: int, limits: CommandLimits
+    argv: list[str],
+    *,
+    folder: str,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    limits: CommandLimits,
+    user: ProgramUser | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` in `folder` on these file descriptors.
+    """Start `argv` in `folder` on these file descriptors, as this process's own user or as `user`.
 
     Raises:
         OSError: it cannot be started.
     """
     slot_pid = os.getpid()
+    if user is not None:
+        for fd in (stdout, stderr):
+            os.fchmod(fd, 0o222)  # it may open /dev/stdout, as any program may
 
     def prepare() -> None:
-        process_tree.die_with_parent()
-        if os.getppid() != slot_pid:
-            os._exit(1)
         process_tree.forbid_new_privileges()
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")  # on a machine out of memory this program goes first, not the trainer beside it
         _set_rlimits(limits)
+        if user is not None:
+            user.become()
+        process_tree.die_with_parent()  # a change of user clears it
+        if os.getppid() != slot_pid:
+            os._exit(1)
 
     return subprocess.Popen(
         argv,
@@ -77,6 +90,9 @@ def _set_rlimits(limits: CommandLimits) -> None:
         allowed = resource.getrlimit(name)[1]
         value = value if allowed == resource.RLIM_INFINITY else min(value, allowed)
         resource.setrlimit(name, (value, value))
+    # It counts as memory. With any other limit each thread of a C program would get a stack of that size.
+    most = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    resource.setrlimit(resource.RLIMIT_STACK, (most, most))
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -76,3 +76,18 @@ def test_a_link_to_where_each_program_has_its_own_folder_is_refused(tmp_path: Pa
     (tmp_path / "link").symlink_to("/dev/shm")
     with pytest.raises(HiddenPathError, match=r"read_only_paths: `.*/link` is in /dev/shm"):
         paths_shown(read_only=[str(tmp_path / "link")])
+
+
+@pytest.mark.parametrize("tier", ["A", "B", "C", "D"])
+def test_an_interpreter_may_be_called_by_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str
+) -> None:
+    if find_tier(IsolationTier(tier)).tier != tier:
+        pytest.skip(f"this machine does not give tier {tier}")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "environment").symlink_to(sys.prefix)
+    monkeypatch.chdir(tmp_path / "below")
+    with judge_of("../environment/bin/python", tmp_path, tier=tier) as judge:
+        verdict = judge.judge(code=PROGRAM.replace("sympy.Integer(6) * 7", "42").replace("import sympy\n", ""))
+    assert verdict["status"] == "accepted", verdict
+    assert ".." not in verdict["stdout"]

@@ -1,5 +1,6 @@
 """Programs that remove, rename or replace the folders of the judge, and what becomes of the next program."""
 
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -20,9 +21,14 @@ REPLACE_FOLDER_OF_SLOT = (
 
 @pytest.fixture(scope="module")
 def one_slot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    """A judge whose only slot runs every program, so that the next one meets what the last one left."""
+    """An ordinary user's judge whose only slot runs every program, so that the next one meets what the last one left.
+
+    Its programs are the same user; those of root's judge may not touch its folders at all.
+    """
     folder = tmp_path_factory.mktemp("judge")
-    with running_judge(folder, "--num-slots", "1", "--spare-slots", "0", "--max-memory-mb", "256") as server:
+    with running_judge(
+        folder, "--num-slots", "1", "--spare-slots", "0", "--max-memory-mb", "256", ordinary_user=True
+    ) as server:
         yield server
 
 
@@ -62,11 +68,13 @@ def test_links_inside_a_folder_are_not_followed(one_slot: JudgeProcess, canary: 
     assert (canary / "below" / "canary").read_text() == "alive"
 
 
-def test_a_program_that_renames_its_folder_keeps_its_verdict(one_slot: JudgeProcess, tmp_path: Path) -> None:
+def test_a_program_that_renames_its_folder_keeps_its_verdict(one_slot: JudgeProcess) -> None:
     slot = slot_of_a_program(one_slot)
-    verdict = one_slot.judge(code=f"import os\nos.rename(os.getcwd(), {str(tmp_path / 'away')!r})\nprint('done')")
+    away = one_slot.folder / "away"
+    verdict = one_slot.judge(code=f"import os\nos.rename(os.getcwd(), {str(away)!r})\nprint('done')")
     assert (verdict["status"], verdict["stdout"]) == ("accepted", "done\n")
-    assert (tmp_path / "away" / "main.py").exists()
+    assert (away / "main.py").exists()
+    shutil.rmtree(away)
     assert slot_of_a_program(one_slot) == slot
 
 
@@ -92,8 +100,8 @@ def test_the_folders_of_the_judge_are_made_again(one_slot: JudgeProcess, ending:
 
 
 @pytest.mark.slow
-def test_a_stopped_slot_is_given_up_without_time_for_a_compiler(one_slot: JudgeProcess, tmp_path: Path) -> None:
-    flag = str(tmp_path / "flag")
+def test_a_stopped_slot_is_given_up_without_time_for_a_compiler(one_slot: JudgeProcess) -> None:
+    flag = str(one_slot.folder / "flag")
     code = (
         f"import os, pathlib, time\nflag = pathlib.Path({flag!r})\nfirst = not flag.exists()\nflag.touch()\n"
         "if first:\n    os.kill(os.getppid(), 19); time.sleep(600)\nprint('again')"

@@ -3,10 +3,11 @@
 import json
 import socket
 import uuid
+from collections.abc import Iterator
 
 import httpx
 import pytest
-from judge_process import JudgeProcess, pids_with, wait_until
+from judge_process import JudgeProcess, pids_with, running_judge, wait_until
 
 SPAWN = "import subprocess, sys, os\nsleeper = [sys.executable, '-c', 'import time; time.sleep(600)', {marker!r}]\n"
 
@@ -198,22 +199,31 @@ def test_programs_run_as_python_file_would(judge: JudgeProcess, code: str, stdou
     assert verdict["status"] == ("accepted" if stdout else "runtime_error")
 
 
-def test_a_slot_that_is_killed_is_replaced_and_its_program_run_again(judge: JudgeProcess) -> None:
+@pytest.fixture(scope="module")
+def judge_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
+    """A judge whose programs may end its slots: they are the same user, as those of root's judge are not."""
+    with running_judge(tmp_path_factory.mktemp("judge"), "--num-slots", "2", ordinary_user=True) as server:
+        yield server
+
+
+def test_a_slot_that_is_killed_is_replaced_and_its_program_run_again(judge_of_a_user: JudgeProcess) -> None:
     once = "import os, pathlib\nflag = pathlib.Path({path!r})\nfirst = not flag.exists()\nflag.touch()\n"
-    path = str(judge.folder / f"flag-{uuid.uuid4().hex}")
-    verdict = judge.judge(code=once.format(path=path) + "if first: os.kill(os.getppid(), 9)\nprint('again')")
+    path = str(judge_of_a_user.folder / f"flag-{uuid.uuid4().hex}")
+    verdict = judge_of_a_user.judge(code=once.format(path=path) + "if first: os.kill(os.getppid(), 9)\nprint('again')")
     assert (verdict["status"], verdict["stdout"]) == ("accepted", "again\n")
 
 
-def test_a_program_that_kills_its_slot_every_time_is_an_internal_error(judge: JudgeProcess, marker: str) -> None:
+def test_a_program_that_kills_its_slot_every_time_is_an_internal_error(
+    judge_of_a_user: JudgeProcess, marker: str
+) -> None:
     code = SPAWN.format(marker=marker) + (
         "if os.fork() == 0:\n    os.setsid(); os.execv(sleeper[0], sleeper)\n"
         "import time; time.sleep(0.2); os.kill(os.getppid(), 9); time.sleep(60)"
     )
-    verdict = judge.judge(code=code)
+    verdict = judge_of_a_user.judge(code=code)
     assert verdict["status"] == "internal_error"
     assert pids_with(marker) == []
-    assert_slots_still_work(judge)
+    assert_slots_still_work(judge_of_a_user)
 
 
 def test_a_client_that_disconnects_kills_its_program_and_drops_what_waits(judge: JudgeProcess, marker: str) -> None:

@@ -75,6 +75,8 @@ def test_what_a_client_that_goes_away_asked_for_is_killed(judge: JudgeProcess, p
 
 def test_the_same_submission_sent_again_is_not_run_again(judge: JudgeProcess, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
+    trace.touch()
+    trace.chmod(0o666)  # the programs of root's judge are ordinary users
     one = {"id": uuid.uuid4().hex, "code": f"open({str(trace)!r}, 'a').write('x'); print(1)"}
     for _ in range(3):
         assert judge.http.post("/v1/submissions", json=one).json()["stdout"] == "1\n"

@@ -100,7 +100,7 @@ class Attack:
     limits: dict[str, float] = field(default_factory=dict)
     """On top of `LIMITS`."""
     reached_in_tier_d: tuple[str, ...] = ()
-    """Attempts that succeed where nothing isolates the program (as root, and without harm)."""
+    """Attempts that succeed where nothing isolates the program (as an ordinary user, and without harm)."""
     says_done: bool = True
     """It ends by itself, and so says `done`."""
     extra: dict[str, Any] = field(default_factory=dict)

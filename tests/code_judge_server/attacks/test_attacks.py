@@ -63,7 +63,7 @@ def test_an_attack_on_the_judge_of_a_user_is_held(judge_of_a_user: AttackedJudge
 
 @pytest.fixture(scope="module")
 def without_isolation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
-    with attacked_judge(tmp_path_factory.mktemp("open"), isolation="D", ordinary_user=False) as judge:
+    with attacked_judge(tmp_path_factory.mktemp("open"), isolation="D", ordinary_user=True) as judge:
         yield judge
 
 

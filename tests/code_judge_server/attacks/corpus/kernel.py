@@ -32,7 +32,7 @@ for name, flag in FLAGS.items():
         attempt(f"clone {name}", cloned, flag)
     attempt(f"clone3 {name}", cloned3, flag)
 """,
-        reached_in_tier_d=("unshare mount", "unshare user", "clone pid", "clone3 net"),
+        reached_in_tier_d=("unshare user",),
     ),
     Attack(
         name="namespaces_of_others",
@@ -42,7 +42,6 @@ for pid in ("1", "self", str(os.getppid()), str(TARGET["server_pid"])):
         attempt(f"enter {name} of {pid if pid != str(TARGET['server_pid']) else 'server'}",
                 lambda: syscall(308, os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), 0))
 """,
-        reached_in_tier_d=("enter net of server",),
     ),
     Attack(
         name="mounts",
@@ -68,7 +67,6 @@ attempt("fsmount", passes_the_check, 432, -1, 0, 0)
 attempt("mount_setattr", passes_the_check, 442, -100, b"/nowhere", 0, bytes(32), 32)
 attempt("pivot_root", passes_the_check, 155, b"/nowhere", b"/nowhere")
 """,
-        reached_in_tier_d=("fsopen", "pivot_root", "open_tree"),
     ),
     Attack(
         name="unmount_what_hides_the_server",
@@ -102,7 +100,6 @@ def above():
     return found(os.path.basename(TARGET["folder_name"]) in os.listdir(here) and "above the root")
 attempt("above the root", above)
 """,
-        reached_in_tier_d=("chroot", "the way out of a chroot"),
     ),
     Attack(
         name="rare_system_calls",
@@ -122,7 +119,7 @@ CALLS = {
 for name, call in CALLS.items():
     attempt(name, passes_the_check, *call)
 """,
-        reached_in_tier_d=("bpf", "perf_event_open", "userfaultfd", "reboot", "clock_settime", "sethostname", "keyctl"),
+        reached_in_tier_d=("bpf", "keyctl"),
     ),
     Attack(
         name="system_calls_of_the_other_abi",
@@ -169,7 +166,6 @@ def adjust():
     return "never killed for memory"
 attempt("oom score", adjust)
 """,
-        reached_in_tier_d=("nice", "real time"),
     ),
     Attack(
         name="limits_and_priorities_of_others",
@@ -208,10 +204,6 @@ for name in ("oom_score_adj", "loginuid", "uid_map", "gid_map", "setgroups", "at
     if name in ("uid_map", "gid_map"):
         attempt(f"write {name}", lambda: os.write(os.open(f"/proc/self/{name}", os.O_WRONLY), b"0 0 4294967295"))
 """,
-        reached_in_tier_d=(
-            "open /proc/sys/kernel/core_pattern to write",
-            "open /sys/fs/cgroup/memory/cgroup.procs to write",
-        ),
     ),
     Attack(
         name="terminals",

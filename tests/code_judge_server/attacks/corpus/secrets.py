@@ -211,7 +211,6 @@ def addresses():
         return found([line for _, line in zip(range(50), file) if not line.startswith("0000000000000000")])
 attempt("kernel addresses", addresses)
 """,
-        reached_in_tier_d=("kernel log",),
     ),
     Attack(
         name="handles_of_files",
@@ -219,7 +218,6 @@ attempt("kernel addresses", addresses)
 handle = struct.pack("=IiQ", 8, 1, 2) + bytes(64)
 attempt("open_by_handle_at", passes_the_check, 304, os.open(".", os.O_RDONLY), ctypes.create_string_buffer(handle), os.O_RDONLY)
 """,
-        reached_in_tier_d=("open_by_handle_at",),
     ),
     Attack(
         name="rights_of_others",
@@ -260,7 +258,6 @@ for path in ("/bin/su", "/usr/bin/su", "/usr/bin/sudo", "/usr/bin/passwd", "/usr
         return found(os.statvfs(path).f_flag & os.ST_NOSUID == 0 and status["NoNewPrivs"].strip() != "1" and path)
     attempt(f"setuid program {path}", run_as_owner)
 """,
-        reached_in_tier_d=("setuid",),
     ),
     Attack(
         name="ipc_of_others",
