@@ -21,6 +21,8 @@ class Enclosure(Protocol):
 
     clears: bool
     """Whether `close` leaves files, for `clear` to remove."""
+    reaping_interval_ms: int | None
+    """How often `reap` is to be called while a job runs; None: never."""
 
     def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """Make the place; what is forked from here on is of the job.
@@ -43,6 +45,10 @@ class Enclosure(Protocol):
         """Kill all of the job; may be called again."""
         ...
 
+    def reap(self, *, keep: int) -> None:
+        """Wait for what the job has left and has ended, but for its process `keep`: it would count as running."""
+        ...
+
     def clear_out(self) -> None:
         """Kill all of the job but this process, a fork that has not entered yet."""
         ...
@@ -62,6 +68,7 @@ class NamespaceEnclosure:
     """Fresh pid, mount, IPC and host name namespaces, with a work folder, `/tmp` and `/dev/shm` under one quota."""
 
     clears: bool = False
+    reaping_interval_ms: int | None = None
 
     def __init__(self, helper: Inits) -> None:
         """Use the inits of this helper."""
@@ -95,6 +102,9 @@ class NamespaceEnclosure:
     def kill(self) -> None:
         """See `Enclosure`."""
         inits.kill(self.init_fd)
+
+    def reap(self, *, keep: int) -> None:
+        """See `Enclosure`: the init does it."""
 
     def clear_out(self) -> None:
         """See `Enclosure`: in this pid namespace there is nothing else, and the init is spared."""

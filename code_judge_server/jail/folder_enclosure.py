@@ -15,6 +15,7 @@ class FolderEnclosure:
     """A fresh folder on the machine's own disk; nothing but rlimits bounds how much is written."""
 
     clears: bool = True
+    reaping_interval_ms: int | None = 50
 
     def __init__(self, slot_folder: str, *, uid: int | None) -> None:
         """Use `slot_folder`, which is this slot's alone; its parent must be there.
@@ -26,6 +27,7 @@ class FolderEnclosure:
         """Made for each job."""
         self._slot_folder = slot_folder
         self._uid = uid
+        self._reaped_cpu_time_s = 0.0
         orphans.adopt()
 
     def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
@@ -50,12 +52,17 @@ class FolderEnclosure:
         """See `Enclosure`."""
         orphans.kill_below(os.getpid())
 
+    def reap(self, *, keep: int) -> None:
+        """See `Enclosure`."""
+        self._reaped_cpu_time_s += orphans.reap(keep=(keep,))
+
     def clear_out(self) -> None:
         """See `Enclosure`: the slot's own `kill` did it before it forked this process."""
 
     def close(self) -> float:
         """See `Enclosure`: everything falls to this subreaper in the end, so no child means nothing left."""
-        return orphans.end_all()
+        reaped_cpu_time_s, self._reaped_cpu_time_s = self._reaped_cpu_time_s, 0.0
+        return reaped_cpu_time_s + orphans.end_all()
 
     def clear(self) -> None:
         """See `Enclosure`."""

@@ -52,6 +52,17 @@ def end_all(keep: Collection[int] = ()) -> float:
     return cpu_time_s
 
 
+def reap(*, keep: Collection[int]) -> float:
+    """Wait for the children of this process that have ended, but for `keep`; return their CPU time in s."""
+    cpu_time_s = 0.0
+    for pid in _children(os.getpid()):
+        if pid not in keep:
+            with contextlib.suppress(ChildProcessError):
+                ended, _, usage = os.wait4(pid, os.WNOHANG)
+                cpu_time_s += usage.ru_utime + usage.ru_stime if ended else 0.0
+    return cpu_time_s
+
+
 def end_all_and_exit(*_: object) -> NoReturn:
     """End all below this process, and itself; fit to handle a signal."""
     end_all()

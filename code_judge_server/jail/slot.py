@@ -175,8 +175,12 @@ class Slot:
         """Wait for a process of the job, and kill the job when the server says so; returns whether it did as the last."""
         pidfd = os.pidfd_open(pid)
         self._poll.register(pidfd, select.POLLIN)
+        interval_ms = self._enclosure.reaping_interval_ms
         killed = False
-        while pidfd not in [descriptor for descriptor, _ in self._poll.poll()]:
+        while pidfd not in (ready := [descriptor for descriptor, _ in self._poll.poll(interval_ms)]):
+            if not ready:
+                self._enclosure.reap(keep=pid)
+                continue
             self._hear_out_server()
             self._enclosure.kill()
             killed = True

@@ -34,6 +34,17 @@ for other in others:
     other.join()
 print(results)
 """
+ORPHANS = """
+import os, time
+for _ in range(100):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.01)
+        os._exit(0)
+    os.wait()
+    time.sleep(0.01)
+print("done")
+"""
 DEEP_IN_CPP = """
 #include <cstdio>
 int depth(int n) { volatile char frame[1000]; frame[0] = 1; return n == 0 ? 0 : frame[0] + depth(n - 1); }
@@ -49,6 +60,11 @@ int main() { return depth(0); }
 def test_a_program_may_raise_its_soft_limits(judge_of_each_tier: JudgeProcess) -> None:
     verdict = judge_of_each_tier.judge(code=RAISE_LIMITS)
     assert verdict["stdout"] == "raised\n", verdict
+
+
+def test_orphans_that_have_ended_do_not_count(judge_of_each_tier: JudgeProcess) -> None:
+    verdict = judge_of_each_tier.judge(code=ORPHANS, limits={"max_tasks": 32})
+    assert (verdict["status"], verdict["stdout"]) == ("accepted", "done\n"), verdict
 
 
 @pytest.mark.parametrize("shadowed", [False, True], ids=["warm", "cold"])
