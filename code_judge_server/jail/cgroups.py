@@ -31,6 +31,8 @@ _SOCKET_BYTES = 64 * 1024 * 1024
 _PREFIX = "code-judge-"
 _REMOVAL_TIMEOUT_S = 2.0
 _LOCK_TIMEOUT_S = 1.0
+_MOST_FOLDERS = 2000
+"""Groups of the machine that are searched for those of servers that were started elsewhere, and killed."""
 
 
 class NoCgroupsError(Exception):
@@ -120,6 +122,8 @@ def make_cgroups() -> Cgroups:
             with contextlib.suppress(OSError):  # programs go without their shares then
                 _make_group(made, _CPU, own[_CPU], name)
         made.weigh()
+        for parent in {folder.parent for folder in made.folders.values()}:
+            _remove_stale_elsewhere(parent)
     except OSError as error:
         made.remove()
         raise NoCgroupsError(f"cgroups: {error}") from error
@@ -212,6 +216,24 @@ def _remove_stale(parent: Path) -> None:
             continue
         _remove(folder)
         os.close(lock)
+
+
+def _remove_stale_elsewhere(own: Path) -> None:
+    """Remove the groups of servers that are no more below the whole hierarchy that `own` is in, as far as this user may."""
+    top = own
+    while (top.parent / "cgroup.procs").exists():
+        top = top.parent
+    searched, found = [top], list[Path]()
+    for folder in searched:  # grows while it is walked
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(folder):
+                if entry.is_dir(follow_symlinks=False):
+                    (found if entry.name.startswith(_PREFIX) else searched).append(Path(entry.path))
+        if len(searched) > _MOST_FOLDERS:
+            break
+    for parent in {folder.parent for folder in found} - {own}:
+        with contextlib.suppress(OSError), _locked(parent):
+            _remove_stale(parent)
 
 
 @contextlib.contextmanager
