@@ -106,6 +106,7 @@ class NoPlace:
     """An `Enclosure` in which no job can be; notes what was asked of it."""
 
     clears: bool = True
+    reaping_interval_ms: int | None = None
 
     def __init__(self, *, opens: bool) -> None:
         self.asked: list[str] = []
@@ -119,6 +120,8 @@ class NoPlace:
     def enter(self) -> None: ...
 
     def kill(self) -> None: ...
+
+    def reap(self, *, keep: int) -> None: ...
 
     def clear_out(self) -> None: ...
 
