@@ -10,8 +10,15 @@ import stat
 _NO_LINK = os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def ensure(folder: str) -> None:
-    """Have a folder of the judge's own be there, for its user alone, whatever a program put in its place.
+def ensure(folder: str, *, lets_users_through: bool = False) -> None:
+    """Make a folder of the judge's own if it is missing, whatever a program put in its place, and set its rights.
+
+    The rights of a folder that has them already do not change for a moment: programs of other slots may be on their way
+    through it.
+
+    Args:
+        folder: Path of it.
+        lets_users_through: Open the way to folders below it to every user; else it is closed to all but its own.
 
     Raises:
         OSError: it cannot be made.
@@ -19,18 +26,20 @@ def ensure(folder: str) -> None:
     try:
         os.mkdir(folder, stat.S_IRWXU)
     except FileNotFoundError:
-        ensure(os.path.dirname(folder))
+        ensure(os.path.dirname(folder), lets_users_through=lets_users_through)
         os.mkdir(folder, stat.S_IRWXU)
     except FileExistsError:
-        if stat.S_ISDIR(os.lstat(folder).st_mode):
-            os.chmod(folder, stat.S_IRWXU)
-        else:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
             os.unlink(folder)
             os.mkdir(folder, stat.S_IRWXU)
+    if lets_users_through:
+        let_users_through(folder)
+    else:
+        os.chmod(folder, stat.S_IRWXU)
 
 
 def let_users_through(folder: str) -> None:
-    """Have each user get through `folder` to one of its own below, whatever a program did to the rights.
+    """Open the way to folders below `folder` to every user, whatever a program did to the rights.
 
     Raises:
         OSError: it is not there, or another user's.

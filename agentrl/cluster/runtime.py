@@ -160,7 +160,7 @@ def _on_loopback_only() -> Iterator[None]:
     It takes the address of a network interface for any that means this machine, and then listens on all of them, unless
     clusters of several machines are off, as they are by default on other systems than Linux.
     """
-    before = ray_constants.ENABLE_RAY_CLUSTER
+    before, of_user = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(_SEVERAL_MACHINES)
     ray_constants.ENABLE_RAY_CLUSTER = False
     os.environ[_SEVERAL_MACHINES] = "0"  # for the processes that Ray starts
     try:
@@ -168,6 +168,8 @@ def _on_loopback_only() -> Iterator[None]:
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
         del os.environ[_SEVERAL_MACHINES]
+        if of_user is not None:
+            os.environ[_SEVERAL_MACHINES] = of_user
 
 
 def _check_socket_paths(temp_dir: Path) -> None:

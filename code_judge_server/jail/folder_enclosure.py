@@ -34,8 +34,7 @@ class FolderEnclosure:
         """See `Enclosure`."""
         try:
             work_folder.let_users_through(os.path.dirname(self._slot_folder))
-            work_folder.ensure(self._slot_folder)
-            work_folder.let_users_through(self._slot_folder)
+            work_folder.ensure(self._slot_folder, lets_users_through=True)
             self._move_aside()
             os.mkdir(self.folder, stat.S_IRWXU)
             if self._uid is not None:

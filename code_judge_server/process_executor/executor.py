@@ -96,10 +96,16 @@ class ProcessExecutor:
         slots = [_Slot(self._folder / f"slot-{number}", uid=first_uid + number) for number in range(self._num_slots)]
         self._slots = dict(enumerate(slots))
         try:
-            await asyncio.gather(*(slot.wait_until_ready() for slot in slots))
+            may_read_all = await asyncio.gather(*(slot.wait_until_ready() for slot in slots))
         except SlotDiedError as error:
             await self.aclose()
             raise ExecutorError(f"process executor: a slot does not start: {error}; its own words are above") from error
+        if any(may_read_all):
+            logger.warning(
+                "tier D of root: programs may read every file of this machine, since no ordinary user may run %s. Put the "
+                "interpreter where everybody can read it, or start the judge as an ordinary user",
+                sys.executable,
+            )
         for number in self._slots:
             self._free.put_nowait(number)
 
@@ -121,6 +127,9 @@ class ProcessExecutor:
             to_first, to_second = (os.path.join(folder, name) for name in ("to-first", "to-second"))
             for fifo in (to_first, to_second):
                 os.mkfifo(fifo)
+                os.chmod(
+                    fifo, 0o666
+                )  # two users' programs may open /dev/stdin and /dev/stdout; by name nobody reaches it
             # Both open the same one first: whoever opens it waits for the other.
             ends = [(to_first, "stdin"), (to_second, "stdout")], [(to_first, "stdout"), (to_second, "stdin")]
             async with self._pairs:  # two that have one slot each would wait for each other
@@ -197,7 +206,7 @@ class ProcessExecutor:
 
     async def _rebuild(self, number: int) -> "_Slot":
         folder, uid = self._slots[number].folder, self._slots[number].uid
-        work_folder.ensure(str(folder.parent))
+        work_folder.ensure(str(folder.parent), lets_users_through=os.geteuid() == 0)
         await asyncio.to_thread(work_folder.remove, str(folder))
         slot = self._slots[number] = _Slot(folder, uid=uid)
         self._num_rebuilt_slots += 1
@@ -281,14 +290,15 @@ class _Slot:
     def alive(self) -> bool:
         return self._streams is not None and self._process.poll() is None
 
-    async def wait_until_ready(self) -> None:
-        """Connect and take the slot's first message.
+    async def wait_until_ready(self) -> bool:
+        """Connect and take the slot's first message; return whether its programs may read every file.
 
         Raises:
             SlotDiedError: it ends, or is silent.
         """
         self._streams = await asyncio.open_unix_connection(sock=self._socket)
-        await self._receive(timeout_s=SLOT_START_TIMEOUT_S)
+        header, _ = await self._receive(timeout_s=SLOT_START_TIMEOUT_S)
+        return header["may_read_all"]
 
     async def run(
         self, message: bytes, *, timeout_s: float, on_output: Callable[[OutputName, bytes], None] | None = None

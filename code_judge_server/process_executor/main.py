@@ -36,7 +36,7 @@ def serve(control_fd: int, folder: str, uid: int) -> None:
     _ensure_folders(folder)
     user = find_program_user(uid, folder)
     try:
-        control.sendall(frames.pack({"kind": "ready"}, []))
+        control.sendall(frames.pack({"kind": "ready", "may_read_all": user is not None and user.may_read_all}, []))
         for number in count():
             message = _next_job(control)
             if message is None:
@@ -53,9 +53,7 @@ def serve(control_fd: int, folder: str, uid: int) -> None:
 
 def _ensure_folders(folder: str) -> None:
     for path in (os.path.dirname(folder), folder):  # the first is that of the server, which all slots share
-        work_folder.ensure(path)
-        if os.geteuid() == 0:
-            work_folder.let_users_through(path)
+        work_folder.ensure(path, lets_users_through=os.geteuid() == 0)
 
 
 def _next_job(control: socket.socket) -> tuple[frames.Header, list[bytes]] | None:

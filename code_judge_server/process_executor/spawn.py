@@ -9,6 +9,7 @@ not either: it counts all processes of the user, and does not hold root.
 import math
 import os
 import resource
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def spawn(
     slot_pid = os.getpid()
     if user is not None:
         for fd in (stdout, stderr):
-            os.fchmod(fd, 0o222)  # it may open /dev/stdout, as any program may
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | 0o222)  # it may open /dev/stdout, as any program may
 
     def prepare() -> None:
         process_tree.forbid_new_privileges()

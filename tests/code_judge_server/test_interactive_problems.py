@@ -82,6 +82,12 @@ async def test_a_program_that_plays_well_is_accepted_on_each_test(
     assert (verdict.stdout, verdict.stderr) == ("", "")
 
 
+async def test_a_program_may_open_its_streams_by_name(judge: JudgeInProcess) -> None:
+    by_name = "import sys\nsys.stdin, sys.stdout = open('/dev/stdin'), open('/dev/stdout', 'w')\n" + BISECTING
+    verdict = await play(judge, by_name)
+    assert verdict.status == "accepted", verdict.stderr
+
+
 async def test_an_interactor_may_be_compiled_and_the_program_not_in_python(judge: JudgeInProcess) -> None:
     interactor = r"""
     #include <stdio.h>

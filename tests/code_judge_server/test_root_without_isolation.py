@@ -10,13 +10,39 @@ from pathlib import Path
 import pytest
 from judge_process import JudgeProcess, running_judge
 
+from code_judge_server import work_folder
+
+LOG = "judge.log"
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root only")
 
 
 @pytest.fixture(scope="module")
 def judge_of_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    with running_judge(tmp_path_factory.mktemp("judge"), "--num-slots", "1", "--spare-slots", "0") as server:
+    folder = tmp_path_factory.mktemp("judge")
+    with running_judge(folder, "--num-slots", "1", "--spare-slots", "0", stderr_to=folder.parent / LOG) as server:
         yield server
+
+
+def test_a_warning_says_that_programs_may_read_every_file(judge_of_root: JudgeProcess, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of root")
+    secret.chmod(0o600)
+    verdict = judge_of_root.judge(code=f"print(open({str(secret)!r}).read())")
+    warns = "programs may read every file of this machine" in (judge_of_root.folder.parent / LOG).read_text()
+    assert ("of root" in verdict["stdout"]) == warns, verdict
+
+
+def test_the_folder_that_slots_share_is_never_closed_to_a_program_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    work_folder.ensure(str(shared), lets_users_through=True)
+    modes, chmod = [], os.chmod
+    monkeypatch.setattr(os, "chmod", lambda path, mode: modes.append(mode) or chmod(path, mode))
+    work_folder.ensure(str(shared), lets_users_through=True)
+    assert set(modes) == {0o711}
+    assert shared.stat().st_mode & 0o777 == 0o711
 
 
 def test_a_program_is_no_root_and_ends_nothing_of_root(judge_of_root: JudgeProcess) -> None:
