@@ -84,11 +84,12 @@ def rolled_out(run_dir: Path, step: int) -> set[tuple[str, float | None]]:
     return {(made.trajectory_id, made.reward) for made in read_trajectories(file)}
 
 
-def test_a_run_that_is_killed_between_its_stages_and_within_one_learns_as_if_nothing_had_been(
-    run_dir: Path, tmp_path: Path
+@pytest.mark.parametrize("killed_after", [[2], pytest.param([2, 3], marks=pytest.mark.soak)])
+def test_a_run_that_is_killed_between_its_stages_or_within_one_learns_as_if_nothing_had_been(
+    run_dir: Path, tmp_path: Path, killed_after: list[int]
 ):
     """Against the run that nothing interrupted: rollouts follow from the seed, the step and the position in the data."""
-    for step in (2, 3):
+    for step in killed_after:
         with running(tmp_path / "run", *words(tmp_path)) as run:
             last_file = tmp_path / "elsewhere" / f"step_{step:06d}" / "state.json"
             assert wait_until(last_file.exists, timeout_s=500), run.output()
