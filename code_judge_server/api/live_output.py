@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Mapping
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
 from code_judge_server.api.http_guards import DirectJsonRoute
 from code_judge_server.api.native_api import refuse_wrong_submissions
+from code_judge_server.api.sent_replies import after_each_piece
 from code_judge_server.judging.judge import Judge
 from code_judge_server.languages import LanguageRules
 from code_judge_server.queueing.queue import SubmissionQueue
@@ -27,7 +29,7 @@ _MAX_HELD_CHARS = 1 << 20
 
 
 class LiveRun:
-    """One submission that is judged while its output goes to one client.
+    """One submission that is judged while its output goes to one client; whoever makes it must `close` it.
 
     Args:
         submission: What to judge.
@@ -44,8 +46,9 @@ class LiveRun:
         self._held_chars = 0
         self._is_cut = False
         self._news = asyncio.Event()
+        self._room = contextlib.ExitStack()
         self._task = asyncio.create_task(
-            queue.run_work(submission, self._work, client=client, deadline_s=submission.deadline_s)
+            queue.run_work(submission, self._work, client=client, deadline_s=submission.deadline_s, room=self._room)
         )
         self._task.add_done_callback(lambda _: self._news.set())
 
@@ -61,22 +64,24 @@ class LiveRun:
             self._task.result()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the events, and end the run when nobody takes them any more."""
-        try:
-            yield b": waiting\n\n"
-            while not self._task.done() or self._events:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_KEEP_ALIVE_S):
-                        await self._news.wait()
-                self._news.clear()
-                events, self._events = self._events, []
-                self._held_chars, self._is_cut = 0, False
-                yield b"".join(events) or b": running\n\n"
-                if self._task.done():
-                    self._news.set()
-            yield _event("verdict", self._task.result().model_dump_json())
-        finally:
-            self._task.cancel()
+        """Yield the events, the verdict last."""
+        yield b": waiting\n\n"
+        while not self._task.done() or self._events:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_KEEP_ALIVE_S):
+                    await self._news.wait()
+            self._news.clear()
+            events, self._events = self._events, []
+            self._held_chars, self._is_cut = 0, False
+            yield b"".join(events) or b": running\n\n"
+            if self._task.done():
+                self._news.set()
+        yield _event("verdict", self._task.result().model_dump_json())
+
+    def close(self) -> None:
+        """End the run if it has not ended, and release its verdict."""
+        self._task.cancel()
+        self._room.close()
 
     async def _work(self, queue_time_s: float, spent: Spent) -> Verdict:
         self._tell("started", {"queue_time_s": queue_time_s}, size=0)
@@ -106,6 +111,19 @@ def _event(name: str, data: str) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
+class _LiveReply(StreamingResponse):
+    """Sends the events of a run, which it closes whatever happens, even if the client left before the first of them."""
+
+    def __init__(self, run: LiveRun) -> None:
+        super().__init__(run.events(), media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events as they come."""
+        with contextlib.closing(self._run):
+            await super().__call__(scope, receive, after_each_piece(send))
+
+
 class _EventStreamResponse(Response):
     """For the page of the API."""
 
@@ -127,7 +145,11 @@ def live_router(judge: Judge, queue: SubmissionQueue, languages: Mapping[str, La
         """Judge one submission and show its output while it runs, as server-sent events."""
         refuse_wrong_submissions([submission], languages, where="")
         run = LiveRun(submission, judge, queue, client=client_of(request.scope))
-        await run.entered()
-        return StreamingResponse(run.events(), media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+        try:
+            await run.entered()
+        except BaseException:
+            run.close()
+            raise
+        return _LiveReply(run)
 
     return router

@@ -8,11 +8,14 @@ from contextlib import suppress
 import pytest
 from fastapi import FastAPI
 from scripted_executor import ScriptedExecutor, queue_on, settle
+from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
+from code_judge_server.api.live_output import live_router
 from code_judge_server.api.native_api import submission_router
 from code_judge_server.compatible.code_judge_api import code_judge_router
 from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_router
+from code_judge_server.judging.judge import create_judge
 from code_judge_server.languages import offered_languages
 from code_judge_server.schemas import IsolationTier
 from code_judge_server.settings import Settings
@@ -23,14 +26,17 @@ REQUESTS: dict[str, dict[str, object]] = {
     "/v1/submissions": SUBMISSION,
     "/v1/submissions/batch": {"submissions": [SUBMISSION]},
     "/v1/submissions/stream": {"submissions": [SUBMISSION]},
+    "/v1/submissions/events": SUBMISSION,
     "/run": {"type": "python", "solution": PROGRAM},
     "/run/long-batch": {"submissions": [{"type": "python", "solution": PROGRAM}]},
     "/run_code": {"code": PROGRAM, "language": "python"},
 }
+_BUFFER_BYTES = 65_536
+"""What a server's socket takes although nobody reads it."""
 
 
 class Peer:
-    """Sends one request, and takes of the reply what `take` says; as with uvicorn, a piece waits for the one before."""
+    """Sends one request, and takes of the reply what `take` says; as with uvicorn, a piece waits for a large one before."""
 
     def __init__(self, path: str, body: dict[str, object]) -> None:
         self.body = bytearray()
@@ -63,7 +69,7 @@ class Peer:
         raise AssertionError("it never goes away")
 
     async def send(self, message: Message) -> None:
-        if self._untaken:
+        if len(self._untaken) > _BUFFER_BYTES:
             await self._may_take.wait()
         self._untaken = message.get("body", b"")
         self.body += self._untaken
@@ -71,11 +77,13 @@ class Peer:
 
 @pytest.mark.parametrize("path", REQUESTS)
 async def test_a_reply_that_is_not_taken_counts_as_held(path: str) -> None:
-    settings = Settings(num_slots=1, spare_slots=0)
-    queue = queue_on(ScriptedExecutor(), max_reply_chars=200_000)
+    settings = Settings(num_slots=1, spare_slots=0, max_reply_chars=200_000)
+    executor = ScriptedExecutor()
+    queue = queue_on(executor, max_reply_chars=200_000)
     languages = offered_languages({})
     app = FastAPI()
     app.include_router(submission_router(settings, queue, languages))
+    app.include_router(live_router(create_judge(settings, executor, languages), queue, languages))
     app.include_router(code_judge_router(settings, queue, languages))
     app.include_router(sandbox_fusion_router(settings, queue, languages, IsolationTier.D))
     peer = Peer(path, REQUESTS[path])
@@ -104,4 +112,21 @@ async def test_verdicts_whose_reply_is_never_sent_are_not_held() -> None:
     with pytest.raises(Exception, match="the judge failed"):
         await app(peer.scope, peer.receive, peer.send)
     assert queue._reply_memory.used == 0
+    assert queue.is_idle
+
+
+async def test_a_client_that_left_before_the_first_event_ends_its_run() -> None:
+    settings, languages, executor = Settings(num_slots=1, spare_slots=0), offered_languages({}), ScriptedExecutor()
+    queue = queue_on(executor)
+    app = FastAPI()
+    app.include_router(live_router(create_judge(settings, executor, languages), queue, languages))
+    peer = Peer("/v1/submissions/events", {"id": "a", "code": "hold"})
+    peer.scope["asgi"] = {"version": "3.0", "spec_version": "2.4"}
+
+    async def refuse(message: Message) -> None:
+        raise OSError(f"the client left before {message['type']}")
+
+    with pytest.raises(ClientDisconnect):
+        await app(peer.scope, peer.receive, refuse)
+    await settle()
     assert queue.is_idle
