@@ -101,7 +101,7 @@ class NotebookRun:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _described(self, error: BaseException) -> dict[str, object]:
-        name, value, traceback = self._describe(error)
+        name, value, traceback = self._describe(error, driver_file=_raise_timeout.__code__.co_filename)
         return {"ename": name, "evalue": value, "traceback": traceback.splitlines()}
 
 

@@ -155,11 +155,13 @@ def _is_silenced(cell: str, last: ast.Expr) -> bool:
     return any(";" in part.partition("#")[0] for part in (tail, *rest))
 
 
-def describe(error: BaseException) -> tuple[str, str, str]:
-    """Return class, text and traceback of what a cell raised, without the frames of this package."""
+def describe(error: BaseException, *, driver_file: str = "") -> tuple[str, str, str]:
+    """Return class, text and traceback of what a cell raised, without the frames of this package and of `driver_file`."""
     report = traceback.TracebackException.from_exception(error)
     folder = os.path.dirname(__file__)
-    outside = [frame for frame in report.stack if os.path.dirname(frame.filename) != folder]
+    outside = [
+        frame for frame in report.stack if os.path.dirname(frame.filename) != folder and frame.filename != driver_file
+    ]
     report.stack = traceback.StackSummary.from_list(outside)
     try:
         value = str(error)

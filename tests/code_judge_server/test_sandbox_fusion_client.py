@@ -161,6 +161,8 @@ def test_what_a_cell_raises_is_told_and_the_next_runs(judge: JudgeProcess) -> No
         'File "Cell In[1]", line 3, in <module>',
         'File "Cell In[1]", line 2, in f',
     ]
+    traceback = response.cells[3].error[0]["traceback"]
+    assert [line.strip() for line in traceback if "File" in line] == ['File "Cell In[4]", line 2, in <module>']
     assert response.cells[4].display == [{"text/plain": "7"}]
 
 
