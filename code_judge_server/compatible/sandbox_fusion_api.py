@@ -190,8 +190,8 @@ def _without_grace(limit_s: float) -> float:
 
 def _has_killed_itself(verdict: Verdict, limits: JobLimits) -> bool:
     """Return whether the driver of a notebook ended the cells at one of these limits."""
-    used = {verdict.wall_time_s: limits.wall_time_s, verdict.cpu_time_s: limits.cpu_time_s}
-    return verdict.signal == signal.SIGKILL and any(time_s > _without_grace(limit) for time_s, limit in used.items())
+    used = ((verdict.wall_time_s, limits.wall_time_s), (verdict.cpu_time_s, limits.cpu_time_s))
+    return verdict.signal == signal.SIGKILL and any(time_s > _without_grace(limit) for time_s, limit in used)
 
 
 def _program(body: RunCodeRequest, language: str) -> Submission:

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from judge_process import JudgeProcess, running_judge
 
+from code_judge_server.compatible.sandbox_fusion_api import _has_killed_itself
+from code_judge_server.sandbox import JobLimits
+from code_judge_server.schemas import IsolationTier, Verdict, VerdictStatus
+
 
 def test_ping_answers_pong(judge: JudgeProcess) -> None:
     assert judge.http.get("/v1/ping").json() == "pong"
@@ -105,3 +109,17 @@ def test_overload_is_a_504_which_verl_tries_again(tmp_path: Path) -> None:
         busy.join()
     assert reply.status_code == 504
     assert "max_queue_time_s" in reply.json()["detail"]
+
+
+def test_a_notebook_is_late_at_its_wall_clock_although_it_used_as_much_cpu_time() -> None:
+    verdict = Verdict(
+        id="a",
+        status=VerdictStatus.RUNTIME_ERROR,
+        signal=9,
+        cpu_time_s=1.0,
+        wall_time_s=1.0,
+        isolation=IsolationTier.D,
+        memory_enforcement="sampled",
+    )
+    limits = JobLimits(cpu_time_s=10.0, wall_time_s=1.0, memory_bytes=1, output_bytes=1, max_tasks=1, disk_bytes=1)
+    assert _has_killed_itself(verdict, limits)
