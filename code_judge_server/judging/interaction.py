@@ -74,7 +74,8 @@ class InteractiveJudge:
         status = self._decide(program, other)
         if status is VerdictStatus.ACCEPTED:
             return Interaction(outcome=program, status=status)
-        stderr = b"\ninteractor: ".join(filter(None, (program.stderr, other.stderr)))
+        labelled = other.stderr and b"interactor: " + other.stderr
+        stderr = b"\n".join(filter(None, (program.stderr, labelled)))
         return Interaction(outcome=replace(program, stderr=stderr), status=status)
 
     def _decide(self, program: Outcome, other: Outcome) -> VerdictStatus:

@@ -104,7 +104,7 @@ async def test_an_interactor_may_be_compiled_and_the_program_not_in_python(judge
         verdict = await judge.verdict(
             language="bash", code="read n; echo 5", stdin=str(secret), interactor={"language": "c", "code": interactor}
         )
-        assert (verdict.status, verdict.stderr) == (status, "" if status == "accepted" else "guessed 5")
+        assert (verdict.status, verdict.stderr) == (status, "" if status == "accepted" else "interactor: guessed 5")
 
 
 @pytest.mark.parametrize(
