@@ -184,16 +184,23 @@ _OTHER_PROGRAMS = {
 def offered_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, LanguageRules]:
     """Return the built-in rows and those of the settings, which win, as far as their programs are on this machine.
 
-    The programs of the rows returned are absolute paths, so that a job needs no PATH to be found by.
+    The programs of the rows returned are absolute paths, so that a job needs no PATH to be found by. A row of the settings
+    that is left out is logged.
     """
+    offered = located_languages(from_settings)
+    for name, rules in from_settings.items():
+        if name not in offered:
+            logger.warning("language `%s` is not offered: this machine has not all of %s", name, rules.programs)
+    return offered
+
+
+def located_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, LanguageRules]:
+    """Return what `offered_languages` returns, without a line in the log."""
     rows = BUILT_IN | dict(from_settings)
     located = {name: _located(rules) for name, rules in rows.items()}
     for name in _OTHER_PROGRAMS.keys() - from_settings.keys():
         candidates = (located[name], *map(_located, _OTHER_PROGRAMS[name]))
         located[name] = next(filter(None, candidates), None)
-    for name, rules in from_settings.items():
-        if located[name] is None:
-            logger.warning("language `%s` is not offered: this machine has not all of %s", name, rules.programs)
     return {name: rules for name, rules in located.items() if rules is not None}
 
 

@@ -5,7 +5,7 @@ from code_judge_server.jail.cgroups import NoCgroupsError
 from code_judge_server.jail.plan import HiddenPathError, make_plan
 from code_judge_server.jail.seccomp_filter import SeccompError
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.languages import offered_languages, paths_to_show
+from code_judge_server.languages import located_languages, paths_to_show
 from code_judge_server.process_executor.executor import ProcessExecutor
 from code_judge_server.sandbox import Executor
 from code_judge_server.schemas import Canary, IsolationTier
@@ -50,7 +50,7 @@ def choose_executor(settings: Settings) -> Executor:
             num_slots=settings.total_slots + num_sessions,
             slot_users=found.slot_users,
             preloads=settings.preload_sets,
-            read_only=[*map(str, settings.read_only_paths), *paths_to_show(offered_languages(settings.languages))],
+            read_only=[*map(str, settings.read_only_paths), *paths_to_show(located_languages(settings.languages))],
         )
     except HiddenPathError as error:
         raise IsolationRefusedError(str(error)) from error

@@ -117,6 +117,18 @@ def test_a_tier_that_is_too_weak_is_refused_with_the_way_out() -> None:
     assert "--require-isolation D" in said
 
 
+def test_a_language_that_is_not_offered_is_logged_once() -> None:
+    row = '{"x": {"source": "a", "run": ["no-such-program", "a"]}}'
+    command = [*COMMAND, "--port", "0", "--num-slots", "1", "--spare-slots", "0", *WITHOUT_MODULES, "--languages", row]
+    command += ["--require-isolation", "D"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it listens
+        process.terminate()
+        logged = process.communicate(timeout=60)[1]
+    assert logged.count("no-such-program") == 1, logged
+
+
 def test_preload_sets_that_cannot_be_loaded_are_refused() -> None:
     assert "no_such_module" in refusal("--preloads", '{"x": ["json", "no_such_module"]}')
     assert "`bare`" in refusal("--preloads", '{"bare": ["json"]}')
