@@ -32,8 +32,9 @@ from code_judge_server.compatible.sandbox_fusion_schemas import (
     RunJupyterResponse,
     RunStatus,
 )
-from code_judge_server.jail import notebook, notebook_display
-from code_judge_server.languages import LanguageRules, wrong_fields
+from code_judge_server.jail import jail_root, notebook, notebook_display
+from code_judge_server.jail.plan import path_in_alias
+from code_judge_server.languages import LanguageRules, paths_to_show, wrong_fields
 from code_judge_server.limits import as_limits
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.sandbox import JobLimits
@@ -63,6 +64,7 @@ class _SandboxFusion:
         self._settings = settings
         self._queue = queue
         self._languages = languages
+        self._path_in_alias = path_in_alias([*map(str, settings.read_only_paths), *paths_to_show(languages)])
         self._notebook_driver = Path(notebook_driver.__file__).read_text()
         self._notebook_modules = {
             f"{notebook_driver.CELL_FOLDER}/{module.__name__.replace('.', '/')}.py": Path(
@@ -116,6 +118,11 @@ class _SandboxFusion:
             raise RejectedError(
                 f"files: `{path}`: programs have a root folder of their own in tiers A and B only, and this server reaches "
                 f"{self._tier}. Use relative paths"
+            )
+        if path is not None and self._path_in_alias is not None and body.uses(jail_root.ALIAS):
+            raise RejectedError(
+                f"files: `{jail_root.ALIAS}` is not the program's folder here: this server shows `{self._path_in_alias}` to "
+                "programs. Use relative paths"
             )
 
     def _notebook_limits(self, body: RunJupyterRequest) -> JobLimits:

@@ -108,6 +108,11 @@ class _RunRequest(BaseModel):
         """One of the paths that are absolute, if any is."""
         return next((path for path in (*self.files, *self.fetch_files) if path.startswith("/")), None)
 
+    def uses(self, folder: str) -> bool:
+        """Return whether one of the paths lies below `folder`."""
+        paths = map(posixpath.normpath, (*self.files, *self.fetch_files))
+        return any(path.startswith(f"{folder}/") for path in paths)
+
     @property
     def wanted_files(self) -> list[str]:
         """The plain form of the paths of `fetch_files`."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from code_judge_server import work_folder
-from code_judge_server.jail import compiled, seccomp_filter
+from code_judge_server.jail import compiled, jail_root, seccomp_filter
 from code_judge_server.jail.cgroups import Cgroups, make_cgroups
 from code_judge_server.jail.protocol import Message
 from code_judge_server.jail.slot_users import SlotUsers, first_user_of_any
@@ -155,6 +155,12 @@ def make_plan(
         init=init,
         job_start=job_start,
     )
+
+
+def path_in_alias(read_only: Sequence[str]) -> str | None:
+    """Return a path to show that lies in `jail_root.ALIAS`, which is then no other name of the work folder."""
+    paths = [*_interpreter_paths(), *_with_links(read_only)]
+    return next((path for path in paths if f"{path}/".startswith(f"{jail_root.ALIAS}/")), None)
 
 
 def job_environment() -> dict[str, str]:

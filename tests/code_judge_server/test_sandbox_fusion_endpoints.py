@@ -5,11 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from judge_process import JudgeProcess, running_judge
+from scripted_executor import ScriptedExecutor, queue_on
+from starlette.testclient import TestClient
 
-from code_judge_server.compatible.sandbox_fusion_api import _has_killed_itself
+from code_judge_server.api.http_errors import install_error_handlers
+from code_judge_server.compatible.sandbox_fusion_api import _has_killed_itself, sandbox_fusion_router
+from code_judge_server.languages import offered_languages
 from code_judge_server.sandbox import JobLimits
 from code_judge_server.schemas import IsolationTier, Verdict, VerdictStatus
+from code_judge_server.settings import Settings
 
 
 def test_ping_answers_pong(judge: JudgeProcess) -> None:
@@ -123,3 +129,16 @@ def test_a_notebook_is_late_at_its_wall_clock_although_it_used_as_much_cpu_time(
     )
     limits = JobLimits(cpu_time_s=10.0, wall_time_s=1.0, memory_bytes=1, output_bytes=1, max_tasks=1, disk_bytes=1)
     assert _has_killed_itself(verdict, limits)
+
+
+def test_paths_in_mnt_are_refused_where_the_server_shows_a_folder_of_its_own_in_it() -> None:
+    settings = Settings().model_copy(update={"read_only_paths": [Path("/mnt/data")]})
+    languages = offered_languages({})
+    app = FastAPI()
+    app.include_router(sandbox_fusion_router(settings, queue_on(ScriptedExecutor()), languages, IsolationTier.A))
+    install_error_handlers(app)
+    client = TestClient(app)
+    for path, status in {"/mnt/out": 400, "/sandbox/out": 200, "out": 200}.items():
+        reply = client.post("/run_code", json=verl_payload(fetch_files=[path]))
+        assert reply.status_code == status, reply.text
+        assert ("shows `/mnt/data` to programs. Use relative paths" in reply.text) == (status == 400)
