@@ -13,7 +13,7 @@ from judge_in_process import JudgeInProcess, judge_in_process
 
 from code_judge_server.languages import BUILT_IN, offered_languages
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 STRONGEST = "A" if os.geteuid() == 0 else "B"
 
 JAVA = """

@@ -77,6 +77,7 @@ def assert_refused_for_now(reply: httpx.Response) -> None:
     assert "`Retry-After`" in Rejection.model_validate(reply.json()).detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", DEPTHS)
 def test_a_session_opens_although_a_part_is_killed_meanwhile(judge: JudgeProcess, part: str) -> None:
     stopped = parts(judge, part)

@@ -135,6 +135,7 @@ def test_it_dies_with_a_parent_that_is_killed() -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 async def test_a_judge_that_is_killed_is_started_again_at_the_same_address() -> None:
     with LocalJudge(replace(SECTION, max_wall_time_s=60.0), host="127.0.0.6") as judge:
         url = judge.url

@@ -58,6 +58,7 @@ def test_the_last_closed_block_is_the_program() -> None:
     assert last_python_block(text) == "b\nc\n"
 
 
+@pytest.mark.slow
 async def test_a_judge_that_is_gone_is_no_score() -> None:
     with LocalJudge(JudgeSection(min_isolation="D")) as judge:
         reward = CodeTestsReward({"host_addr": judge.host, "host_port": judge.port})

@@ -106,6 +106,7 @@ async def test_many_calls_at_once_get_their_own_results(tool: PythonTool) -> Non
     assert stats.num_requests <= 40
 
 
+@pytest.mark.slow
 async def test_a_judge_that_goes_away_is_no_result() -> None:
     with LocalJudge(JudgeSection(min_isolation="D")) as judge:
         built = make(judge)

@@ -56,6 +56,7 @@ def test_an_attack_on_the_judge_of_root_is_held(judge_of_root: AttackedJudge, at
     assert_it_reaches_nothing_and_harms_nobody(judge_of_root, attack)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", parameters(CORPUS, first=1, step=3))
 def test_an_attack_on_the_judge_of_a_user_is_held(judge_of_a_user: AttackedJudge, attack: Attack) -> None:
     assert_it_reaches_nothing_and_harms_nobody(judge_of_a_user, attack)
