@@ -13,11 +13,12 @@ import builtins
 import ctypes
 import os
 import sys
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import call
+from sys import getprofile, gettrace
+from typing import Any
 from weakref import ref
 
 BUILTINS = dict(vars(builtins))
@@ -36,9 +37,11 @@ _suspend_tracing.argtypes = [ctypes.c_size_t, ctypes.py_object]  # the second is
 for _function in (_suspend_tracing, _resume_tracing):
     _function.restype = None
 _word_at = ctypes.c_size_t.from_address
-_set_word = ctypes.c_size_t.value.__set__  # pyright: ignore[reportAttributeAccessIssue] - a descriptor of C
-_set_int = ctypes.c_int.value.__set__  # pyright: ignore[reportAttributeAccessIssue]
 
+_monitoring = getattr(sys, "monitoring", None)
+_TOOL_IDS = range(6)
+_DEPTH_OF_CALL_TO_C = 2 if sys.version_info < (3, 12) else 0
+"""Part of the recursion limit that the call of a `partial` of a function of `python_api` takes."""
 _WORD_BYTES = 8
 _INT_BYTES = 4
 
@@ -55,7 +58,7 @@ _LAYOUTS = {
 class Reply:
     """What became of a call."""
 
-    value: object = None
+    value: Any = None
     error: BaseException | None = None
     """Raised instead; without frames of ours in its traceback."""
 
@@ -63,7 +66,7 @@ class Reply:
 class Stack:
     """The stack of the calling thread; `measure` makes one."""
 
-    __slots__ = ("_frame_offset", "_holder", "_remaining", "_state")
+    __slots__ = ("_frame_offset", "_holder", "_is_suspended", "_remaining", "_state")
 
     def __init__(
         self, state: int, *, remaining: ctypes.c_int, holder: ctypes.c_size_t, frame_offset: int | None
@@ -72,53 +75,67 @@ class Stack:
         self._remaining = remaining
         self._holder = holder
         self._frame_offset = frame_offset
+        self._is_suspended = False
 
-    def suspend_tracing(self) -> None:
-        """Have profilers and tracers see nothing of this thread any more but what `call` and `run` call."""
-        _suspend_tracing(self._state, None)
+    def resume_tracing(self) -> None:
+        """Let profilers and tracers see this thread, where none is on; `run` ends with what it called unseen again."""
+        if self._is_suspended:
+            _resume_tracing(self._state)
+            self._is_suspended = False
 
     def call(self, function: Callable[..., object], *arguments: object) -> Reply:
-        """Call what may be a program's own, on an empty stack and traced as the program wants it.
+        """Call what may be a program's own, on an empty stack; seen by a profiler or tracer that the program has left on.
 
         Args:
             function: Of the program, or one that is not written in Python: those of ours would be traced.
             arguments: For it.
         """
+        return (self.call_traced if _is_traced() else self.call_untraced)(function, *arguments)
+
+    def call_traced(self, function: Callable[..., object], *arguments: object) -> Reply:
+        """Do the same for a function that may turn a profiler or tracer on; it takes several times as long."""
         return self.run(_call_object, function, arguments)
 
     def call_untraced(self, function: Callable[..., object], *arguments: object) -> Reply:
         """Call what plain Python would not call, on an empty stack."""
-        return self.run(_call_object, function, arguments, traced=False)
+        frame = self._current_frame()
+        try:
+            frame.value = 0
+            value = call(function, *arguments)
+        except BaseException as error:  # noqa: BLE001 - a program may raise what it likes
+            return _raised(error)
+        return Reply(value=value)
 
-    def run(
-        self, function: Callable[..., object], *arguments: object, forget_depth: bool = False, traced: bool = True
-    ) -> Reply:
+    def run(self, function: Callable[..., object], *arguments: object, forget_depth: bool = False) -> Reply:
         """Call a function of `python_api` that may run a program's code, in the same way.
 
         Args:
             function: One of C.
             arguments: For it.
             forget_depth: Give back the part of the recursion limit that the frames of this thread have taken.
-            traced: Let the program's profiler or tracer see it.
         """
-        steps = deque((partial(_set_word, self._current_frame(), 0),))
-        if traced:
-            steps.appendleft(partial(_resume_tracing, self._state))
+        traced = _is_traced()
+        callee: Callable[[], Any] = partial(function, *arguments)
+        if traced:  # nothing may come between: the same call resumes tracing
+            callee = partial(list, map(call, (partial(_resume_tracing, self._state), callee)))
+        # The interpreter's own stack holds what it calls, and drops it before anything of this frame can be traced: its next
+        # line, or the exception that arrives in it.
+        callees = [callee]
+        end = ref(callee, partial(_suspend_tracing, self._state))
+        del callee
         if forget_depth:
-            steps.append(partial(_set_int, self._remaining, sys.getrecursionlimit()))
-        steps.append(partial(function, *arguments))
-        # The end of the steps, which only the interpreter's own stack holds, suspends tracing before anything of this frame
-        # can be traced: its next line, or the exception that arrives in it.
-        end = ref(steps, partial(_suspend_tracing, self._state)) if traced else None
-        calls = [map(call, steps)]
-        del steps
+            self._remaining.value = sys.getrecursionlimit() + _DEPTH_OF_CALL_TO_C
+        frame = self._current_frame()
+        if not traced:
+            self.resume_tracing()
+        self._is_suspended = True
         try:
-            value = list(calls.pop())[-1]
+            frame.value = 0
+            value = callees.pop()()
         except BaseException as error:  # noqa: BLE001 - a program may raise what it likes
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-            return Reply(error=error)
+            return _raised(error)
         del end
-        return Reply(value=value)
+        return Reply(value=value[-1] if traced else value)  # pyright: ignore[reportIndexIssue] - the list
 
     def _current_frame(self) -> ctypes.c_size_t:
         """Return the cell in which this thread keeps its current frame.
@@ -138,6 +155,18 @@ class VisibleStack(Stack):
 
     def __init__(self, state: int) -> None:
         super().__init__(state, remaining=ctypes.c_int(), holder=ctypes.c_size_t(), frame_offset=None)
+
+
+def _is_traced() -> bool:
+    """Return whether a program has left a profiler, a tracer or a tool of `sys.monitoring` on."""
+    if getprofile() is not None or gettrace() is not None:
+        return True
+    return _monitoring is not None and any(map(_monitoring.get_tool, _TOOL_IDS))
+
+
+def _raised(error: BaseException) -> Reply:
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+    return Reply(error=error)
 
 
 def measure() -> Stack:

@@ -16,7 +16,7 @@ from gc import get_objects
 from io import IOBase
 from os import _exit
 from sys import stdlib_module_names
-from types import CoroutineType, GeneratorType
+from types import CoroutineType, GeneratorType, ModuleType
 from typing import NoReturn
 from weakref import ref
 
@@ -47,7 +47,10 @@ def prepare() -> None:
     _find_unraisable_type()
     _modules_before.update(_modules)
     candidates = {type(it) for it in get_objects()} | {io.StringIO, io.BytesIO}
-    _harmless_types.update(it for it in candidates if not issubclass(it, _UNDISTINGUISHED) and not _has_finalizer(it))
+    # A lookup, not `_has_finalizer`: it gives each type its version tag, which else every child writes to a page of its own.
+    _harmless_types.update(
+        it for it in candidates if not issubclass(it, _UNDISTINGUISHED) and not hasattr(it, "__del__")
+    )
     _harmless_types.update((io.StringIO, io.BytesIO))
 
 
@@ -60,7 +63,7 @@ def finish(exit_code: int, *, interrupted: bool, stack: Stack) -> NoReturn:
         stack: That of this thread.
     """
     _join_threads(stack)
-    stack.call(run_exit_functions)
+    stack.call_traced(run_exit_functions)
     flushed = _flush("stdout", stack) and _flush("stderr", stack)
     if interrupted:
         set_signal_handler(SIGINT, SIG_DFL)
@@ -93,10 +96,13 @@ def _join_threads(stack: Stack) -> None:
     threading = _modules.get("threading")
     if threading is None:
         return
-    shutdown = stack.call(getattr, threading, "_shutdown")
     # A program that did not import it, but whose interpreter had done so, is not to see the call.
     call = stack.call_untraced if threading is _modules_before.get("threading") else stack.call
-    error = shutdown.error or call(shutdown.value).error  # pyright: ignore[reportArgumentType] - else it raises
+    if type(threading) is ModuleType and "_shutdown" in threading.__dict__:
+        error = call(threading.__dict__["_shutdown"]).error
+    else:
+        shutdown = stack.call(getattr, threading, "_shutdown")
+        error = shutdown.error or call(shutdown.value).error  # pyright: ignore[reportArgumentType] - else it raises
     if error is not None:
         unraisable = _unraisable_types[0]((type(error), error, error.__traceback__, None, threading))
         stack.call(sys.__dict__.get("unraisablehook"), unraisable)  # pyright: ignore[reportArgumentType]

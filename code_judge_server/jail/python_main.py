@@ -64,7 +64,6 @@ class _Prepared:
         self.file_name = b""
         self.variables: dict[str, object] = {}
         self.stack = hidden_frames.measure()
-        self.stack.suspend_tracing()
         self.fopen = python_api.fopen
         self.fopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
         self.fopen.restype = ctypes.c_void_p
@@ -229,6 +228,7 @@ def _rehearse(prepared: _Prepared) -> None:
         raise error
     python_errors.report(None, prepared.stack)
     python_exit.rehearse(prepared.stack)
+    prepared.stack.resume_tracing()
     prepared.make_main()
     sys.modules["__main__"] = before
 
