@@ -57,7 +57,7 @@ class LanguageRules(BaseModel):
     probe: Command | None = None
     """Run in the jail when the server starts: unless it exits with 0, the language is not offered."""
     read_only_paths: tuple[str, ...] = ()
-    """What its programs read outside of the system's folders, as patterns of absolute paths: jobs see what is there."""
+    """Paths outside of the system's folders that its programs read, as patterns of absolute ones; jobs see what is there."""
     preload: bool = False
     """`run` is this server's Python and a script, for which an interpreter that is already up may stand in."""
 
@@ -69,7 +69,7 @@ class LanguageRules(BaseModel):
 
     @property
     def takes_options(self) -> bool:
-        """Whether a submission may name options for the compiler."""
+        """True where a submission may name options for the compiler."""
         return self.compile is not None and OPTIONS in self.compile
 
     @property

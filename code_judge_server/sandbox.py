@@ -96,7 +96,7 @@ class Outcome:
     files_cut: bool = False
     """There was more of it than `collect_bytes`."""
     ended_at: float = field(default_factory=time.monotonic)
-    """On the clock of `time.monotonic`, when it was known that the job had ended."""
+    """Time at which the end of the job was known, on the clock of `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,7 @@ class Submission(_NativeModel):
     """Leave out the test cases after the first that fails."""
     checker: Checker = Checker()
     interactor: Interactor | None = None
-    """For interactive problems, where it decides in place of the checker; `stdin` and `expected_output` go to it."""
+    """Program that decides an interactive problem in place of the checker; `stdin` and `expected_output` go to it."""
     limits: Limits = Limits()
     files: GivenFiles = {}
     """Files that are there before the program starts, by relative path, in base64."""

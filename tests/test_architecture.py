@@ -48,7 +48,7 @@ JUDGE_LAYERS: list[set[str]] = [
     {"jail_executor", "process_executor"},
     {"jail"},
     {"sandbox"},
-    {"schemas", "ending", "preload_sets", "process_tree", "thread_priority", "work_folder"},
+    {"schemas", "ending", "job_pairs", "preload_sets", "process_tree", "thread_priority", "work_folder"},
     {"wire_fields"},
 ]
 """The same of the judge; `__init__` has its version."""

@@ -12,7 +12,7 @@ _LOWEST_LOGPROB = -9999.0
 """vLLM writes minus infinity as this number, SGLang as a lower one."""
 
 _HIGHEST_LOGPROB = 0.01
-"""Of a token that is certain, 0 and the rounding of a server."""
+"""Log-probability of a token that is certain: 0, and the rounding of a server."""
 
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 

@@ -34,9 +34,9 @@ def telling_why(kind: str, path: str, *, key: str, attention: str) -> Iterator[N
                 f"{where}: its architecture takes no other attention than its own ({error!r}); use another architecture"
             ) from error
         if "Unrecognized configuration class" in str(error):
-            found = _ARCHITECTURE.search(str(error))
+            named = _ARCHITECTURE.search(str(error))
             raise ConfigError(
-                f"{where}: transformers has none of its architecture{f' (`{found[1]}`)' if found else ''}. Name a folder of a "
+                f"{where}: transformers has none of its architecture{f' (`{named[1]}`)' if named else ''}. Name a folder of a "
                 "decoder, such as Qwen3 or Llama"
             ) from error
         if "does not recognize this architecture" in str(error):

@@ -125,7 +125,7 @@ class _LiveReply(StreamingResponse):
 
 
 class _EventStreamResponse(Response):
-    """For the page of the API."""
+    """Media type of the reply, for the page of the API."""
 
     media_type = EVENT_STREAM
 

@@ -25,7 +25,7 @@ RESULT_FILE = CELL_FOLDER + "/results.jsonl"
 _PACKAGE = "code_judge_server"
 _POLL_MS = 50
 _CPU_CLOCK = 2
-"""With the process id, the clock of a process's CPU time: CPUCLOCK_SCHED in Linux's `posix-timers.h`."""
+"""CPUCLOCK_SCHED of Linux's `posix-timers.h`: with a process id, it names the clock of that process's CPU time."""
 
 
 class Capture:

@@ -27,7 +27,7 @@ _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
 """By version: the file, what one process weighs, and the largest number."""
 _SOCKETS_V1 = "memory.kmem.tcp.limit_in_bytes"
 _SOCKET_BYTES = 64 * 1024 * 1024
-"""What sockets of one slot hold: version 1 counts it apart from all other memory, and only where it has a limit."""
+"""Limit of what the sockets of one slot hold: version 1 counts it apart from other memory, and only where it has a limit."""
 _PREFIX = "code-judge-"
 _REMOVAL_TIMEOUT_S = 2.0
 _LOCK_TIMEOUT_S = 1.0

@@ -22,7 +22,7 @@ class Enclosure(Protocol):
     clears: bool
     """Whether `close` leaves files, for `clear` to remove."""
     reaping_interval_ms: int | None
-    """How often `reap` is to be called while a job runs; None: never."""
+    """Interval at which `reap` is to be called while a job runs; None: never."""
 
     def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
         """Make the place; what is forked from here on is of the job.

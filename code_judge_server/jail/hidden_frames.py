@@ -22,7 +22,7 @@ from typing import Any
 from weakref import ref
 
 BUILTINS = dict(vars(builtins))
-"""For the modules that end a program, as their `__builtins__`: programs may replace those that they see themselves."""
+"""The `__builtins__` of the modules that end a program: programs may replace those that they see themselves."""
 __builtins__ = BUILTINS
 
 python_api = ctypes.PyDLL(None)
@@ -56,7 +56,7 @@ _LAYOUTS = {
 
 @dataclass(slots=True, kw_only=True)
 class Reply:
-    """What became of a call."""
+    """Result of a call."""
 
     value: Any = None
     error: BaseException | None = None

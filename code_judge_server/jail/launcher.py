@@ -27,7 +27,7 @@ _NAMESPACES = (
 )
 _THREAD_STACK_BYTES = 8 * 1024 * 1024
 _THREAD_ATTRIBUTES_BYTES = 256
-"""Of `pthread_attr_t` at least."""
+"""At least the size of `pthread_attr_t`."""
 _HOST_NAME = "sandbox"
 _ORPHANS_INTERVAL_MS = 1000
 _PUBLIC = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf")

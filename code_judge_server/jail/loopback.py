@@ -10,8 +10,8 @@ _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
 _INTERFACE_REQUEST = "16sh22x"
 BUFFER_BYTES_PER_SOCKET = 256 * 1024
-"""What a socket has sent or received and nobody has read: 208 KiB each way for those of UNIX and UDP, unless the machine has
-other defaults, and the last message may go beyond; half of this each way for those of TCP.
+"""Bytes that a socket has sent or received and nobody has read: 208 KiB each way for those of UNIX and UDP, unless the
+machine has other defaults, and the last message may go beyond; half of this each way for those of TCP.
 """
 _TCP_BUFFER_BYTES = BUFFER_BYTES_PER_SOCKET // 2
 _SETTINGS = {

@@ -19,9 +19,9 @@ _TEXT_FORMS = {
 }
 _PICTURE_FORMS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_"}
 MAX_FORMS = 1 + len(_TEXT_FORMS) + len(_PICTURE_FORMS)
-"""Of one value."""
+"""Media types of one value."""
 MAX_PICTURE_CHARS = 1 << 20
-"""Of all pictures of one cell together, in base64."""
+"""Length of all pictures of one cell together, in base64."""
 _PYPLOT = "matplotlib.pyplot"
 
 

@@ -23,7 +23,9 @@ _COMMAND = (
     " main(int(sys.argv[2]))"
 )
 _WITH_ROOM_FOR_STACKS = f'ulimit -S -s {16 * 1024 * 1024} 2>/dev/null; unset PWD OLDPWD SHLVL; exec "$@"'
-"""In KiB: the kernel keeps so much free below the stack of what is executed, and the stacks of forks can grow no further."""
+"""Shell command with a size in KiB: the kernel keeps so much free below the stack of what is executed, and the stacks of forks
+can grow no further.
+"""
 _OWN_FOLDERS = ("/dev/shm", "/sandbox")
 """Each job has its own of these, but in tier C. It has its own /tmp too, in which folders of the machine's can be shown."""
 _MOST_LINKS = 40

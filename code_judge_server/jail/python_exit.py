@@ -37,9 +37,9 @@ _finalize_and_exit.argtypes = [ctypes.c_int]
 
 _harmless_types: set[type] = set()
 _modules_before: dict[str, object] = {}
-"""Those of the warm interpreter."""
+"""Modules of the warm interpreter."""
 _unraisable_types: list[type] = []
-"""What `sys.unraisablehook` is called with; no module has it."""
+"""Type of the argument of `sys.unraisablehook`; no module has it."""
 
 
 def prepare() -> None:
@@ -119,10 +119,10 @@ def _flush(name: str, stack: Stack) -> bool:
 def _end_is_visible() -> bool:
     """Return whether freeing what the program made (all that is not frozen) could print or write anything."""
     try:
-        made = get_objects()
-        kinds = set(map(type, made)) - _harmless_types
+        objects = get_objects()
+        kinds = set(map(type, objects)) - _harmless_types
         suspicious = {it for it in kinds if issubclass(it, _UNDISTINGUISHED) or _has_finalizer(it)}
-        return bool(suspicious) and any(_ends_visibly(it, type(it)) for it in made if type(it) in suspicious)
+        return bool(suspicious) and any(_ends_visibly(it, type(it)) for it in objects if type(it) in suspicious)
     except Exception:  # noqa: BLE001 - of a class whose metaclass is the program's
         return True
 

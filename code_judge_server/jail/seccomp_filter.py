@@ -81,7 +81,7 @@ _KIND_OF_SOCKET = 0x0F
 """The rest of that argument are flags."""
 _SOCK_RAW = 3
 _INTERNET_SOCKETS = {1: (0, 6), 2: (0, 17)}
-"""By kind, stream and datagram, the protocols."""
+"""Protocols by kind, which is stream or datagram."""
 _LOW_HALF = 0xFFFFFFFF
 """The kernel looks at no more of a command or an option, so neither may a rule."""
 _FCNTL_COMMANDS = (*range(17), 36, 37, 38, 1025, 1027, 1028, 1030, 1032, 1033, 1034, *range(1035, 1039))
@@ -92,8 +92,8 @@ _F_REFUSED = (1024, 1026)
 _F_SETPIPE_SZ = 1031
 _SOL_SOCKET = 1
 _INTERNET_OPTIONS = {0: (1, 2, 8, 10, 11, 24), 6: (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 18, 25), 41: (16, 23, 25, 26, 49, 67)}
-"""By level (IP, TCP, IPv6), what servers and clients set: TCP_NODELAY, IPV6_V6ONLY, times to keep alive and the like. Nothing
-that installs filters or loads modules.
+"""Options that servers and clients set, by level (IP, TCP, IPv6): TCP_NODELAY, IPV6_V6ONLY, times to keep alive and the like.
+Nothing that installs filters or loads modules.
 """
 _SOCKET_OPTIONS = (1, 2, 6, 9, 10, 12, 13, 15, 16, 18, 20, 21, 29, 34, 35, 42, 63, 64, 65, 66, 67)
 _BUFFER_SIZES = (7, 8, 32, 33)
@@ -228,7 +228,7 @@ def _add_rules_of_fcntl(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType
 def _add_rules_of_socket_options(
     rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType, *, own_network: bool, memory_group: bool
 ) -> None:
-    """Where no group counts memory, have buffers keep the size that the meter of jobs charges them with: a wish for another
+    """Have buffers keep the size that the meter of jobs charges them with, where no group counts memory: a wish for another
     has no effect, as one beyond the machine's limit has none.
     """
     buffers = libseccomp.ALLOW if memory_group else libseccomp.ERRNO(0)

@@ -7,7 +7,7 @@ import os
 import stat
 
 _FOLDER = "/sandbox"
-"""Of the session, wherever its cells have gone."""
+"""Folder of the session, wherever its cells have gone."""
 
 
 def write_files(contents: int, sizes: list[int]) -> list[str]:
@@ -46,10 +46,10 @@ def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list[in
     for index, path in enumerate(paths):
         try:
             with open(f"{_FOLDER}/{path}", "rb", opener=_open_without_blocking) as source:
-                found = os.fstat(source.fileno())
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(source.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     continue
-                content = source.read(room + 1) if found.st_size <= room else None
+                content = source.read(room + 1) if status.st_size <= room else None
         except OSError:
             continue
         if content is None or len(content) > room:

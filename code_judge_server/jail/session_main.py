@@ -222,9 +222,9 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
     _flush()
     if os.getpid() != pid:
         os._exit(0)  # a fork that the cell made has come to its end
-    told = None if error is None else _described(error, message["max_chars"])
+    described = None if error is None else _described(error, message["max_chars"])
     files_back = collect_files(wanted, message["collect_bytes"], collected)
-    os.pwrite(result, json.dumps({"display": display, "error": told, "files": files_back}).encode(), 0)
+    os.pwrite(result, json.dumps({"display": display, "error": described, "files": files_back}).encode(), 0)
     for descriptor in (code, stdin, stdout, stderr, result, files, collected):
         os.close(descriptor)
     supervisor = socket.socket(fileno=channel)

@@ -16,9 +16,10 @@ from code_judge_server.jail_executor.meters import CgroupMeter, Meter, TreeMeter
 from code_judge_server.jail_executor.oom_kills import OomKills
 from code_judge_server.jail_executor.private_slot import PrivateSlot, kernel_counters
 from code_judge_server.jail_executor.running_job import RunningJob
-from code_judge_server.jail_executor.sealed_files import PipeEnds, SealedInput, connected_pipes, seal_input
+from code_judge_server.jail_executor.sealed_files import SealedInput, connected_pipes, seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
+from code_judge_server.job_pairs import PipeEnds, take_two
 from code_judge_server.preload_sets import BARE
 from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome
 from code_judge_server.schemas import Canary, IsolationTier
@@ -123,7 +124,7 @@ class JailExecutor:
             sealed = [await seal_input(job) for job in jobs]
             for item in sealed:
                 stack.callback(item.close)
-            numbers = await self._two_free_slots()
+            numbers = await take_two(self._free, self._pairs)
             try:
                 pipes = connected_pipes()
             except OSError as error:
@@ -147,16 +148,6 @@ class JailExecutor:
                     raise ExecutorError(f"jail executor: a slot died over one of two jobs: {error}") from error
                 raise
             return first, second
-
-    async def _two_free_slots(self) -> tuple[int, int]:
-        """Return two free slots; callers that have one each would wait for each other, so one asks at a time."""
-        async with self._pairs:
-            first = await self._free.get()
-            try:
-                return first, await self._free.get()
-            except BaseException:
-                self._free.put_nowait(first)
-                raise
 
     async def _begin(
         self, job: Job, sealed: SealedInput, number: int, preload: str, *, partner: PipeEnds | None = None

@@ -11,7 +11,8 @@ from code_judge_server.jail.protocol import Message
 from code_judge_server.jail_executor.messages import Ended, JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.output_stream import OutputStream
-from code_judge_server.jail_executor.sealed_files import PipeEnds, SealedInput
+from code_judge_server.jail_executor.sealed_files import SealedInput
+from code_judge_server.job_pairs import PipeEnds
 from code_judge_server.sandbox import Job, Outcome
 
 FIRST_LOOK_S = 0.02

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from code_judge_server.job_pairs import PipeEnds
 from code_judge_server.sandbox import ExecutorError, Job
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -29,19 +30,6 @@ class SealedInput:
         os.close(self.stdin)
 
 
-@dataclass(frozen=True, slots=True)
-class PipeEnds:
-    """What one of two jobs that talk to each other has for its stdin and its stdout."""
-
-    stdin: int
-    stdout: int
-
-    def close(self) -> None:
-        """Close both."""
-        os.close(self.stdin)
-        os.close(self.stdout)
-
-
 def connected_pipes() -> tuple[PipeEnds, PipeEnds]:
     """Return the ends of two pipes, for two jobs that read what the other one prints.
 
@@ -57,7 +45,8 @@ def connected_pipes() -> tuple[PipeEnds, PipeEnds]:
         raise
     for end in (read_first, read_second):
         os.fchmod(end, 0o666)  # the jobs have users of their own, and may open /dev/stdin and /dev/stdout
-    return PipeEnds(read_first, write_second), PipeEnds(read_second, write_first)
+    first = PipeEnds(stdin=read_first, stdout=write_second)
+    return first, PipeEnds(stdin=read_second, stdout=write_first)
 
 
 async def seal_input(job: Job) -> SealedInput:

@@ -14,8 +14,9 @@ from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.oom_kills import OomKills
 from code_judge_server.jail_executor.running_job import RunningJob
-from code_judge_server.jail_executor.sealed_files import PipeEnds, SealedInput
+from code_judge_server.jail_executor.sealed_files import SealedInput
 from code_judge_server.jail_executor.watch import Watch
+from code_judge_server.job_pairs import PipeEnds
 from code_judge_server.sandbox import ExecutorError, Job
 
 _MOST_LOOKED_AT = 64

@@ -11,8 +11,9 @@ from functools import partial
 from code_judge_server.judging.checkers import output_matches
 from code_judge_server.judging.compile_cache import CompileCache
 from code_judge_server.judging.compiling import CompileError, Compiler, CompilerHeldUpError, Program
+from code_judge_server.judging.deciding_program import CheckerFailedError, DecidingProgram
 from code_judge_server.judging.interaction import InteractiveJudge
-from code_judge_server.judging.program_checker import CheckerFailedError, ProgramChecker
+from code_judge_server.judging.program_checker import ProgramChecker
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.languages import LanguageRules, command_for
 from code_judge_server.limits import LimitPolicy, with_room_for
@@ -89,10 +90,9 @@ class Judge:
                 options=submission.compile_options,
                 time_limit_s=submission.limits.compile_time_s,
             )
-            checker = await self._program_checker(submission)
-            interactor = await self._interactor(submission)
+            decider = await self._decider(submission)
             runs = _Runs(spent=spent or Spent(), between_tests=between_tests, on_output=on_output)
-            await self._run_tests(submission, program, limits, checker or interactor, runs)
+            await self._run_tests(submission, program, limits, decider, runs)
         except CompileError as error:
             return self._compile_error(submission, error, queue_time_s=queue_time_s)
         except CheckerFailedError as error:
@@ -142,29 +142,23 @@ class Judge:
             memory_enforcement=self._executor.memory_enforcement,
         )
 
-    async def _program_checker(self, submission: Submission) -> ProgramChecker | None:
-        checker = submission.checker
-        if checker.code is None:
-            return None
-        rules = self._languages[checker.language]
-        try:
-            program = await self._compiler.program(rules, checker.code, {})
-        except CompileError as error:
-            raise CheckerFailedError(f"checker: {error}", outcome=error.outcome, program_ran=False) from error
-        limits = self._limits.effective(Limits())
-        return ProgramChecker(self._executor, program, limits=limits, is_python=rules.preload)
+    async def _decider(self, submission: Submission) -> ProgramChecker | InteractiveJudge | None:
+        if (checker := submission.checker).code is not None:
+            program = await self._deciding_program("checker", checker.language, checker.code)
+            return ProgramChecker(self._executor, program)
+        if (interactor := submission.interactor) is not None:
+            program = await self._deciding_program("interactor", interactor.language, interactor.code)
+            return InteractiveJudge(self._executor, program)
+        return None
 
-    async def _interactor(self, submission: Submission) -> InteractiveJudge | None:
-        interactor = submission.interactor
-        if interactor is None:
-            return None
-        rules = self._languages[interactor.language]
+    async def _deciding_program(self, kind: str, language: str, code: str) -> DecidingProgram:
+        rules = self._languages[language]
         try:
-            program = await self._compiler.program(rules, interactor.code, {})
+            program = await self._compiler.program(rules, code, {})
         except CompileError as error:
-            raise CheckerFailedError(f"interactor: {error}", outcome=error.outcome, program_ran=False) from error
+            raise CheckerFailedError(f"{kind}: {error}", outcome=error.outcome, program_ran=False) from error
         limits = self._limits.effective(Limits())
-        return InteractiveJudge(self._executor, program, limits=limits, is_python=rules.preload)
+        return DecidingProgram(kind=kind, program=program, limits=limits, is_python=rules.preload)
 
     async def _run_tests(
         self,

@@ -26,6 +26,7 @@ from typing import Literal
 from code_judge_server import process_tree, work_folder
 from code_judge_server.ending import Ending
 from code_judge_server.jail.slot_users import first_user_of_any
+from code_judge_server.job_pairs import take_two
 from code_judge_server.process_executor import frames
 from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome, OutputName
 from code_judge_server.schemas import Canary, IsolationTier
@@ -132,13 +133,7 @@ class ProcessExecutor:
                 )  # two users' programs may open /dev/stdin and /dev/stdout; by name nobody reaches it
             # Both open the same one first: whoever opens it waits for the other.
             ends = [(to_first, "stdin"), (to_second, "stdout")], [(to_first, "stdout"), (to_second, "stdin")]
-            async with self._pairs:  # two that have one slot each would wait for each other
-                numbers = [await self._free.get()]
-                try:
-                    numbers.append(await self._free.get())
-                except BaseException:
-                    self._free.put_nowait(numbers[0])
-                    raise
+            numbers = await take_two(self._free, self._pairs)
             async with asyncio.TaskGroup() as group:
                 first, second = (
                     group.create_task(self._execute_in(number, job, _pack(job, fifos)))

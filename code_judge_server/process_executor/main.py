@@ -10,8 +10,9 @@ from itertools import count
 from typing import Any
 
 from code_judge_server import process_tree, work_folder
+from code_judge_server.job_pairs import PipeEnds
 from code_judge_server.process_executor import frames
-from code_judge_server.process_executor.program import CommandOutcome, PartnerPipes, run_command
+from code_judge_server.process_executor.program import CommandOutcome, run_command
 from code_judge_server.process_executor.program_user import ProgramUser, find_program_user
 from code_judge_server.process_executor.spawn import CommandLimits
 
@@ -93,7 +94,7 @@ def _run_job(
             header["argv"],
             folder=folder,
             stdin=stdin,
-            partner=PartnerPipes(**partner) if partner else None,
+            partner=PipeEnds(**partner) if partner else None,
             limits=limits,
             control=control,
             on_output=live,

@@ -19,6 +19,7 @@ from typing import Any
 
 from code_judge_server import process_tree
 from code_judge_server.ending import Ending
+from code_judge_server.job_pairs import PipeEnds
 from code_judge_server.process_executor import frames
 from code_judge_server.process_executor.program_user import ProgramUser
 from code_judge_server.process_executor.spawn import CommandLimits, spawn
@@ -48,20 +49,12 @@ class CommandOutcome:
     peak_memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartnerPipes:
-    """Descriptors of the pipes between a command and another one."""
-
-    stdin: int
-    stdout: int
-
-
 def run_command(
     argv: list[str],
     *,
     folder: str,
     stdin: int,
-    partner: PartnerPipes | None = None,
+    partner: PipeEnds | None = None,
     limits: CommandLimits,
     control: socket.socket,
     on_output: Callable[[str, bytes], None] | None = None,
@@ -93,8 +86,7 @@ def run_command(
             )
         finally:
             if partner is not None:  # the other job is to see when the command has closed its own
-                os.close(partner.stdin)
-                os.close(partner.stdout)
+                partner.close()
             os.close(stdout_write)
             os.close(stderr_write)
         return _Watch(process, stdout_read, stderr_read, limits, control, started_at, on_output).outcome()

@@ -15,7 +15,7 @@ _TEXTS = 4
 _BYTES_OF_A_CHAR = 12
 """At most, as JSON in ASCII."""
 _MAX_FILES = 64
-"""Of which each has a number and a size."""
+"""Files of one report, each with a number and a size."""
 _PICTURES = "image/"
 _TEXT_PICTURE = "image/svg+xml"
 _BYTES_OF_A_VALUE = 256

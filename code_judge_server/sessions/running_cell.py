@@ -19,7 +19,7 @@ SAMPLE_INTERVAL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellInput:
-    """What a client asks of one cell."""
+    """A client's request to run one cell."""
 
     code: str
     stdin: str = ""

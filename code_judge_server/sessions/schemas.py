@@ -81,8 +81,8 @@ class CellResult(RunResult):
     snapshot: int
     """The current one from now on: the cell's own if it ran to its end or `keep_on_error` kept it, else that of before."""
     display: list[dict[str, str]]
-    """What it showed, each by media type: `[{"text/plain": "4"}]`; pictures, such as `image/png`, are in base64. Told by the
-    session's own process, as `error` and `files` are."""
+    """Values that it displayed, each by media type: `[{"text/plain": "4"}]`; pictures, such as `image/png`, are in base64. The
+    session's own process reports them, as it does `error` and `files`."""
     error: CellError | None
     files: dict[str, FileContent] = Field(default={})
     """The files of `collect` that were regular files, in base64."""

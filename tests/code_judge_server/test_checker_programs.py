@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from judge_in_process import JudgeInProcess, judge_in_process
 
-from code_judge_server.judging import program_checker
+from code_judge_server.judging import deciding_program
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -74,7 +74,7 @@ async def test_a_checker_that_accepts_may_print_what_it_likes(judge: JudgeInProc
 async def test_what_a_checker_repeats_of_a_program_is_searched_in_no_time() -> None:
     hostile = b'  File "", line 1\n' * 60_000
     started_s = time.thread_time()
-    assert program_checker.UNCAUGHT.search(hostile) is None
+    assert deciding_program.UNCAUGHT.search(hostile) is None
     assert time.thread_time() - started_s < 1
 
 

@@ -9,23 +9,7 @@ from agentrl.config.flatten import flatten
 from agentrl.config.load import find_config_file, load_run_config, resolve_path
 from agentrl.config.validate import Purpose
 from agentrl.errors import ConfigError
-
-MINIMAL = "data: {train_files: [train.jsonl]}\nmodel: {path: policy}\n"
-
-
-@pytest.fixture
-def config_file(tmp_path: Path) -> Path:
-    file = tmp_path / "small.yaml"
-    file.write_text(MINIMAL)
-    return file
-
-
-def refused(file: Path, *overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_run_config(str(file), overrides)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+from tests.config.small_config import MINIMAL, refused
 
 
 def test_defaults_file_and_command_line_merge_in_that_order(config_file: Path):

@@ -11,23 +11,9 @@ from agentrl.config.sft_load import load_sft_config
 from agentrl.data.rows import read_rows
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import check_model_path
+from tests.config.small_config import MINIMAL, refused
 
-MINIMAL = "data: {train_files: [train.jsonl]}\nmodel: {path: policy}\n"
 LONG = "x" * 300
-
-
-@pytest.fixture
-def config_file(tmp_path: Path) -> Path:
-    file = tmp_path / "small.yaml"
-    file.write_text(MINIMAL)
-    return file
-
-
-def refused(file: Path, *overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_run_config(str(file), overrides)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

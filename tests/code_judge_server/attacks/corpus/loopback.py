@@ -73,27 +73,6 @@ attempt("another congestion control", option, TCP, 13, b"dctcp")
         reached_in_tier_d=("link settings",),
     ),
     Attack(
-        name="abstract_sockets_of_the_machine",
-        code="""
-def connect(kind, address):
-    with socket.socket(socket.AF_UNIX, kind) as client:
-        client.connect(address)
-        return client.send(b"from the jail")
-attempt("abstract stream", connect, socket.SOCK_STREAM, "\\0" + TARGET["abstract_name"])
-for name in ("/tmp/.X11-unix/X0", "/tmp/dbus", "/org/freedesktop/systemd1/notify", "cloud-init"):
-    attempt(f"abstract {name}", connect, socket.SOCK_STREAM, "\\0" + name)
-def own():
-    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    server.bind(("127.0.0.1", 0))
-    server.listen()
-    with socket.create_connection(server.getsockname()) as client, server.accept()[0] as accepted:
-        client.sendall(b"mine")
-        return accepted.recv(10)
-say("own server: " + (own().decode() if TARGET["isolated"] else "mine"))
-""",
-        reached_in_tier_d=("abstract stream",),
-    ),
-    Attack(
         name="memory_in_connections",
         code="""
 server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

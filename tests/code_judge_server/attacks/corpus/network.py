@@ -60,6 +60,8 @@ def connect(kind, address):
         client.connect(address)
         return client.send(b"from the jail")
 attempt("abstract stream", connect, socket.SOCK_STREAM, "\\0" + TARGET["abstract_name"])
+for name in ("/tmp/.X11-unix/X0", "/tmp/dbus", "/org/freedesktop/systemd1/notify", "cloud-init"):
+    attempt(f"abstract {name}", connect, socket.SOCK_STREAM, "\\0" + name)
 attempt("abstract datagram", connect, socket.SOCK_DGRAM, "\\0" + TARGET["abstract_name"] + "-datagram")
 attempt("socket in the file system", connect, socket.SOCK_STREAM, TARGET["unix_path"])
 attempt("socket behind init's root", connect, socket.SOCK_STREAM, "/proc/1/root" + TARGET["unix_path"])

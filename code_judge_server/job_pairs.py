@@ -1,0 +1,34 @@
+"""Two jobs that talk to each other: the ends of their pipes, and two free slots."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipeEnds:
+    """Descriptors of the pipes that one of the two has in place of its stdin and stdout."""
+
+    stdin: int
+    stdout: int
+
+    def close(self) -> None:
+        """Close both."""
+        os.close(self.stdin)
+        os.close(self.stdout)
+
+
+async def take_two(free: asyncio.Queue[int], turn: asyncio.Lock) -> tuple[int, int]:
+    """Take two slots from the queue of free ones.
+
+    Args:
+        free: Numbers of the free slots.
+        turn: Held meanwhile: callers that have one slot each would wait for each other.
+    """
+    async with turn:
+        first = await free.get()
+        try:
+            return first, await free.get()
+        except BaseException:
+            free.put_nowait(first)
+            raise

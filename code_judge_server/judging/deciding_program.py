@@ -1,0 +1,81 @@
+"""A checker or an interactor of the user's: a program that reads three files and accepts by its exit code."""
+
+import re
+from dataclasses import dataclass, replace
+
+from code_judge_server.judging.compiling import Program
+from code_judge_server.judging.run_results import end_of
+from code_judge_server.languages import command_for
+from code_judge_server.limits import with_room_for
+from code_judge_server.sandbox import Job, JobLimits, Outcome
+
+FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
+ACCEPTS, REFUSES = 0, 1
+TESTLIB_REFUSES = (REFUSES, 2, 4, 8)
+"""Wrong answer, presentation error, dirt after the answer, unexpected end of file."""
+UNCAUGHT = re.compile(
+    rb"^(?:Traceback \(most recent call last\):\n  File \"|"
+    rb"  \+ Exception Group Traceback \(most recent call last\):\n|"
+    rb"  File \".*\", line \d+\n(?: .*\n){0,3}(?:SyntaxError|IndentationError|TabError): )",
+    re.MULTILINE,
+)
+"""What Python writes to stderr before it ends with exit code 1: that of a refusal. The search takes time in proportion to the
+text, which a judged program may have had its checker repeat.
+"""
+
+
+class CheckerFailedError(Exception):
+    """A checker or interactor neither accepted nor refused; `outcome` has what it wrote, which may tell what was expected."""
+
+    def __init__(self, message: str, *, outcome: Outcome, program_ran: bool) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.program_ran = program_ran
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidingProgram:
+    """The program, compiled.
+
+    Args:
+        kind: Name in messages: `checker` or `interactor`.
+        program: The program.
+        limits: Limits of one run.
+        is_python: Read an exception that it raises and does not catch as a failure, and not as a refusal.
+    """
+
+    kind: str
+    program: Program
+    limits: JobLimits
+    is_python: bool
+
+    def job(self, *, stdin: bytes, output: bytes, expected: bytes, wall_time_s: float | None = None) -> Job:
+        """Return one run of it.
+
+        Args:
+            stdin: Content of the first file, `input.txt`.
+            output: Content of the second, `output.txt`.
+            expected: Content of the third, `expected.txt`.
+            wall_time_s: Wall clock of this run, where it is not that of `limits`.
+        """
+        files = {**self.program.files, **dict(zip(FILE_NAMES, (stdin, output, expected), strict=True))}
+        limits = self.limits if wall_time_s is None else replace(self.limits, wall_time_s=wall_time_s)
+        return Job(
+            argv=(*command_for(self.program.argv, memory_bytes=limits.memory_bytes), *FILE_NAMES),
+            limits=with_room_for(limits, files),
+            files=files,
+            preload=self.program.preload,
+        )
+
+    def has_raised(self, outcome: Outcome) -> bool:
+        """Return whether a run ended with an exception that nothing caught."""
+        return self.is_python and outcome.exit_code == REFUSES and UNCAUGHT.search(outcome.stderr) is not None
+
+    def failure(self, outcome: Outcome) -> CheckerFailedError:
+        """Return the error of a run that neither accepted nor refused."""
+        end = (
+            "ended with an exception"
+            if self.has_raised(outcome)
+            else f"{end_of(outcome)}; exit code 0 accepts and 1 refuses"
+        )
+        return CheckerFailedError(f"{self.kind}: it {end}", outcome=outcome, program_ran=True)
