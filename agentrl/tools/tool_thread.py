@@ -34,21 +34,25 @@ class ToolThread:
         """End the thread as soon as nothing blocks it."""
         if self._loop is not None:
             loop, self._loop = self._loop, None
-            loop.call_soon_threadsafe(self._stop, loop)
+            loop.call_soon_threadsafe(loop.stop)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._run(loop)
         while self._loop is loop:
-            # A task that the user's code began beside its call may end with these, which asyncio lets end the loop.
-            with contextlib.suppress(SystemExit, KeyboardInterrupt):
-                loop.run_forever()
-        loop.close()
-
-    def _watch(self) -> None:
-        self._lag = LoopLag(self._name)
-
-    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+            self._run(loop)
+        # Not in a callback of `close`: the loop may have left its last turn by an exception, with callbacks to spare.
         if self._lag is not None:
             self._lag.stop()
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.call_soon(loop.stop)
+        self._run(loop)
+        loop.close()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        # A task that the user's code began beside its call may end with these, which asyncio lets end the loop.
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+
+    def _watch(self) -> None:
+        self._lag = LoopLag(self._name)

@@ -10,6 +10,7 @@ from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.tools.function_tool import FUNCTION_TOOL
+from agentrl.tools.tool_thread import ToolThread
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
 
 EPISODE = Episode(episode_id="e", prompt_id="p")
@@ -120,3 +121,25 @@ async def test_a_tool_that_leaves_the_interpreter_fails_its_call_and_answers_the
     assert (await answer(tools, "leave", code=3)).text == "failure: SystemExit: 3"
     assert (await answer(tools, "leave", code=0)).text == "stayed"
     await tools.aclose()
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+async def test_a_thread_that_is_closed_while_user_code_leaves_its_loop_ends(ending: type[BaseException]):
+    thread = ToolThread("closed while it leaves")
+    held: list[asyncio.Task[None]] = []
+
+    async def leave_beside() -> None:
+        thread.close()
+        raise ending
+
+    async def begin() -> None:
+        held.append(asyncio.create_task(leave_beside()))
+        held.append(asyncio.create_task(asyncio.sleep(60)))
+
+    async with asyncio.timeout(20):
+        await thread.run(begin())
+        for other in threading.enumerate():
+            if "closed while it leaves" in other.name:
+                await asyncio.to_thread(other.join)
+    assert isinstance(held[0].exception(), ending)
+    assert held[1].cancelled()
