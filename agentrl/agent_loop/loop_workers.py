@@ -25,7 +25,6 @@ _ASK_EVERY_S = 30.0
 _SILENT_S = 60.0
 """A worker that says nothing for so long hangs: nothing of ours keeps its event loop for a second."""
 
-_START_TIMEOUT_S = 120.0
 _BUILD_WITHIN_S = sum(_PAUSES_S)
 """Where no worker lives, one that is back and still cannot build its tools, say because the judge is away, never will."""
 
@@ -47,12 +46,12 @@ class LoopWorkers:
             workers: processes that Ray starts again when they die.
             clean_up: ends what a dead one has left elsewhere.
             max_wait_s: how long Ray may find no room for one of them.
-            start_timeout_s: how long a tool or the reward of one that is back may take to start.
+            start_timeout_s: how long one that is back may take to start (`WorkerConfig.start_timeout_s`).
         """
         self.all = list(workers)
         self._clean_up = clean_up
         self._max_wait_s = max_wait_s
-        self._start_timeout_s = _START_TIMEOUT_S + start_timeout_s
+        self._start_timeout_s = start_timeout_s
         self._turns = itertools.count()
         self._dead: dict[WorkerHandle, asyncio.Task[None]] = {}
         """With what waits for them; those that never came back stay."""

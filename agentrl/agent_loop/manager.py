@@ -62,6 +62,7 @@ class AgentLoopManager:
         kv_block_tokens: int = 1,
         reward_timeout_s: float,
         max_wait_s: float,
+        start_timeout_s: float,
     ) -> None:
         """Take the started engines and workers.
 
@@ -74,6 +75,7 @@ class AgentLoopManager:
             kv_block_tokens: see `EngineStats`.
             reward_timeout_s: part of how long a trajectory may take.
             max_wait_s: see `LoopWorkers`.
+            start_timeout_s: see `LoopWorkers`.
         """
         self._engines = engines
         self._work = EngineWork(engines)
@@ -82,7 +84,7 @@ class AgentLoopManager:
             workers,
             clean_up=lambda worker: engines.abort_requests_of(worker.caller_id),
             max_wait_s=max_wait_s,
-            start_timeout_s=rollout.start_timeout_s,
+            start_timeout_s=start_timeout_s,
         )
         self._prompt_tokens: dict[str, int] = {}
         self._admission = Admission(

@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 _TOKENIZER_THREADS = 2
 
+_OWN_START_S = 600.0
+"""Wall clock of the start of a worker but for its tools and reward: process, imports, tokenizer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
@@ -57,6 +60,11 @@ class WorkerConfig:
     """Sampling of held-out prompts, where it differs from `rollout`."""
     tokenizer_class: str | None = None
     """What an engine knows of the model's tokenizer (`agentrl.engine.tokenizer`): with it, no worker loads torch."""
+
+    @property
+    def start_timeout_s(self) -> float:
+        """Wall clock of `AgentLoopWorker.start`, which starts the tools and the parts of the reward in turn."""
+        return _OWN_START_S + self.rollout.start_timeout_s * (len(self.tools) + len(self.reward.scorers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,13 +111,12 @@ class WorkerHandle:
             raise WorkerError(f"{self._name}: {error}") from None
 
 
-async def started(worker: WorkerHandle, *, extra_s: float = 0.0) -> None:
+async def started(worker: WorkerHandle, *, timeout_s: float = START_TIMEOUT_S) -> None:
     """Have a worker load what it needs (`start`).
 
     Raises:
-        WorkerDiedError: it has not in `START_TIMEOUT_S` and `extra_s`, and is treated as dead.
+        WorkerDiedError: it has not in `timeout_s`, and is treated as dead.
     """
-    timeout_s = START_TIMEOUT_S + extra_s
     try:
         async with asyncio.timeout(timeout_s):
             await worker.start()

@@ -53,7 +53,7 @@ class Cluster:
     extra_roles: ExtraRoles
 
     async def spawn_loop_workers(
-        self, cls: type, worker_config: Any, *, secret_env: Mapping[str, str]
+        self, cls: type, worker_config: Any, *, start_timeout_s: float, secret_env: Mapping[str, str]
     ) -> list[WorkerHandle]:
         """Start the agent-loop workers and build their tools; a tool that cannot be built stops the run here."""
         rollout = self.config.rollout
@@ -63,7 +63,7 @@ class Cluster:
             cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True, secret_env=secret_env
         )
         await self.nodes.until_placed(workers, needs=str(pool))
-        await all_of(started(worker, extra_s=rollout.start_timeout_s) for worker in workers)
+        await all_of(started(worker, timeout_s=start_timeout_s) for worker in workers)
         return workers
 
 

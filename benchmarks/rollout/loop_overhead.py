@@ -118,7 +118,14 @@ async def play(worker: Any, engine: Any, config: WorkerConfig, count: int) -> No
     """
     fleet = EngineFleet(lambda _: engine, num_engines=1)
     manager = AgentLoopManager(
-        config.rollout, fleet, [worker], max_prompt_tokens=1024, kv_tokens=[0], reward_timeout_s=60, max_wait_s=60
+        config.rollout,
+        fleet,
+        [worker],
+        max_prompt_tokens=1024,
+        kv_tokens=[0],
+        reward_timeout_s=60,
+        max_wait_s=60,
+        start_timeout_s=600.0,
     )
     groups = await manager.collect(prompts(count), step=1, samples_per_prompt=1, on_finished=lambda _: None)
     for summary in (made.summary for group in groups for made in group.trajectories):

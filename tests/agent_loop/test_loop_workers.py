@@ -1,14 +1,20 @@
 """Workers that die and come back, in virtual time."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from agentrl.agent_loop.loop_workers import LoopWorkers
+from agentrl.agent_loop.worker import WorkerConfig
+from agentrl.cluster.handles import started
+from agentrl.config.reward_schema import RewardPartSection
+from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import ToolError, WorkerDiedError, WorkerError
 from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.tools.base import ToolConfig
 
 
 class FakeWorker:
@@ -51,6 +57,39 @@ def played(story: Callable[[LoopWorkers, list[FakeWorker]], Coroutine[Any, Any, 
         handles: list[Any] = list(fakes)
         workers = LoopWorkers(handles, clean_up=lambda handle: handle.clean_up(), max_wait_s=300, start_timeout_s=0)
         await story(workers, fakes)
+        await workers.aclose()
+
+    run_in_virtual_time(main())
+
+
+WITH_SLOW_PARTS = WorkerConfig(
+    model=ModelSection(),
+    rollout=RolloutSection(start_timeout_s=500.0),
+    reward=RewardSection(parts=[RewardPartSection(name="a"), RewardPartSection(name="b")]),
+    tools=(ToolConfig(class_name="my_tools.Search", config={}), ToolConfig(class_name="my_tools.Code", config={})),
+    run_seed=0,
+    run_dir="runs/demo",
+)
+"""Two tools and the two parts of a reward start in turn."""
+
+
+@pytest.mark.parametrize(("takes_s", "in_time"), [(4 * 499, True), (2700, False)])
+def test_a_worker_may_take_the_time_of_all_its_parts_at_the_start_and_after_a_death(takes_s: float, in_time: bool):
+    class SlowWorker(FakeWorker):
+        async def start(self) -> None:
+            await asyncio.sleep(takes_s)
+
+    async def main() -> None:
+        worker: Any = SlowWorker("agent_loop 0")
+        timeout_s = WITH_SLOW_PARTS.start_timeout_s
+        with contextlib.nullcontext() if in_time else pytest.raises(WorkerDiedError, match="has not started in 2600 s"):
+            await started(worker, timeout_s=timeout_s)
+        workers = LoopWorkers(
+            [worker], clean_up=lambda _: worker.clean_up(), max_wait_s=2000, start_timeout_s=timeout_s
+        )
+        workers.note_death(worker)
+        with contextlib.nullcontext() if in_time else pytest.raises(WorkerError, match="none came back"):
+            assert await workers.next() is worker
         await workers.aclose()
 
     run_in_virtual_time(main())
