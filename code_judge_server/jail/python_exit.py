@@ -11,6 +11,7 @@ import io
 import sys
 from _signal import SIG_DFL, SIGINT, raise_signal  # pyright: ignore[reportMissingImports]
 from _signal import signal as set_signal_handler  # pyright: ignore[reportMissingImports]
+from atexit import _ncallbacks as count_exit_functions
 from atexit import _run_exitfuncs as run_exit_functions
 from gc import get_objects
 from io import IOBase
@@ -63,7 +64,8 @@ def finish(exit_code: int, *, interrupted: bool, stack: Stack) -> NoReturn:
         stack: That of this thread.
     """
     _join_threads(stack)
-    stack.call_traced(run_exit_functions)
+    if count_exit_functions():
+        stack.call_traced(run_exit_functions)
     flushed = _flush("stdout", stack) and _flush("stderr", stack)
     if interrupted:
         set_signal_handler(SIGINT, SIG_DFL)
