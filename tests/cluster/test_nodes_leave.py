@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.machines import HEAD, RAY_PORT, Machine, Network, network, skip_without_namespaces
 from tests.runners.run_process import SMALL, metrics, steps
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.soak, pytest.mark.ray, pytest.mark.timeout(1500)]
 
 ON_TWO_MACHINES = [
     f"cluster.address={HEAD}:{RAY_PORT}",

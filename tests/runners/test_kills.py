@@ -19,7 +19,7 @@ from tests.runners.run_process import SMALL
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 _VICTIMS = (Victim.ENGINE, Victim.WORKER, Victim.JUDGE)
-_PER_KIND = 3
+_PER_KIND = 1
 _OVERRIDES = [*SMALL, "rollout.max_concurrent_trajectories=16"]
 
 
