@@ -21,6 +21,7 @@ from tests.test_architecture import ISLANDS, LAYERS
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+YOUR_OWN = ROOT / "docs" / "your_own.md"
 PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").glob("*.md"))]
 SOURCE_FOLDERS = (
     "agentrl",
@@ -157,22 +158,30 @@ def test_the_pages_rooms_and_islands_are_those_that_are_checked():
     assert {package: shown.get(package) for package in ISLANDS} == ISLANDS
 
 
-def test_the_tools_that_the_readme_shows_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("page", "name"), [(ROOT / "README.md", "own.yaml"), (YOUR_OWN, "my_run.yaml")])
+def test_the_runs_that_pages_show_load(page: Path, name: str, tmp_path: Path):
+    (tmp_path / name).write_text(read_block(page, name))
+    (tmp_path / "my_tools.yaml").write_text(read_block(YOUR_OWN, "my_tools.yaml"))
+    loaded = load_run_config(str(tmp_path / name))
+    assert loaded.config.run.num_steps == 100
+
+
+def test_the_tools_that_the_page_shows_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("my_tools.py", "my_tools.yaml"):
-        (tmp_path / name).write_text(read_block(ROOT / "README.md", name))
+        (tmp_path / name).write_text(read_block(YOUR_OWN, name))
     monkeypatch.syspath_prepend(tmp_path)
     tools = build_tools(load_tool_file(tmp_path / "my_tools.yaml"))
     assert list(tools) == ["define", "count_letters"]
     assert tools["count_letters"].schema.parameters["required"] == ["word", "letter"]
 
 
-def test_the_reward_that_the_readme_shows_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "my_rewards.py").write_text(read_block(ROOT / "README.md", "my_rewards.py"))
+def test_the_reward_that_the_page_shows_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "my_rewards.py").write_text(read_block(YOUR_OWN, "my_rewards.py"))
     monkeypatch.syspath_prepend(tmp_path)
     build_reward(RewardSection(class_name="my_rewards.ExactAnswer"))
     (tmp_path / "my_run.yaml").write_text(
         "data: {train_files: [a.jsonl]}\nmodel: {path: m}\n"
-        + read_block(ROOT / "README.md", "my_run.yaml: several, added up by their weights")
+        + read_block(YOUR_OWN, "my_run.yaml: a weighted sum of several")
     )
     reward = load_run_config(str(tmp_path / "my_run.yaml")).config.reward
     import_rewards(reward)
