@@ -122,7 +122,7 @@ class RolloutSection:
     """How trajectories are made."""
 
     engine: Literal["transformers", "vllm", "openai", "simulated"] = "transformers"
-    """`transformers` is the embedded engine, which needs nothing but torch; `vllm` needs vLLM (`.[vllm]`, see docs/installing.md);
+    """`transformers` is the embedded engine, which needs torch alone; `vllm` needs vLLM (see docs/installing.md);
     `openai` asks running servers (evaluation only); `simulated` only takes time (`runners.simulate`).
     """
     openai: OpenAIEngineSection = field(default_factory=OpenAIEngineSection)
