@@ -8,6 +8,7 @@ from typing import Protocol
 from code_judge_server.jail import inits, syscalls
 from code_judge_server.jail.inits import Inits
 from code_judge_server.jail.jail_root import WORK_FOLDER
+from code_judge_server.jail.proc_files import meminfo
 
 _JOINED = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
@@ -24,11 +25,12 @@ class Enclosure(Protocol):
     reaping_interval_ms: int | None
     """Interval at which `reap` is to be called while a job runs; None: never."""
 
-    def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
+    def open(self, disk_bytes: int, *, memory_bytes: int, proc_is_writable: bool) -> None:
         """Make the place; what is forked from here on is of the job.
 
         Args:
             disk_bytes: Quota of its files.
+            memory_bytes: Its memory limit, for `/proc/meminfo`, which it has where it has namespaces.
             proc_is_writable: Whether it may say how early the kernel kills it for want of memory, and so whether
                 before its slot; without namespaces it always may.
 
@@ -77,10 +79,12 @@ class NamespaceEnclosure:
         self.init_fd = -1
         """Pidfd of the first process of the open place."""
 
-    def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
+    def open(self, disk_bytes: int, *, memory_bytes: int, proc_is_writable: bool) -> None:
         """See `Enclosure`."""
         try:
-            self._init, self.init_fd = self._helper.start(disk_bytes, proc_is_writable=proc_is_writable)
+            self._init, self.init_fd = self._helper.start(
+                disk_bytes, meminfo=meminfo(memory_bytes), proc_is_writable=proc_is_writable
+            )
         except inits.InitError as error:
             raise EnclosureError(str(error)) from error
         try:

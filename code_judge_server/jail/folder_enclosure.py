@@ -30,7 +30,7 @@ class FolderEnclosure:
         self._reaped_cpu_time_s = 0.0
         orphans.adopt()
 
-    def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
+    def open(self, disk_bytes: int, *, memory_bytes: int, proc_is_writable: bool) -> None:
         """See `Enclosure`."""
         try:
             work_folder.let_users_through(os.path.dirname(self._slot_folder))

@@ -13,16 +13,20 @@ from code_judge_server.jail import python_init, syscalls
 
 REQUEST = struct.Struct("=QQIIII")
 """Bytes and inodes of the disk quota, user and group of the job's folders, namespaces, flags of the mount of `/proc`:
-`struct request`."""
+`struct request`, after which comes the content of `/proc/meminfo`."""
 REPLY = struct.Struct("=iii")
 """Process id, step that failed, error: `struct reply`."""
 
 _NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
-_STEPS = ("", "mount /proc", "mount the quota", "make folders", "bind /tmp", "bind /dev/shm", "bind /sandbox")
+_STEPS = (
+    "", "mount /proc", "mount the quota", "make folders", "limit /proc", "bind /tmp", "bind /dev/shm", "bind /sandbox",
+)  # fmt: skip
 _INODE_BYTES = 4096
 _MIN_INODES, _MAX_INODES = 1024, 65536
-_OWN_INODES = 4
-"""The root and the three folders."""
+_OWN_INODES = 5
+"""The root, the three folders and the file that is shown as `/proc/meminfo`."""
+_OWN_BYTES = 4096
+"""Of that file."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -55,7 +59,7 @@ class Inits:
         """Return the descriptor that hangs up when the helper dies."""
         return self._socket.fileno()
 
-    def start(self, disk_bytes: int, *, proc_is_writable: bool) -> tuple[int, int]:
+    def start(self, disk_bytes: int, *, meminfo: bytes, proc_is_writable: bool) -> tuple[int, int]:
         """Make the namespaces of a job; returns the init's process id (as this process sees it) and pidfd.
 
         The init is a child of this process: killing it ends all in its namespaces, and once it is reaped nothing is
@@ -63,6 +67,7 @@ class Inits:
 
         Args:
             disk_bytes: Quota of the job's files.
+            meminfo: Content of its `/proc/meminfo`, of `proc_files.MEMINFO_MAX_BYTES` at most.
             proc_is_writable: See `Enclosure.open`.
 
         Raises:
@@ -71,8 +76,8 @@ class Inits:
         """
         inodes = min(max(disk_bytes // _INODE_BYTES, _MIN_INODES), _MAX_INODES) + self._own_inodes
         proc_flags = 0 if proc_is_writable else syscalls.MS_RDONLY
-        request = REQUEST.pack(disk_bytes, inodes, self._uid, self._uid, _NAMESPACES, proc_flags)
-        self._socket.send(request)
+        request = REQUEST.pack(disk_bytes + _OWN_BYTES, inodes, self._uid, self._uid, _NAMESPACES, proc_flags)
+        self._socket.send(request + meminfo)
         pid, pidfd, failure = self._receive()
         if pidfd is None:  # the init was faster than the helper
             pid, pidfd, _ = self._receive()

@@ -8,7 +8,7 @@ device node (which it must not make itself).
 import os
 import stat
 
-from code_judge_server.jail import syscalls
+from code_judge_server.jail import proc_files, syscalls
 
 WORK_FOLDER = "/sandbox"
 ALIAS = "/mnt"
@@ -40,12 +40,14 @@ def enter(read_only: list[str], *, uids: list[int], own_user_namespace: bool, me
     Raises:
         OSError: the kernel refuses.
     """
+    cpuinfo = proc_files.cpuinfo()
     syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     base = "/proc"  # the one folder below which nothing to bind lies
     syscalls.mount("jail", base, "tmpfs", syscalls.MS_NOSUID, "mode=0755,size=16m")
     os.umask(0o022)
     _make_folders(base)
     _make_etc(base, uids)
+    _write(base + proc_files.CPUINFO, cpuinfo.encode())
     for path in outermost([*SYSTEM, *read_only]):
         _show(path, base)
     if not os.path.lexists(base + ALIAS):  # a path to show may lie below it

@@ -7,6 +7,7 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 #define SLICE_NS 100000  // the shortest that Linux gives
+#define MEMINFO_MAX_BYTES 1024  // as in proc_files.py
 
 static int slot;  // the socket
 static char **shown;  // folders below /tmp that every job sees in its own /tmp, then a null
@@ -31,6 +33,11 @@ static char **shown;  // folders below /tmp that every job sees in its own /tmp,
 struct request {
     uint64_t disk_bytes, inodes;
     uint32_t uid, gid, namespaces, proc_flags;  // the last of mount(2)
+};
+
+struct message {
+    struct request job;
+    char meminfo[MEMINFO_MAX_BYTES];  // what the job sees as /proc/meminfo, up to the end of the message
 };
 
 struct reply {
@@ -88,29 +95,43 @@ static int show(const char *path) {
     return mount(path, target, NULL, MS_BIND | MS_REC, NULL);
 }
 
+// Leaves of a whole /proc the processes of the job, its own meminfo, and the cpuinfo of the jail root: the kernel makes no files in
+// a /proc of processes only, but what is mounted over one that it had before stays.
+static int limit_proc(unsigned long flags, const char *meminfo, size_t bytes) {
+    const unsigned long safe = MS_NOSUID | MS_NODEV;
+    int file = open("/sandbox/meminfo", O_WRONLY | O_CREAT | O_CLOEXEC, 0444);
+    if (file < 0 || write(file, meminfo, bytes) != (ssize_t)bytes || close(file)) return -1;
+    return mount("/sandbox/meminfo", "/proc/meminfo", NULL, MS_BIND, NULL) ||
+           mount(NULL, "/proc/meminfo", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | safe, NULL) ||
+           mount("/run/cpuinfo", "/proc/cpuinfo", NULL, MS_BIND, NULL) ||
+           mount("proc", "/proc", "proc", flags | MS_REMOUNT, "subset=pid");
+}
+
 // One tmpfs holds the work folder, /tmp and /dev/shm, so that they share the quota; its root is hidden below the work folder.
-static int make_mounts(const struct request *job) {
+static int make_mounts(const struct message *message, size_t meminfo_bytes) {
+    const struct request *job = &message->job;
     char options[128];
-    const unsigned long flags = MS_NOSUID | MS_NODEV;
+    const unsigned long flags = MS_NOSUID | MS_NODEV, flags_of_proc = flags | MS_NOEXEC | job->proc_flags;
     snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=0755", (unsigned long long)job->disk_bytes,
              (unsigned long long)job->inodes);
-    if (mount("proc", "/proc", "proc", flags | MS_NOEXEC | job->proc_flags, "subset=pid")) return 1;
+    if (mount("proc", "/proc", "proc", flags_of_proc, NULL)) return 1;
     if (mount("tmpfs", "/sandbox", "tmpfs", flags, options)) return 2;
     if (folder("/sandbox/tmp", 01777, job) || folder("/sandbox/shm", 01777, job) || folder("/sandbox/work", 0755, job)) return 3;
+    if (limit_proc(flags_of_proc, message->meminfo, meminfo_bytes)) return 4;
     for (char **path = shown; *path; path++)
-        if (show(*path)) return 4;
-    if (mount("/sandbox/tmp", "/tmp", NULL, MS_BIND | MS_REC, NULL)) return 4;
-    if (mount("/sandbox/shm", "/dev/shm", NULL, MS_BIND, NULL)) return 5;
-    if (mount("/sandbox/work", "/sandbox", NULL, MS_BIND, NULL)) return 6;
+        if (show(*path)) return 5;
+    if (mount("/sandbox/tmp", "/tmp", NULL, MS_BIND | MS_REC, NULL)) return 5;
+    if (mount("/sandbox/shm", "/dev/shm", NULL, MS_BIND, NULL)) return 6;
+    if (mount("/sandbox/work", "/sandbox", NULL, MS_BIND, NULL)) return 7;
     return 0;
 }
 
-static void be_init(const struct request *job) {
+static void be_init(const struct message *message, size_t meminfo_bytes) {
     sigset_t signals;
     sigfillset(&signals);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int step = make_mounts(job);
+    int step = make_mounts(message, meminfo_bytes);
     answer((struct reply){0, step, step ? errno : 0}, -1);
     close(slot);
     for (siginfo_t signal;;) {
@@ -127,18 +148,19 @@ static void be_init(const struct request *job) {
 }
 
 int main(int argc, char **argv) {
-    struct request job;
+    struct message message;
+    ssize_t bytes;
     if (argc < 2) return 1;
     slot = atoi(argv[1]);
     shown = argv + 2;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_DUMPABLE, 0);
     ask_for_short_slices();
-    while (recv(slot, &job, sizeof job, 0) == sizeof job) {
+    while ((bytes = recv(slot, &message, sizeof message, 0)) >= (ssize_t)sizeof message.job) {
         int pidfd = -1;
-        unsigned long flags = job.namespaces | CLONE_PARENT | CLONE_PIDFD | SIGCHLD;
+        unsigned long flags = message.job.namespaces | CLONE_PARENT | CLONE_PIDFD | SIGCHLD;
         long pid = syscall(SYS_clone, flags, 0, &pidfd, 0, 0);  // x86_64 and aarch64 agree on the first three
-        if (pid == 0) be_init(&job);
+        if (pid == 0) be_init(&message, bytes - sizeof message.job);
         answer((struct reply){pid, pid < 0 ? -1 : 0, pid < 0 ? errno : 0}, pidfd);
         if (pidfd >= 0) close(pidfd);
     }

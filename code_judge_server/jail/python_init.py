@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from code_judge_server.jail import syscalls
+from code_judge_server.jail.proc_files import CPUINFO, MEMINFO_MAX_BYTES
 
 _REAPED_AT_ONCE = 64
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -23,17 +24,22 @@ def serve(slot: socket.socket, request: struct.Struct, reply: struct.Struct, sho
     """Answer requests as the compiled helper does, until the slot is gone."""
     syscalls.die_with_parent()
     while True:
-        data = slot.recv(request.size)
-        if len(data) != request.size:
+        data = slot.recv(request.size + MEMINFO_MAX_BYTES)
+        if len(data) < request.size:
             os._exit(0)
-        disk_bytes, inodes, uid, gid, namespaces, proc_flags = request.unpack(data)
+        disk_bytes, inodes, uid, gid, namespaces, proc_flags = request.unpack(data[: request.size])
+        meminfo = data[request.size :]
         try:
             pid, pidfd = syscalls.clone(namespaces | syscalls.CLONE_PARENT)
         except OSError as error:
             slot.send(reply.pack(-1, -1, error.errno))
             continue
         if pid == 0:
-            _be_init(slot, reply, lambda: _make_mounts(disk_bytes, inodes, uid, gid, proc_flags, shown_in_tmp))  # noqa: B023
+            _be_init(
+                slot,
+                reply,
+                lambda: _make_mounts(disk_bytes, inodes, uid, gid, proc_flags, meminfo, shown_in_tmp),  # noqa: B023
+            )
         fds = array.array("i", [pidfd])
         slot.sendmsg([reply.pack(pid, 0, 0)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         os.close(pidfd)
@@ -59,9 +65,10 @@ def _be_init(slot: socket.socket, reply: struct.Struct, make_mounts: Callable[[]
 
 
 def _make_mounts(
-    disk_bytes: int, inodes: int, uid: int, gid: int, proc_flags: int, shown_in_tmp: list[str]
+    disk_bytes: int, inodes: int, uid: int, gid: int, proc_flags: int, meminfo: bytes, shown_in_tmp: list[str]
 ) -> tuple[int, int]:
     """Return the step that failed, as `namespace_init.c` counts them, and its error; zeros if none did."""
+    flags_of_proc = _FLAGS | syscalls.MS_NOEXEC | proc_flags
     quota = f"size={disk_bytes},nr_inodes={inodes},mode=0755"
 
     def folders() -> None:
@@ -70,6 +77,16 @@ def _make_mounts(
             os.chown(f"/sandbox/{name}", uid, gid)
             os.chmod(f"/sandbox/{name}", mode)
 
+    def limit_proc() -> None:
+        file = os.open("/sandbox/meminfo", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
+        os.write(file, meminfo)
+        os.close(file)
+        syscalls.mount("/sandbox/meminfo", "/proc/meminfo", None, syscalls.MS_BIND)
+        read_only = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY
+        syscalls.mount("none", "/proc/meminfo", None, _FLAGS | read_only)
+        syscalls.mount(CPUINFO, "/proc/cpuinfo", None, syscalls.MS_BIND)
+        syscalls.mount("proc", "/proc", "proc", flags_of_proc | syscalls.MS_REMOUNT, "subset=pid")
+
     def tmp() -> None:
         for path in shown_in_tmp:
             os.makedirs(f"/sandbox{path}", exist_ok=True)
@@ -77,9 +94,10 @@ def _make_mounts(
         syscalls.mount("/sandbox/tmp", "/tmp", None, syscalls.MS_BIND | syscalls.MS_REC)
 
     steps = (
-        lambda: syscalls.mount("proc", "/proc", "proc", _FLAGS | syscalls.MS_NOEXEC | proc_flags, "subset=pid"),
+        lambda: syscalls.mount("proc", "/proc", "proc", flags_of_proc),
         lambda: syscalls.mount("tmpfs", "/sandbox", "tmpfs", _FLAGS, quota),
         folders,
+        limit_proc,
         tmp,
         lambda: syscalls.mount("/sandbox/shm", "/dev/shm", None, syscalls.MS_BIND),
         lambda: syscalls.mount("/sandbox/work", "/sandbox", None, syscalls.MS_BIND),

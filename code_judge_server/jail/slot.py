@@ -119,7 +119,9 @@ class Slot:
         if self._cgroup is not None:
             self._cgroup.start_job(limits["memory_bytes"], limits["max_tasks"])
         try:
-            self._enclosure.open(limits["disk_bytes"], proc_is_writable="oom_score_adj" in job)
+            self._enclosure.open(
+                limits["disk_bytes"], memory_bytes=limits["memory_bytes"], proc_is_writable="oom_score_adj" in job
+            )
             started_at = time.monotonic()
             pid = self._fork_job(job, descriptors)
         except EnclosureError as error:

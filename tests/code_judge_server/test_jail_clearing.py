@@ -112,7 +112,7 @@ class NoPlace:
         self.asked: list[str] = []
         self._opens = opens
 
-    def open(self, disk_bytes: int, *, proc_is_writable: bool) -> None:
+    def open(self, disk_bytes: int, *, memory_bytes: int, proc_is_writable: bool) -> None:
         self.asked.append("open")
         if not self._opens:
             raise EnclosureError("no place")

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from jail_driver import Jail, jail
+from jail_driver import MIB, Jail, jail
 from jail_tiers import NAMESPACE_TIERS
+
+from code_judge_server.schemas import IsolationTier
 
 TRY_CALLS = """
 import ctypes, errno, json, os, socket
@@ -100,9 +102,47 @@ def test_nothing_of_the_machine_is_in_the_file_system(started: Jail):
     listing = started.run_python("import os; print(sorted(os.listdir('/')), sorted(os.listdir('/etc')))").text
     assert "home" not in listing
     assert "shadow" not in listing
-    closed = ["/etc/shadow", "/proc/meminfo", "/proc/sys", "/sys", "/home", os.path.abspath(__file__), "/tmp/.X11-unix"]
+    closed = [
+        "/etc/shadow",
+        "/proc/stat",
+        "/proc/kcore",
+        "/proc/sys",
+        "/sys",
+        "/home",
+        os.path.abspath(__file__),
+        "/tmp/.X11-unix",
+    ]
     code = f"import os; print([path for path in {closed} if os.path.lexists(path)])"
     assert started.run_python(code).text == "[]"
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "not compiled"])
+@pytest.mark.parametrize("tier", NAMESPACE_TIERS)
+def test_a_job_reads_of_the_memory_and_the_processors_that_are_its_own(tier: IsolationTier, compiled: bool):
+    code = """
+import os, psutil
+print(psutil.virtual_memory().total, psutil.virtual_memory().available, psutil.swap_memory().total)
+print([line.split()[-1] for line in open('/proc/cpuinfo') if line.startswith('processor')], os.cpu_count())
+print(sorted(name for name in os.listdir('/proc') if not name.isdigit()))
+for name in ('meminfo', 'cpuinfo'):
+    try:
+        os.chmod(f'/proc/{name}', 0o666)
+        open(f'/proc/{name}', 'w')
+    except OSError as error:
+        print(error.errno)
+"""
+    affinity = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(affinity)})
+    try:
+        with jail(tier, compiled_init=compiled) as running:
+            limits = [64 * MIB, 100 * MIB]
+            texts = [running.run_python(code, limits={"memory_bytes": limit}).text for limit in limits]
+    finally:
+        os.sched_setaffinity(0, affinity)
+    assert texts == [
+        f"{limit} {limit} 0\n['{max(affinity)}'] 1\n['self', 'thread-self']\n{errno.EROFS}\n{errno.EROFS}"
+        for limit in limits
+    ]
 
 
 def test_only_the_work_folder_and_the_temporary_ones_can_be_written(started: Jail):
