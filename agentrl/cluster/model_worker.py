@@ -150,9 +150,9 @@ class ModelWorker:
         """Call a function, and then let others on this GPU, if there are any, have the memory that it no longer needs."""
         result = function(*args)
         if self._shares_gpu:
-            from agentrl.weight_sync.device_memory import give_back_cached_memory
+            from agentrl.weight_sync.device_memory import release_cached_memory
 
-            give_back_cached_memory()
+            release_cached_memory()
         return result
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:

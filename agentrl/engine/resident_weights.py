@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from agentrl.engine.weight_check import check_weights
 from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.device_memory import give_back_cached_memory
+from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.lora_factors import merged_tensors, whole_model
 from agentrl.weight_sync.receiver import WeightReceiver
 
@@ -47,14 +47,14 @@ class ResidentWeights:
     def to_host(self) -> None:
         """Keep the weights in the memory of the host alone; on CPU they are there."""
         self._replace(lambda tensor, shape: tensor.cpu())
-        give_back_cached_memory()
+        release_cached_memory()
 
     def drop(self) -> None:
         """Forget the weights; the model computes nonsense until `load`."""
         self._replace(lambda tensor, shape: tensor.new_empty(0))
         self._receiver.forget()
         self.are_whole = False
-        give_back_cached_memory()
+        release_cached_memory()
 
     def take_memory(self) -> None:
         """Have memory for the weights again, and in it what `to_host` kept; after `drop`, nothing."""

@@ -20,9 +20,9 @@ from agentrl.training.parallel import Parallel, named_weights
 from agentrl.weight_sync.base import WAIT_TIMEOUT_S, Transport, WeightSource
 from agentrl.weight_sync.broadcast import BroadcastSender
 from agentrl.weight_sync.cuda_ipc import CudaIpcSender
-from agentrl.weight_sync.device_memory import give_back_cached_memory
+from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.in_process import InProcessPublisher
-from agentrl.weight_sync.meeting import Meeting
+from agentrl.weight_sync.rendezvous import Rendezvous
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, write_views
 from agentrl.weight_sync.tensor_bytes import Form, lay_out, size_of
 
@@ -112,7 +112,7 @@ class WeightPublishing:
             # All ranks gather together: one whose receiver was lost must not leave the others waiting for it.
             for _ in weights:
                 pass
-            give_back_cached_memory()  # of buckets and gathered tensors
+            release_cached_memory()  # of buckets and gathered tensors
 
     def close(self) -> None:
         """Give back the memory; nothing can be read any more."""
@@ -190,13 +190,13 @@ class _SharedShards:
             self._publisher.close()
 
     def _open(self, forms: Mapping[str, Form]) -> None:
-        meeting, names = self._meeting("shared memory"), _names(self._parallel)
+        rendezvous, names = self._rendezvous("shared memory"), _names(self._parallel)
         if self._parallel.rank == 0:
             self._publisher = SharedMemoryPublisher(checked=self._checked)
             self._views = self._publisher.open(forms)
-            meeting.tell("address", self._publisher.address.encode())
+            rendezvous.publish("address", self._publisher.address.encode())
         else:
-            address = meeting.hear("address", names[:1])[names[0]].decode()
+            address = rendezvous.wait("address", names[:1])[names[0]].decode()
             try:
                 self._views = write_views(address, lay_out(forms))
             except OSError:
@@ -213,14 +213,14 @@ class _SharedShards:
                 self._views[name][part].copy_(_local(weights[name]))
         self._serial += 1
         if self._parallel.world_size > 1:
-            meeting, names = self._meeting(f"version {self._serial}"), _names(self._parallel)
-            meeting.tell("written")
+            rendezvous, names = self._rendezvous(f"version {self._serial}"), _names(self._parallel)
+            rendezvous.publish("written")
             if self._parallel.rank == 0:
-                meeting.hear("written", names)
+                rendezvous.wait("written", names)
 
-    def _meeting(self, about: str) -> Meeting:
+    def _rendezvous(self, about: str) -> Rendezvous:
         me = _names(self._parallel)[self._parallel.rank]
-        return Meeting(self._parallel.store, f"{self._name}, {about}", me=me, timeout_s=self._timeout_s)
+        return Rendezvous(self._parallel.store, f"{self._name}, {about}", me=me, timeout_s=self._timeout_s)
 
 
 class _Changes:

@@ -1,1 +1,1 @@
-"""How new weights reach the engines."""
+"""Transports that bring new weights to the engines."""

@@ -1,14 +1,14 @@
-"""What an engine is told about new weights: plain data; the bytes go by the transport that it names."""
+"""Description of published weights, as plain data; the transport that it names carries the bytes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 WAIT_TIMEOUT_S = 120.0
-"""For how long one side waits for the other; then it names who is missing."""
+"""Limit for one side's wait for the other, after which an error names the missing processes."""
 
 
 class Transport(StrEnum):
-    """How the bytes travel."""
+    """Way in which the bytes travel."""
 
     IN_PROCESS = "in_process"
     SHARED_MEMORY = "shared_memory"
@@ -17,7 +17,7 @@ class Transport(StrEnum):
 
     @property
     def is_stream(self) -> bool:
-        """Whether the bytes are sent while engines take them, and are gone afterwards; otherwise they can be read again."""
+        """True if the bytes are gone once the engines have taken them; otherwise they can be read repeatedly."""
         return self in (Transport.CUDA_IPC, Transport.BROADCAST)
 
 
@@ -30,24 +30,24 @@ class TensorSpec:
     dtype: str
     offset_bytes: int
     written_in: int = 0
-    """The `serial` with which its value came: an engine that has this one, or a later one, has the tensor."""
+    """`serial` that last changed the tensor: an engine with this serial, or a later one, has it."""
     checksum: int | None = None
-    """Of its bytes (`checksum_of`); None: nobody asked for one."""
+    """Checksum of its bytes (`checksum_of`); None if not computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraBase:
-    """What products of LoRA's factors are added to. Example: `LoraBase(folder="models/base", scale=2.0)`."""
+    """Weights that the products of LoRA's factors are added to. Example: `LoraBase(folder="models/base", scale=2.0)`."""
 
     folder: str
-    """Of the model, where engines find its weights too."""
+    """Folder of the model, readable by the engines too."""
     scale: float
-    """Multiplies every product."""
+    """Factor on every product."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSource:
-    """Where an engine finds a full set of weights, under the names of the Hugging Face checkpoint.
+    """Location of a full set of weights, under the names of the Hugging Face checkpoint.
 
     Example: `WeightSource(transport="shared_memory", address="/proc/412/fd/9", size_bytes=3400000, tensors=(...))`.
     """
@@ -57,12 +57,12 @@ class WeightSource:
     size_bytes: int
     tensors: tuple[TensorSpec, ...]
     publisher: str = ""
-    """Whose `serial` it is: no two publishers have the same name."""
+    """Unique name of the publisher that counts `serial`."""
     serial: int = 0
-    """Counts what the publisher has published."""
+    """Number of this publication."""
     receivers: tuple[str, ...] = ()
-    """Of a stream: everybody who takes it, `engine 0/1` for the second process of the first engine."""
+    """All receivers of a stream, such as `engine 0/1` for the second process of the first engine."""
     receiver: str = ""
-    """Of a stream: the engine that this copy of the record is for."""
+    """The engine that this copy of the record is for, if the transport is a stream."""
     lora: LoraBase | None = None
-    """Given: the tensors are only the factors of the weights that they change (`lora_factors`)."""
+    """If set, the tensors are only LoRA factors, to be merged into these weights (`lora_factors`)."""

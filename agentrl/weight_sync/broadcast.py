@@ -1,7 +1,7 @@
-"""Weights from rank 0 of the actor to engines that have GPUs of their own, in buckets: one broadcast each.
+"""Broadcast of weights from rank 0 of the actor to engines that have GPUs of their own, bucket by bucket.
 
-NCCL on CUDA, gloo on CPU; nothing else differs. The process group is made for this alone: it disturbs neither the actor's nor
-an engine's own. It is kept for as long as the same processes take part. Tested on CPU; on GPUs it has not run yet.
+NCCL on CUDA, gloo on CPU. The process group is separate from the actor's and the engines' own, and is kept as long as the
+same processes take part. Tested on CPU; not yet run on GPUs.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WAIT_TIMEOUT_S, TensorSpec, WeightSource
-from agentrl.weight_sync.meeting import Meeting
+from agentrl.weight_sync.rendezvous import Rendezvous
 from agentrl.weight_sync.tensor_bytes import checksum_of, size_of, split_into_buckets, view_of
 
 BUCKET_BYTES = 256 * 2**20
@@ -28,7 +28,7 @@ _COME_AND_CHECK = b"come, and compare checksums"
 
 
 class BroadcastSender:
-    """Rank 0's end."""
+    """The sending end, on rank 0."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class BroadcastSender:
         bucket_bytes: int = BUCKET_BYTES,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
-        """Take the place at which the receivers are met; nothing is connected before `send`."""
+        """Take the store that the receivers join; nothing is connected before `send`."""
         self._store = store
         self._device = device
         self._checked = checked
@@ -51,19 +51,19 @@ class BroadcastSender:
         """Send all tensors of `source`, in its order.
 
         Args:
-            source: what the receivers are given too.
+            source: the record that the receivers have.
             weights: full tensors, taken one at a time.
 
         Raises:
-            EngineError: a receiver did not come, or was lost half-way; the message names it.
+            EngineError: a receiver did not arrive or was lost; the error names it.
         """
-        meeting = Meeting(self._store, _about(source), me=_SENDER, timeout_s=self._timeout_s)
+        rendezvous = Rendezvous(self._store, _about(source), me=_SENDER, timeout_s=self._timeout_s)
         try:
-            meeting.hear("arrival", source.receivers)
+            rendezvous.wait("arrival", source.receivers)
         except EngineError as error:
-            meeting.tell("word", str(error).encode())  # so that those who came need not wait
+            rendezvous.publish("word", str(error).encode())  # so that the others do not wait in vain
             raise
-        meeting.tell("word", _COME_AND_CHECK if self._checked else _COME)
+        rendezvous.publish("word", _COME_AND_CHECK if self._checked else _COME)
         coming, octets = iter(weights), torch.empty(0, dtype=torch.uint8, device=self._device)
         try:
             group = self._group.of(source, 0, self._store)
@@ -73,20 +73,20 @@ class BroadcastSender:
                 fill(octets, bucket, coming)
                 part = octets[: size_of(bucket)]
                 if self._checked:
-                    meeting.tell(f"checksum {index}", str(checksum_of_bucket(part, bucket)).encode())
+                    rendezvous.publish(f"checksum {index}", str(checksum_of_bucket(part, bucket)).encode())
                 group.broadcast(part, 0).wait(timedelta(seconds=self._timeout_s))
-            meeting.hear("receipt", source.receivers)
+            rendezvous.wait("receipt", source.receivers)
         except (RuntimeError, EngineError) as error:
             self._group.leave()
-            raise EngineError(f"{error}; {self._behind(source)}") from error
-        meeting.close()
+            raise EngineError(f"{error}; {self._lost(source)}") from error
+        rendezvous.close()
 
     def close(self) -> None:
         """Leave the process group."""
         self._group.leave()
 
-    def _behind(self, source: WeightSource) -> str:
-        """Name those who have taken the fewest buckets."""
+    def _lost(self, source: WeightSource) -> str:
+        """Name the receivers that have taken the fewest buckets."""
         store = dist.PrefixStore(_about(source), self._store)  # pyright: ignore[reportPrivateImportUsage]
         keys = {name: f"bucket/{name}" for name in source.receivers}
         counts = {name: int(store.get(key)) if store.check([key]) else 0 for name, key in keys.items()}
@@ -94,27 +94,27 @@ class BroadcastSender:
 
 
 class BroadcastReceiver:
-    """An engine's end."""
+    """The receiving end, in an engine."""
 
     def __init__(
         self, device: torch.device, *, bucket_bytes: int = BUCKET_BYTES, timeout_s: float = WAIT_TIMEOUT_S
     ) -> None:
-        """Connect nothing before `tensors`; `bucket_bytes` must be that of the sender."""
+        """Take the settings; `bucket_bytes` must be the sender's. Nothing is connected before `tensors`."""
         self._device = device
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
-        self._place = MeetingPlace(timeout_s)
+        self._store = StoreConnection(timeout_s)
         self._group = BroadcastGroup(device, timeout_s)
 
     def tensors(self, source: WeightSource, me: str) -> Iterator[tuple[str, Tensor]]:
-        """Take part in what the sender sends, as the receiver `me`; the tensors are views of a bucket that nobody writes again.
+        """Yield the tensors that the sender broadcasts to the receiver `me`; views of memory that is not reused.
 
         Raises:
-            EngineError: the sender did not come, or was lost half-way.
+            EngineError: the sender did not arrive or was lost.
         """
-        meeting, store = self._place.meet(source, me)
-        meeting.tell("arrival")
-        [word] = meeting.hear("word", [_SENDER]).values()
+        rendezvous, store = self._store.join(source, me)
+        rendezvous.publish("arrival")
+        [word] = rendezvous.wait("word", [_SENDER]).values()
         if word not in (_COME, _COME_AND_CHECK):
             raise EngineError(word.decode())
         for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
@@ -126,16 +126,16 @@ class BroadcastReceiver:
                 self._group.leave()
                 raise EngineError(f"weight sync {_about(source)}: `{me}` lost {_SENDER}: {error}") from error
             if word == _COME_AND_CHECK:
-                told = meeting.hear(f"checksum {index}", [_SENDER])[_SENDER]
-                compare_bucket(octets, bucket, told, about=f"{_about(source)}: `{me}`")
-            meeting.tell("bucket", str(index + 1).encode())
+                expected = rendezvous.wait(f"checksum {index}", [_SENDER])[_SENDER]
+                compare_bucket(octets, bucket, expected, about=f"{_about(source)}: `{me}`")
+            rendezvous.publish("bucket", str(index + 1).encode())
             for spec in bucket:
                 yield spec.name, view_of(spec, octets)
-        meeting.tell("receipt")
+        rendezvous.publish("receipt")
 
 
 class BroadcastGroup:
-    """The process group of the last sync, which the next one uses again if the same processes take part."""
+    """The process group of the last sync, reused by the next one if the same processes take part."""
 
     def __init__(self, device: torch.device, timeout_s: float) -> None:
         self._device = device
@@ -144,7 +144,7 @@ class BroadcastGroup:
         self._group: dist.ProcessGroup | None = None
 
     def of(self, source: WeightSource, rank: int, store: Store) -> dist.ProcessGroup:
-        """Return the group of the publisher and its receivers, in which this process is number `rank`; they meet at `store`."""
+        """Return the group of the publisher and its receivers, with this process as `rank`; they meet at `store`."""
         members = (source.publisher, *source.receivers)
         if self._group is None or self._members != members:
             self.leave()
@@ -154,7 +154,7 @@ class BroadcastGroup:
         return self._group
 
     def leave(self) -> None:
-        """End the group, whatever it does."""
+        """Abort the group."""
         if self._group is not None:
             self._group.abort()
         self._group = None
@@ -178,10 +178,10 @@ class BroadcastGroup:
 
 @contextlib.contextmanager
 def _failures_raise() -> Iterator[None]:
-    """Have NCCL groups that are made meanwhile raise, in `wait`, where a peer is lost or late.
+    """Make NCCL groups that are created inside raise in `wait` when a peer is lost or late.
 
-    Otherwise `wait` returns at once, and torch's watchdog ends the whole process: the actor's, where an engine was lost. A
-    group reads the variable when it is made.
+    Otherwise `wait` returns at once, and torch's watchdog ends the process: a lost engine would end the actor. A group reads
+    the variable when it is created.
     """
     before = os.environ.get(_BLOCKING_WAIT)
     os.environ[_BLOCKING_WAIT] = "1"
@@ -193,18 +193,18 @@ def _failures_raise() -> Iterator[None]:
             os.environ[_BLOCKING_WAIT] = before
 
 
-class MeetingPlace:
-    """An engine's way to the store of the actor, which is another one once the actor was started again."""
+class StoreConnection:
+    """An engine's connection to the actor's store, which moves when the actor restarts."""
 
     def __init__(self, timeout_s: float) -> None:
-        """Connect to nothing before `meet`."""
+        """Connect to nothing before `join`."""
         self._timeout_s = timeout_s
         self._address = ""
         self._store: Store | None = None
-        self._last: Meeting | None = None
+        self._last: Rendezvous | None = None
 
-    def meet(self, source: WeightSource, me: str) -> tuple[Meeting, Store]:
-        """Return the meeting about `source`, for the receiver `me`, and where it is; the one before is over.
+    def join(self, source: WeightSource, me: str) -> tuple[Rendezvous, Store]:
+        """Join the rendezvous of `source` as the receiver `me`, and close the one before; return it and its store.
 
         Raises:
             EngineError: nobody answers there.
@@ -213,7 +213,7 @@ class MeetingPlace:
             self._store, self._address, self._last = store_at(source.address, self._timeout_s), source.address, None
         if self._last is not None:
             self._last.close()
-        self._last = Meeting(self._store, _about(source), me=me, timeout_s=self._timeout_s)
+        self._last = Rendezvous(self._store, _about(source), me=me, timeout_s=self._timeout_s)
         return self._last, self._store
 
 
@@ -237,17 +237,17 @@ def checksum_of_bucket(octets: Tensor, bucket: Sequence[TensorSpec]) -> int:
     return sum(checksum_of(view_of(spec, octets)) for spec in bucket) % 2**32
 
 
-def compare_bucket(octets: Tensor, bucket: Sequence[TensorSpec], told: bytes, *, about: str) -> None:
-    """Compare what came with what was told of it.
+def compare_bucket(octets: Tensor, bucket: Sequence[TensorSpec], expected: bytes, *, about: str) -> None:
+    """Compare the checksum of a received bucket with the sender's.
 
     Raises:
         EngineError: they differ.
     """
-    found = checksum_of_bucket(octets, bucket)
-    if found != int(told):
+    received = checksum_of_bucket(octets, bucket)
+    if received != int(expected):
         names = f"`{bucket[0].name}` to `{bucket[-1].name}`"
         raise EngineError(
-            f"weight sync {about}: the weights {names} came with the checksum {found:08x} and were sent with {int(told):08x}"
+            f"weight sync {about}: {names} have checksum {received:08x}, and the sender computed {int(expected):08x}"
         )
 
 

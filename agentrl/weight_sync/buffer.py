@@ -1,7 +1,6 @@
-"""Memory that weights are read from by other processes of the same machine: an anonymous file (`memfd_create`).
+"""Buffers that the processes of one machine share: anonymous files (`memfd_create`), opened as `/proc/<pid>/fd/<n>`.
 
-Others open it as `/proc/<pid>/fd/<n>`. It has no name in any file system, so it is gone with the process that made it, however
-that ends, and nothing has to be cleaned up.
+They are in no file system, so they disappear with the process that created them, and nothing has to be cleaned up.
 """
 
 import os
@@ -14,18 +13,18 @@ _FILE_NAME = "agentrl-weights"
 
 
 def new_buffer() -> FileIO:
-    """Return an empty one. The file, not its number, is what is to be kept: closing it twice closes nobody else's."""
+    """Return an empty buffer. Keep the file, not its number: closing a number twice may close another file."""
     return FileIO(os.memfd_create(_FILE_NAME, os.MFD_CLOEXEC), "r+b")
 
 
 def open_buffer(source: WeightSource) -> int:
-    """Return a descriptor of the one that `source` is in, for reading.
+    """Return a descriptor of the buffer of `source`, for reading.
 
     Raises:
-        EngineError: the publisher is gone, is on another machine, or publishes something else by now.
+        EngineError: the publisher is gone, is on another machine, or has published something else since.
     """
     try:
-        # A process id is given out again after its process ended: the name shows whose file this is.
+        # Process ids are reused: the name shows that the file is ours.
         if _FILE_NAME not in os.readlink(source.address):
             raise EngineError(f"weights at {source.address}: the process there is not the publisher; it must have died")
         fd = os.open(source.address, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,10 +1,10 @@
-"""Memory of a GPU that torch keeps for later, and that other processes on it cannot have meanwhile."""
+"""GPU memory that torch caches, and that other processes cannot use meanwhile."""
 
 import torch
 
 
-def give_back_cached_memory() -> None:
-    """Give it back, if there is a GPU; what is in use stays."""
+def release_cached_memory() -> None:
+    """Release it, if there is a GPU; memory in use stays."""
     if torch.cuda.is_available():
-        torch.cuda.ipc_collect()  # what other processes had opened and have closed
+        torch.cuda.ipc_collect()  # memory that other processes had opened and have closed
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Weights within one process: the engine reads the actor's own tensors, and nothing is copied on the way."""
+"""Weights within one process: the engine reads the actor's own tensors, without a copy."""
 
 import os
 import uuid
@@ -10,11 +10,11 @@ from agentrl.errors import EngineError
 from agentrl.weight_sync.base import TensorSpec, Transport, WeightSource
 
 _offered: dict[str, Mapping[str, Tensor]] = {}
-"""By the name of the publisher."""
+"""Tensors on offer, keyed by publisher."""
 
 
 class InProcessPublisher:
-    """Offers tensors to the engines of this process; they must not change before every engine has copied them."""
+    """Publisher for the engines of this process; tensors must not change before every engine has copied them."""
 
     def __init__(self) -> None:
         """Offer nothing yet."""
@@ -23,7 +23,7 @@ class InProcessPublisher:
         self._written_in: dict[str, int] = {}
 
     def publish(self, weights: Mapping[str, Tensor], *, written: Collection[str]) -> WeightSource:
-        """Offer `weights`, of which those named in `written` differ from the last ones."""
+        """Offer `weights`; those named in `written` have changed since the last call."""
         self._serial += 1
         self._written_in |= dict.fromkeys(written, self._serial)
         _offered[self._name] = weights
@@ -47,7 +47,7 @@ class InProcessPublisher:
         )
 
     def close(self) -> None:
-        """Take the offer back."""
+        """Withdraw the offer."""
         _offered.pop(self._name, None)
 
 
@@ -55,7 +55,7 @@ def offered_weights(source: WeightSource) -> Mapping[str, Tensor]:
     """Return the tensors that a publisher of this process offers.
 
     Raises:
-        EngineError: there is none, here or any more.
+        EngineError: this process has no such publisher, or it has closed.
     """
     try:
         return _offered[source.publisher]

@@ -1,7 +1,7 @@
-"""LoRA's factors on their way to engines, which hold whole weights: only the factors travel, and are merged where they arrive.
+"""Transfer of LoRA's factors: only the factors travel, and the engine merges them into its weights.
 
-The weights that they are added to are read from the files of the model each time, so that no engine keeps them twice and no
-rounding adds up from version to version.
+The base weights are read from the model's files each time, so that no engine keeps them twice and rounding does not
+accumulate from version to version.
 
 Letters in shapes: R rank, I inputs and O outputs of a linear layer.
 """
@@ -20,37 +20,37 @@ FACTOR_B = ".lora_B"
 
 
 def merged_weight(weight_OI: Tensor, a_RI: Tensor, b_OR: Tensor, scale: float) -> Tensor:
-    """Return the `[O, I]` weight that computes what a layer and its factors compute together, float32."""
+    """Return the `[O, I]` weight of a layer with its factors merged, float32."""
     return weight_OI.float().addmm(b_OR.float(), a_RI.float(), alpha=scale)
 
 
 def adapted_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return names and shapes of the weights that factors of these names and shapes change."""
+    """Return the names and shapes of the weights that these factors change."""
     modules = [name.removesuffix(FACTOR_A) for name in shapes if name.endswith(FACTOR_A)]
     return {f"{module}.weight": (shapes[module + FACTOR_B][0], shapes[module + FACTOR_A][1]) for module in modules}
 
 
 def merged_tensors(factors: Iterable[tuple[str, Tensor]], base: LoraBase) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights that are changed by factors, one at a time, on the CPU."""
-    folder, by_name = ModelFolder(base.folder), _kept(factors)
+    """Yield the weights that the factors change, merged, one at a time, on the CPU."""
+    folder, by_name = ModelFolder(base.folder), _copied_to_cpu(factors)
     for name in adapted_shapes({name: tuple(factor.shape) for name, factor in by_name.items()}):
         yield name, _merged(name, folder, by_name, base)
 
 
 def whole_model(factors: Iterable[tuple[str, Tensor]], base: LoraBase) -> Iterator[tuple[str, Tensor]]:
-    """Yield all weights of the model, on the CPU, for an engine that can only take all of them.
+    """Yield all weights of the model, merged, on the CPU, for an engine that can only load all of them.
 
-    Those that are changed are float32, whatever the files are: rounded to bfloat16 here, small changes would be lost on engines
-    that compute in float32.
+    Changed weights are float32 whatever the files are: rounding to bfloat16 here would lose small changes on engines that
+    compute in float32.
     """
-    folder, by_name = ModelFolder(base.folder), _kept(factors)
+    folder, by_name = ModelFolder(base.folder), _copied_to_cpu(factors)
     changed = adapted_shapes({name: tuple(factor.shape) for name, factor in by_name.items()})
     for name, weight in folder.items():
         yield name, _merged(name, folder, by_name, base) if name in changed else weight
 
 
-def _kept(factors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copy what may be views of a buffer that is written again, to where the files are read."""
+def _copied_to_cpu(factors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Copy factors, which may be views of a reused buffer, to the CPU."""
     return {name: factor.to("cpu", copy=True) for name, factor in factors}
 
 

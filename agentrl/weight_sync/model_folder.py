@@ -1,4 +1,4 @@
-"""The weights in a Hugging Face folder, of which any part of any tensor can be read without the rest."""
+"""The weights in a Hugging Face folder; any part of any tensor can be read without the rest."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from agentrl.weight_sync.weight_files import INDEX, WHOLE, weight_files
 
 
 class ModelFolder(Mapping[str, Tensor]):
-    """Its tensors by name, read when asked for; none where the weights are in files of another format."""
+    """Tensors by name, read on access; empty if the folder has no safetensors files."""
 
     def __init__(self, path: str) -> None:
         """Open the safetensors files: one, or those that an index names.
@@ -22,7 +22,7 @@ class ModelFolder(Mapping[str, Tensor]):
             path: a folder, or a name on the hub.
 
         Raises:
-            ConfigError: it is not there, or a file of it is missing or broken.
+            ConfigError: the folder does not exist, or one of its files is missing or broken.
         """
         self._path = path
         self._readers: dict[str, Any] = {}
@@ -46,7 +46,7 @@ class ModelFolder(Mapping[str, Tensor]):
         return len(self._readers)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is a tensor of this name, without reading it."""
+        """Return True if the folder has a tensor of this name, without reading it."""
         return name in self._readers
 
     def shape(self, name: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""An engine's side of the weight sync, whichever transport the weights come by."""
+"""An engine's side of the weight sync, for all transports."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,15 +15,15 @@ from agentrl.weight_sync.tensor_bytes import checksum_of
 
 
 class WeightReceiver:
-    """Knows which weights its engine has, and gives it those that it lacks."""
+    """Record of the weights that an engine has, and source of those that it lacks."""
 
     def __init__(self, device: torch.device, *, process: int = 0, only_changed: bool = True) -> None:
-        """Have nothing yet.
+        """Start with no weights.
 
         Args:
-            device: where the engine computes.
-            process: which one of the engine's this is.
-            only_changed: leave out what the engine has already; not for an engine that rebuilds whole layers.
+            device: device of the engine.
+            process: number of this process within the engine.
+            only_changed: skip unchanged weights; not for an engine that rebuilds whole layers.
         """
         self._process = process
         self._only_changed = only_changed
@@ -32,30 +32,30 @@ class WeightReceiver:
         self._cuda_ipc = CudaIpcReceiver(device)
         self._publisher = ""
         self._serial = 0
-        """The engine has what `_publisher` had published by then."""
+        """Last publication of `_publisher` that the engine has."""
 
     def prepare(self, source: WeightSource) -> None:
-        """Fail now if the weights cannot be read or are not what was published, while the old ones are whole.
+        """Check the weights before the old ones are overwritten; a stream cannot be checked in advance.
 
         Raises:
-            EngineError: so it is. What is sent as a stream shows only when it comes.
+            EngineError: they cannot be read, or are not what was published.
         """
         if source.transport.is_stream:
             return
         views = self._views(source)
         for spec in source.tensors:
             if spec.checksum is not None and self._lacks(source, spec.written_in):
-                found = checksum_of(views[spec.name])
-                if found != spec.checksum:
+                checksum = checksum_of(views[spec.name])
+                if checksum != spec.checksum:
                     raise EngineError(
-                        f"weights at {source.address}: `{spec.name}` has the checksum {found:08x} and was published with "
+                        f"weights at {source.address}: `{spec.name}` has the checksum {checksum:08x} and was published with "
                         f"{spec.checksum:08x}; something else writes to its memory, or its publisher went on too early"
                     )
 
     def tensors(self, source: WeightSource) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors that the engine lacks; it has them once it has taken the last one.
+        """Yield the tensors that the engine lacks, as views: copy each before the next is requested.
 
-        They are views: copy each before the next is asked for.
+        The engine counts as up to date only after the last one.
 
         Raises:
             EngineDeadError: a stream broke off, and the engine has a mixture of weights.
@@ -72,12 +72,12 @@ class WeightReceiver:
         self._publisher, self._serial = source.publisher, source.serial
 
     def forget(self) -> None:
-        """Take note that the engine has no weights that it could keep."""
+        """Record that the engine has no weights to keep."""
         self._publisher, self._serial = "", 0
 
     def _lacks(self, source: WeightSource, written_in: int) -> bool:
-        knows = self._only_changed and source.publisher != "" and source.publisher == self._publisher
-        return not knows or written_in > self._serial
+        may_skip = self._only_changed and source.publisher != "" and source.publisher == self._publisher
+        return not may_skip or written_in > self._serial
 
     def _views(self, source: WeightSource) -> Mapping[str, Tensor]:
         if source.transport == Transport.IN_PROCESS:
@@ -91,10 +91,10 @@ class WeightReceiver:
                 yield from self._broadcast.tensors(source, me)
             elif self._only_changed:
                 yield from self._cuda_ipc.tensors(source, me)
-            else:  # whole layers are put together from tensors of several buckets, which are written again
+            else:  # whole layers are built from tensors of several buckets, which are reused
                 for name, tensor in self._cuda_ipc.tensors(source, me):
                     copy = tensor.clone()
-                    del tensor  # of a buffer, which is freed only when nobody refers to it
+                    del tensor  # a reference would keep its buffer alive
                     yield name, copy
         except EngineError as error:
             raise EngineDeadError(f"engine: new weights did not arrive whole: {error}") from error

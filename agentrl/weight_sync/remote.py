@@ -1,8 +1,8 @@
-"""Weights on their way to another machine: read there by TCP into memory that the engines of that machine share.
+"""Transfer of weights to another machine, by TCP into memory that the engines there share.
 
-The server reads what a publisher shares on its own machine (`buffer`), so that the publisher takes no part. The bytes
-go in a few connections at once, from page cache to socket without a copy in between. They are not encrypted, as those of the
-collectives are not; a secret keeps strangers out.
+The server reads the publisher's buffer (`buffer`), so that the publisher takes no part. The bytes go over a few connections
+at once, from page cache to socket without a copy. Like those of the collectives, they are not encrypted; readers
+authenticate by a secret.
 """
 
 import hmac
@@ -20,18 +20,18 @@ from agentrl.weight_sync.base import WeightSource
 from agentrl.weight_sync.buffer import new_buffer, open_buffer
 
 _NUM_CONNECTIONS = 4
-"""One alone does not fill a fast network."""
+"""A single connection does not fill a fast network."""
 _TIMEOUT_S = 60.0
-"""Without a byte; the network is gone by then."""
+"""Longest wait for a byte, before the network counts as lost."""
 _SECRET_BYTES = 32
 _RANGE = struct.Struct("!QQ")
-"""What a connection asks for after the secret: the first byte, and how many."""
+"""Request that follows the secret on a connection: first byte and number of bytes."""
 _BUCKET_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Where a server is met. Example: `Served(host="10.0.0.1", port=40213, secret=...)`."""
+    """Address and secret of a server. Example: `Served(host="10.0.0.1", port=40213, secret=...)`."""
 
     host: str
     port: int
@@ -39,22 +39,22 @@ class Served:
 
 
 class WeightServer:
-    """Gives the weights of a publisher on this machine to readers on others."""
+    """Server that sends the weights of a publisher on this machine to readers on others."""
 
     def __init__(self, host: str) -> None:
-        """Listen at `host`, the address by which other machines know this one."""
+        """Listen at `host`, this machine's address for other machines."""
         self._socket = socket.create_server((host, 0), backlog=128)
         self._served = Served(host=host, port=self._socket.getsockname()[1], secret=secrets.token_bytes(_SECRET_BYTES))
         self._source: WeightSource | None = None
         threading.Thread(target=self._accept, name="weight-server", daemon=True).start()
 
     def serve(self, source: WeightSource) -> Served:
-        """Give out `source` from now on; it must stay as it is until everybody has read it."""
+        """Serve `source` from now on; it must not change until everybody has read it."""
         self._source = source
         return self._served
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         # A thread that waits in `accept` would keep the socket alive; this wakes it.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -69,7 +69,7 @@ class WeightServer:
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        """Write what is asked for, or close the connection early, which is all that a reader has to know."""
+        """Send the requested range; on any failure close the connection early, which the reader detects."""
         with connection, suppress(OSError, EngineError):
             connection.settimeout(_TIMEOUT_S)
             asked = bytearray(_SECRET_BYTES + _RANGE.size)
@@ -84,22 +84,22 @@ class WeightServer:
 
 
 class WeightReader:
-    """Holds one copy of the weights of another machine in memory that the processes of this machine share."""
+    """One copy of another machine's weights, in memory that the processes of this machine share."""
 
     def __init__(self) -> None:
-        """Make the empty buffer."""
+        """Create the empty buffer."""
         self._buffer = new_buffer()
         self.num_bytes_received = 0
-        """Since it was made."""
+        """Bytes received since creation."""
 
     def read(self, source: WeightSource, served: Served) -> WeightSource:
-        """Copy `source` from its machine, over the version before.
+        """Copy `source` from its machine, over the previous version.
 
         Returns:
-            Where the processes of this machine find it, valid while this reader lives and until its next `read`.
+            The source for the processes of this machine, valid until the next `read` or `close`.
 
         Raises:
-            EngineDeadError: the network or the other machine is gone: nobody here can get the weights.
+            EngineDeadError: the network or the other machine is gone.
         """
         self._buffer.truncate(source.size_bytes)
         share = -(-source.size_bytes // _NUM_CONNECTIONS)
@@ -116,7 +116,7 @@ class WeightReader:
         return replace(source, address=f"/proc/{os.getpid()}/fd/{self._buffer.fileno()}")
 
     def close(self) -> None:
-        """Give the memory back; engines that still map it keep their view."""
+        """Release the memory; engines that still map it keep their view."""
         self._buffer.close()
 
     def _read_range(self, served: Served, first: int, count: int) -> None:
@@ -135,7 +135,7 @@ def _receive(connection: socket.socket, into: memoryview) -> None:
     """Fill `into`.
 
     Raises:
-        ConnectionError: the other end has closed before.
+        ConnectionError: the other end closed first.
     """
     while into:
         received = connection.recv_into(into)

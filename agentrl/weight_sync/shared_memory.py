@@ -1,9 +1,7 @@
-"""Weights through memory that the processes of one machine share.
+"""Transfer of weights through memory that the processes of one machine share (`buffer`).
 
-The publisher holds the memory (`buffer`), and others map it.
-
-It is mapped once and stays warm. It is written again for the next version: begin only when every engine has read the last one.
-What has not changed stays where it is.
+The memory is mapped once, and the next version overwrites the last: publish only when every engine has read the last one.
+Unchanged tensors are not written.
 """
 
 import mmap
@@ -21,13 +19,13 @@ from agentrl.weight_sync.tensor_bytes import Form, checksum_of, lay_out, size_of
 
 
 class SharedMemoryPublisher:
-    """Has weights where the engines of this machine can map them."""
+    """Publisher of weights in memory that the engines of this machine map."""
 
     def __init__(self, *, checked: bool = True) -> None:
-        """Make the empty buffer.
+        """Create the empty buffer.
 
         Args:
-            checked: announce a checksum of every tensor, which engines then compare.
+            checked: publish a checksum of every tensor, which engines verify.
         """
         self._checked = checked
         self._buffer = new_buffer()
@@ -38,14 +36,14 @@ class SharedMemoryPublisher:
 
     @property
     def address(self) -> str:
-        """Where other processes find the buffer."""
+        """Path of the buffer for other processes."""
         return f"/proc/{os.getpid()}/fd/{self._buffer.fileno()}"
 
     def publish(self, named_tensors: Iterable[tuple[str, Tensor]]) -> WeightSource:
-        """Copy one version of the weights over the last one; returns where they are, valid until the next one is written.
+        """Copy one version of the weights over the last one; return its source, valid until the next one is written.
 
         Args:
-            named_tensors: all of them, under the names of the Hugging Face checkpoint.
+            named_tensors: all tensors, under the names of the Hugging Face checkpoint.
         """
         weights = dict(named_tensors)
         views = self.open({name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()})
@@ -54,7 +52,7 @@ class SharedMemoryPublisher:
         return self.announce(weights)
 
     def open(self, forms: Mapping[str, Form]) -> Mapping[str, Tensor]:
-        """Return views to write the weights through; they hold the last version, if that had the same names and forms."""
+        """Return writable views of the weights; they hold the last version if it had the same names and forms."""
         specs = lay_out(forms)
         if [replace(spec, written_in=0, checksum=None) for spec in self._specs] != list(specs):
             self._views.clear()
@@ -63,7 +61,7 @@ class SharedMemoryPublisher:
         return self._views
 
     def announce(self, written: Collection[str]) -> WeightSource:
-        """Return where the weights are, after those with the names `written` were written anew."""
+        """Return the source of the weights, after those named in `written` were overwritten."""
         self._serial += 1
         self._specs = tuple(
             replace(
@@ -85,16 +83,16 @@ class SharedMemoryPublisher:
         )
 
     def close(self) -> None:
-        """Give the memory back; engines that still map it keep their view."""
+        """Release the memory; engines that still map it keep their view."""
         self._views.clear()
         self._buffer.close()
 
 
 def write_views(address: str, specs: tuple[TensorSpec, ...]) -> dict[str, Tensor]:
-    """Map the buffer of a publisher, which may be another process, to write to it.
+    """Map the buffer of a publisher, maybe in another process, for writing.
 
     Raises:
-        OSError: it cannot be reached from here.
+        OSError: the buffer cannot be reached from this process.
     """
     fd = os.open(address, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -104,7 +102,7 @@ def write_views(address: str, specs: tuple[TensorSpec, ...]) -> dict[str, Tensor
 
 
 class SharedMemoryReader:
-    """Maps what is published, once for all versions of one publisher, so that its pages are warm."""
+    """Reader that maps a publisher's buffer once for all versions, so that its pages stay warm."""
 
     def __init__(self) -> None:
         """Map nothing yet."""
@@ -113,30 +111,30 @@ class SharedMemoryReader:
         """Device and inode of the file, and the size of the map."""
 
     def views(self, source: WeightSource) -> dict[str, Tensor]:
-        """Return the published tensors by name, as views of the shared memory: copy what is to outlive the next publish.
+        """Return the published tensors by name, as views that the next publish overwrites.
 
         Raises:
-            EngineError: the publisher is gone, is on another machine, or publishes something else by now.
+            EngineError: the publisher is gone, is on another machine, or has published something else since.
         """
         fd = open_buffer(source)
         try:
-            found = os.fstat(fd)
-            file = (found.st_dev, found.st_ino, found.st_size)
+            status = os.fstat(fd)
+            file = (status.st_dev, status.st_ino, status.st_size)
             if file != self._mapped:
                 # Private and copy-on-write: torch asks for writable memory, and no write may reach the publisher.
-                self._octets, self._mapped = _octets(fd, found.st_size, mmap.ACCESS_COPY), file
+                self._octets, self._mapped = _octets(fd, status.st_size, mmap.ACCESS_COPY), file
         finally:
             os.close(fd)
         return _views(self._octets, source.tensors)
 
 
 def read_tensors(source: WeightSource) -> Iterator[tuple[str, Tensor]]:
-    """Yield the published tensors as `SharedMemoryReader.views` has them."""
+    """Yield the published tensors, as `SharedMemoryReader.views` returns them."""
     yield from SharedMemoryReader().views(source).items()
 
 
 def _octets(fd: int, size_bytes: int, access: int) -> Tensor:
-    """Map a file; it stays mapped for as long as a view of the tensor lives."""
+    """Map a file, for as long as a view of the tensor lives."""
     if size_bytes == 0:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(mmap.mmap(fd, size_bytes, access=access), dtype=torch.uint8)

@@ -13,11 +13,11 @@ ALIGNMENT_BYTES = 64
 """A cache line; also a multiple of the size of every element type."""
 
 Form = tuple[torch.Size, torch.dtype]
-"""Shape and type of a tensor that need not exist."""
+"""Shape and type of a tensor."""
 
 
 def lay_out(forms: Mapping[str, Form]) -> tuple[TensorSpec, ...]:
-    """Give every tensor its place in one buffer, one behind the other."""
+    """Assign every tensor its place in one buffer, one after another."""
     specs, offset = [], 0
     for name, (shape, dtype) in forms.items():
         spec = TensorSpec(
@@ -31,7 +31,7 @@ def lay_out(forms: Mapping[str, Form]) -> tuple[TensorSpec, ...]:
 def split_into_buckets(specs: Iterable[TensorSpec], max_bytes: int) -> list[list[TensorSpec]]:
     """Cut a layout into consecutive buckets of at most `max_bytes`; offsets then count from the start of the bucket.
 
-    A tensor that is larger has a bucket for itself.
+    A larger tensor gets a bucket of its own.
     """
     buckets: list[list[TensorSpec]] = []
     for spec in specs:
@@ -44,7 +44,7 @@ def split_into_buckets(specs: Iterable[TensorSpec], max_bytes: int) -> list[list
 
 
 def view_of(spec: TensorSpec, octets: Tensor) -> Tensor:
-    """Return the tensor that a buffer (one dimension of uint8) holds at the place of `spec`, without a copy."""
+    """Return the tensor that a buffer (uint8, one dimension) holds at the place of `spec`, as a view."""
     part = octets[spec.offset_bytes : end_of(spec)]
     return part.view(dtype_of(spec)).view(spec.shape)
 
@@ -55,7 +55,7 @@ def num_bytes(spec: TensorSpec) -> int:
 
 
 def end_of(spec: TensorSpec) -> int:
-    """Return where the bytes of a tensor end."""
+    """Return the offset at which the bytes of a tensor end."""
     return spec.offset_bytes + num_bytes(spec)
 
 
@@ -65,7 +65,7 @@ def size_of(specs: Sequence[TensorSpec]) -> int:
 
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
-    """Return torch's type."""
+    """Return the type as torch's."""
     return getattr(torch, spec.dtype)
 
 

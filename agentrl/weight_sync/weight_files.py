@@ -1,6 +1,6 @@
-"""Which files of a Hugging Face folder hold its weights, and what their headers say; without torch.
+"""Weight files of a Hugging Face folder, and their headers; without torch.
 
-Other safetensors files may lie beside them, such as the `consolidated.safetensors` of Mistral: nobody here loads those.
+Other safetensors files, such as Mistral's `consolidated.safetensors`, are ignored.
 """
 
 import json
@@ -13,7 +13,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files that are loaded: one, or those that an index names; none if weights are in another format.
+    """Return the safetensors files: one, or those that an index names; none if the weights are in another format.
 
     Raises:
         OSError, ValueError: the index cannot be read.
@@ -29,7 +29,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tensor_shapes(folder: Path) -> dict[str, list[int]]:
-    """Return the shapes of all tensors in these files by name, reading none of their values.
+    """Return the shapes of all tensors of a folder by name, reading no values.
 
     Raises:
         SafetensorError, OSError, ValueError: a file is missing or broken.

@@ -20,7 +20,7 @@ from agentrl.training.parallel import full_tensors
 from agentrl.training.weight_publishing import WeightPublishing
 from agentrl.types import Deadline, SamplingParams
 from agentrl.weight_sync.base import Transport
-from agentrl.weight_sync.device_memory import give_back_cached_memory
+from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.tensor_bytes import checksum_of
 from benchmarks.gpu.bench import GIB, Bench
 
@@ -90,7 +90,7 @@ def measure_sleep(bench: Bench, *, tokens: int) -> None:
 
 
 async def _sleep(bench: Bench, *, tokens: int) -> None:
-    give_back_cached_memory()  # what the sections before this one left
+    release_cached_memory()  # what the sections before this one left
     before = _held_gib(bench)
     rollout: Any = SimpleNamespace(num_threads_per_engine=1, max_concurrent_trajectories=_NUM_REQUESTS)
     engine = TransformersEngine(bench.source, rollout, max_tokens=2 * tokens)

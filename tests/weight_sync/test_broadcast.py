@@ -1,4 +1,4 @@
-"""Broadcast over gloo, with a thread for each process: what NCCL does on GPUs goes the same way (`test_gpu_transports.py`)."""
+"""Broadcast over gloo, with a thread for each process; `test_gpu_transports.py` has NCCL on GPUs."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +14,8 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.broadcast import BroadcastGroup, BroadcastReceiver, BroadcastSender, store_at
-from agentrl.weight_sync.meeting import Meeting
 from agentrl.weight_sync.receiver import WeightReceiver
+from agentrl.weight_sync.rendezvous import Rendezvous
 from agentrl.weight_sync.tensor_bytes import lay_out, size_of
 
 CPU = torch.device("cpu")
@@ -46,10 +46,10 @@ def offer(store: TCPStore, serial: int, *receivers: str) -> WeightSource:
     )
 
 
-def test_a_group_over_nccl_raises_where_a_peer_is_lost_and_does_not_end_the_process(
+def test_an_nccl_group_raises_when_a_peer_is_lost_instead_of_ending_the_process(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its constructor reads the variable: with it, torch does not arm the watchdog, and `wait` waits."""
+    """The constructor reads the variable: with it, torch arms no watchdog, and `wait` blocks."""
     seen: list[str | None] = []
 
     class Nccl:
@@ -67,15 +67,15 @@ def test_a_group_over_nccl_raises_where_a_peer_is_lost_and_does_not_end_the_proc
             monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", before)
         with pytest.raises(InterruptedError):
             BroadcastGroup(torch.device("cuda"), 1.0).of(offer(store, 1, "engine 0/0"), 0, store)
-        assert os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == before, "the actor's own group is made as before"
+        assert os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == before, "the actor's own groups are unaffected"
     assert seen == ["1", "1"]
 
 
-def taken(receiver: BroadcastReceiver, source: WeightSource, me: str) -> dict[str, Tensor]:
+def received(receiver: BroadcastReceiver, source: WeightSource, me: str) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in receiver.tensors(source, me)}
 
 
-def test_all_receivers_get_all_weights_in_the_announced_type_and_the_next_sync_uses_the_same_group(store: TCPStore):
+def test_all_receivers_get_all_weights_in_the_announced_type_and_the_group_is_reused(store: TCPStore):
     names = ("engine 0/0", "engine 0/1", "engine 1/0")
     sender = BroadcastSender(store, CPU, bucket_bytes=BUCKET_BYTES)
     receivers = [BroadcastReceiver(CPU, bucket_bytes=BUCKET_BYTES) for _ in names]
@@ -83,18 +83,18 @@ def test_all_receivers_get_all_weights_in_the_announced_type_and_the_next_sync_u
     for serial in (1, 2):
         source, sent = offer(store, serial, *names), weights(serial)
         with ThreadPoolExecutor() as threads:
-            coming = [threads.submit(taken, *pair) for pair in zip(receivers, [source] * 3, names, strict=True)]
+            futures = [threads.submit(received, *pair) for pair in zip(receivers, [source] * 3, names, strict=True)]
             sender.send(source, sent.items())
-            for came in coming:
-                got = came.result()
-                assert list(got) == list(sent)
-                assert all(torch.equal(tensor, sent[name].bfloat16()) for name, tensor in got.items())
+            for future in futures:
+                weights_received = future.result()
+                assert list(weights_received) == list(sent)
+                assert all(torch.equal(tensor, sent[name].bfloat16()) for name, tensor in weights_received.items())
         groups.append(sender._group._group)
     assert groups[0] is groups[1]
     sender.close()
 
 
-def test_an_actor_that_was_started_again_is_met_at_its_new_store(store: TCPStore):
+def test_a_restarted_actor_is_reached_at_its_new_store(store: TCPStore):
     receiver = BroadcastReceiver(CPU, bucket_bytes=BUCKET_BYTES)
     # The first actor's store is gone with it.
     for seed, its_store in ((1, TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)), (2, store)):
@@ -102,39 +102,38 @@ def test_an_actor_that_was_started_again_is_met_at_its_new_store(store: TCPStore
         sent = weights(seed)
         sender = BroadcastSender(its_store, CPU, bucket_bytes=BUCKET_BYTES, timeout_s=20.0)
         with ThreadPoolExecutor() as threads:
-            came = threads.submit(taken, receiver, source, "engine 0/0")
+            future = threads.submit(received, receiver, source, "engine 0/0")
             sender.send(source, sent.items())
-            got = came.result()
-        assert all(torch.equal(tensor, sent[name].bfloat16()) for name, tensor in got.items())
+        assert all(torch.equal(tensor, sent[name].bfloat16()) for name, tensor in future.result().items())
         sender.close()
         del sender, its_store
 
 
-def test_who_did_not_come_is_named_to_the_sender_and_to_those_who_came(store: TCPStore):
+def test_a_missing_receiver_is_named_to_the_sender_and_to_the_others(store: TCPStore):
     source = offer(store, 1, "engine 0/0", "engine 1/0")
     sender = BroadcastSender(store, CPU, timeout_s=1.0)
     with ThreadPoolExecutor() as threads:
-        came = threads.submit(taken, BroadcastReceiver(CPU), source, "engine 0/0")
-        Meeting(store_at(source.address, 60), "actor/1", me="the test").hear("arrival", ["engine 0/0"])
+        future = threads.submit(received, BroadcastReceiver(CPU), source, "engine 0/0")
+        Rendezvous(store_at(source.address, 60), "actor/1", me="the test").wait("arrival", ["engine 0/0"])
         with pytest.raises(EngineError, match="missing: engine 1/0"):
             sender.send(source, weights(1).items())
         with pytest.raises(EngineError, match="missing: engine 1/0"):
-            came.result()
+            future.result()
 
 
-def test_a_sender_that_does_not_come_is_named(store: TCPStore):
+def test_a_missing_sender_is_named(store: TCPStore):
     source = replace(offer(store, 1, "engine 0/0"), receiver="engine 0")
     with pytest.raises(EngineError, match="missing: rank 0 of the actor"):
-        taken(BroadcastReceiver(CPU, timeout_s=0.5), source, "engine 0/0")
+        received(BroadcastReceiver(CPU, timeout_s=0.5), source, "engine 0/0")
 
 
-def test_a_receiver_that_is_lost_half_way_is_named(store: TCPStore):
+def test_a_receiver_lost_half_way_is_named(store: TCPStore):
     source, arrived = offer(store, 1, "engine 0/0"), []
 
     def leave_early() -> None:
-        coming = BroadcastReceiver(CPU, bucket_bytes=BUCKET_BYTES).tensors(source, "engine 0/0")
-        arrived.append(next(coming))
-        coming.close()  # pyright: ignore[reportAttributeAccessIssue]
+        tensors = BroadcastReceiver(CPU, bucket_bytes=BUCKET_BYTES).tensors(source, "engine 0/0")
+        arrived.append(next(tensors))
+        tensors.close()  # pyright: ignore[reportAttributeAccessIssue]
 
     with ThreadPoolExecutor() as threads:
         leaving = threads.submit(leave_early)
@@ -144,29 +143,29 @@ def test_a_receiver_that_is_lost_half_way_is_named(store: TCPStore):
     assert len(arrived) == 1
 
 
-def test_a_receiver_that_is_lost_before_the_group_is_formed_is_named(store: TCPStore):
+def test_a_receiver_lost_before_the_group_is_formed_is_named(store: TCPStore):
     source = offer(store, 1, "engine 0/0")
-    Meeting(store, "actor/1", me="engine 0/0").tell("arrival")
+    Rendezvous(store, "actor/1", me="engine 0/0").publish("arrival")
     with pytest.raises(EngineError, match="lost: engine 0/0"):
         BroadcastSender(store, CPU, timeout_s=1.0).send(source, weights(1).items())
 
 
-def test_a_sender_that_is_lost_before_the_group_is_formed_is_named(store: TCPStore):
+def test_a_sender_lost_before_the_group_is_formed_is_named(store: TCPStore):
     source = offer(store, 1, "engine 0/0")
-    Meeting(store, "actor/1", me="rank 0 of the actor").tell("word", b"come")
+    Rendezvous(store, "actor/1", me="rank 0 of the actor").publish("word", b"come")
     with pytest.raises(EngineError, match="`engine 0/0` lost rank 0 of the actor"):
-        taken(BroadcastReceiver(CPU, timeout_s=1.0), source, "engine 0/0")
+        received(BroadcastReceiver(CPU, timeout_s=1.0), source, "engine 0/0")
 
 
-def test_an_engine_that_has_a_mixture_is_dead(store: TCPStore):
-    """The sender's weights do not match what it announced of them, as if a byte had changed on the way."""
+def test_an_engine_with_a_mixture_of_weights_is_dead(store: TCPStore):
+    """The sender's weights do not match its announcement, as if a byte had changed on the way."""
     source = replace(offer(store, 1, "engine 0/0"), receiver="engine 0")
     receiver = WeightReceiver(CPU)
     with ThreadPoolExecutor() as threads:
-        came = threads.submit(lambda: list(receiver.tensors(source)))
+        future = threads.submit(lambda: list(receiver.tensors(source)))
         sender = BroadcastSender(store, CPU, timeout_s=5.0)
         with pytest.raises(ValueError, match="`w1` came where `w0` was announced"):
             sender.send(source, list(weights(1).items())[1:])
         sender.close()
         with pytest.raises(EngineDeadError, match="did not arrive whole"):
-            came.result(timeout=240)
+            future.result(timeout=240)

@@ -1,4 +1,4 @@
-"""What of CUDA IPC can be seen without a GPU; `test_gpu_transports` has the rest."""
+"""CUDA IPC as far as it runs without a GPU; `test_gpu_transports` has the rest."""
 
 import inspect
 import weakref
@@ -59,16 +59,16 @@ def test_the_buffers_of_a_sync_are_freed_at_its_end():
         )
         with ThreadPoolExecutor(1) as thread:
             sent = thread.submit(sender.send, source, weights.items())
-            came = {name: tensor.clone() for name, tensor in receiver.tensors(source, "engine 0/0")}
+            received = {name: tensor.clone() for name, tensor in receiver.tensors(source, "engine 0/0")}
             sent.result(60)
-        assert all(torch.equal(came[name], tensor) for name, tensor in weights.items())
+        assert all(torch.equal(received[name], tensor) for name, tensor in weights.items())
         assert len(SHARED) == 2 * serial
         assert [buffer() for buffer in SHARED] == [None] * len(SHARED)
 
 
-def test_a_buffer_is_opened_on_the_gpu_by_the_number_that_it_has_here():
-    """Processes see different GPUs: the first of the sender may be the second of a worker of an engine on two."""
+def test_a_buffer_is_opened_by_this_process_number_of_the_gpu():
+    """Processes number GPUs differently: the sender's first may be the second one of an engine's worker."""
     names = list(inspect.signature(rebuild_cuda_tensor).parameters)
     assert names[DEVICE_ARGUMENT] == "storage_device"
-    here = on_device(names, torch.device("cuda", 1))
-    assert here == [*names[:DEVICE_ARGUMENT], 1, *names[DEVICE_ARGUMENT + 1 :]]
+    arguments = on_device(names, torch.device("cuda", 1))
+    assert arguments == [*names[:DEVICE_ARGUMENT], 1, *names[DEVICE_ARGUMENT + 1 :]]

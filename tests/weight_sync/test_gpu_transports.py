@@ -1,4 +1,4 @@
-"""Broadcast over NCCL, CUDA IPC, and weights put aside, on real GPUs. Written without one: no run of them is known yet.
+"""Broadcast over NCCL, CUDA IPC, and weights moved to the host, on real GPUs; not yet run.
 
 Needs only torch, transformers and pytest:
 `python -m pytest -c /dev/null --rootdir . -p no:cacheprovider tests/weight_sync/test_gpu_transports.py`.
@@ -15,7 +15,7 @@ from agentrl.engine.resident_weights import ResidentWeights
 from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.broadcast import BroadcastSender, store_at
 from agentrl.weight_sync.cuda_ipc import CudaIpcSender
-from agentrl.weight_sync.device_memory import give_back_cached_memory
+from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
 from agentrl.weight_sync.tensor_bytes import lay_out, size_of
@@ -45,7 +45,7 @@ def offer(transport: Transport, store: Any, serial: int) -> WeightSource:
 
 
 def receive(sources: list[WeightSource], device: str) -> None:
-    """Take every version, and leave word at the store if all was as it should be."""
+    """Take every version, and report success in the store."""
     torch.cuda.set_device(device)
     receiver = WeightReceiver(torch.device(device))
     for source in sources:
@@ -69,24 +69,24 @@ def play(transport: Transport, sender: Any, store: Any, device: str) -> None:
     assert store.check(["all is well"])
 
 
-def test_cuda_ipc_brings_every_version_to_another_process_on_the_same_gpu():
+def test_cuda_ipc_transfers_every_version_to_another_process_on_the_same_gpu():
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    give_back_cached_memory()
+    release_cached_memory()
     before = torch.cuda.memory_reserved()
     play(Transport.CUDA_IPC, CudaIpcSender(store, torch.device("cuda:0")), store, "cuda:0")
-    give_back_cached_memory()
+    release_cached_memory()
     assert torch.cuda.memory_reserved() <= before, "the buckets are freed"
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes a GPU once: two are needed")
-def test_nccl_brings_every_version_to_a_process_on_another_gpu():
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs two GPUs")
+def test_nccl_transfers_every_version_to_a_process_on_another_gpu():
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     sender = BroadcastSender(store, torch.device("cuda:0"))
     play(Transport.BROADCAST, sender, store, "cuda:1")
     sender.close()
 
 
-def test_an_engine_that_sleeps_gives_its_memory_back_and_wakes_with_its_weights_or_new_ones():
+def test_a_sleeping_engine_frees_its_memory_and_wakes_with_its_weights_or_new_ones():
     model = nn.Linear(4096, 4096, device="cuda")
     weights, before = ResidentWeights(model, "cuda"), model.weight.detach().cpu().clone()
     full = torch.cuda.memory_reserved()  # what other processes cannot have

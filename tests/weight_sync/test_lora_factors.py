@@ -1,4 +1,4 @@
-"""Factors that arrive are added to the weights in the files of the model, and everything else stays as it is there."""
+"""Received factors are merged into the weights of the model's files, and other weights stay as they are."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,9 +22,9 @@ FACTORS = {"first.lora_A": torch.randn(2, 3), "first.lora_B": torch.randn(4, 2)}
 
 @pytest.fixture
 def weights(tmp_path: Path) -> dict[str, Tensor]:
-    made = {name: torch.randn(shape).bfloat16() for name, shape in SHAPES.items()}
-    save_file(made, tmp_path / "model.safetensors")
-    return made
+    tensors = {name: torch.randn(shape).bfloat16() for name, shape in SHAPES.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    return tensors
 
 
 def test_the_product_is_added_to_the_weight_and_scaled(weights: dict[str, Tensor], tmp_path: Path):
@@ -39,10 +39,10 @@ def test_the_product_is_added_to_the_weight_and_scaled(weights: dict[str, Tensor
     assert torch.equal(whole["second.weight"], weights["second.weight"])
 
 
-def test_an_engine_that_dropped_its_weights_gets_the_same_as_one_that_kept_them(
+def test_an_engine_that_dropped_its_weights_loads_the_same_as_one_that_kept_them(
     weights: dict[str, Tensor], tmp_path: Path
 ):
-    """Of files in bfloat16, into an engine that computes in float32."""
+    """The files are bfloat16, and the engine computes in float32."""
     layers = {name.removesuffix(".weight"): nn.Linear(shape[1], shape[0], bias=False) for name, shape in SHAPES.items()}
     model, publisher = nn.ModuleDict(layers).requires_grad_(False), SharedMemoryPublisher()
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
@@ -59,14 +59,14 @@ def test_an_engine_that_dropped_its_weights_gets_the_same_as_one_that_kept_them(
         assert torch.equal(tensor, kept[name]), name
 
 
-def test_factors_may_be_views_of_a_buffer_that_is_written_again(weights: dict[str, Tensor], tmp_path: Path):
-    def coming() -> Iterator[tuple[str, Tensor]]:
+def test_factors_may_be_views_of_a_reused_buffer(weights: dict[str, Tensor], tmp_path: Path):
+    def reused_buffer() -> Iterator[tuple[str, Tensor]]:
         buffer = torch.empty(8)
         for name, factor in FACTORS.items():
             yield name, buffer[: factor.numel()].view(factor.shape).copy_(factor)
 
     base = LoraBase(folder=str(tmp_path), scale=0.5)
-    [(_, merged)], [(_, expected)] = merged_tensors(coming(), base), merged_tensors(FACTORS.items(), base)
+    [(_, merged)], [(_, expected)] = merged_tensors(reused_buffer(), base), merged_tensors(FACTORS.items(), base)
     assert torch.equal(merged, expected)
 
 

@@ -1,4 +1,4 @@
-"""What an engine takes of the published weights, and what it refuses."""
+"""Published weights that an engine takes, and those that it refuses."""
 
 from collections.abc import Iterator
 
@@ -16,9 +16,9 @@ FORMS = {name: (torch.Size([8]), torch.float32) for name in ("trained", "frozen"
 
 @pytest.fixture
 def publisher() -> Iterator[SharedMemoryPublisher]:
-    made = SharedMemoryPublisher()
-    yield made
-    made.close()
+    publisher = SharedMemoryPublisher()
+    yield publisher
+    publisher.close()
 
 
 @pytest.fixture
@@ -38,22 +38,22 @@ def taken(receiver: WeightReceiver, source: WeightSource) -> dict[str, float]:
     return {name: tensor[0].item() for name, tensor in receiver.tensors(source)}
 
 
-def test_only_what_was_written_since_is_taken_again(publisher: SharedMemoryPublisher, receiver: WeightReceiver):
+def test_only_weights_written_since_are_taken(publisher: SharedMemoryPublisher, receiver: WeightReceiver):
     assert taken(receiver, write(publisher, trained=1, frozen=2)) == {"trained": 1, "frozen": 2}
     second = write(publisher, trained=3)
     assert taken(receiver, second) == {"trained": 3}
     assert taken(receiver, second) == {}
     late = WeightReceiver(torch.device("cpu"))
-    assert taken(late, second) == {"trained": 3, "frozen": 2}, "what was not sent again is still there"
+    assert taken(late, second) == {"trained": 3, "frozen": 2}, "unchanged weights remain available"
 
 
-def test_who_missed_a_version_takes_what_was_written_in_it(publisher: SharedMemoryPublisher, receiver: WeightReceiver):
+def test_a_receiver_catches_up_on_a_missed_version(publisher: SharedMemoryPublisher, receiver: WeightReceiver):
     taken(receiver, write(publisher, trained=1, frozen=2))
     write(publisher, frozen=5)
     assert taken(receiver, write(publisher, trained=3)) == {"trained": 3, "frozen": 5}
 
 
-def test_all_is_taken_from_another_publisher_and_after_a_load_that_broke_off(
+def test_everything_is_taken_from_another_publisher_and_after_an_interrupted_load(
     publisher: SharedMemoryPublisher, receiver: WeightReceiver
 ):
     first = write(publisher, trained=1, frozen=2)
@@ -67,22 +67,20 @@ def test_all_is_taken_from_another_publisher_and_after_a_load_that_broke_off(
     other.close()
 
 
-def test_an_engine_that_builds_whole_layers_takes_all_of_them_each_time(publisher: SharedMemoryPublisher):
+def test_an_engine_that_builds_whole_layers_takes_all_weights_each_time(publisher: SharedMemoryPublisher):
     receiver = WeightReceiver(torch.device("cpu"), only_changed=False)
     taken(receiver, write(publisher, trained=1, frozen=2))
     assert len(taken(receiver, write(publisher, trained=3))) == 2
 
 
-def test_a_byte_that_changed_on_the_way_is_found_before_anything_is_taken(
-    publisher: SharedMemoryPublisher, receiver: WeightReceiver
-):
+def test_a_changed_byte_is_found_before_anything_is_taken(publisher: SharedMemoryPublisher, receiver: WeightReceiver):
     source = write(publisher, trained=1, frozen=2)
     publisher.open(FORMS)["frozen"][3] = 2.000001
     with pytest.raises(EngineError, match="`frozen` has the checksum"):
         receiver.prepare(source)
 
 
-def test_without_checks_nothing_is_compared(receiver: WeightReceiver):
+def test_without_checksums_nothing_is_compared(receiver: WeightReceiver):
     publisher = SharedMemoryPublisher(checked=False)
     source = write(publisher, trained=1, frozen=2)
     assert {spec.checksum for spec in source.tensors} == {None}

@@ -1,4 +1,4 @@
-"""Weights over the network, from one process to another one that does not look into the memory of the first."""
+"""Transfer of weights over the network, to a process that does not map the publisher's memory."""
 
 import os
 import socket
@@ -14,26 +14,26 @@ from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, read_tensor
 
 @pytest.fixture
 def publisher() -> Iterator[SharedMemoryPublisher]:
-    made = SharedMemoryPublisher()
-    yield made
-    made.close()
+    publisher = SharedMemoryPublisher()
+    yield publisher
+    publisher.close()
 
 
 @pytest.fixture
 def server() -> Iterator[WeightServer]:
-    made = WeightServer("127.0.0.1")
-    yield made
-    made.close()
+    server = WeightServer("127.0.0.1")
+    yield server
+    server.close()
 
 
 @pytest.fixture
 def reader() -> Iterator[WeightReader]:
-    made = WeightReader()
-    yield made
-    made.close()
+    reader = WeightReader()
+    yield reader
+    reader.close()
 
 
-def test_what_is_read_elsewhere_is_what_was_published_version_after_version(
+def test_every_version_is_read_as_it_was_published(
     publisher: SharedMemoryPublisher, server: WeightServer, reader: WeightReader
 ):
     num_open: list[int] = []
@@ -50,7 +50,7 @@ def test_what_is_read_elsewhere_is_what_was_published_version_after_version(
     assert num_open[-1] <= num_open[0] + 1, "nothing is left open"
 
 
-def test_who_does_not_know_the_secret_gets_nothing(publisher: SharedMemoryPublisher, server: WeightServer):
+def test_a_reader_without_the_secret_gets_nothing(publisher: SharedMemoryPublisher, server: WeightServer):
     source = publisher.publish([("a", torch.ones(100))])
     served = server.serve(source)
     assert repr(served.secret) not in repr(served)
@@ -59,7 +59,7 @@ def test_who_does_not_know_the_secret_gets_nothing(publisher: SharedMemoryPublis
         assert stranger.recv(1) == b""
 
 
-def test_a_publisher_that_is_gone_is_an_engine_that_cannot_go_on(server: WeightServer, reader: WeightReader):
+def test_a_lost_publisher_raises_engine_dead(server: WeightServer, reader: WeightReader):
     gone = SharedMemoryPublisher()
     source = gone.publish([("a", torch.ones(100))])
     gone.close()
@@ -67,7 +67,7 @@ def test_a_publisher_that_is_gone_is_an_engine_that_cannot_go_on(server: WeightS
         reader.read(source, server.serve(source))
 
 
-def test_a_machine_that_is_gone_is_named(publisher: SharedMemoryPublisher, server: WeightServer, reader: WeightReader):
+def test_a_lost_machine_is_named(publisher: SharedMemoryPublisher, server: WeightServer, reader: WeightReader):
     source = publisher.publish([("a", torch.ones(100))])
     served = server.serve(source)
     server.close()

@@ -16,9 +16,9 @@ from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, read_tensor
 
 @pytest.fixture
 def publisher() -> Iterator[SharedMemoryPublisher]:
-    made = SharedMemoryPublisher()
-    yield made
-    made.close()
+    publisher = SharedMemoryPublisher()
+    yield publisher
+    publisher.close()
 
 
 def memory_bytes() -> int:
@@ -38,7 +38,7 @@ def in_another_process(source: WeightSource) -> str:
     return done.stdout.strip()
 
 
-def test_what_is_read_is_what_was_published(publisher: SharedMemoryPublisher):
+def test_tensors_are_read_as_they_were_published(publisher: SharedMemoryPublisher):
     weights = {
         "matrix": torch.randn(3, 5),
         "half": torch.randn(7).bfloat16(),
@@ -87,14 +87,14 @@ def test_two_hundred_versions_leak_neither_memory_nor_descriptors_nor_maps(publi
     addresses = {push().address for _ in range(200)}
     assert addresses == {first.address}
     assert all(torch.equal(received[name], tensor) for name, tensor in weights)
-    assert set(os.listdir("/proc/self/fd")) <= descriptors, "what other tests have left may be closed meanwhile"
+    assert set(os.listdir("/proc/self/fd")) <= descriptors, "descriptors of other tests may be closed meanwhile"
     assert num_maps() <= maps
     assert {name for name in os.listdir("/dev/shm") if "agentrl-weights" in name} == files
     assert memory_bytes() - memory < 3 * first.size_bytes
     assert os.stat(first.address).st_size == first.size_bytes
 
 
-def test_a_publisher_that_is_gone_is_named(publisher: SharedMemoryPublisher):
+def test_a_lost_publisher_is_named(publisher: SharedMemoryPublisher):
     other = SharedMemoryPublisher()
     source = other.publish([("a", torch.ones(3))])
     other.close()
@@ -102,7 +102,7 @@ def test_a_publisher_that_is_gone_is_named(publisher: SharedMemoryPublisher):
         next(read_tensors(source))
 
 
-def test_a_descriptor_that_was_given_to_another_file_is_refused(tmp_path: Path):
+def test_a_descriptor_reused_for_another_file_is_refused(tmp_path: Path):
     other = SharedMemoryPublisher()
     source = other.publish([("a", torch.ones(3))])
     other.close()
@@ -118,7 +118,7 @@ def test_a_descriptor_that_was_given_to_another_file_is_refused(tmp_path: Path):
             os.close(impostor)
 
 
-def test_a_publisher_that_is_closed_again_closes_nobody_elses_descriptor(tmp_path: Path):
+def test_closing_a_publisher_twice_leaves_a_reused_descriptor_open(tmp_path: Path):
     publisher = SharedMemoryPublisher()
     source = publisher.publish([("a", torch.ones(3))])
     publisher.close()
@@ -131,14 +131,14 @@ def test_a_publisher_that_is_closed_again_closes_nobody_elses_descriptor(tmp_pat
         os.close(descriptor)
 
 
-def test_a_version_that_was_replaced_by_a_smaller_one_is_refused(publisher: SharedMemoryPublisher):
+def test_a_version_replaced_by_a_smaller_one_is_refused(publisher: SharedMemoryPublisher):
     source = publisher.publish([("a", torch.ones(1000))])
     publisher.publish([("a", torch.ones(10))])
     with pytest.raises(EngineError, match="were announced"):
         next(read_tensors(source))
 
 
-def test_nothing_stays_behind_when_the_publisher_is_killed():
+def test_a_killed_publisher_leaves_nothing_behind():
     code = (
         "import os, signal, torch, agentrl.weight_sync.shared_memory as s\n"
         "p = s.SharedMemoryPublisher()\n"

@@ -13,7 +13,7 @@ FORMS = {
 }
 
 
-def test_tensors_lie_one_behind_the_other_each_at_the_start_of_a_cache_line():
+def test_tensors_are_aligned_to_cache_lines():
     specs = lay_out(FORMS)
     assert [spec.offset_bytes for spec in specs] == [0, 64, 128, 192, 192]
     assert size_of(specs) == 192 + 320
@@ -25,14 +25,14 @@ def test_tensors_lie_one_behind_the_other_each_at_the_start_of_a_cache_line():
     assert octets.view(torch.int64)[24:].tolist() == [1] * 40
 
 
-def test_buckets_hold_all_tensors_in_order_and_no_more_than_they_may():
+def test_buckets_hold_all_tensors_in_order_within_the_limit():
     buckets = split_into_buckets(lay_out(FORMS), 200)
     assert [[spec.name for spec in bucket] for bucket in buckets] == [["matrix", "half", "scalar", "empty"], ["long"]]
     assert all(bucket[0].offset_bytes == 0 for bucket in buckets)
-    assert [size_of(bucket) for bucket in buckets] == [192, 320], "a tensor larger than a bucket has one for itself"
+    assert [size_of(bucket) for bucket in buckets] == [192, 320], "a tensor larger than a bucket gets its own"
 
 
-def test_the_checksum_is_that_of_the_bytes_however_the_tensor_lies():
+def test_the_checksum_does_not_depend_on_the_memory_layout():
     matrix = torch.arange(12.0).view(3, 4)
     assert checksum_of(matrix.t()) == zlib.crc32(matrix.t().contiguous().numpy().tobytes()) != checksum_of(matrix)
     assert checksum_of(torch.zeros(0)) == 0

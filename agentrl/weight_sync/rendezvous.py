@@ -1,4 +1,4 @@
-"""Processes that wait for each other, by name and with a deadline."""
+"""Messages between processes that wait for each other, by name and with a deadline."""
 
 import contextlib
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WAIT_TIMEOUT_S
 
 
-class Meeting:
-    """One of several processes that leave messages for each other at a store."""
+class Rendezvous:
+    """One of several processes that leave messages for each other in a store."""
 
     def __init__(self, store: Store, about: str, *, me: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:
-        """Meet the others.
+        """Join.
 
         Args:
-            store: what all of them are connected to.
-            about: what the meeting is about; the same for all, and used once. It begins every error.
-            me: the name under which the others wait for this process.
-            timeout_s: for how long it waits for the others.
+            store: store that all processes are connected to.
+            about: subject, the same for all processes and used only once; every error begins with it.
+            me: name under which the others wait for this process.
+            timeout_s: limit of each wait.
         """
         self._store = dist.PrefixStore(about, store)  # pyright: ignore[reportPrivateImportUsage]
         self._about = about
         self._me = me
         self._timeout_s = timeout_s
-        self._told: list[str] = []
+        self._published: list[str] = []
 
-    def tell(self, event: str, message: bytes = b"-") -> None:
-        """Let the others know that `event` has come for this process.
+    def publish(self, event: str, message: bytes = b"-") -> None:
+        """Publish that this process has reached `event`.
 
         Raises:
             EngineError: the store is gone.
@@ -40,15 +40,15 @@ class Meeting:
             self._store.set(key, message)  # pyright: ignore[reportArgumentType]
         except dist.DistError as error:
             raise EngineError(
-                f"weight sync {self._about}: `{self._me}` cannot tell `{event}`: the process that keeps the store is gone"
+                f"weight sync {self._about}: `{self._me}` cannot publish `{event}`: the process that keeps the store is gone"
             ) from error
-        self._told.append(key)
+        self._published.append(key)
 
-    def hear(self, event: str, others: Sequence[str]) -> dict[str, bytes]:
-        """Wait until `event` has come for every one of `others`; returns what they told.
+    def wait(self, event: str, others: Sequence[str]) -> dict[str, bytes]:
+        """Wait until all `others` have published `event`; return their messages.
 
         Raises:
-            EngineError: it did not come in time; the message names those who are missing.
+            EngineError: not all of them did in time; the error names the missing ones.
         """
         keys = {other: f"{event}/{other}" for other in others}
         try:
@@ -63,9 +63,9 @@ class Meeting:
             ) from error
 
     def close(self) -> None:
-        """Take back what this process has told; all who need it have heard it."""
-        with contextlib.suppress(dist.DistError):  # who keeps the store is gone, and what was told with it
-            for key in self._told:
+        """Delete this process's messages, once everybody has read them."""
+        with contextlib.suppress(dist.DistError):  # the store is gone, and the messages with it
+            for key in self._published:
                 self._store.delete_key(key)
 
     def _missing(self, keys: dict[str, str]) -> list[str]:
