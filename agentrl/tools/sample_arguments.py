@@ -8,6 +8,8 @@ from jsonschema import Draft202012Validator
 from agentrl.tools.base import ToolSchema
 
 _MAX_DEPTH = 8
+_MAX_LENGTH = 100
+"""A schema that asks for longer texts or lists has no sample."""
 _DIGIT = "1"
 """Text that is a word, a number, a formula and a program at once."""
 
@@ -55,11 +57,11 @@ def _of_kind(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], dept
         case "null":
             return None
         case "array":
-            return [_sample(schema.get("items", {}), root, depth - 1)] * schema.get("minItems", 0)
+            return [_sample(schema.get("items", {}), root, depth - 1)] * min(schema.get("minItems", 0), _MAX_LENGTH)
         case "object":
             return _object(schema, root, depth)
         case _:
-            return _DIGIT * max(1, schema.get("minLength", 1))
+            return _DIGIT * max(1, min(schema.get("minLength", 1), _MAX_LENGTH))
 
 
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:

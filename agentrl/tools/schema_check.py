@@ -1,10 +1,13 @@
 """Refuses a tool schema by which no policy could call the tool."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from agentrl.errors import ToolError
 from agentrl.tools.base import ToolSchema
@@ -35,9 +38,32 @@ def validator_of(schema: ToolSchema) -> Draft202012Validator:
         Draft202012Validator.check_schema(parameters)
     except SchemaError as error:
         raise ToolError(f"{where}: its parameters are no JSON schema: {error.message}") from error
+    except RecursionError as error:
+        raise ToolError(f"{where}: its parameters are nested too deeply; make them flatter") from error
     kind = parameters.get("type", "object")
     if "object" not in ([kind] if isinstance(kind, str) else kind):
         raise ToolError(
             f"{where}: its parameters are of the type `{kind}`, and arguments come by name; make it `object`, with `properties`"
         )
-    return Draft202012Validator(parameters)
+    validator = Draft202012Validator(parameters, registry=Registry())  # without one, it would ask the network
+    for ref in _references(parameters):
+        try:
+            list(validator.evolve(schema={"$ref": ref}).iter_errors(None))
+        except (Unresolvable, RecursionError) as error:
+            raise ToolError(
+                f"{where}: `$ref` {ref!r:.100} of its parameters leads nowhere; put what it names into their `$defs`"
+            ) from error
+    return validator
+
+
+def _references(schema: Any) -> Iterator[str]:
+    """Yield every `$ref` of a schema."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _references(part)
+    elif isinstance(schema, Mapping):
+        for key, part in schema.items():
+            if key == "$ref" and isinstance(part, str):
+                yield part
+            elif key not in ("const", "default", "enum", "examples"):
+                yield from _references(part)

@@ -9,6 +9,7 @@ import pytest
 from agentrl.errors import ConfigError, DataError, JudgeUnavailableError, ToolError, UnexplainedError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.executor import ToolExecutor
+from agentrl.tools.sample_arguments import sample_arguments
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
 
 EPISODE = Episode(episode_id="e", prompt_id="p")
@@ -271,6 +272,10 @@ async def test_a_tool_that_cannot_start_closes_those_that_did() -> None:
     assert good.events == ["start", "close"]
 
 
+def nested_objects(depth: int) -> dict[str, Any]:
+    return {"type": "object"} if depth == 0 else {"type": "object", "properties": {"a": nested_objects(depth - 1)}}
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
@@ -278,6 +283,10 @@ async def test_a_tool_that_cannot_start_closes_those_that_did() -> None:
         ({"parameters": {"type": "array", "items": {}}}, "its parameters are of the type `array`.*make it `object`"),
         ({"parameters": [{"word": "string"}]}, "its parameters are a `list`, and must be a JSON schema"),
         ({"parameters": True}, "its parameters are a `bool`"),
+        ({"parameters": {"properties": {"a": {"$ref": "#/$defs/a"}}}}, r"`\$ref` '#/\$defs/a' .* leads nowhere"),
+        ({"parameters": {"properties": {"a": {"$ref": "#/properties/a"}}}}, "leads nowhere"),
+        ({"parameters": {"anyOf": [{"$ref": "http://127.0.0.1:9/schema"}]}}, "leads nowhere.*into their `\\$defs`"),
+        ({"parameters": nested_objects(300)}, "nested too deeply"),
         ({"name": ""}, r"tool '': its name must be 1 to 64 letters"),
         ({"name": "look up"}, r"tool 'look up': its name must be"),
         ({"name": "a\n</tool_call>"}, r"its name must be"),
@@ -291,6 +300,26 @@ def test_a_schema_by_which_nothing_could_be_called_is_refused(schema: dict[str, 
     tool.schema = ToolSchema(**(known | schema))
     with pytest.raises(ToolError, match=message):
         executor(tool)
+
+
+@pytest.mark.parametrize(
+    ("node", "sample"),
+    [
+        ({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}}, {"kids": []}),
+        (
+            {"$defs": {"n": {"properties": {"n": {"$ref": "#/$defs/n"}}}}, "properties": {"a": {"$ref": "#/$defs/n"}}},
+            {"a": "1"},
+        ),
+        ({"properties": {"$ref": {"type": "string"}}}, {"$ref": "1"}),
+        ({"properties": {"a": {"type": "array", "minItems": 10**9}}}, None),
+        ({"properties": {"a": {"type": "string", "minLength": 10**9}}}, None),
+    ],
+)
+def test_a_schema_may_refer_to_itself_and_its_sample_stays_small(node: dict[str, Any], sample: object) -> None:
+    tool = TestTool(sleep_and_tell)
+    tool.schema = ToolSchema(name="tool", description="", parameters=node)
+    executor(tool)
+    assert sample_arguments(tool.schema) == sample
 
 
 class FailingStart(TestTool):
