@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 ALONE = $(BIN)/python -m pytest $$(grep -rlF --include='test_*.py' pytest.mark.alone tests)
 
-.PHONY: setup vllm demo demo-ppo demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak lint fmt clean
+.PHONY: setup vllm demo demo-ppo demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak docs lint fmt clean
 
 setup: $(STAMP)
 
@@ -95,6 +95,10 @@ soak: $(STAMP)
 	$(BIN)/python -m benchmarks.rollout.kills --runs 40
 	$(BIN)/python -m benchmarks.soak.training
 	$(BIN)/python -m pytest -m soak
+
+# The pages as a site, in build/site; `make docs serve=1` shows it on http://127.0.0.1:8000 and follows edits.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(serve),serve,build)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
