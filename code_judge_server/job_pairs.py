@@ -1,7 +1,10 @@
 """Two jobs that talk to each other: the ends of their pipes, and two free slots."""
 
+import array
 import asyncio
+import fcntl
 import os
+import termios
 from dataclasses import dataclass
 
 
@@ -16,6 +19,13 @@ class PipeEnds:
         """Close both."""
         os.close(self.stdin)
         os.close(self.stdout)
+
+
+def bytes_in_pipe(end: int) -> int:
+    """Return the number of bytes that were written to a pipe and not read."""
+    count = array.array("i", [0])
+    fcntl.ioctl(end, termios.FIONREAD, count)
+    return count[0]
 
 
 async def take_two(free: asyncio.Queue[int], turn: asyncio.Lock) -> tuple[int, int]:

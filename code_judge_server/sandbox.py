@@ -95,6 +95,8 @@ class Outcome:
     """What `collect` asked for and was there."""
     files_cut: bool = False
     """There was more of it than `collect_bytes`."""
+    stdin_left_bytes: int = 0
+    """Of a job in a pair: what its partner had sent by its end and it had not read."""
     ended_at: float = field(default_factory=time.monotonic)
     """Time at which the end of the job was known, on the clock of `time.monotonic`."""
 

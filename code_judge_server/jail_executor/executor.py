@@ -117,37 +117,54 @@ class JailExecutor:
         raise ExecutorError(f"jail executor: {_ATTEMPTS} slots ({preload}) failed over one job; the log says how")
 
     async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
-        """See `Executor`; a slot that dies over it fails both."""
+        """See `Executor`; where a slot dies over one of them, both are run once more."""
         if self._num_slots < len(jobs):
             raise ExecutorError("jail executor: two jobs at once need two slots: raise num_slots or spare_slots")
-        async with contextlib.AsyncExitStack() as stack:
-            sealed = [await seal_input(job) for job in jobs]
-            for item in sealed:
-                stack.callback(item.close)
-            numbers = await take_two(self._free, self._pairs)
+        for attempt in range(_ATTEMPTS):
+            if attempt > 0:
+                await asyncio.sleep(_PAUSE_BEFORE_LAST_ATTEMPT_S)
+            running = await self._begin_pair(jobs)
             try:
-                pipes = connected_pipes()
-            except OSError as error:
-                for number in numbers:
-                    self._free.put_nowait(number)
-                raise ExecutorError(f"jail executor: no pipes for two jobs: {error}") from error
-            running: list[RunningJob] = []
-            try:
-                with contextlib.ExitStack() as ends:
-                    for end in pipes:
-                        ends.callback(end.close)
-                    for job, item, number, end in zip(jobs, sealed, numbers, pipes, strict=True):
-                        running.append(await self._begin(job, item, number, BARE, partner=end))
                 first, second = await asyncio.gather(*(job.outcome for job in running))
+                return first, second
             except BaseException as error:
-                for number in numbers[len(running) + 1 :]:
+                for job in running:
+                    job.kill(Ending.CANCELLED)
+                if not isinstance(error, JailDiedError):
+                    raise
+                logger.warning("two slots (%s): a slot died over one of two jobs: %s", BARE, error)
+        raise ExecutorError(f"jail executor: slots died over two jobs {_ATTEMPTS} times; the log says how")
+
+    async def _begin_pair(self, jobs: tuple[Job, Job]) -> list[RunningJob]:
+        """Start two jobs, joined by pipes, as soon as two slots are free.
+
+        Raises:
+            ExecutorError: as `_begin`, or no descriptors are left; neither runs.
+        """
+        running: list[RunningJob] = []
+        with contextlib.ExitStack() as stack:
+            sealed: list[SealedInput] = []
+            for job in jobs:
+                sealed.append(await seal_input(job))
+                stack.callback(sealed[-1].close)
+            unused = list(await take_two(self._free, self._pairs))
+            try:
+                ends = connected_pipes()
+                for end in ends:
+                    stack.callback(end.close)
+                for number in unused:  # first, because the clock of one job does not wait for the slot of the other
+                    await self._living_slot(number, BARE)
+                for job, item, end in zip(jobs, sealed, ends, strict=True):
+                    running.append(await self._begin(job, item, unused.pop(0), BARE, partner=end))
+            except BaseException as error:
+                for number in unused:
                     self._free.put_nowait(number)
                 for job in running:
                     job.kill(Ending.CANCELLED)
-                if isinstance(error, JailDiedError):
-                    raise ExecutorError(f"jail executor: a slot died over one of two jobs: {error}") from error
+                if isinstance(error, OSError):
+                    raise ExecutorError(f"jail executor: no pipes for two jobs: {error}") from error
                 raise
-            return first, second
+        return running
 
     async def _begin(
         self, job: Job, sealed: SealedInput, number: int, preload: str, *, partner: PipeEnds | None = None

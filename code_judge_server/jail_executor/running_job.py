@@ -12,7 +12,7 @@ from code_judge_server.jail_executor.messages import Ended, JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.output_stream import OutputStream
 from code_judge_server.jail_executor.sealed_files import SealedInput
-from code_judge_server.job_pairs import PipeEnds
+from code_judge_server.job_pairs import PipeEnds, bytes_in_pipe
 from code_judge_server.sandbox import Job, Outcome
 
 FIRST_LOOK_S = 0.02
@@ -60,6 +60,7 @@ class RunningJob:
         self._peak_memory_bytes = 0
         self._num_idle_samples = 0
         self._collected: int | None = None
+        self._partner_stdin: int | None = None
         self._streams: tuple[OutputStream, ...] = ()
         self._watches_streams = False
         self._started_at = time.monotonic()
@@ -104,6 +105,8 @@ class RunningJob:
                 # Its user is another one, and may open /dev/stdout as any program may; but not to read, which would never end.
                 os.fchmod(write, 0o222)
             given += pipe_ends if partner is None else (partner.stdout, pipe_ends[1])
+            if partner is not None:
+                self._partner_stdin = os.dup(partner.stdin)
             if job.collect:
                 self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
                 given.append(self._collected)
@@ -177,6 +180,7 @@ class RunningJob:
             peak_memory_bytes=self._peak(ended),
             files=self._collected_files(ended),
             files_cut=any(size is None for _, size in ended.collected),
+            stdin_left_bytes=0 if self._partner_stdin is None else bytes_in_pipe(self._partner_stdin),
         )
         self._settle(outcome)
 
@@ -329,6 +333,7 @@ class RunningJob:
                 self._loop.remove_reader(stream.fd)
             os.close(stream.fd)
         self._streams = ()
-        if self._collected is not None:
-            os.close(self._collected)
-            self._collected = None
+        for descriptor in (self._collected, self._partner_stdin):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._collected = self._partner_stdin = None

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 
 from code_judge_server.ending import Ending
 from code_judge_server.judging.deciding_program import ACCEPTS, TESTLIB_REFUSES, DecidingProgram
-from code_judge_server.judging.run_results import status_of
+from code_judge_server.judging.run_results import end_of, status_of
 from code_judge_server.sandbox import Executor, Job, Outcome
 from code_judge_server.schemas import VerdictStatus
 
 _LEFT_ALONE = re.compile(rb"^(?:EOFError|BrokenPipeError|ConnectionResetError)\b", re.MULTILINE)
 """Last line of the traceback of a program in Python whose partner has gone; of others only the order of the ends tells."""
 _PYTHON_COULD_NOT_FLUSH = 120
+_FLOOD_BYTES = 4096
+"""Unread by an interactor that was killed at a limit: the program was sending more than that could take."""
 _PATIENCE_S = 1.0
 """Time by which an interactor may outlast the program: it still has to decide."""
 
@@ -53,7 +55,8 @@ class InteractiveJudge:
         status = self._decide(program, other)
         if status is VerdictStatus.ACCEPTED:
             return Interaction(outcome=program, status=status)
-        labelled = other.stderr and b"interactor: " + other.stderr
+        said = other.stderr or (b"" if other.ending is Ending.EXITED else f"it {end_of(other)}".encode())
+        labelled = said and b"interactor: " + said
         stderr = b"\n".join(filter(None, (program.stderr, labelled)))
         return Interaction(outcome=replace(program, stderr=stderr), status=status)
 
@@ -61,6 +64,8 @@ class InteractiveJudge:
         status = status_of(program)
         if program.ending is not Ending.EXITED or program.signal not in (None, signal.SIGPIPE):
             return status
+        if other.ending in (Ending.MEMORY, Ending.CPU_TIME) and other.stdin_left_bytes >= _FLOOD_BYTES:
+            return VerdictStatus.OUTPUT_LIMIT_EXCEEDED
         raised = self._interactor.has_raised(other)
         exited = other.ending is Ending.EXITED and other.signal is None
         if exited and not raised and other.exit_code == ACCEPTS:

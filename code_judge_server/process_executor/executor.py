@@ -33,6 +33,7 @@ from code_judge_server.schemas import Canary, IsolationTier
 
 logger = logging.getLogger(__name__)
 
+_ATTEMPTS = 2
 SLOT_START_TIMEOUT_S = 10.0
 SLOT_REPLY_GRACE_S = 10.0
 """How much longer than its program's wall clock a slot may take before it counts as dead."""
@@ -119,10 +120,20 @@ class ProcessExecutor:
         return await self._execute_in(await self._free.get(), job, _pack(job))
 
     async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
-        """See `Executor`."""
+        """See `Executor`; where a slot dies over one of them, both are run once more."""
         if self._num_slots < len(jobs):
             raise ExecutorError("process executor: two jobs at once need two slots: raise num_slots or spare_slots")
+        errors: list[Exception] = []
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._execute_pair_once(jobs)
+            except* (ExecutorError, OSError) as group:  # OSError: no folder for the pipes
+                errors += group.exceptions
+        raise ExecutorError(f"process executor: one of two jobs failed: {errors[-1]}") from errors[-1]
+
+    async def _execute_pair_once(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
         assert self._folder is not None, "started"
+        self._ensure_folder()
         folder = tempfile.mkdtemp(prefix="pair-", dir=self._folder)
         try:
             to_first, to_second = (os.path.join(folder, name) for name in ("to-first", "to-second"))
@@ -136,20 +147,20 @@ class ProcessExecutor:
             numbers = await take_two(self._free, self._pairs)
             async with asyncio.TaskGroup() as group:
                 first, second = (
-                    group.create_task(self._execute_in(number, job, _pack(job, fifos)))
+                    group.create_task(self._execute_in(number, job, _pack(job, fifos), attempts=1))
                     for number, job, fifos in zip(numbers, jobs, ends, strict=True)
                 )
             return first.result(), second.result()
-        except ExceptionGroup as errors:
-            raise ExecutorError(f"process executor: one of two jobs failed: {errors.exceptions[0]}") from errors
         finally:
             await asyncio.to_thread(work_folder.remove, folder)
 
-    async def _execute_in(self, number: int, job: Job, message: bytes) -> Outcome:
+    async def _execute_in(self, number: int, job: Job, message: bytes, *, attempts: int = _ATTEMPTS) -> Outcome:
         given_up = asyncio.Event()
         timeout_s = job.limits.wall_time_s + SLOT_REPLY_GRACE_S
         task = asyncio.create_task(
-            self._execute_on(number, message, timeout_s=timeout_s, given_up=given_up, on_output=job.on_output)
+            self._execute_on(
+                number, message, attempts=attempts, timeout_s=timeout_s, given_up=given_up, on_output=job.on_output
+            )
         )
         self._running.add(task)
         task.add_done_callback(lambda _: self._release(task, number))
@@ -181,11 +192,12 @@ class ProcessExecutor:
         number: int,
         message: bytes,
         *,
+        attempts: int,
         timeout_s: float,
         given_up: asyncio.Event,
         on_output: Callable[[OutputName, bytes], None] | None,
     ) -> Outcome:
-        for _ in range(2):
+        for _ in range(attempts):
             slot = self._slots[number]
             try:
                 if not slot.alive:
@@ -197,16 +209,20 @@ class ProcessExecutor:
                 logger.warning("slot %d: %s; it is replaced", number, error)
                 await self._slots[number].stop()
                 await self._kill_orphans()
-        raise ExecutorError(f"process executor: slot {number} died twice over one program, or could not be replaced")
+        raise ExecutorError(f"process executor: slot {number} died over one program, or could not be replaced")
 
     async def _rebuild(self, number: int) -> "_Slot":
         folder, uid = self._slots[number].folder, self._slots[number].uid
-        work_folder.ensure(str(folder.parent), lets_users_through=os.geteuid() == 0)
+        self._ensure_folder()
         await asyncio.to_thread(work_folder.remove, str(folder))
         slot = self._slots[number] = _Slot(folder, uid=uid)
         self._num_rebuilt_slots += 1
         await slot.wait_until_ready()
         return slot
+
+    def _ensure_folder(self) -> None:
+        """Make the folder of all slots where a program has removed it."""
+        work_folder.ensure(str(self._folder), lets_users_through=os.geteuid() == 0)
 
     async def _kill_orphans(self) -> None:
         """End what dead slots left: it was handed to this process, in a session of its own."""

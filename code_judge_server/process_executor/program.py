@@ -14,12 +14,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from code_judge_server import process_tree
 from code_judge_server.ending import Ending
-from code_judge_server.job_pairs import PipeEnds
+from code_judge_server.job_pairs import PipeEnds, bytes_in_pipe
 from code_judge_server.process_executor import frames
 from code_judge_server.process_executor.program_user import ProgramUser
 from code_judge_server.process_executor.spawn import CommandLimits, spawn
@@ -47,6 +47,8 @@ class CommandOutcome:
     cpu_time_s: float
     wall_time_s: float
     peak_memory_bytes: int
+    stdin_left_bytes: int = 0
+    """What its partner had sent and it had not read."""
 
 
 def run_command(
@@ -77,6 +79,7 @@ def run_command(
     """
     stdout_read, stdout_write = os.pipe()
     stderr_read, stderr_write = os.pipe()
+    unread = None if partner is None else os.dup(partner.stdin)
     try:
         try:
             started_at = time.monotonic()
@@ -89,10 +92,12 @@ def run_command(
                 partner.close()
             os.close(stdout_write)
             os.close(stderr_write)
-        return _Watch(process, stdout_read, stderr_read, limits, control, started_at, on_output).outcome()
+        outcome = _Watch(process, stdout_read, stderr_read, limits, control, started_at, on_output).outcome()
+        return outcome if unread is None else replace(outcome, stdin_left_bytes=bytes_in_pipe(unread))
     finally:
-        os.close(stdout_read)
-        os.close(stderr_read)
+        for end in (stdout_read, stderr_read, unread):
+            if end is not None:
+                os.close(end)
 
 
 class _Watch:

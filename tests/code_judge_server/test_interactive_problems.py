@@ -62,7 +62,7 @@ async def judge(
 ) -> AsyncIterator[JudgeInProcess]:
     folder = tmp_path_factory.mktemp("judge")
     async with judge_in_process(
-        folder, isolation=request.param, num_slots=2, spare_slots=1, max_wall_time_s=10
+        folder, isolation=request.param, num_slots=2, spare_slots=1, max_wall_time_s=10, default_memory_mb=96
     ) as judge:
         yield judge
 
@@ -143,6 +143,16 @@ async def test_an_interactor_that_fails_says_nothing_of_the_program(
     language = "c" if interactor.startswith("int main") else "python"
     verdict = await judge.verdict(code="print(1)", interactor={"language": language, "code": interactor})
     assert (verdict.status, told in verdict.stderr) == ("internal_error", True), verdict.stderr
+
+
+async def test_a_program_that_floods_the_interactor_is_to_blame_and_not_who_reads_it(judge: JudgeInProcess) -> None:
+    flood = "import os\nwhile True: os.write(1, bytes(1 << 16))"
+    reads_all = "import os\nheld = []\nwhile chunk := os.read(0, 1 << 16): held.append(chunk)"
+    verdict = await play(judge, flood, reads_all, limits={"cpu_time_s": 2, "wall_time_s": 10})
+    assert (verdict.status, "it was killed at a limit" in verdict.stderr) == ("output_limit_exceeded", True), verdict
+    takes_all = "held = []\nwhile True: held.append(bytearray(b'x') * (1 << 22))"
+    verdict = await play(judge, "print(1, flush=True)\ninput()", takes_all, limits={"cpu_time_s": 2, "wall_time_s": 10})
+    assert (verdict.status, "it was killed at a limit" in verdict.stderr) == ("internal_error", True), verdict
 
 
 async def test_the_program_sees_nothing_of_the_interactor(judge: JudgeInProcess) -> None:

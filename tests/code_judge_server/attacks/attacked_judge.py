@@ -166,18 +166,22 @@ def attacked_judge(folder: Path, *settings: str, isolation: str, ordinary_user: 
 
 @contextmanager
 def judge_under_attack(starter: str, folder: Path, *settings: str) -> Iterator[AttackedJudge]:
-    """Start a judge as root (tier A), as an `ordinary_user` (tier B), or as one `without_namespaces` (tier C); at the end, of
-    all attacks nothing may be left.
+    """Start a judge as root (tier A, or one with its name behind, as in `root in C`), as an `ordinary_user` (tier B), as one
+    `without_namespaces` (tier C) or `without_isolation` (tier D); at the end, of all attacks nothing may be left.
     """
-    isolation = {"root": "A", "ordinary_user": "B", "without_namespaces": "C"}[starter]
-    is_ordinary = starter != "root"
+    tiers = {"root": "A", "ordinary_user": "B", "without_namespaces": "C", "without_isolation": "D"}
+    isolation = tiers.get(starter) or starter.removeprefix("root in ")
+    is_ordinary = not starter.startswith("root")
     if os.getuid() != 0 and not is_ordinary:
         pytest.skip("the tests do not run as root")
     users = [user_id()] if is_ordinary else SLOT_USERS
     with adopting_orphans() as others:
         before_start = look(None, folder=folder, users=users, others=others)
         with attacked_judge(folder, *settings, isolation=isolation, ordinary_user=is_ordinary) as judge:
-            judge.learn_what_is_normal()
+            if isolation == "D":
+                judge.use_every_slot()
+            else:
+                judge.learn_what_is_normal()
             server_pid = judge.server.process.pid
             before_attacks = look(server_pid, folder=folder, users=users)
             yield judge
