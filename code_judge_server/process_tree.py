@@ -25,6 +25,8 @@ _BYTES_PER_MAPPING = 256
 _MOST_MAPPINGS = 65530
 """Unless `vm.max_map_count` says otherwise."""
 _PART_BYTES = 1 << 20
+_SHARED_ANONYMOUS = b" /dev/zero (deleted)"
+"""End of the line of such a mapping in `/proc/PID/maps`; its inode is that of the region."""
 
 
 def become_subreaper() -> None:
@@ -195,31 +197,37 @@ def _proportional_bytes(folder: str) -> int:
         return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
 
 
-def kernel_memory_bytes(pids: list[int], *, enough: int) -> int:
+def kernel_memory_bytes(pids: list[int], *, enough: int, region_bytes: int) -> int:
     """Return about what the kernel keeps for the mappings and page tables of `pids`, or of the first of them for which that is
     more than `enough`; takes tens of milliseconds for a process with as many mappings as it may have.
+
+    Args:
+        pids: Processes to look at.
+        enough: In bytes: with more than this the count ends.
+        region_bytes: Charge for each region of shared anonymous memory: it keeps pages that are no longer mapped, whose number
+            cannot be read. A process that made itself unreadable has as many mappings, each of such a region, as it may.
     """
     total = 0
+    regions: set[bytes] = set()
     for pid in pids:
-        total += _first_found(pid, _kernel_bytes)
-        if total > enough:
+        total += _first_found(pid, lambda folder: _kernel_bytes(folder, regions, region_bytes))
+        if total + len(regions) * region_bytes > enough:
             break
-    return total
+    return total + len(regions) * region_bytes
 
 
-def _kernel_bytes(folder: str) -> int:
+def _kernel_bytes(folder: str, regions: set[bytes], region_bytes: int) -> int:
+    """Return what the kernel keeps for one process, and add its regions of shared anonymous memory to `regions`."""
     with open(f"{folder}/status") as status:
         page_tables = sum(int(line.split()[1]) * 1024 for line in status if line.startswith("VmPTE:"))
-    return page_tables + _num_mappings(folder) * _BYTES_PER_MAPPING
-
-
-def _num_mappings(folder: str) -> int:
-    """Count the mappings of a process; one that made itself unreadable has as many as it may."""
     try:
-        with open(f"{folder}/maps", "rb", buffering=0) as maps:
-            return sum(part.count(b"\n") for part in iter(lambda: maps.read(_PART_BYTES), b""))
+        with open(f"{folder}/maps", "rb", buffering=0) as file:
+            maps = b"".join(iter(lambda: file.read(_PART_BYTES), b""))
     except PermissionError:
-        return _MOST_MAPPINGS
+        return page_tables + _MOST_MAPPINGS * (_BYTES_PER_MAPPING + region_bytes)
+    if _SHARED_ANONYMOUS in maps:
+        regions.update(line.split()[4] for line in maps.splitlines() if line.endswith(_SHARED_ANONYMOUS))
+    return page_tables + maps.count(b"\n") * _BYTES_PER_MAPPING
 
 
 def kill(pid: int) -> None:

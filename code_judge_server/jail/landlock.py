@@ -16,7 +16,9 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _ACCESSES_BY_ABI = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF}
 _ALL_ACCESSES = 0xFFFF
 _WRITE_FILE = 1 << 1
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+_READ_ONLY_DEVICES = ("/dev/zero",)
+"""A writable mapping of it is memory that nothing counts."""
 
 
 def scopes() -> int | None:
@@ -45,6 +47,7 @@ def files_and_scopes(writable: str, readable: list[str]) -> int:
     ruleset = syscalls.landlock_create((accesses, network, _SCOPES if abi >= _ABI_SCOPES else 0))
     allowed = dict.fromkeys([*readable, f"/proc/{os.getpid()}"], _READ)
     allowed.update(dict.fromkeys(_DEVICES, _READ_FILE | _WRITE_FILE))
+    allowed.update(dict.fromkeys(_READ_ONLY_DEVICES, _READ_FILE))
     allowed[writable] = accesses
     for path, rights in allowed.items():
         if os.path.exists(path):

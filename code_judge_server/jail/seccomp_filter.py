@@ -75,6 +75,9 @@ umount2 unshare userfaultfd vhangup
 # CLONE_NEW* as clone(2) takes them; those of clone3 a filter cannot see, so that it does not exist.
 _NAMESPACE_FLAGS = 0x7E020000
 _MAP_SHARED, _MAP_PRIVATE, _MAP_DROPPABLE, _MAP_TYPE, _MAP_ANONYMOUS = 0x01, 0x02, 0x08, 0x0F, 0x20
+_MAP_HUGETLB = 0x40000
+SHARED_REGION_MAX_BYTES = 4 * 1024 * 1024
+"""Of one mapping of shared anonymous memory where no group counts it, and what the meter of jobs charges for it."""
 _AF_UNIX = 1
 _AF_OF_INTERNET = (2, 10)
 _KIND_OF_SOCKET = 0x0F
@@ -207,12 +210,19 @@ def _add_rules_of_processes(rules: "pyseccomp.SyscallFilter", libseccomp: Module
 
 
 def _add_rules_of_mmap(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
-    """Refuse memory that is both shared and anonymous: it stays when it is no longer mapped, and nothing would count it."""
-    flags = 3
+    """Refuse large regions of memory that is both shared and anonymous: what is in one stays, as long as any page of it is
+    mapped, and nothing counts it. For small ones the meter of jobs charges the most that they can hold.
+    """
+    length, flags = 1, 3
     for mask, value in ((_MAP_ANONYMOUS, 0), (_MAP_TYPE, _MAP_PRIVATE), (_MAP_TYPE, _MAP_DROPPABLE)):
         rules.add_rule(libseccomp.ALLOW, "mmap", libseccomp.Arg(flags, libseccomp.MASKED_EQ, mask, value))
-    shared = libseccomp.Arg(flags, libseccomp.MASKED_EQ, _MAP_TYPE | _MAP_ANONYMOUS, _MAP_SHARED | _MAP_ANONYMOUS)
-    rules.add_rule(libseccomp.ERRNO(errno.EPERM), "mmap", shared)
+    mask, value = _MAP_TYPE | _MAP_ANONYMOUS | _MAP_HUGETLB, _MAP_SHARED | _MAP_ANONYMOUS
+    shared = libseccomp.Arg(flags, libseccomp.MASKED_EQ, mask, value)
+    rules.add_rule(libseccomp.ALLOW, "mmap", libseccomp.Arg(length, libseccomp.LE, SHARED_REGION_MAX_BYTES), shared)
+    large = libseccomp.Arg(length, libseccomp.GT, SHARED_REGION_MAX_BYTES)
+    rules.add_rule(libseccomp.ERRNO(errno.EPERM), "mmap", large, shared)
+    of_huge_pages = libseccomp.Arg(flags, libseccomp.MASKED_EQ, mask, value | _MAP_HUGETLB)
+    rules.add_rule(libseccomp.ERRNO(errno.EPERM), "mmap", of_huge_pages)
 
 
 def _add_rules_of_fcntl(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType, *, memory_group: bool) -> None:

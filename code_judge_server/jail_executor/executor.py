@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 2
 _PAUSE_BEFORE_LAST_ATTEMPT_S = 0.1
 """What killed one slot, such as the end of its zygote, may be about to kill the next."""
+_TRUSTED_IN_PRIVATE_SLOT = 3
+"""The helper of the slot, the init of its job, and the supervisor of a session, which the server cannot read."""
 _REPAIRS = 3
 """A first one may still take for alive what is not."""
 _FIRST_PAUSE_OF_REPAIRS_S = 0.05
@@ -209,7 +211,7 @@ class JailExecutor:
         end, pid = await self._launcher.open_slot(number, preload)
         with contextlib.ExitStack() as undo:
             undo.callback(end.close)
-            meter = self._meter(number, pid)
+            meter = self._meter(number, pid, num_trusted=_TRUSTED_IN_PRIVATE_SLOT)
             undo.callback(meter.close)
             pidfd = os.pidfd_open(pid)
             undo.pop_all()
@@ -337,8 +339,8 @@ class JailExecutor:
         except OSError as error:
             raise JailDiedError(f"slot {number} ({preload}) died at once: {error}") from error
 
-    def _meter(self, number: int, pid: int) -> Meter:
+    def _meter(self, number: int, pid: int, *, num_trusted: int = 0) -> Meter:
         cgroups = self._plan.cgroups
         if cgroups is None:
-            return TreeMeter(pid, own_network=self.tier is not IsolationTier.C)
+            return TreeMeter(pid, own_network=self.tier is not IsolationTier.C, num_trusted=num_trusted)
         return CgroupMeter(str(cgroups.cpu_file(number)))

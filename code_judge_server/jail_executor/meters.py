@@ -2,10 +2,12 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from code_judge_server import process_tree
 from code_judge_server.jail.loopback import BUFFER_BYTES_PER_SOCKET
+from code_judge_server.jail.seccomp_filter import SHARED_REGION_MAX_BYTES
 from code_judge_server.jail_executor.memory_counts import MemoryCounts
 from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
 
@@ -82,10 +84,12 @@ class TreeMeter:
     Args:
         slot_pid: The slot, below which at most one job runs.
         own_network: The slot has a network namespace of its own, all of whose sockets are the job's.
+        num_trusted: First processes below the slot whose mappings nobody looks at: they run no program.
     """
 
-    def __init__(self, slot_pid: int, *, own_network: bool = False) -> None:
+    def __init__(self, slot_pid: int, *, own_network: bool = False, num_trusted: int = 0) -> None:
         self._slot_pid = slot_pid
+        self._num_trusted = num_trusted
         self._stat = os.open(f"/proc/{slot_pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._sockets: int | None = None
         self._sockets_of_slot = 0
@@ -116,7 +120,7 @@ class TreeMeter:
         usage = process_tree.usage(pids)
         unwaited = self._unwaited.update(usage.ticks, reaped=reaped)
         socket_bytes = max(0, self._num_sockets() - self._sockets_of_slot) * BUFFER_BYTES_PER_SOCKET
-        kernel_bytes = socket_bytes + self._mappings.latest(pids, enough=memory_bytes)
+        kernel_bytes = socket_bytes + self._mappings.latest(pids[self._num_trusted :], enough=memory_bytes)
         used_bytes = usage.memory_bytes
         if used_bytes + kernel_bytes > memory_bytes and len(pids) > 1:
             used_bytes = self._shares.latest(pids, enough=memory_bytes)
@@ -136,7 +140,8 @@ class TreeMeter:
 
     def _begin_counts(self) -> None:
         self._shares = MemoryCounts(process_tree.proportional_memory_bytes)
-        self._mappings = MemoryCounts(process_tree.kernel_memory_bytes, pause_s=_PAUSE_OF_KERNEL_MEMORY_S)
+        count_mappings = partial(process_tree.kernel_memory_bytes, region_bytes=SHARED_REGION_MAX_BYTES)
+        self._mappings = MemoryCounts(count_mappings, pause_s=_PAUSE_OF_KERNEL_MEMORY_S)
         self._unwaited = UnwaitedCpu()
 
     def _num_sockets(self) -> int:

@@ -208,7 +208,7 @@ time.sleep(1000)
 def test_without_a_group_no_memory_can_be_taken_that_is_not_mapped():
     code = """
 import ctypes, mmap, os
-for take in (lambda: mmap.mmap(-1, 10), lambda: os.memfd_create('x'), lambda: os.open('/dev/zero', os.O_RDWR)):
+for take in (lambda: mmap.mmap(-1, (4 << 20) + 1), lambda: os.memfd_create('x'), lambda: os.open('/dev/zero', os.O_RDWR)):
     try:
         print(take())
     except OSError:

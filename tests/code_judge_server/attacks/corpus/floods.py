@@ -138,6 +138,24 @@ for start in range(0, 1 << 30, 1 << 20):
         says_done=False,
     ),
     Attack(
+        name="shared_memory_in_small_regions",
+        code="""
+import mmap
+PIECE, PAGE = 4 << 20, 4096
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.prctl(4, 0, 0, 0, 0)  # not dumpable: others of its user cannot look at its mappings
+for _ in range(256):
+    piece = _libc.mmap(None, PIECE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1, 0)
+    ctypes.memset(piece, 1, PIECE)
+    _libc.munmap(piece + PAGE, PIECE - PAGE)  # what the rest holds stays in memory
+time.sleep(1)
+""",
+        statuses=OUT_OF_MEMORY,
+        says_done=False,
+    ),
+    Attack(
         name="memory_files",
         code="""
 files = [os.memfd_create(str(number)) for number in range(64)]
