@@ -22,7 +22,8 @@ from tests.test_architecture import ISLANDS, LAYERS
 ROOT = Path(__file__).resolve().parent.parent
 TOP_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 YOUR_OWN = ROOT / "docs" / "your_own.md"
-PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").glob("*.md"))]
+READMES = sorted(path for folder in ("examples", "benchmarks") for path in (ROOT / folder).rglob("README.md"))
+PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").glob("*.md")), *READMES]
 SOURCE_FOLDERS = (
     "agentrl",
     "code_judge_server",
@@ -124,8 +125,8 @@ def test_named_commands_exist(page: Path):
     for module in re.findall(r"python -m ((?:agentrl|code_judge_server|examples)[\w.]*)", text):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"{page.name}: {module}"
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    named = re.findall(r"(?:`|^    )make ([a-z-]+)", text, flags=re.MULTILINE)
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = re.findall(r"(?:`|^    )make ([a-z0-9-]+)", text, flags=re.MULTILINE)
     assert set(named) <= targets, f"{page.name}: {set(named) - targets}"
 
 
