@@ -1,4 +1,4 @@
-"""Advantages from the rewards of the groups of a step: one for all tokens of a trajectory (`token_advantage` has the others).
+"""Advantages from the rewards of groups: one per trajectory (`token_advantage` has those per token).
 
 Letters in shapes: G trajectories of one group.
 """
@@ -12,21 +12,21 @@ STD_FLOOR = 1e-6
 """Added to the standard deviation, as the released code of rStar2-Agent does."""
 
 AdvantageFunction = Callable[..., list[Tensor]]
-"""`(rewards of each group [G], normalise_by_std=...) -> advantages of each group [G]`; one of your own is named by its path."""
+"""`(rewards of each group [G], normalise_by_std=...) -> advantages of each group [G]`; a custom one is named by import path."""
 
 
 def grpo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
     """Centre the rewards of each group on their mean, and divide by their standard deviation (GRPO, arXiv:2402.03300).
 
-    The deviation is the sample's (divisor G - 1), as in verl and TRL. Without the division it is the variant of
-    Dr. GRPO (arXiv:2503.20783).
+    The deviation is the sample's (divisor G - 1), as in verl and TRL. Without the division this is Dr. GRPO
+    (arXiv:2503.20783).
 
     Args:
-        groups: float rewards of the trajectories that are trained on, `[G]` each.
+        groups: rewards of the trajectories of each group, `[G]`, float.
         normalise_by_std: divide by the deviation.
 
     Returns:
-        `[G]` each; exact zeros where all rewards are equal, and so for a single trajectory.
+        `[G]` each; exact zeros where all rewards are equal, so also for a single trajectory.
     """
     return [_centred(rewards_G, normalise_by_std=normalise_by_std) for rewards_G in groups]
 
@@ -35,11 +35,11 @@ def rloo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
     """Subtract from each reward the mean of the others of its group (RLOO, arXiv:2402.14740 sec. 2.2).
 
     Args:
-        groups: as of `grpo`.
+        groups: as in `grpo`.
         normalise_by_std: divide by the deviation of the advantages of the whole step; their mean is 0 already.
 
     Returns:
-        `[G]` each; exact zeros as of `grpo`.
+        `[G]` each; exact zeros as in `grpo`.
     """
     left_out = [
         _centred(rewards_G, normalise_by_std=False) * (len(rewards_G) / max(1, len(rewards_G) - 1))
@@ -51,8 +51,8 @@ def rloo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
 def reinforce_plus_plus_baseline(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
     """Centre on the group's mean (REINFORCE++-baseline, arXiv:2501.03262).
 
-    `normalise_by_std` is not used here: mean and deviation are those of all sampled tokens of the step, as in verl and
-    OpenRLHF, so that long trajectories count for more in them (`NORMALISED_OVER_TOKENS`).
+    `normalise_by_std` is not used here: the caller normalises over all sampled tokens of the step, as verl and OpenRLHF do,
+    so that long trajectories weigh more (`NORMALISED_OVER_TOKENS`).
     """
     del normalise_by_std
     return [_centred(rewards_G, normalise_by_std=False) for rewards_G in groups]
@@ -63,10 +63,10 @@ ADVANTAGES: dict[str, AdvantageFunction] = {
     "rloo": rloo,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
 }
-"""By their names in the config."""
+"""Estimators, keyed by their name in the config."""
 
 NORMALISED_OVER_TOKENS = ("reinforce_plus_plus_baseline",)
-"""Those that are normalised once every token has its trajectory's, with `token_advantage.normalised`."""
+"""Estimators whose advantages are normalised over tokens (`token_advantage.normalised`)."""
 
 
 def _centred(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
@@ -77,10 +77,10 @@ def _centred(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
 
 
 def _scaled(groups: list[Tensor]) -> list[Tensor]:
-    """Bring all advantages of a step, which add up to 0 in each group, to deviation 1."""
+    """Scale all advantages of a step, which sum to 0 in each group, to deviation 1."""
     every = torch.cat([*groups, torch.zeros(0)])
     if len(every) < 2:
         return groups
-    # Their computed mean is rounding noise. Taken off, it would give a sign to advantages that are exactly 0.
+    # The mean is rounding noise; subtracting it would give a sign to advantages that are exactly 0.
     deviation = every.std() + STD_FLOOR
     return [advantages_G / deviation for advantages_G in groups]

@@ -1,7 +1,6 @@
-"""Which groups, and which of their trajectories, are trained on: GRPO, and GRPO-RoC (arXiv:2508.20722, section 4).
+"""Selection of the groups and trajectories to train on: GRPO, and GRPO-RoC (arXiv:2508.20722, section 4).
 
-A trajectory is positive where it is solved (`agentrl.observability.outcome`). Pure Python, so that the driver can call it
-without torch.
+A trajectory is positive if it is solved (`agentrl.observability.outcome`). Runs on the driver, without torch.
 """
 
 import random
@@ -16,35 +15,35 @@ if TYPE_CHECKING:
     from agentrl.config.algorithm_schema import SelectionSection
 
 _WEIGHT_OFFSET = 0.1
-"""Keeps the weight of a flawless trajectory finite: ten times that of one with penalty 0.9."""
+"""Offset that keeps the weight of a flawless trajectory finite: ten times that of one with penalty 0.9."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropReport:
-    """What selection left out, by cause. Example: `DropReport(groups_all_solved=2)` for two groups that teach nothing."""
+    """Counts of what selection left out, by cause. Example: `DropReport(groups_all_solved=2)`."""
 
     groups_all_solved: int = 0
-    """Dropped: every trajectory solved it, so every advantage would be 0."""
+    """Dropped: every trajectory is solved, so every advantage would be 0."""
     groups_none_solved: int = 0
-    """Dropped: none solved it."""
+    """Dropped: none is solved."""
     groups_too_small: int = 0
     """Dropped: fewer scored trajectories than `min_group_size`."""
     groups_singleton: int = 0
     """Kept, with one trajectory, whose advantage is 0."""
     trajectories_unscored: int = 0
-    """Left out: the infrastructure failed, or the data, so there is no reward."""
+    """Left out: no reward, because the infrastructure or the data failed."""
     trajectories_masked: int = 0
     """Left out: cut short, and `reward.score_unfinished` is `mask`."""
     trajectories_not_drawn: int = 0
-    """Left out by the resampling."""
+    """Left out: not drawn by the resampling."""
 
     def __add__(self, other: "DropReport") -> "DropReport":
-        """Return the report of both selections together, for a step that was refilled."""
+        """Return the sum of both reports, for a step that was refilled."""
         return DropReport(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
     @property
     def groups_dropped(self) -> int:
-        """Groups that are not trained on."""
+        """Number of groups that are not trained on."""
         return self.groups_all_solved + self.groups_none_solved + self.groups_too_small
 
     def metrics(self) -> dict[str, float]:
@@ -61,19 +60,19 @@ class DropReport:
 
 
 def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int) -> tuple[list[Group], DropReport]:
-    """Return what is to be trained on, in the order of `groups`, each group's trajectories by their sample index.
+    """Return the groups to train on, in the order of `groups`, each with its trajectories by sample index.
 
-    Unscored and masked trajectories go first, then groups that are too small, then (by default) groups whose outcomes are
-    equal, and what remains is resampled. The draws of a group depend on `seed` and its prompt alone, not on who came first.
+    Leaves out unscored and masked trajectories, then groups that are too small, then (by default) groups of equal outcomes,
+    and resamples the rest. The draws of a group depend only on `seed` and its prompt, not on the order of arrival.
     """
     kept: list[Group] = []
     report = DropReport()
     for group in groups:
-        made = sorted(group.trajectories, key=lambda trajectory: trajectory.summary.sample_index)
-        scored = [trajectory for trajectory in made if trajectory.summary.reward is not None]
+        trajectories = sorted(group.trajectories, key=lambda trajectory: trajectory.summary.sample_index)
+        scored = [trajectory for trajectory in trajectories if trajectory.summary.reward is not None]
         counted = [trajectory for trajectory in scored if not trajectory.summary.is_masked]
         report += DropReport(
-            trajectories_unscored=len(made) - len(scored), trajectories_masked=len(scored) - len(counted)
+            trajectories_unscored=len(trajectories) - len(scored), trajectories_masked=len(scored) - len(counted)
         )
         cause = _cause_to_drop(counted, selection)
         if cause is not None:
@@ -88,10 +87,10 @@ def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int)
 
 
 def positive_quota(num_positives: int, num_negatives: int, selection: "SelectionSection") -> int:
-    """Return how many positives are kept; the negatives kept are what is missing to `min(keep, all)`.
+    """Return the number of positives to keep; negatives fill up to `min(keep, all)`.
 
-    In proportion, halves rounded up, but at least one of each class present and at least the minimum counts, where the
-    number kept has room for both.
+    The quota is proportional, halves rounded up, but keeps at least one of each class present and at least the configured
+    minimum, if `keep` has room for both.
     """
     num_all = num_positives + num_negatives
     num_kept = min(selection.keep, num_all)
@@ -141,10 +140,7 @@ def _resample_on_correct(
 
 
 def _draw_weighted(positives: Sequence[TrajectoryRef], count: int, draws: random.Random) -> list[TrajectoryRef]:
-    """Draw without replacement, each in proportion to its weight: the first to ring of exponential clocks with that rate.
-
-    The same distribution as drawing one after another (Efraimidis and Spirakis, 2006).
-    """
+    """Draw without replacement, in proportion to the weights, by exponential clocks (Efraimidis and Spirakis, 2006)."""
     rings = [draws.expovariate(1.0 / (quality_penalty(p.summary) + _WEIGHT_OFFSET)) for p in positives]
     first = sorted(range(len(positives)), key=rings.__getitem__)[:count]
     return [positives[index] for index in first]

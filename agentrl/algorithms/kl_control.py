@@ -1,26 +1,26 @@
-"""The coefficient of the divergence from the reference, held near a target. Without torch: the driver keeps it."""
+"""Adaptive coefficient of the divergence from the reference; without torch."""
 
 import math
 
 _MAX_ERROR = 0.2
-"""Relative errors beyond this count as this, so that one step far off does not throw the coefficient."""
+"""Bound on the relative error, so that a single outlier does not upset the coefficient."""
 
 
 def next_kl_coefficient(
     coefficient: float, *, divergence: float, target: float, num_trajectories: float, horizon: int
 ) -> float:
-    """Return the coefficient of the next step: greater where the policy has moved too far, else smaller.
+    """Return the coefficient of the next step: larger if the policy has moved too far, else smaller.
 
-    The controller of Ziegler et al. (arXiv:1909.08593 sec. 2.2), with their number of samples in the place of their constant:
-    after `horizon` trajectories at the greatest error, it is about e^0.2 times what it was. One step counts as no more than
-    `horizon` trajectories: a large one would turn the coefficient negative, and reward the distance.
+    The controller of Ziegler et al. (arXiv:1909.08593 sec. 2.2), paced by trajectories: `horizon` of them at the largest error
+    scale the coefficient by about e^0.2. A step counts as at most `horizon` trajectories, because a larger one would turn the
+    coefficient negative.
 
     Args:
-        coefficient: of the step that was made.
-        divergence: of its trajectories, in nats per trajectory.
-        target: what that should be, above 0.
-        num_trajectories: how many they were.
-        horizon: the greater, the slower.
+        coefficient: coefficient of this step.
+        divergence: divergence in this step, in nats per trajectory.
+        target: target divergence, above 0.
+        num_trajectories: number of trajectories in this step.
+        horizon: time constant, in trajectories.
 
     Raises:
         FloatingPointError: the divergence is not finite.

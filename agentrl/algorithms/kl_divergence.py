@@ -10,7 +10,7 @@ from torch import Tensor
 from agentrl.algorithms.log_ratio import bounded
 
 KlEstimator = Callable[[Tensor, Tensor], Tensor]
-"""`(logprobs_N of the policy, other_logprobs_N) -> [N]`, in nats, differentiable in the first; N may be 0. One of your own is
+"""`(logprobs_N of the policy, other_logprobs_N) -> [N]`, in nats, differentiable in the first; N may be 0. A custom one is
 named in the config by its import path.
 """
 
@@ -21,7 +21,7 @@ def k1(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
 
 
 def k2(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
-    """Return `(log r)^2 / 2`: biased, and the mean of its gradient is that of the divergence."""
+    """Return `(log r)^2 / 2`: biased, but the mean of its gradient is that of the divergence."""
     return (other_logprobs_N - logprobs_N).square() / 2
 
 
@@ -32,4 +32,4 @@ def k3(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
 
 
 KL_ESTIMATORS: dict[str, KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
-"""By their names in the config."""
+"""Estimators, keyed by their name in the config."""

@@ -1,7 +1,6 @@
 """Policy losses per token, from log-probabilities and advantages.
 
-All functions are over scored tokens, whatever trajectory they are of; the caller weighs them (`aggregation`) and adds them
-up. Letters in shapes: N scored tokens.
+The caller weighs the losses (`aggregation`) and sums them. Letters in shapes: N scored tokens.
 """
 
 from collections.abc import Callable
@@ -17,30 +16,30 @@ from agentrl.algorithms.log_ratio import bounded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipRange:
-    """How far the policy may move in one step, as ratios of probabilities."""
+    """Limits on the policy's movement in one step, as probability ratios."""
 
     low: float
     """Ratios below `1 - low` are clipped."""
     high: float
     """Ratios above `1 + high` are clipped."""
     dual: float = 0.0
-    """Where the advantage is negative, the loss grows no more with ratios above this; 0: it does."""
+    """Ratio above which the loss stops growing if the advantage is negative; 0: no such bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
-    """The loss of some tokens, and what is reported of it."""
+    """Losses of tokens, with the values that are reported."""
 
     loss_N: Tensor
     """Differentiable."""
     ratio_N: Tensor
     """Probability ratios, without gradient, between e^-20 and e^20."""
     clipped_low_N: Tensor
-    """bool: tokens whose gradient, or part of it, the lower bound of the range removed."""
+    """bool: tokens whose gradient the lower bound removed, wholly or in part."""
     clipped_high_N: Tensor
-    """The same of the upper bound; no token is clipped twice."""
+    """bool: the same for the upper bound; no token is clipped twice."""
     clipped_dual_N: Tensor | None = None
-    """The same of the dual clip; None: there is none."""
+    """bool: the same for the dual clip; None if it is off."""
 
     @property
     def clipped_N(self) -> Tensor:
@@ -50,7 +49,7 @@ class PolicyLoss:
 
 
 class PolicyLossFunction(Protocol):
-    """A policy loss; one of your own is named in the config by its import path."""
+    """A policy loss; a custom one is named in the config by its import path."""
 
     def __call__(
         self,
@@ -61,14 +60,14 @@ class PolicyLossFunction(Protocol):
         clip: ClipRange,
         /,
     ) -> PolicyLoss:
-        """Give each token its loss.
+        """Return the loss of each token.
 
         Args:
-            logprobs_N: of the current forward pass.
-            old_logprobs_N: of the actor before the update, without gradient.
-            advantages_N: of the tokens.
-            trajectory_N: number of the trajectory that each token is of, from 0.
-            clip: the range that ratios may be in.
+            logprobs_N: log-probabilities of the current forward pass.
+            old_logprobs_N: log-probabilities of the actor before the update, without gradient.
+            advantages_N: advantages of the tokens.
+            trajectory_N: number of each token's trajectory, from 0.
+            clip: range of the ratios.
         """
         ...
 
@@ -85,8 +84,8 @@ def gspo_loss(
 ) -> PolicyLoss:
     """Clip one ratio per trajectory, the geometric mean of its tokens' (GSPO, arXiv:2507.18071 eq. 5 to 7).
 
-    The ratios lie much closer to 1 than those of tokens, and so must the clip range (the paper: 3e-4 and 4e-4). The paper means
-    `algorithm.aggregation: trajectory_mean`.
+    These ratios are much closer to 1 than those of tokens, so the clip range must be narrower (paper: 3e-4 and 4e-4). The paper
+    uses `algorithm.aggregation: trajectory_mean`.
     """
     log_ratio_N = trajectory_means(logprobs_N - old_logprobs_N, trajectory_N)
     return _clipped(bounded(log_ratio_N).exp(), advantages_N, clip)
@@ -108,7 +107,7 @@ def cispo_loss(
 
 
 POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo_loss, "gspo": gspo_loss, "cispo": cispo_loss}
-"""By their names in the config."""
+"""Losses, keyed by their name in the config."""
 
 
 def _clipped(ratio_N: Tensor, advantages_N: Tensor, clip: ClipRange) -> PolicyLoss:

@@ -1,8 +1,8 @@
-"""The distance between the policy that sampled and the policy in training, and the weights that make up for it.
+"""Mismatch between the sampling policy and the actor before the update, and importance weights that correct it.
 
-The two differ where the engine computes otherwise than the actor does, and where trajectories began under older weights. The
-ratio that PPO clips is against the actor before the update, so the way from there to the engine is a factor of its own
-(decoupled PPO, arXiv:2110.00641; for asynchronous rollouts, AReaL, arXiv:2505.24298). Letters in shapes: N scored tokens.
+The two differ because engine and actor round differently, and because trajectories may begin under older weights. PPO's
+ratio starts at the actor before the update, so this one is a separate factor (decoupled PPO, arXiv:2110.00641; for asynchronous
+rollouts, AReaL, arXiv:2505.24298). Letters in shapes: N scored tokens.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from agentrl.algorithms.log_ratio import bounded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutMismatch:
-    """How far the engine's log-probabilities are from the actor's on the same tokens; near zero, or something is wrong."""
+    """Distance of the engine's log-probabilities from the actor's on the same tokens; near zero in a healthy run."""
 
     kl_sum: Tensor
     """`[]`: k3 estimate of KL(rollout || actor), summed over tokens."""
     abs_difference_sum: Tensor
     """`[]`: |actor - rollout| in nats, summed over tokens."""
     ratio_max: Tensor
-    """`[]`: greatest actor / rollout ratio; 0 where there are no tokens."""
+    """`[]`: largest actor / rollout ratio; 0 without tokens."""
 
 
 def rollout_mismatch(old_logprobs_N: Tensor, rollout_logprobs_N: Tensor) -> RolloutMismatch:
@@ -44,9 +44,9 @@ class RolloutWeights:
     """Importance weights of sampled tokens."""
 
     weights_N: Tensor
-    """Without gradient, between 0 and the greatest ratio allowed."""
+    """Weights from 0 to `max_ratio`, without gradient."""
     num_cut: Tensor
-    """`[]`: tokens whose weight is not their ratio."""
+    """`[]`: number of tokens whose weight is not their ratio."""
 
 
 def rollout_weights(
@@ -62,17 +62,17 @@ def rollout_weights(
     """Weigh each token by `actor before the update / engine`.
 
     Args:
-        old_logprobs_N: of the actor before the update.
-        rollout_logprobs_N: of the engine, as it sampled.
-        trajectory_N: number of the trajectory that each token is of, from 0.
+        old_logprobs_N: log-probabilities of the actor before the update.
+        rollout_logprobs_N: log-probabilities of the engine.
+        trajectory_N: number of each token's trajectory, from 0.
         method: `truncate` lowers ratios to `max_ratio` (truncated importance sampling, Ionides 2008; for engines beside
             actors, Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025); `mask` drops
-            what is outside of `[min_ratio, max_ratio]` (masked importance sampling; IcePop in arXiv:2510.18855).
-        level: `token` looks at each token alone; `trajectory`, at the product over the tokens of a trajectory, which is the
-            ratio of its probabilities (TRL's and verl's `sequence`); `geometric`, at their geometric mean (as GSPO does,
-            arXiv:2507.18071). With the last two a trajectory is weighed as a whole.
-        min_ratio: of `mask` only.
-        max_ratio: greatest weight.
+            ratios outside `[min_ratio, max_ratio]` (masked importance sampling; IcePop in arXiv:2510.18855).
+        level: `token` weighs each token by its own ratio; `trajectory`, by the product over its trajectory, the ratio of the
+            trajectory's probabilities (TRL's and verl's `sequence`); `geometric`, by their geometric mean (as GSPO,
+            arXiv:2507.18071).
+        min_ratio: lower bound, for `mask` only.
+        max_ratio: upper bound.
     """
     log_ratio_N = old_logprobs_N - rollout_logprobs_N
     if level == "trajectory":

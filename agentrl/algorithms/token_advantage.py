@@ -1,7 +1,8 @@
 """Advantages of single tokens, from the rewards along a trajectory.
 
-A trajectory is here what the policy sampled of it and nothing else: observations are no steps, so that neither the discount nor
-the recursion counts them. Letters in shapes: N scored tokens of one trajectory.
+Only sampled tokens are steps: neither discount nor recursion counts observations.
+
+Letters in shapes: N scored tokens of one trajectory.
 """
 
 from collections.abc import Callable
@@ -16,35 +17,35 @@ VARIANCE_FLOOR = 1e-8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCredit:
-    """What the tokens of a trajectory are worth."""
+    """Advantages and returns of the tokens of a trajectory."""
 
     advantages_N: Tensor
-    """Not normalised yet."""
+    """Advantages, not normalised yet."""
     returns_N: Tensor
-    """What a critic is to expect at each token, before it is sampled."""
+    """Targets of a critic for each token, before it is sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenAdvantage:
-    """An estimator of this kind; one of your own is such an object in a module, named in the config by its import path.
+    """An estimator of token advantages; a custom one is such an object in a module, named in the config by its import path.
 
     Example: `mine = TokenAdvantage(estimate=my_function, uses_values=False)`, and `algorithm.advantage: my_module.mine`.
     """
 
     estimate: Callable[..., TokenCredit]
-    """`(rewards_N, values_N, discount=..., gae_lambda=...) -> TokenCredit`; `values_N` is None where there is no critic."""
+    """`(rewards_N, values_N, discount=..., gae_lambda=...) -> TokenCredit`; `values_N` is None without a critic."""
     uses_values: bool
-    """Whether there must be a critic."""
+    """True if the estimator needs a critic."""
 
 
 def token_rewards(reward: float, divergence_N: Tensor, *, kl_coefficient: float) -> Tensor:
-    """Put the reward of a trajectory on its last token, and take the divergence off each (Ziegler et al., arXiv:1909.08593).
+    """Return the reward of each token: the trajectory's on the last, minus a divergence on each (arXiv:1909.08593).
 
     Args:
-        reward: of the trajectory.
-        divergence_N: estimates of the divergence from the reference at each token, without gradient; zeros where the reward has
-            no such term.
-        kl_coefficient: what a nat costs.
+        reward: reward of the trajectory.
+        divergence_N: estimated divergence from the reference at each token, without gradient; zeros if the reward has no such
+            term.
+        kl_coefficient: cost of a nat.
     """
     rewards_N = -kl_coefficient * divergence_N
     if len(rewards_N):
@@ -55,7 +56,7 @@ def token_rewards(reward: float, divergence_N: Tensor, *, kl_coefficient: float)
 def discounted_returns(
     rewards_N: Tensor, values_N: Tensor | None = None, *, discount: float, gae_lambda: float = 1.0
 ) -> TokenCredit:
-    """Credit each token with the discounted rewards from it on (REINFORCE++, arXiv:2501.03262 eq. 5).
+    """Credit each token with the discounted rewards that follow it (REINFORCE++, arXiv:2501.03262 eq. 5).
 
     `values_N` and `gae_lambda` are not used.
     """
@@ -68,13 +69,13 @@ def gae(rewards_N: Tensor, values_N: Tensor | None, *, discount: float, gae_lamb
     """Estimate advantages from a critic's values (GAE, arXiv:1506.02438 eq. 16); the trajectory ends after its last token.
 
     Args:
-        rewards_N: of each token.
-        values_N: what the critic expects before each token.
+        rewards_N: rewards of the tokens.
+        values_N: the critic's values before each token.
         discount: gamma.
-        gae_lambda: 0 trusts the critic alone, 1 the rewards alone.
+        gae_lambda: 0 relies on the critic only, 1 on the rewards only.
 
     Raises:
-        ValueError: there are no values, or not as many as rewards.
+        ValueError: values are missing, or their number differs from that of the rewards.
     """
     if values_N is None or len(values_N) != len(rewards_N):
         given = "none" if values_N is None else str(len(values_N))
@@ -88,15 +89,15 @@ TOKEN_ADVANTAGES: dict[str, TokenAdvantage] = {
     "reinforce_plus_plus": TokenAdvantage(estimate=discounted_returns, uses_values=False),
     "gae": TokenAdvantage(estimate=gae, uses_values=True),
 }
-"""By their names in the config."""
+"""Estimators, keyed by their name in the config."""
 
 
 def normalised(advantages: list[Tensor], *, add_up: Callable[[list[float]], list[float]]) -> list[Tensor]:
-    """Bring the advantages of all tokens of a step to mean 0 and deviation 1 (divisor: their number - 1).
+    """Normalise the advantages of all tokens of a step to mean 0 and deviation 1 (divisor: their number - 1).
 
     Args:
-        advantages: of this rank's trajectories, `[N]` each.
-        add_up: adds each number over the ranks.
+        advantages: advantages of this rank's trajectories, `[N]` each.
+        add_up: sums each number over the ranks.
     """
     every = torch.cat([*advantages, torch.zeros(0)]).double()
     count, total = add_up([float(len(every)), every.sum().item()])
@@ -109,7 +110,7 @@ def normalised(advantages: list[Tensor], *, add_up: Callable[[list[float]], list
 
 
 def _discounted_sums(terms_N: Tensor, factor: float) -> Tensor:
-    """Return at each place the terms from there on, each weighed by `factor` once more than the one before."""
+    """Return at each place the sum of the terms from there on, discounted by `factor`."""
     sums, running = [], 0.0
     for term in reversed(terms_N.double().tolist()):
         running = term + factor * running

@@ -1,7 +1,4 @@
-"""The critic's loss per token.
-
-Letters in shapes: N scored tokens.
-"""
+"""The critic's loss per token. Letters in shapes: N scored tokens."""
 
 from dataclasses import dataclass
 
@@ -11,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLoss:
-    """The loss of some tokens, and what is reported of it."""
+    """Losses of tokens, with the values that are reported."""
 
     loss_N: Tensor
     """Differentiable."""
@@ -20,13 +17,13 @@ class ValueLoss:
 
 
 def value_loss(values_N: Tensor, old_values_N: Tensor, returns_N: Tensor, *, clip: float) -> ValueLoss:
-    """Halve the squared error, and leave values that moved too far alone (as the reference code of PPO does, arXiv:1707.06347).
+    """Return half the squared error, clipped where a value moved too far (reference code of PPO, arXiv:1707.06347).
 
     Args:
-        values_N: of the current forward pass.
-        old_values_N: of the critic before the update, without gradient.
-        returns_N: what they should have been.
-        clip: how far values may move in one step, in units of the reward; 0 sets no bound.
+        values_N: values of the current forward pass.
+        old_values_N: values before the update, without gradient.
+        returns_N: targets.
+        clip: largest movement of a value in one step, in units of the reward; 0: unlimited.
     """
     plain_N = (values_N - returns_N).square()
     if not clip:
@@ -34,6 +31,6 @@ def value_loss(values_N: Tensor, old_values_N: Tensor, returns_N: Tensor, *, cli
     moved_N = values_N - old_values_N
     bounded_N = old_values_N + moved_N.clamp(-clip, clip)
     clipped_N = (bounded_N - returns_N).square()
-    # Where nothing is bounded, the two still differ by rounding.
+    # The two differ by rounding even where nothing is clamped.
     is_clipped_N = (moved_N.abs() > clip) & (clipped_N > plain_N)
     return ValueLoss(loss_N=torch.maximum(plain_N, clipped_N) / 2, clipped_N=is_clipped_N)

@@ -1,4 +1,4 @@
-"""Random batches that two implementations are compared on, the same in every process and on every machine."""
+"""Random batches for comparing two implementations, the same in every process and on every machine."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,10 @@ SIZES: dict[str, tuple[list[int], int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomBatch:
-    """B responses of at most T tokens, with observations inside of them; all floats are doubles."""
+    """B responses of at most T tokens, with observations inside; all floats are doubles."""
 
     sizes: list[int]
-    """Of the groups, whose trajectories stand one after another."""
+    """Sizes of the groups, whose trajectories follow each other."""
     rewards_B: Tensor
     mask_BT: Tensor
     """bool: sampled tokens."""
@@ -33,19 +33,19 @@ class RandomBatch:
 
     @property
     def trajectory_N(self) -> Tensor:
-        """Number of the response that each sampled token is of."""
+        """Number of each sampled token's response."""
         return torch.arange(len(self.mask_BT))[:, None].expand_as(self.mask_BT)[self.mask_BT]
 
     @property
     def far_logprobs_BT(self) -> Tensor:
-        """Log-probabilities of which two are far from the old ones, on the side that an advantage below 0 bounds not at all."""
+        """Log-probabilities of which two are far from the old ones, on the side that is not clipped."""
         logprobs_BT = self.logprobs_BT.clone()
         logprobs_BT[int(self.advantages_B.argmin()), 0] += 95.0
         logprobs_BT[int(self.advantages_B.argmax()), 0] -= 95.0
         return logprobs_BT
 
     def rows(self, values_BT: Tensor) -> list[Tensor]:
-        """Each response's sampled tokens."""
+        """Return the sampled tokens of each response."""
         return [row[sampled] for row, sampled in zip(values_BT, self.mask_BT, strict=True)]
 
 

@@ -1,6 +1,6 @@
-"""Writes `verl_values.json`: what verl computes on the batches of `random_batches`, for `test_advantages_are_verls`.
+"""Script that writes `verl_values.json`: verl's results on the batches of `random_batches`.
 
-verl and agentrl cannot share an environment, so this runs in one of its own:
+verl and agentrl cannot share an environment, so it needs its own:
 
     python -m venv /tmp/verl && /tmp/verl/bin/pip install torch numpy omegaconf && \
         /tmp/verl/bin/pip install --no-deps verl==0.9.1 tensordict pyvers codetiming
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def values_of(batch: RandomBatch) -> dict[str, Any]:
-    """Return numbers, one per trajectory or one per sampled token of the batch, by what they are."""
+    """Return named results, with one number per trajectory or per sampled token of the batch."""
     tokens = {**divergences(batch), **token_advantages(batch), **rollout_weights(batch)}
     whole = group_advantages(batch)
     value_loss, clipped = core_algos.compute_value_loss(
@@ -76,7 +76,7 @@ def token_advantages(batch: RandomBatch) -> dict[str, Tensor]:
 
 
 def group_advantages(batch: RandomBatch) -> dict[str, Tensor]:
-    """The first token of each trajectory is sampled, and all of them have the same."""
+    """Return advantages at every token; those of a trajectory are equal, and its first token is sampled."""
     rewards, mask = token_rewards(batch, kl_coefficient=0.0), batch.mask_BT.double()
     index = np.repeat(np.arange(len(batch.sizes)), batch.sizes)
     grpo = core_algos.compute_grpo_outcome_advantage
@@ -90,17 +90,17 @@ def group_advantages(batch: RandomBatch) -> dict[str, Tensor]:
 
 
 def rollout_weights(batch: RandomBatch) -> dict[str, Tensor]:
-    found = {}
+    weights = {}
     for level in ("token", "sequence"):
         for method, bounds in {"truncate": 1.2, "mask": "0.8_1.2"}.items():
-            found[f"{level}_{method}"], _ = rollout_corr_helper.compute_rollout_correction_weights(
+            weights[f"{level}_{method}"], _ = rollout_corr_helper.compute_rollout_correction_weights(
                 batch.old_BT - batch.rollout_BT, batch.mask_BT.double(), level, bounds
             )
-    return found
+    return weights
 
 
 def far_policy_loss(batch: RandomBatch) -> tuple[Tensor, Tensor]:
-    """The loss and its gradient without a dual clip, where two tokens are far from the policy before the update."""
+    """Return loss and gradient without a dual clip, with two tokens far from the policy before the update."""
     logprobs = batch.far_logprobs_BT.requires_grad_(True)
     settings = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 1e30}
     config = OmegaConf.create({**settings, "global_batch_info": {}})

@@ -33,15 +33,15 @@ def trajectory(
 
 
 def group(rewards: Sequence[float | None], prompt_id: str = "p") -> Group:
-    made = [trajectory(index, reward, prompt_id=prompt_id) for index, reward in enumerate(rewards)]
-    return Group(prompt_id=prompt_id, trajectories=made)
+    trajectories = [trajectory(index, reward, prompt_id=prompt_id) for index, reward in enumerate(rewards)]
+    return Group(prompt_id=prompt_id, trajectories=trajectories)
 
 
 def indices(selected: Group) -> list[int]:
-    return [made.summary.sample_index for made in selected.trajectories]
+    return [trajectory.summary.sample_index for trajectory in selected.trajectories]
 
 
-def test_a_dead_rollout_is_left_out_and_the_survivors_are_kept():
+def test_an_unscored_trajectory_is_left_out_and_the_others_are_kept():
     kept, report = select([group([1.0, None, 0.0])], SelectionSection(method="all"), seed=0)
     assert indices(kept[0]) == [0, 2]
     assert report == DropReport(trajectories_unscored=1)
@@ -53,7 +53,7 @@ def test_a_group_below_the_minimum_size_is_dropped_and_counted():
     assert report == DropReport(groups_too_small=1, trajectories_unscored=1)
 
 
-def test_a_group_without_a_single_survivor_is_dropped_whatever_the_minimum():
+def test_a_group_without_a_scored_trajectory_is_dropped_whatever_the_minimum():
     kept, report = select([group([None, None])], SelectionSection(min_group_size=0), seed=0)
     assert kept == []
     assert report.groups_too_small == 1
@@ -69,7 +69,7 @@ def test_equal_reward_groups_are_dropped_and_counted_by_cause():
     assert report.metrics()["rollout/groups_dropped_none_solved"] == 1.0
 
 
-def test_equal_reward_groups_stay_when_the_papers_text_is_asked_for():
+def test_equal_reward_groups_stay_if_drop_equal_reward_is_off():
     kept, report = select([group([1.0] * 4)], SelectionSection(keep=2, drop_equal_reward=False), seed=0)
     assert len(kept[0].trajectories) == 2
     assert report == DropReport(trajectories_not_drawn=2)
@@ -111,7 +111,7 @@ def test_quotas_follow_the_proportion():
     assert positive_quota(31, 1, selection) == 15
 
 
-def test_selected_groups_have_exactly_the_size_asked_for():
+def test_selected_groups_have_exactly_the_configured_size():
     for num_positives in range(1, 32):
         rewards = [1.0] * num_positives + [0.0] * (32 - num_positives)
         kept, report = select([group(rewards)], SelectionSection(keep=16), seed=1)
@@ -120,7 +120,7 @@ def test_selected_groups_have_exactly_the_size_asked_for():
         assert report.trajectories_not_drawn == 16
 
 
-def test_quality_penalty_is_the_papers():
+def test_quality_penalty_matches_the_paper():
     assert quality_penalty(trajectory(0, 1.0, calls=0).summary) == 0.5
     assert quality_penalty(trajectory(0, 1.0, calls=4, failed=1).summary) == 0.25
     assert quality_penalty(trajectory(0, 1.0, tags=0).summary) == 1.0
@@ -131,26 +131,31 @@ def test_quality_penalty_is_the_papers():
 
 def test_positives_are_drawn_in_inverse_proportion_to_their_penalty():
     # Penalties 0 and 1, so weights 10 and 1/1.1: the flawless one is drawn first with probability 11/12.
-    made = [trajectory(0, 1.0), trajectory(1, 1.0, tags=0), trajectory(2, 0.0), trajectory(3, 0.0)]
+    trajectories = [trajectory(0, 1.0), trajectory(1, 1.0, tags=0), trajectory(2, 0.0), trajectory(3, 0.0)]
     selection = SelectionSection(keep=2)
     drawn = Counter(
-        indices(select([Group(prompt_id=f"p{seed}", trajectories=made)], selection, seed=0)[0][0])[0]
+        indices(select([Group(prompt_id=f"p{seed}", trajectories=trajectories)], selection, seed=0)[0][0])[0]
         for seed in range(4000)
     )
     assert drawn[0] / 4000 == pytest.approx(11 / 12, abs=0.015)
 
 
 def test_negatives_are_drawn_uniformly():
-    made = [trajectory(0, 1.0), trajectory(1, 1.0), trajectory(2, 0.0), trajectory(3, 0.0, calls=4, failed=4, tags=0)]
+    trajectories = [
+        trajectory(0, 1.0),
+        trajectory(1, 1.0),
+        trajectory(2, 0.0),
+        trajectory(3, 0.0, calls=4, failed=4, tags=0),
+    ]
     drawn = Counter(
-        indices(select([Group(prompt_id="p", trajectories=made)], SelectionSection(keep=2), seed=seed)[0][0])[1]
+        indices(select([Group(prompt_id="p", trajectories=trajectories)], SelectionSection(keep=2), seed=seed)[0][0])[1]
         for seed in range(4000)
     )
     assert drawn[2] / 4000 == pytest.approx(0.5, abs=0.03)
 
 
 def test_the_sorted_variant_takes_the_best_positives_and_the_first_negatives():
-    made = [
+    trajectories = [
         trajectory(0, 1.0, tags=0),
         trajectory(1, 0.0),
         trajectory(2, 1.0),
@@ -160,20 +165,22 @@ def test_the_sorted_variant_takes_the_best_positives_and_the_first_negatives():
         trajectory(6, 1.0, calls=4, failed=1),
         trajectory(7, 0.0),
     ]
-    kept, _ = select([Group(prompt_id="p", trajectories=made)], SelectionSection(keep=4, positives="sorted"), seed=0)
+    kept, _ = select(
+        [Group(prompt_id="p", trajectories=trajectories)], SelectionSection(keep=4, positives="sorted"), seed=0
+    )
     assert indices(kept[0]) == [1, 2, 4, 6]
 
 
 def test_the_order_of_arrival_does_not_change_the_draw():
     groups = [group([1.0, 0.0] * 8, f"p{number}") for number in range(4)]
     shuffled = [
-        Group(prompt_id=made.prompt_id, trajectories=random.Random(1).sample(list(made.trajectories), 16))
-        for made in reversed(groups)
+        Group(prompt_id=each.prompt_id, trajectories=random.Random(1).sample(list(each.trajectories), 16))
+        for each in reversed(groups)
     ]
     selection = SelectionSection(keep=6)
-    first = {made.prompt_id: indices(made) for made in select(groups, selection, seed=3)[0]}
-    second = {made.prompt_id: indices(made) for made in select(shuffled, selection, seed=3)[0]}
-    other_seed = {made.prompt_id: indices(made) for made in select(groups, selection, seed=4)[0]}
+    first = {kept.prompt_id: indices(kept) for kept in select(groups, selection, seed=3)[0]}
+    second = {kept.prompt_id: indices(kept) for kept in select(shuffled, selection, seed=3)[0]}
+    other_seed = {kept.prompt_id: indices(kept) for kept in select(groups, selection, seed=4)[0]}
     assert first == second
     assert first != other_seed
 
@@ -185,19 +192,19 @@ def test_reports_of_two_rounds_add_up():
 
 def test_groups_are_dropped_and_resampled_by_a_metric_of_the_reward():
     shaped = [(0.9, 1.0), (0.7, 1.0), (0.2, 0.0), (0.1, 0.0)]
-    made = [
+    trajectories = [
         TrajectoryRef(summary=short_summary("p", index, reward=r, reward_metrics={"accuracy": a}), ref=None)
         for index, (r, a) in enumerate(shaped)
     ]
     selection = SelectionSection(keep=2, metric="accuracy")
-    kept, _ = select([Group(prompt_id="p", trajectories=made)], selection, seed=0)
+    kept, _ = select([Group(prompt_id="p", trajectories=trajectories)], selection, seed=0)
     assert sorted(t.summary.reward_metrics["accuracy"] for t in kept[0].trajectories) == [0.0, 1.0]
-    dropped, report = select([Group(prompt_id="p", trajectories=made[:2])], selection, seed=0)
+    dropped, report = select([Group(prompt_id="p", trajectories=trajectories[:2])], selection, seed=0)
     assert (dropped, report.groups_all_solved) == ([], 1)
 
 
 @pytest.mark.parametrize("solved_at", [0.0, 1.0])
-def test_solved_is_what_the_scale_of_the_reward_says(solved_at: float):
+def test_solved_at_sets_which_rewards_count_as_solved(solved_at: float):
     rewards = [solved_at, solved_at - 1.0]
     selection = SelectionSection(keep=1, solved_at=solved_at, min_negatives=0)
     kept, report = select([group([solved_at] * 2)], selection, seed=0)
@@ -207,7 +214,7 @@ def test_solved_is_what_the_scale_of_the_reward_says(solved_at: float):
     assert len(select([group(rewards)], SelectionSection(keep=2, solved_at=solved_at), seed=0)[0]) == 1
 
 
-def test_a_masked_trajectory_counts_neither_in_the_group_nor_in_its_size():
+def test_a_masked_trajectory_is_excluded_from_the_group_and_its_size():
     masked = TrajectoryRef(summary=short_summary("p", 2, reward=0.0, is_masked=True), ref=None)
     whole = Group(prompt_id="p", trajectories=[trajectory(0, 1.0), trajectory(1, 0.0), masked])
     kept, report = select([whole], SelectionSection(method="all"), seed=0)

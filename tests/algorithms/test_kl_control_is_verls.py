@@ -1,4 +1,4 @@
-"""The adaptive coefficient beside verl's own code; `record_verl` says how its values were made."""
+"""The adaptive coefficient compared with verl's values (`record_verl`)."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from agentrl.algorithms.kl_control import next_kl_coefficient
 VERL = json.loads(Path(__file__).with_name("verl_values.json").read_text())
 
 
-def test_the_controller_of_the_coefficient_is_verls():
+def test_the_adaptive_coefficient_matches_verl():
     coefficient, ours = 0.1, []
     for divergence in (9.0, 6.3, 2.0):
         coefficient = next_kl_coefficient(
@@ -22,13 +22,11 @@ def test_the_controller_of_the_coefficient_is_verls():
 
 
 @pytest.mark.parametrize(("divergence", "factor"), [(0.0, 0.8), (100.0, 1.2)])
-def test_a_step_of_more_trajectories_than_the_horizon_does_not_turn_the_coefficient_negative(
-    divergence: float, factor: float
-):
+def test_a_step_larger_than_the_horizon_keeps_the_coefficient_positive(divergence: float, factor: float):
     after = next_kl_coefficient(0.01, divergence=divergence, target=6.0, num_trajectories=8192, horizon=1000)
     assert after == pytest.approx(0.01 * factor)
 
 
-def test_a_divergence_that_is_no_number_ends_the_update():
+def test_a_nan_divergence_raises():
     with pytest.raises(FloatingPointError, match="nan"):
         next_kl_coefficient(0.01, divergence=float("nan"), target=6.0, num_trajectories=8, horizon=1000)

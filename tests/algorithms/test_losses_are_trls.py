@@ -1,4 +1,4 @@
-"""What the update minimises beside TRL's own code, values and gradients."""
+"""Loss values and gradients of an update compared with TRL's code."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.parametrize("size", SIZES)]
 
 
 class Packed:
-    """What the objective reads of a micro-batch."""
+    """The fields of a micro-batch that the objective reads."""
 
     def __init__(self, batch: RandomBatch) -> None:
         sampled = batch.mask_BT
@@ -36,7 +36,7 @@ class Packed:
 
 
 def our_loss(batch: RandomBatch, scores: TokenScores, **algorithm: Any) -> Tensor:
-    """Our loss of a batch that is packed."""
+    """Return our loss of a packed batch."""
     section = AlgorithmSection(**algorithm)
     num_tokens = len(batch.trajectory_N)
     summed = Objective(section, max_response_tokens=batch.mask_BT.shape[1]).loss(
@@ -86,18 +86,18 @@ def compare(size: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     ],
     ids=["token_mean", "trajectory_mean", "fixed_length", "dual", "gspo", "cispo"],
 )
-def test_loss_and_gradient_are_trls(size: str, ours: dict[str, Any], theirs: dict[str, Any]):
+def test_loss_and_gradient_match_trl(size: str, ours: dict[str, Any], theirs: dict[str, Any]):
     compare(size, ours, theirs)
 
 
 @pytest.mark.parametrize(("aggregation", "loss_type"), [("token_mean", "bnpo"), ("trajectory_mean", "grpo")])
-def test_the_divergence_in_the_loss_is_trls(size: str, aggregation: str, loss_type: str):
+def test_kl_in_the_loss_matches_trl(size: str, aggregation: str, loss_type: str):
     compare(size, {"aggregation": aggregation, "kl_coefficient": 0.3}, {"loss_type": loss_type, "beta": 0.3})
 
 
 @pytest.mark.parametrize(("method", "min_ratio"), [("truncate", 0.5), ("mask", 0.8)])
 @pytest.mark.parametrize(("level", "theirs"), [("token", "token"), ("trajectory", "sequence")])
-def test_the_loss_with_importance_weights_of_verl_is_trls(
+def test_the_loss_with_verls_importance_weights_matches_trl(
     size: str, level: Any, theirs: str, method: Any, min_ratio: float
 ):
     mask = random_batch(size).mask_BT
@@ -108,7 +108,7 @@ def test_the_loss_with_importance_weights_of_verl_is_trls(
     compare(size, ours, {"weights_BT": weights, "beta": 0.3})
 
 
-def test_log_probabilities_entropy_and_its_bonus_are_trls(size: str):
+def test_log_probabilities_entropy_and_entropy_bonus_match_trl(size: str):
     batch = random_batch(size)
     draws = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(*batch.mask_BT.shape, 50, generator=draws)

@@ -10,7 +10,7 @@ CLIP = ClipRange(low=0.2, high=0.28)
 
 
 def one_token(ratio: float, advantage: float, clip: ClipRange = CLIP) -> tuple[float, float, str]:
-    """Loss, gradient with respect to the log-probability, and the bounds that clipped it, for one token."""
+    """Return the loss of one token, its gradient by the log-probability, and the bounds that clipped it."""
     logprobs = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
     zeros, advantages = torch.zeros(1, dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64)
     result = ppo_loss(logprobs, zeros, advantages, torch.tensor([0]), clip)
@@ -33,7 +33,7 @@ def one_token(ratio: float, advantage: float, clip: ClipRange = CLIP) -> tuple[f
         (0.5, -1.0, 0.8, 0.0, "low"),
     ],
 )
-def test_the_loss_of_one_token_is_the_closed_form(
+def test_the_loss_of_a_token_matches_the_closed_form(
     ratio: float, advantage: float, loss: float, gradient: float, clipped_by: str
 ):
     assert one_token(ratio, advantage) == (pytest.approx(loss), pytest.approx(gradient), clipped_by)
@@ -48,7 +48,7 @@ def test_the_loss_of_one_token_is_the_closed_form(
         (0.5, -1.0, 0.8, 0.0, "low"),
     ],
 )
-def test_dual_clip_bounds_the_loss_of_bad_tokens_that_became_likely(
+def test_dual_clip_bounds_the_loss_of_a_token_with_negative_advantage(
     ratio: float, advantage: float, loss: float, gradient: float, clipped_by: str
 ):
     clip = ClipRange(low=0.2, high=0.28, dual=3.0)
@@ -56,7 +56,7 @@ def test_dual_clip_bounds_the_loss_of_bad_tokens_that_became_likely(
 
 
 def packed(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log-probabilities, old ones, advantages and trajectory numbers of three trajectories of 2, 5 and 1 tokens."""
+    """Return log-probabilities, old ones, advantages and trajectory numbers of three trajectories (2, 5 and 1 tokens)."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.tensor([2, 5, 1])
     logprobs, old = (torch.randn(8, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -64,17 +64,19 @@ def packed(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return logprobs.requires_grad_(True), old, advantages, torch.arange(3).repeat_interleave(lengths)
 
 
-def test_gspo_gives_all_tokens_of_a_trajectory_the_ratio_of_its_mean_log_ratio():
+def test_gspo_uses_the_mean_log_ratio_of_a_trajectory_for_all_its_tokens():
     logprobs, old, advantages, trajectory = packed()
     result = gspo_loss(logprobs, old, advantages, trajectory, ClipRange(low=0.9, high=100.0))
     for number in range(3):
-        of_it = trajectory == number
-        ratio = (logprobs - old)[of_it].mean().exp().item()
-        expected = -advantages[of_it] * max(ratio, 0.1) if advantages[of_it][0] < 0 else -advantages[of_it] * ratio
-        torch.testing.assert_close(result.loss_N[of_it].detach(), expected.detach())
+        members = trajectory == number
+        ratio = (logprobs - old)[members].mean().exp().item()
+        expected = (
+            -advantages[members] * max(ratio, 0.1) if advantages[members][0] < 0 else -advantages[members] * ratio
+        )
+        torch.testing.assert_close(result.loss_N[members].detach(), expected.detach())
 
 
-def test_cispo_clips_the_weight_and_leaves_every_token_a_gradient():
+def test_cispo_clips_the_weight_and_keeps_the_gradient_of_every_token():
     logprobs, old, advantages, trajectory = packed()
     result = cispo_loss(logprobs, old, advantages, trajectory, ClipRange(low=0.4, high=0.1))
     (gradient,) = torch.autograd.grad(result.loss_N.sum(), logprobs)
@@ -88,7 +90,7 @@ def test_cispo_clips_the_weight_and_leaves_every_token_a_gradient():
 
 @pytest.mark.parametrize("name", POLICY_LOSSES)
 def test_a_token_with_advantage_zero_is_not_clipped(name: str):
-    """It has no gradient to lose, and TRL counts low clips of advantages below 0 and high ones of those above 0 alone."""
+    """Such a token has no gradient, and TRL does not count it as clipped either."""
     logprobs = torch.tensor([-2.0, 2.0])
     clip = ClipRange(low=0.2, high=0.28, dual=3.0)
     for zero in (0.0, -0.0):
@@ -97,7 +99,7 @@ def test_a_token_with_advantage_zero_is_not_clipped(name: str):
 
 
 @pytest.mark.parametrize("name", POLICY_LOSSES)
-def test_no_tokens_have_no_loss(name: str):
+def test_no_tokens_give_no_loss(name: str):
     nothing = torch.empty(0)
     result = POLICY_LOSSES[name](nothing, nothing, nothing, nothing.long(), CLIP)
     assert result.loss_N.sum().item() == 0.0

@@ -7,7 +7,7 @@ from torch import Tensor
 from agentrl.algorithms.rollout_correction import RolloutWeights, rollout_mismatch, rollout_weights
 
 
-def test_mismatch_is_zero_for_equal_policies_and_known_for_one_token():
+def test_mismatch_is_zero_for_equal_policies_and_matches_the_closed_form_for_one_token():
     same = torch.tensor([-0.5, -2.0])
     assert rollout_mismatch(same, same).kl_sum.item() == 0.0
     off = rollout_mismatch(torch.tensor([math.log(0.6)]), torch.tensor([math.log(0.3)]))
@@ -41,8 +41,8 @@ def test_ratios_within_the_bounds_stay_and_others_are_cut(method: str, weights: 
     assert weighed.num_cut.item() == num_cut
 
 
-def test_weighing_makes_the_mean_over_stale_samples_that_of_the_actor():
-    """Importance sampling's identity: sum over x of rollout(x) w(x) f(x) = sum of actor(x) f(x), where no ratio is cut."""
+def test_weighted_mean_over_stale_samples_equals_the_mean_under_the_actor():
+    """Importance sampling: the sum of rollout(x) w(x) f(x) over x equals that of actor(x) f(x) if no ratio is cut."""
     rollout, actor = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.4, 0.25, 0.35])
     values = torch.tensor([1.0, -2.0, 5.0])
     weighed = rollout_weights(
@@ -51,27 +51,27 @@ def test_weighing_makes_the_mean_over_stale_samples_that_of_the_actor():
     assert (rollout * weighed.weights_N * values).sum().item() == pytest.approx((actor * values).sum().item())
 
 
-def test_a_trajectory_is_weighed_as_a_whole_by_its_geometric_mean():
+def test_geometric_level_weighs_a_trajectory_by_its_geometric_mean():
     weighed = weigh([4.0, 1.0, 8.0, 8.0], "mask", level="geometric", trajectories=[0, 0, 1, 1])
     assert weighed.weights_N.tolist() == pytest.approx([2.0, 2.0, 0.0, 0.0])
     assert weighed.num_cut.item() == 2
 
 
-def test_a_trajectory_is_weighed_as_a_whole_by_the_product_of_its_tokens():
+def test_trajectory_level_weighs_a_trajectory_by_the_product_of_its_tokens():
     weighed = weigh([3.0, 0.5, 1.5, 1.5], "mask", level="trajectory", trajectories=[0, 0, 1, 1])
     assert weighed.weights_N.tolist() == pytest.approx([1.5, 1.5, 0.0, 0.0])
     assert weighed.num_cut.item() == 2
 
 
-def test_the_product_over_a_long_trajectory_is_bounded_and_not_its_tokens_each():
-    """Tokens at -25 and +25.5 nats are a trajectory at +0.5, and 2000 tokens at 1 nat are one without an infinite ratio."""
+def test_the_bound_applies_to_the_product_over_a_trajectory_and_not_to_its_tokens():
+    """Tokens at -25 and +25.5 nats make a trajectory at +0.5; 2000 tokens at 1 nat make one with a finite ratio."""
     near = weigh([math.exp(-25), math.exp(25.5)], "truncate", level="trajectory")
     assert near.weights_N.tolist() == pytest.approx([math.exp(0.5)] * 2)
     assert weigh([math.e] * 2000, "truncate", level="trajectory").weights_N.tolist() == [2.0] * 2000
 
 
 @pytest.mark.parametrize("method", ["truncate", "mask"])
-def test_a_token_that_the_engine_all_but_excluded_has_a_finite_weight(method: str):
+def test_a_token_with_almost_no_probability_in_the_engine_has_a_finite_weight(method: str):
     weighed = rollout_weights(
         torch.tensor([0.0]),
         torch.tensor([-1e30]),
@@ -85,7 +85,7 @@ def test_a_token_that_the_engine_all_but_excluded_has_a_finite_weight(method: st
 
 
 @pytest.mark.parametrize("level", ["token", "trajectory", "geometric"])
-def test_no_tokens_have_no_weights(level: str):
+def test_no_tokens_give_no_weights(level: str):
     nothing: Tensor = torch.empty(0)
     mismatch = rollout_mismatch(nothing, nothing)
     weighed = weigh([], "mask", level=level)

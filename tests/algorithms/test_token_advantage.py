@@ -10,7 +10,7 @@ from agentrl.algorithms.value_loss import value_loss
 REWARDS, VALUES = torch.tensor([0.1, 0.0, -0.2, 1.0]), torch.tensor([0.5, 0.4, 0.7, 0.2])
 
 
-def test_gae_is_the_sum_of_definition_16():
+def test_gae_matches_equation_16():
     discount, gae_lambda = 0.9, 0.8
     r, v = REWARDS.tolist(), [*VALUES.tolist(), 0.0]
     deltas = [r[t] + discount * v[t + 1] - v[t] for t in range(4)]
@@ -20,12 +20,12 @@ def test_gae_is_the_sum_of_definition_16():
     assert credit.returns_N.tolist() == pytest.approx([e + w for e, w in zip(expected, v, strict=False)], abs=1e-6)
 
 
-def test_with_lambda_1_returns_are_the_discounted_rewards_whatever_the_critic_says():
+def test_with_lambda_1_returns_are_the_discounted_rewards():
     ours = gae(REWARDS, VALUES, discount=0.9, gae_lambda=1.0).returns_N
     torch.testing.assert_close(ours, discounted_returns(REWARDS, discount=0.9).returns_N)
 
 
-def test_with_lambda_0_the_critic_looks_one_token_ahead():
+def test_with_lambda_0_advantages_are_one_step_errors():
     ours = gae(REWARDS, VALUES, discount=0.9, gae_lambda=0.0).advantages_N
     torch.testing.assert_close(ours, REWARDS + 0.9 * torch.tensor([0.4, 0.7, 0.2, 0.0]) - VALUES)
 
@@ -37,7 +37,7 @@ def test_gae_without_a_value_for_every_token_is_refused():
         gae(REWARDS, VALUES[:3], discount=1.0, gae_lambda=1.0)
 
 
-def test_the_reward_is_the_last_tokens_and_the_divergence_costs_every_token():
+def test_the_last_token_gets_the_reward_and_every_token_pays_for_divergence():
     rewards_N = token_rewards(2.0, torch.tensor([0.5, -1.0, 0.0]), kl_coefficient=0.1)
     assert rewards_N.tolist() == pytest.approx([-0.05, 0.1, 2.0])
 
@@ -47,7 +47,7 @@ def test_a_trajectory_without_sampled_tokens_has_no_rewards_and_no_advantages():
     assert len(gae(empty, torch.zeros(0), discount=1.0, gae_lambda=1.0).advantages_N) == 0
 
 
-def test_normalisation_over_two_ranks_is_that_of_one():
+def test_normalisation_over_two_ranks_equals_that_of_one():
     draws = random.Random(0)
     advantages = [torch.tensor([draws.gauss(3, 2) for _ in range(size)]) for size in (5, 1, 7, 4)]
     together = normalised(advantages, add_up=lambda numbers: numbers)
@@ -73,11 +73,11 @@ def test_a_rank_without_trajectories_takes_part_in_the_normalisation():
     assert calls == [[0.0, 0.0], [0.0]]
 
 
-def test_values_that_moved_beyond_the_clip_have_no_gradient():
+def test_a_value_that_moved_beyond_the_clip_towards_its_return_has_no_gradient():
     values = torch.tensor([1.0, 1.0, 1.0], requires_grad=True)
     loss = value_loss(values, torch.tensor([0.5, 0.9, 0.5]), torch.tensor([0.0, 0.0, 2.0]), clip=0.2)
     loss.loss_N.sum().backward()
-    # The second moved 0.1. The others moved 0.5: the first away from its return, so that it is still called back.
+    # The second moved 0.1. The others moved 0.5, the first away from its return, so it keeps its gradient.
     assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([1.0, 1.0, 0.0])
     assert loss.clipped_N.tolist() == [False, False, True]

@@ -1,4 +1,4 @@
-"""TRL's own GRPO loss, with given log-probabilities in the place of a model."""
+"""TRL's GRPO loss, with given log-probabilities instead of a model."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -21,9 +21,9 @@ def trl_loss(
     delta: float | None = None,
     **settings: Any,
 ) -> Tensor:
-    """Return the loss of `GRPOTrainer._compute_loss` in evaluation mode, in which nothing is accumulated.
+    """Return the loss of `GRPOTrainer._compute_loss` in evaluation mode, without accumulation.
 
-    `weights_BT` are importance weights for what the engine and the actor do not agree on.
+    `weights_BT` are importance weights for the mismatch of engine and actor.
     """
     entropy_BT = torch.zeros_like(logprobs_BT) if entropy_BT is None else entropy_BT
     trainer: Any = SimpleNamespace(
