@@ -21,8 +21,8 @@ os.wait()
 """
 
 
-def test_a_process_without_its_leader_is_held_to_the_memory_limit(judge_of_each_tier: JudgeProcess) -> None:
-    verdict = judge_of_each_tier.judge(code=GROW_WITHOUT_LEADER, limits=LIMITS)
+def test_a_process_without_its_leader_is_held_to_the_memory_limit(judge_of_every_tier: JudgeProcess) -> None:
+    verdict = judge_of_every_tier.judge(code=GROW_WITHOUT_LEADER, limits=LIMITS)
     assert verdict["status"] == "memory_limit_exceeded", verdict
     assert 100 * MIB < verdict["peak_memory_bytes"] < 400 * MIB
 
