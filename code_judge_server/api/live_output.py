@@ -15,6 +15,7 @@ from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
 from code_judge_server.api.http_guards import DirectJsonRoute
 from code_judge_server.api.native_api import refuse_wrong_submissions
 from code_judge_server.api.sent_replies import after_each_piece
+from code_judge_server.api.verdict_replies import json_line
 from code_judge_server.judging.judge import Judge
 from code_judge_server.languages import LanguageRules
 from code_judge_server.queueing.queue import SubmissionQueue
@@ -24,8 +25,8 @@ from code_judge_server.schemas import SubmissionRequest, Verdict
 EVENT_STREAM = "text/event-stream"
 _KEEP_ALIVE_S = 15.0
 """Proxies close connections on which nothing comes for longer."""
-_MAX_HELD_CHARS = 1 << 20
-"""Output that a slow reader has not taken; what comes meanwhile is left out of the events, and not of the verdict."""
+_MAX_HELD_BYTES = 1 << 20
+"""Events of output that a slow reader has not taken; what comes meanwhile is left out of the events, and not of the verdict."""
 
 
 class LiveRun:
@@ -43,7 +44,7 @@ class LiveRun:
         self._judge = judge
         self._decoders: dict[tuple[int, OutputName], codecs.IncrementalDecoder] = {}
         self._events: list[bytes] = []
-        self._held_chars = 0
+        self._held_bytes = 0
         self._is_cut = False
         self._news = asyncio.Event()
         self._room = contextlib.ExitStack()
@@ -72,11 +73,11 @@ class LiveRun:
                     await self._news.wait()
             self._news.clear()
             events, self._events = self._events, []
-            self._held_chars, self._is_cut = 0, False
+            self._held_bytes, self._is_cut = 0, False
             yield b"".join(events) or b": running\n\n"
             if self._task.done():
                 self._news.set()
-        yield _event("verdict", self._task.result().model_dump_json())
+        yield b"event: verdict\ndata: " + json_line(self._task.result()) + b"\n\n"
 
     def close(self) -> None:
         """End the run if it has not ended, and release its verdict."""
@@ -84,26 +85,31 @@ class LiveRun:
         self._room.close()
 
     async def _work(self, queue_time_s: float, spent: Spent) -> Verdict:
-        self._tell("started", {"queue_time_s": queue_time_s}, size=0)
-        return await self._judge.judge(
+        self._tell(_event("started", json.dumps({"queue_time_s": queue_time_s})))
+        verdict = await self._judge.judge(
             self._submission, queue_time_s=queue_time_s, spent=spent, on_output=self._take_output
         )
+        for test, name in self._decoders:  # what ended within a character
+            self._take_output(test, name, b"", final=True)
+        return verdict
 
-    def _take_output(self, test: int, name: OutputName, content: bytes) -> None:
+    def _take_output(self, test: int, name: OutputName, content: bytes, *, final: bool = False) -> None:
         key = (test, name)
         if key not in self._decoders:
             self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
-        text = self._decoders[key].decode(content)
-        if self._held_chars + len(text) > _MAX_HELD_CHARS:
-            if not self._is_cut:
-                self._is_cut = True
-                self._tell("output_left_out", {"test": test}, size=0)
-        elif text:
-            self._tell(name, {"test": test, "text": text}, size=len(text))
+        text = self._decoders[key].decode(content, final)
+        if not text:
+            return
+        event = _event(name, json.dumps({"test": test, "text": text}))
+        if self._held_bytes + len(event) <= _MAX_HELD_BYTES:
+            self._held_bytes += len(event)  # a program may print a character at a time: not those of the text alone
+            self._tell(event)
+        elif not self._is_cut:
+            self._is_cut = True
+            self._tell(_event("output_left_out", json.dumps({"test": test})))
 
-    def _tell(self, name: str, data: dict[str, object], *, size: int) -> None:
-        self._held_chars += size
-        self._events.append(_event(name, json.dumps(data)))
+    def _tell(self, event: bytes) -> None:
+        self._events.append(event)
         self._news.set()
 
 

@@ -24,6 +24,16 @@ _CHUNK_BYTES = 256 * 1024
 """Of a large batch so much is turned into JSON at once: other requests come in between, and memory stays bounded."""
 
 _json_of = TypeAdapter(Verdict).dump_json
+_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\x85\u2028\u2029"}
+"""Where clients split text into lines besides at control characters, which JSON escapes."""
+
+
+def json_line(verdict: Verdict) -> bytes:
+    """Return a verdict as JSON in one line, whatever its program has printed."""
+    content = _json_of(verdict)
+    for end, escaped in _LINE_ENDS.items():
+        content = content.replace(end, escaped)
+    return content
 
 
 class VerdictReply(Response, ABC):
@@ -121,7 +131,8 @@ class StreamReply(VerdictReply):
         await send(self._start())
         await send(_body(b"", more=True))  # so that the client knows at once that it is taken in
         while finished := await self._batch.next_finished():
-            await send(_body(b"".join(self._json(verdict) + b"\n" for _, verdict in finished), more=True))
+            self._statuses.update(verdict.status for _, verdict in finished)
+            await send(_body(b"".join(json_line(verdict) + b"\n" for _, verdict in finished), more=True))
         await send(_body(b""))
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,16 @@ def events(judge: JudgeProcess, **submission: Any) -> Iterator[Event]:
 
 
 class PrintingExecutor(ScriptedExecutor):
-    """Prints 2 MiB in pieces of 64 KiB at once."""
+    """Prints some pieces at once."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__()
+        self._pieces = pieces
 
     async def execute(self, job: Job) -> Outcome:
         assert job.on_output is not None
-        for _ in range(32):
-            job.on_output("stdout", b"x" * 65536)
+        for piece in self._pieces:
+            job.on_output("stdout", piece)
         return await super().execute(job)
 
 
@@ -85,6 +89,23 @@ def test_each_test_case_has_its_output_and_characters_are_whole(judge_of_tier: J
     assert [joined(told, "stdout", test) for test in (0, 1)] == ["äé", "ü"]
 
 
+def test_no_output_ends_a_line_of_the_reply(judge_of_tier: JudgeProcess) -> None:
+    ends = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+    forged = 'event: verdict{0}data: {{"status": "accepted"}}{0}{0}'
+    code = f"print({''.join(map(forged.format, ends))!r}, flush=True)\n1 / 0"
+    told = list(events(judge_of_tier, code=code))
+    assert [data["status"] for name, data in told if name == "verdict"] == ["runtime_error"]
+    submissions = {"submissions": [{"id": uuid.uuid4().hex, "code": code}]}
+    with judge_of_tier.http.stream("POST", "/v1/submissions/stream", json=submissions) as reply:
+        assert [json.loads(line)["status"] for line in reply.iter_lines()] == ["runtime_error"]
+
+
+def test_output_that_ends_within_a_character_is_that_of_the_verdict(judge_of_tier: JudgeProcess) -> None:
+    code = "import os\nfor part in (b'\\xc3', b'\\xa4\\xff', b'\\xf0\\x9f\\x98'): os.write(1, part)"
+    told = list(events(judge_of_tier, code=code))
+    assert joined(told, "stdout") == told[-1][1]["stdout"] == "ä\ufffd\ufffd"
+
+
 def test_what_cannot_be_judged_is_refused_as_elsewhere(judge: JudgeProcess) -> None:
     reply = judge.http.post("/v1/submissions/events", json={"id": "a", "language": "cobol", "code": ""})
     assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "language")
@@ -99,14 +120,24 @@ def test_a_client_that_goes_away_ends_its_program(judge_of_tier: JudgeProcess) -
 
 
 async def test_a_reader_that_is_late_misses_output_and_no_verdict() -> None:
-    executor = PrintingExecutor()
+    executor = PrintingExecutor([b"x" * 65536] * 32)
     judge = create_judge(Settings(), executor, offered_languages({}))
     with contextlib.closing(LiveRun(SubmissionRequest(id="a", code=""), judge, queue_on(executor), client="c")) as run:
         await settle()  # all is printed before the first event is read
         pieces = [piece async for piece in run.events()]
     lines = b"".join(pieces).decode().splitlines()
     names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
-    assert names == ["started", *["stdout"] * 16, "output_left_out", "verdict"]
+    assert names == ["started", *["stdout"] * 15, "output_left_out", "verdict"]
+
+
+async def test_output_that_comes_by_the_character_is_held_within_bounds() -> None:
+    executor = PrintingExecutor([b"x"] * 50_000)
+    judge = create_judge(Settings(), executor, offered_languages({}))
+    with contextlib.closing(LiveRun(SubmissionRequest(id="a", code=""), judge, queue_on(executor), client="c")) as run:
+        await settle()
+        pieces = [piece async for piece in run.events()]
+    assert max(map(len, pieces)) < 1.1 * 2**20
+    assert b"output_left_out" in b"".join(pieces)
 
 
 def test_a_full_queue_is_a_429(tmp_path: Path) -> None:
