@@ -2,6 +2,7 @@
 
 import glob
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,8 @@ class LanguageRules(BaseModel):
     def programs(self) -> list[str]:
         """What must be on the machine, and in the jail."""
         commands = filter(None, (self.compile, self.run, self.probe))
-        return list(dict.fromkeys(command[0] for command in commands if not command[0].startswith("./")))
+        programs = (command[_place_of_program(command)] for command in commands)
+        return list(dict.fromkeys(program for program in programs if not program.startswith("./")))
 
 
 def _cpp(standard: str, *, is_young: bool = False) -> LanguageRules:
@@ -105,9 +107,20 @@ def _c(standard: str) -> LanguageRules:
     )
 
 
+_NODE = ("env", "NODE_PATH=/usr/local/lib/node_modules:/usr/lib/node_modules")
+"""Packages that `npm install -g` has installed are found, as in a project of one's own."""
+_GO = ("env", "GO111MODULE=auto", "GOPATH=/usr/share/gocode")
+"""Debian's packages of libraries are found; a program that has a `go.mod` among its files is a module."""
 _JAVA_COMPILE = 'javac -encoding UTF-8 -cp ".:*" -d .classes "$@" Main.java && jar cf main.jar -C .classes .'
 _HAS_PYTEST = "from importlib.util import find_spec; raise SystemExit(find_spec('pytest') is None)"
-_STRIP_TYPES = "--experimental-strip-types"
+_HAS_JEST = "for (const name of ['jest', '@babel/preset-env', '@babel/preset-typescript']) require.resolve(name)"
+_READ_BY_JAVA = ("/etc/java-*-openjdk",)
+_READ_BY_NODE = ("/etc/ssl/openssl.cnf",)
+"""Without it node starts too, but not where it is and may not be read, as in tier C."""
+_JEST_CONFIG = (
+    '--config={"transform": {"[.][jt]sx?$": ["babel-jest", {"presets":'
+    ' ["@babel/preset-typescript", ["@babel/preset-env", {"targets": {"node": "current"}}]]}]}}'
+)
 
 BUILT_IN = {
     "python": LanguageRules(source="main.py", run=(sys.executable, "main.py"), preload=True),
@@ -118,7 +131,12 @@ BUILT_IN = {
     "c": _c("gnu17"),
     "c23": _c("gnu2x"),
     "bash": LanguageRules(source="main.sh", run=("bash", "main.sh")),
-    "javascript": LanguageRules(source="main.js", run=("node", "main.js"), probe=("node", "-e", "0")),
+    "javascript": LanguageRules(
+        source="main.js",
+        run=(*_NODE, "node", "main.js"),
+        probe=("node", "-e", "0"),
+        read_only_paths=_READ_BY_NODE,
+    ),
     "java": LanguageRules(
         source="Main.java",
         compile=("sh", "-c", _JAVA_COMPILE, "sh", "-J-XX:MaxRAM={memory_mb}m", OPTIONS),
@@ -138,14 +156,20 @@ BUILT_IN = {
             "Main",
         ),
         probe=("javac", "-version"),
-        read_only_paths=("/etc/java-*-openjdk",),
+        read_only_paths=_READ_BY_JAVA,
     ),
     "go": LanguageRules(
         source="main.go",
-        compile=("go", "build", OPTIONS, "-o", "main", "main.go"),
+        # Go passes over a `go.mod` in the folder for temporary files, which is the program's own in tiers C and D.
+        compile=(*_GO, "TMPDIR=.", "go", "build", OPTIONS, "-o", "main", "main.go"),
         artifact="main",
         run=("./main",),
-        probe=("go", "version"),
+        probe=("go", "tool", "compile", "-V"),
+    ),
+    "go_test": LanguageRules(
+        source="main_test.go",
+        run=(*_GO, "go", "test", "-vet=off", "main_test.go"),
+        probe=("go", "tool", "compile", "-V"),
     ),
     "rust": LanguageRules(
         source="main.rs",
@@ -158,7 +182,41 @@ BUILT_IN = {
     "lua": LanguageRules(source="main.lua", run=("lua", "main.lua")),
     "ruby": LanguageRules(source="main.rb", run=("ruby", "main.rb")),
     "r": LanguageRules(source="main.R", run=("Rscript", "main.R"), read_only_paths=("/etc/R",)),
-    "typescript": LanguageRules(source="main.ts", run=("tsx", "main.ts"), probe=("tsx", "--version")),
+    "php": LanguageRules(source="main.php", run=("php", "main.php"), read_only_paths=("/etc/php",)),
+    "racket": LanguageRules(source="main.rkt", run=("racket", "main.rkt"), read_only_paths=("/etc/racket",)),
+    "scala": LanguageRules(
+        source="main.scala",
+        compile=("scalac", "-J-XX:MaxRAM={memory_mb}m", OPTIONS, "-d", "main.jar", "main.scala"),
+        artifact="main.jar",
+        run=("scala", "-J-XX:MaxRAM={memory_mb}m", "-J-Xss64m", "main.jar"),
+        probe=("scalac", "-version"),
+        read_only_paths=_READ_BY_JAVA,
+    ),
+    "csharp": LanguageRules(
+        source="main.cs",
+        compile=("mcs", OPTIONS, "-out:main.exe", "main.cs"),
+        artifact="main.exe",
+        run=("mono", "main.exe"),
+        read_only_paths=("/etc/mono",),
+    ),
+    "d": LanguageRules(
+        source="main.d", compile=("gdc", "-O2", OPTIONS, "-o", "main", "main.d"), artifact="main", run=("./main",)
+    ),
+    "d_ut": LanguageRules(
+        source="main.d",
+        compile=("gdc", "-funittest", OPTIONS, "-o", "main", "main.d"),
+        artifact="main",
+        run=("./main",),
+    ),
+    "verilog": LanguageRules(
+        source="main.sv",
+        compile=("iverilog", "-Wall", "-Winfloop", "-Wno-timescale", "-g2012", OPTIONS, "-o", "main.vvp", "main.sv"),
+        artifact="main.vvp",
+        run=("vvp", "-n", "main.vvp"),
+    ),
+    "typescript": LanguageRules(
+        source="main.ts", run=(*_NODE, "tsx", "main.ts"), probe=("tsx", "-e", "0"), read_only_paths=_READ_BY_NODE
+    ),
     "pytest": LanguageRules(
         source="main_test.py",
         run=(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "main_test.py"),
@@ -166,16 +224,22 @@ BUILT_IN = {
     ),
     "jest": LanguageRules(
         source="main.test.ts",
-        run=("jest", "--ci", "--config={}", "--json", "--outputFile=jest-report.json", "main.test.ts"),
-        probe=("jest", "--version"),
+        run=(*_NODE, "jest", "--ci", _JEST_CONFIG, "--json", "--outputFile=jest-report.json", "main.test.ts"),
+        probe=(*_NODE, "node", "-e", _HAS_JEST),
+        read_only_paths=_READ_BY_NODE,
     ),
 }
 _OTHER_PROGRAMS = {
     "lua": [LanguageRules(source="main.lua", run=(name, "main.lua")) for name in ("lua5.4", "lua5.3", "luajit")],
     "typescript": [
-        LanguageRules(source="main.ts", run=("ts-node", "-T", "main.ts"), probe=("ts-node", "--version")),
+        LanguageRules(
+            source="main.ts",
+            run=(*_NODE, *command, "main.ts"),
+            probe=(*command, "-e", "0"),
+            read_only_paths=_READ_BY_NODE,
+        )
         # Node 22.6 and newer leave out the types themselves.
-        LanguageRules(source="main.ts", run=("node", _STRIP_TYPES, "main.ts"), probe=("node", _STRIP_TYPES, "-e", "0")),
+        for command in (("ts-node", "-T"), ("node", "--experimental-strip-types"))
     ],
 }
 """Rows that stand in for a built-in one whose programs are not on the machine, the first that is."""
@@ -219,10 +283,21 @@ def _located(rules: LanguageRules) -> LanguageRules | None:
 
 
 def _with_path(command: Command) -> Command | None:
-    if command[0].startswith("./"):
-        return command
-    path = shutil.which(command[0])
-    return None if path is None else (path, *command[1:])
+    words = list(command)
+    for place in {0, _place_of_program(command)}:
+        if not words[place].startswith("./"):
+            path = shutil.which(words[place])
+            if path is None:
+                return None
+            words[place] = path
+    return tuple(words)
+
+
+def _place_of_program(command: Command) -> int:
+    """Return the index of the word that names the program: the first, or the one after `env` and its variables."""
+    if os.path.basename(command[0]) != "env":
+        return 0
+    return next((place for place, word in enumerate(command) if place > 0 and "=" not in word), 0)
 
 
 def paths_to_show(languages: Mapping[str, LanguageRules]) -> list[str]:

@@ -41,7 +41,7 @@ from code_judge_server.sandbox import JobLimits
 from code_judge_server.schemas import IsolationTier, Limits, Rejection, Submission, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
 
-_OUR_NAMES = {"nodejs": "javascript", "js": "javascript", "ts": "typescript", "R": "r"}
+_OUR_NAMES = {"nodejs": "javascript", "js": "javascript", "ts": "typescript", "R": "r", "D_ut": "d_ut"}
 """Where SandboxFusion's name of a language is another."""
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     **{status: answer for status, answer in DOCUMENTED_REFUSALS.items() if status != 429},

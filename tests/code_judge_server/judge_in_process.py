@@ -31,13 +31,13 @@ class JudgeInProcess:
         self.load = executor.load
         self.start = executor.start
         self.aclose = executor.aclose
-        self._settings = settings
+        self.settings = settings
         self.forget()
 
     def forget(self) -> None:
         """Start anew, with no job and no compiled program."""
         self.jobs.clear()
-        self._judge = create_judge(self._settings, self, offered_languages(self._settings.languages))
+        self._judge = create_judge(self.settings, self, offered_languages(self.settings.languages))
 
     async def execute(self, job: Job) -> Outcome:
         """Run a job, and keep it."""

@@ -1,102 +1,30 @@
-"""A program of each language as people write it, in every tier that this machine gives: its input, arguments and options."""
+"""Programs of each language as people write them, in the tiers that this machine gives: input, files, errors, limits, threads.
 
+A language whose programs the machine has not is skipped by name.
+"""
+
+import base64
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from judge_in_process import JudgeInProcess, judge_in_process
+from language_programs import BROKEN, FAILING, FIRST, GREEDY, SUITES, WITH_A_FILE, WITH_THREADS
 
+from code_judge_server.judging.language_probe import unusable_languages
 from code_judge_server.languages import BUILT_IN, offered_languages
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 STRONGEST = "A" if os.geteuid() == 0 else "B"
-
-JAVA = """
-import java.util.*;
-
-interface Shape { long area(); }
-record Square(long side) implements Shape { public long area() { return side * side; } }
-
-public class Main {
-    static class Depth { static int of(int n) { return n == 0 ? 0 : 1 + of(n - 1); } }
-    enum Kind { A, B }
-
-    public static void main(String[] words) {
-        Scanner in = new Scanner(System.in);
-        List<Shape> shapes = new ArrayList<>();
-        while (in.hasNextLong()) shapes.add(new Square(in.nextLong()));
-        Runnable print = () -> System.out.println(shapes.stream().mapToLong(Shape::area).sum());
-        print.run();
-        System.out.println(Kind.B + " " + Depth.of(50_000) + " é " + String.join(",", words));
-    }
-}
-"""
-GO = """
-package main
-
-import (
-	"bufio"
-	"fmt"
-	"os"
-	"sort"
-	"strings"
-)
-
-func main() {
-	line, _ := bufio.NewReader(os.Stdin).ReadString('\\n')
-	words := strings.Fields(line)
-	sort.Strings(words)
-	fmt.Println(strings.Join(words, " "), strings.Join(os.Args[1:], ","))
-}
-"""
-RUST = """
-use std::collections::BTreeMap;
-use std::io::Read;
-
-fn main() {
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).unwrap();
-    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-    for word in text.split_whitespace() { *counts.entry(word).or_insert(0) += 1; }
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    println!("{:?} {}", counts, arguments.join(","));
-}
-"""
-PROGRAMS = {
-    "java": (JAVA, "3 4\n", "25\nB 50000 é x,y z\n"),
-    "go": (GO, "b a\n", "a b x,y z\n"),
-    "rust": (RUST, "a b a\n", '{"a": 2, "b": 1} x,y z\n'),
-    "perl": (
-        "use List::Util qw(sum);\nprint sum(split ' ', <STDIN>), ' ', join(',', @ARGV), qq(\\n);",
-        "1 2\n",
-        "3 x,y z\n",
-    ),
-    "lua": ("print(io.read('n') * 2, table.concat(arg, ','))", "21\n", "42\tx,y z\n"),
-    "ruby": ("puts \"#{gets.split.map(&:to_i).sum} #{ARGV.join(',')}\"\n", "1 2\n", "3 x,y z\n"),
-    "r": (
-        "x <- scan(file('stdin'), quiet = TRUE)\ncat(sum(x), commandArgs(trailingOnly = TRUE), '\\n')",
-        "1 2\n",
-        "3 x y z \n",
-    ),
-    "typescript": (
-        "const twice = (n: number): number => 2 * n;\nconsole.log(twice(21), process.argv.slice(2).join(','));",
-        "",
-        "42 x,y z\n",
-    ),
-    "javascript": (
-        "const text = require('fs').readFileSync(0, 'utf8');\nconsole.log(2 * text, process.argv.slice(2).join(','));",
-        "21",
-        "42 x,y z\n",
-    ),
-    "bash": ('read n; echo $((2 * n)) "$1,$2"', "21\n", "42 x,y z\n"),
-    "python": ("import sys\nprint(2 * int(input()), ','.join(sys.argv[1:]))", "21\n", "42 x,y z\n"),
-    "c": ('#include <stdio.h>\nint main(int n, char **a) { printf("%d %s,%s\\n", n, a[1], a[2]); }', "", "3 x,y z\n"),
-}
+NEED_EPOLL = {"javascript", "typescript", "jest", "go", "go_test"}
+"""Not to be had by the programs of an ordinary user's judge that has no users of their own for them."""
+NEED_SOCKETS = {"typescript"}
+"""Not to be had in tier C."""
 
 
 def _rust_outside_of_home() -> dict[str, Any]:
@@ -111,9 +39,7 @@ def _rust_outside_of_home() -> dict[str, Any]:
     return {"languages": {"rust": changed}, "read_only_paths": [Path(sysroot)]}
 
 
-@pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=[STRONGEST, pytest.param("B", marks=pytest.mark.slow), "C", "D"]
-)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[STRONGEST, "B", "C", "D"])
 async def judge(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> AsyncIterator[JudgeInProcess]:
@@ -123,16 +49,28 @@ async def judge(
         yield judge
 
 
-def _skip_unless_installed(name: str) -> None:
-    rules = offered_languages({}).get(name)
-    if rules is None or (rules.probe is not None and subprocess.run(rules.probe, capture_output=True).returncode != 0):
-        pytest.skip(f"this machine has no {name}")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def require(judge: JudgeInProcess) -> Callable[[str], None]:
+    """Skip the test of a language that the machine has not, and of one that cannot work in the judge's tier."""
+    offered = offered_languages(judge.settings.languages)
+    limits = judge.settings.limit_policy.effective(judge.settings.default_limits)
+    reasons = await unusable_languages(judge, offered, limits=limits)
+    excused = set() if os.geteuid() == 0 else NEED_EPOLL
+    assert reasons.keys() <= excused | (NEED_SOCKETS if judge.tier == "C" else set()), reasons
+
+    def require(name: str) -> None:
+        if name not in offered or name in reasons:
+            pytest.skip(reasons.get(name, f"this machine has no {name}"))
+
+    return require
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_a_program_reads_prints_and_takes_arguments(judge: JudgeInProcess, name: str) -> None:
-    _skip_unless_installed(name)
-    code, stdin, expected = PROGRAMS[name]
+@pytest.mark.parametrize("name", FIRST)
+async def test_a_program_reads_prints_and_takes_arguments(
+    judge: JudgeInProcess, require: Callable[[str], None], name: str
+) -> None:
+    require(name)
+    code, stdin, expected = FIRST[name]
     verdict = await judge.verdict(
         language=name,
         code=code,
@@ -144,15 +82,65 @@ async def test_a_program_reads_prints_and_takes_arguments(judge: JudgeInProcess,
     assert (verdict.status, verdict.stderr) == ("accepted", "")
 
 
-async def test_java_says_what_does_not_compile(judge: JudgeInProcess) -> None:
-    _skip_unless_installed("java")
-    verdict = await judge.verdict(language="java", code="class Main { int x = ; }")
-    assert (verdict.status, "Main.java:1: error" in verdict.stderr) == ("compile_error", True)
+@pytest.mark.parametrize("judge", [STRONGEST, "C", "D"], indirect=True)
+@pytest.mark.parametrize("name", WITH_A_FILE)
+async def test_a_program_uses_a_file_beside_it(
+    judge: JudgeInProcess, require: Callable[[str], None], name: str
+) -> None:
+    require(name)
+    code, files = WITH_A_FILE[name]
+    encoded = {path: base64.b64encode(text.encode()).decode() for path, text in files.items()}
+    verdict = await judge.verdict(language=name, code=code, files=encoded)
+    assert (verdict.status, verdict.stdout, verdict.stderr) == ("accepted", "42\n", "")
 
 
-async def test_java_has_the_heap_that_its_memory_limit_allows(judge: JudgeInProcess) -> None:
+@pytest.mark.parametrize("judge", [STRONGEST], indirect=True)
+@pytest.mark.parametrize("name", BROKEN)
+async def test_a_compiler_says_where_a_program_is_wrong(
+    judge: JudgeInProcess, require: Callable[[str], None], name: str
+) -> None:
+    require(name)
+    code, message = BROKEN[name]
+    verdict = await judge.verdict(language=name, code=code)
+    assert (verdict.status, message in verdict.stderr + verdict.stdout) == ("compile_error", True), verdict
+
+
+@pytest.mark.parametrize("judge", [STRONGEST], indirect=True)
+@pytest.mark.parametrize("name", FAILING)
+async def test_a_program_that_fails_says_why(judge: JudgeInProcess, require: Callable[[str], None], name: str) -> None:
+    require(name)
+    code, exit_code, message = FAILING[name]
+    verdict = await judge.verdict(language=name, code=code)
+    assert (verdict.status, verdict.exit_code, message in verdict.stderr + verdict.stdout) == (
+        "runtime_error",
+        exit_code,
+        True,
+    ), verdict
+
+
+@pytest.mark.parametrize("judge", dict.fromkeys([STRONGEST, "B", "C"]), indirect=True)
+@pytest.mark.parametrize("name", GREEDY)
+async def test_a_program_has_the_memory_of_its_limit(
+    judge: JudgeInProcess, require: Callable[[str], None], name: str
+) -> None:
+    require(name)
+    verdict = await judge.verdict(language=name, code=GREEDY[name])
+    assert verdict.status == "memory_limit_exceeded", verdict
+
+
+@pytest.mark.parametrize("judge", [STRONGEST, "C"], indirect=True)
+@pytest.mark.parametrize("name", WITH_THREADS)
+async def test_a_program_may_have_threads(judge: JudgeInProcess, require: Callable[[str], None], name: str) -> None:
+    require(name)
+    verdict = await judge.verdict(language=name, code=WITH_THREADS[name])
+    assert (verdict.status, verdict.stdout, verdict.stderr) == ("accepted", "4950\n", "")
+
+
+async def test_java_has_the_heap_that_its_memory_limit_allows(
+    judge: JudgeInProcess, require: Callable[[str], None]
+) -> None:
     """A heap that is half garbage passes no limit, and one that is too small ends with Java's own error."""
-    _skip_unless_installed("java")
+    require("java")
     code = """
     public class Main {
         public static void main(String[] a) {
@@ -177,6 +165,21 @@ async def test_pytest_runs_the_tests_of_a_file(judge: JudgeInProcess) -> None:
     assert (verdict.status, verdict.exit_code, "1 failed, 1 passed" in verdict.stdout) == ("runtime_error", 1, True)
 
 
+@pytest.mark.parametrize("judge", [STRONGEST], indirect=True)
+@pytest.mark.parametrize("name", SUITES)
+async def test_the_code_is_a_file_of_tests(judge: JudgeInProcess, require: Callable[[str], None], name: str) -> None:
+    require(name)
+    code, output = SUITES[name]
+    verdict = await judge.verdict(language=name, code=code.replace("EXPECTED", "42"))
+    assert verdict.status == "accepted", verdict
+    verdict = await judge.verdict(language=name, code=code.replace("EXPECTED", "43"))
+    assert (verdict.status, verdict.exit_code, output in verdict.stdout + verdict.stderr) == (
+        "runtime_error",
+        1,
+        True,
+    ), verdict
+
+
 @pytest.mark.parametrize(
     ("language", "code", "options", "output"),
     [
@@ -197,9 +200,14 @@ async def test_pytest_runs_the_tests_of_a_file(judge: JudgeInProcess) -> None:
     ],
 )
 async def test_options_reach_the_compiler(
-    judge: JudgeInProcess, language: str, code: str, options: list[str], output: str
+    judge: JudgeInProcess,
+    require: Callable[[str], None],
+    language: str,
+    code: str,
+    options: list[str],
+    output: str,
 ) -> None:
-    _skip_unless_installed(language)
+    require(language)
     verdict = await judge.verdict(language=language, code=code, compile_options=options, expected_output=output)
     assert (verdict.status, verdict.stdout.strip()) == ("accepted", output)
 
