@@ -140,7 +140,7 @@ def main() -> None:
     pid = os.fork()
     if pid == 0:
         NotebookRun(request).run()
-        return
+        os._exit(0)  # what threads of the cells still do is waited for nowhere
     status = _wait(pid, request)
     if os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))

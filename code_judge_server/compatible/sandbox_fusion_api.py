@@ -109,6 +109,8 @@ class _SandboxFusion:
         cells = read_cell_results(told, num_cells=len(body.cells), max_chars=self._settings.max_reply_chars)
         if cells is None:
             return RunJupyterResponse(status=RunStatus.FAILED, driver=driver)
+        if len(cells) < len(body.cells):  # it ended before the last of them, whatever its exit code
+            status = RunStatus.FAILED
         files = encoded_files(body.fetch_files, verdict.files)
         return RunJupyterResponse(status=status, driver=driver, cells=cells, files=files)
 

@@ -165,6 +165,6 @@ def describe(error: BaseException, *, driver_file: str = "") -> tuple[str, str, 
     report.stack = traceback.StackSummary.from_list(outside)
     try:
         value = str(error)
-    except Exception as failure:  # noqa: BLE001 - a cell's own exception
+    except BaseException as failure:  # noqa: BLE001 - a cell's own exception, which may raise `SystemExit`
         value = f"<no text: {type(failure).__name__}>"
     return type(error).__name__, value, "".join(report.format())

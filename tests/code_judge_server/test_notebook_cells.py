@@ -193,12 +193,35 @@ def test_pictures_have_a_bound(run_cells: RunCells) -> None:
     assert ["image/png" in forms for forms in result.display] == [True, False, False]
 
 
+def test_an_exception_whose_text_raises_is_the_cells_result(run_cells: RunCells) -> None:
+    cell = "class Odd(Exception):\n    def __str__(self): raise SystemExit\nraise Odd"
+    assert [result.error for result in run_cells(cell)] == [("Odd", "<no text: SystemExit>")]
+
+
+@pytest.mark.parametrize("tier", [STRONGEST, "D"])
+def test_a_notebook_that_ends_before_its_last_cell_has_failed(judge_of_tier: JudgeOfTier, tier: str) -> None:
+    for end in ("os._exit(0)", "import shutil; shutil.rmtree('.cells')"):
+        notebook = {"cells": ["1", f"import os\n{end}", "assert False"]}
+        answer = judge_of_tier(tier).http.post("/run_jupyter", json=notebook).json()
+        assert (answer["status"], len(answer["cells"]) < 3) == ("Failed", True)
+
+
+@pytest.mark.parametrize("tier", [STRONGEST, "D"])
+def test_a_notebook_does_not_wait_for_threads_that_its_cells_left(judge_of_tier: JudgeOfTier, tier: str) -> None:
+    notebook = {"cells": ["import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()", "1"]}
+    answer = judge_of_tier(tier).http.post("/run_jupyter", json=notebook).json()
+    assert (answer["status"], len(answer["cells"])) == ("Success", 2)
+    assert answer["driver"]["execution_time"] < 30
+
+
 @pytest.mark.parametrize("tier", [STRONGEST, pytest.param("B", marks=pytest.mark.slow)])
 def test_files_have_the_absolute_paths_that_sandbox_fusion_takes(judge_of_tier: JudgeOfTier, tier: str) -> None:
     judge = judge_of_tier(tier)
     code = "data = open('/mnt/data/in').read()\nopen('/mnt/out', 'w').write(data * 2)\nprint(open('/sandbox/a').read())"
     given = {"/mnt/data/in": "YQ==", "/sandbox/a": "Yg=="}
-    request = {"code": code, "language": "python", "files": given, "fetch_files": ["/mnt/out", "out", "/mnt/none"]}
+    wanted = ["/mnt/out", "out", "/mnt/none"]
+    # Ten seconds of wall clock, which it would have, are too few where others take the machine.
+    request = {"code": code, "language": "python", "files": given, "fetch_files": wanted, "run_timeout": 50}
     answer = judge.http.post("/run_code", json=request).json()
     assert (answer["status"], answer["run_result"]["stdout"]) == ("Success", "b\n")
     assert answer["files"] == {"/mnt/out": "YWE=", "out": "YWE="}
