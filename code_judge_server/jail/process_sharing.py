@@ -53,7 +53,7 @@ _region = _Region()
 class SemLock:
     """A `_multiprocessing.SemLock`: same arguments, methods and errors."""
 
-    SEM_VALUE_MAX = _multiprocessing.SemLock.SEM_VALUE_MAX
+    SEM_VALUE_MAX = 2**31 - 1
 
     def __init__(self, kind: int, value: int, maxvalue: int, name: str, unlink: bool) -> None:
         if not unlink:

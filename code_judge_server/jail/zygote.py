@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from code_judge_server.jail import execution, orphans, preload, process_sharing, protocol, python_main, syscalls
+from code_judge_server.jail import execution, orphans, preload, protocol, python_main, syscalls
 from code_judge_server.jail.jail_root import WORK_FOLDER
 from code_judge_server.jail.job_start import JobStart
 from code_judge_server.jail.machine import Machine
@@ -23,6 +23,8 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     syscalls.die_with_parent()
     if machine.work_folder is not None:
         orphans.adopt()
+        from code_judge_server.jail import process_sharing  # here, as programs of other tiers need nothing of it
+
         process_sharing.install()
     job_start = _load_job_start(machine)
     if job_start is not None:
