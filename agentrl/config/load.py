@@ -25,6 +25,9 @@ ConfigTree = TypeVar("ConfigTree")
 _PACKAGE_FOLDER = Path(__file__).resolve().parent.parent
 _SHIPPED = _PACKAGE_FOLDER / "_shipped"
 
+_MAX_SHOWN = 200
+"""Characters of a word in a message."""
+
 SHIPPED_FOLDER = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE_FOLDER.parent
 """Where `configs/`, `tool_configs/` and `examples/` are: beside the package in a checkout, inside it in a wheel."""
 
@@ -187,7 +190,7 @@ def _read_yaml(file: Path) -> DictConfig:
         loaded = OmegaConf.load(file)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
     except RecursionError as error:
         raise ConfigError(f"{file.name}: nested too deeply to be a config") from error
@@ -209,10 +212,10 @@ def _read_word(word: str) -> DictConfig:
                 "quotes within the value, as in `'run.dir=\"/data/a #2\"'`"
             )
         return OmegaConf.from_dotlist([word])
-    except (OmegaConfBaseException, yaml.YAMLError, UnicodeError) as error:
-        raise ConfigError(f"command line: {word!a}: {one_line(error)}") from error
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"command line: {word[:_MAX_SHOWN]!a}: {one_line(error)}") from error
     except RecursionError as error:
-        raise ConfigError(f"command line: {word[:40]!a}...: nested too deeply to be a config") from error
+        raise ConfigError(f"command line: {word[:_MAX_SHOWN]!a}...: nested too deeply to be a config") from error
 
 
 def _has_comment(value: str) -> bool:

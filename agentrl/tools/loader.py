@@ -87,7 +87,7 @@ def load_tool_file(file: Path) -> list[ToolConfig]:
         raise ConfigError(f"tool_config_path: {file}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
-    except (YAMLError, OmegaConfBaseException) as error:
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
     except RecursionError as error:
         raise ConfigError(f"{file.name}: nested too deeply to be a list of tools") from error

@@ -11,6 +11,7 @@ from agentrl.config.sft_load import load_sft_config
 from agentrl.data.rows import read_rows
 from agentrl.errors import ConfigError
 from agentrl.runners.model_folders import check_model_path
+from agentrl.tools.loader import load_tool_file
 from tests.config.small_config import MINIMAL, refused
 
 LONG = "x" * 300
@@ -89,6 +90,17 @@ def test_a_config_that_is_nested_too_deeply_is_refused(config_file: Path):
     assert "nested too deeply" in refused(config_file, f"run={'[' * 3000}{']' * 3000}")
     config_file.write_text("a: " + "[" * 3000 + "]" * 3000)
     assert refused(config_file) == "small.yaml: nested too deeply to be a config"
+
+
+def test_a_number_too_long_to_be_read_is_refused(config_file: Path, tmp_path: Path):
+    digits = "9" * 5000
+    assert "Exceeds the limit" in refused(config_file, f"run.num_steps={digits}")
+    config_file.write_text(f"run: {{num_steps: {digits}}}")
+    assert refused(config_file).startswith("small.yaml: not valid YAML: Exceeds the limit")
+    tools = tmp_path / "tools.yaml"
+    tools.write_text(f"tools: [{{class_name: a.B, config: {{x: {digits}}}}}]")
+    with pytest.raises(ConfigError, match=r"tools\.yaml: not valid YAML: Exceeds the limit"):
+        load_tool_file(tools)
 
 
 @contextlib.contextmanager
