@@ -21,7 +21,7 @@ from agentrl.errors import ConfigError, DataError, RolloutError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.result_text import NoResultError, result_text, returns_none
 from agentrl.types import Deadline, ToolResult, ToolStatus
-from agentrl.user_code import cause_of, contained, contained_coroutine, raised_by_user, text_of
+from agentrl.user_code import cause_of, contained, contained_coroutine, raised_by_user, text_of, words_of
 
 FUNCTION_TOOL = "agentrl.tools.function_tool.FunctionTool"
 
@@ -55,11 +55,11 @@ class FunctionTool:
         path = read_plain_config(FunctionToolConfig, config, source=f"tool `{FUNCTION_TOOL}`").function
         function: Any = import_by_path(path, key="function")
         if not inspect.isfunction(function):
-            raise ConfigError(f"`function` is `{path}`, which is no function")
+            raise ConfigError(f"`function` is `{path}`, which is no function; name a `def`, which may call it")
         self._is_async = inspect.iscoroutinefunction(function)
-        self._none_is_result = returns_none(function)
         self._calls = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix=f"tool {function.__name__}")
-        self._adapter = TypeAdapter[Any](cast(Any, function))
+        self._adapter = _adapter_of(function)
+        self._none_is_result = returns_none(function)
         self.schema = schema or infer_schema(function)
 
     async def start(self) -> None:
@@ -111,6 +111,21 @@ class _NoTitles(GenerateJsonSchema):
         return False
 
 
+def _adapter_of(function: Callable[..., Any]) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter[Any](cast(Any, function))
+    except PydanticUserError as error:
+        raise ConfigError(
+            f"function tool `{function.__name__}`: a type hint has no JSON form: {error.message}"
+        ) from error
+    except Exception as error:
+        # Hints that are text are evaluated, and may raise anything; most often they name what only a type checker imports.
+        raise ConfigError(
+            f"function tool `{function.__name__}`: a type hint cannot be read: {type(error).__name__}: {words_of(error)}. "
+            "Import what it names, not only under `TYPE_CHECKING`"
+        ) from error
+
+
 def infer_schema(function: Callable[..., Any]) -> ToolSchema:
     """Return the schema that a function's type hints and Google docstring describe.
 
@@ -124,10 +139,15 @@ def infer_schema(function: Callable[..., Any]) -> ToolSchema:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f"function tool `{name}`: parameter `{parameter.name}` cannot be given by name")
     try:
-        parameters = TypeAdapter[Any](cast(Any, function)).json_schema(schema_generator=_NoTitles)
+        parameters = _adapter_of(function).json_schema(schema_generator=_NoTitles)
     except PydanticUserError as error:
         raise ConfigError(f"function tool `{name}`: a type hint has no JSON form: {error.message}") from error
-    docstring = docstring_parser.parse(inspect.getdoc(function) or "", docstring_parser.DocstringStyle.GOOGLE)
+    try:
+        docstring = docstring_parser.parse(inspect.getdoc(function) or "", docstring_parser.DocstringStyle.GOOGLE)
+    except docstring_parser.ParseError as error:
+        raise ConfigError(
+            f"function tool `{name}`: its docstring is not in Google style: {error}; begin it with a line of words"
+        ) from error
     for documented in docstring.params:
         described = parameters["properties"].get(documented.arg_name)
         if described is not None and documented.description:

@@ -67,6 +67,18 @@ def unreachable(kind: str) -> str:
     raise ConnectionError(kind)
 
 
+def hinted_for_checkers(path: "PathLike") -> str:  # pyright: ignore # noqa: F821 - the fault under test
+    return str(path)
+
+
+def oddly_documented(a: int) -> str:
+    """
+    Args:
+        a: a number.
+    """
+    return str(a)
+
+
 def unhinted(a) -> str:
     """Have no hint."""
     return str(a)
@@ -157,7 +169,16 @@ async def test_a_lost_connection_is_not_the_policys_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "message"), [(unhinted, "`a` has no type hint"), (greedy, "`words` cannot be given by name")]
+    ("function", "message"),
+    [
+        (unhinted, "`a` has no type hint"),
+        (greedy, "`words` cannot be given by name"),
+        (
+            hinted_for_checkers,
+            "a type hint cannot be read: NameError: name 'PathLike' .* not only under `TYPE_CHECKING`",
+        ),
+        (oddly_documented, "its docstring is not in Google style: .*begin it with a line of words"),
+    ],
 )
 def test_a_signature_that_cannot_be_described_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
