@@ -9,9 +9,10 @@ It does NOT stop what ends the process itself (`os._exit`, a crash of native cod
 """
 
 import asyncio
+import inspect
 import sysconfig
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,19 @@ def contained(function: Callable[..., T], *arguments: Any) -> T:
         if type(error).__module__.startswith("agentrl."):  # a signal that ends the command
             raise
         raise _as_exception(error) from error
+
+
+def require_parameters(function: Callable[..., Any], *positional: str, named: Sequence[str] = ()) -> None:
+    """Check that a function that a user wrote can be called with these arguments.
+
+    Raises:
+        TypeError: it says what it must take, and what it does not.
+    """
+    try:
+        inspect.signature(function).bind(*positional, **dict.fromkeys(named))
+    except TypeError as error:
+        wanted = ", ".join([*positional, *(["*", *named] if named else [])])
+        raise TypeError(f"`{function.__name__}` must take `({wanted})`: {error}") from error
 
 
 async def contained_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -94,7 +108,7 @@ def text_of(error: BaseException) -> str:
     """Return the text of an error, which can be written as UTF-8; its `__str__` may be the user's own, and raise."""
     try:
         text = str(error)
-    except Exception as bug:  # noqa: BLE001 - of that `__str__`
+    except BaseException as bug:  # noqa: BLE001 - of that `__str__`
         text = f"its text cannot be shown: {type(bug).__name__}"
     return text.encode("utf-8", "replace").decode()
 

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,9 +15,10 @@ from agentrl.config.class_path import import_by_path
 from agentrl.config.schema import RewardSection
 from agentrl.errors import ConfigError, DataError, ToolError, UnexplainedError
 from agentrl.rewards.loader import build_reward, prompt_check
+from agentrl.rewards.score import read_score
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.tools.builder import build_tools
-from agentrl.tools.executor import ToolExecutor
+from agentrl.tools.executor import ToolExecutor, _checked_reward
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.types import Deadline, Prompt, ToolCall, ToolResult, ToolStatus, Turn
 from agentrl.user_code import contained_coroutine, described
@@ -50,6 +51,8 @@ class _Raising:
         self._at("start")
         if self.place == "start that blocks":
             RELEASE.wait(60)
+        if self.place == "start that cancels itself":
+            cast(Any, asyncio.current_task()).cancel()
         if self.place == "start that waits":
             await asyncio.sleep(60)
 
@@ -275,6 +278,38 @@ async def test_a_start_that_hangs_is_refused_after_its_time(place: str):
         await tools_with(f"{__name__}.RaisingTool", config, start_timeout_s=0.2)
     with pytest.raises(ConfigError, match=r"RaisingReward`: `start` has not returned in 0\.2 s"):
         await started_reward("RaisingReward", start_timeout_s=0.2, **config)
+
+
+async def test_a_start_that_cancels_itself_is_refused():
+    config = {"ending": OddError, "place": "start that cancels itself"}
+    with pytest.raises(ToolError, match=r"tool `tool`: cannot be started: `start` cancelled itself"):
+        await tools_with(f"{__name__}.RaisingTool", config)
+    with pytest.raises(ConfigError, match=r"RaisingReward`: cannot be started: `start` cancelled itself"):
+        await started_reward("RaisingReward", **config)
+
+
+class OddNumber:
+    def __init__(self, raised: BaseException) -> None:
+        self.raised = raised
+
+    def __float__(self) -> float:
+        raise self.raised
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("several elements"), KeyboardInterrupt()])
+def test_a_result_whose_conversion_raises_is_no_number(raised: BaseException):
+    with pytest.raises(UnexplainedError, match="must be a finite number"):
+        read_score(OddNumber(raised), where="reward")
+    with pytest.raises(UnexplainedError, match="must be a finite number"):
+        _checked_reward(OddNumber(raised), "tool")
+
+
+def test_an_error_whose_text_leaves_is_described():
+    class LeavingError(Exception):
+        def __str__(self) -> str:
+            raise SystemExit
+
+    assert described(LeavingError()) == "LeavingError: its text cannot be shown: SystemExit"
 
 
 async def test_a_task_that_is_cancelled_or_thrown_away_ends_as_it_should():

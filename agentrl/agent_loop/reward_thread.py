@@ -44,7 +44,11 @@ class _RewardThread:
         limit = asyncio.timeout(self._start_timeout_s)
         try:
             async with limit:
-                await self._thread.run(self._reward.start())
+                [raised] = await asyncio.gather(self._thread.run(self._reward.start()), return_exceptions=True)
+            if isinstance(raised, asyncio.CancelledError):
+                raise ConfigError(f"{self._name}: cannot be started: `start` cancelled itself")
+            if raised is not None:
+                raise raised
         except BaseException as error:
             self._thread.close()
             if not isinstance(error, Exception) or isinstance(error, AgentRLError):

@@ -17,7 +17,7 @@ from agentrl.rewards.function_reward import FunctionReward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, MathAnswerConfig, MathAnswerReward
 from agentrl.rewards.weighted_parts import RewardPart, WeightedParts
 from agentrl.types import Prompt
-from agentrl.user_code import contained, described
+from agentrl.user_code import contained, described, require_parameters
 
 _BUILT_IN: dict[str, type[PlainConfig]] = {MATH_ANSWER_REWARD: MathAnswerConfig, CODE_TESTS_REWARD: CodeTestsConfig}
 _METHODS = ("start", "score", "aclose")
@@ -127,12 +127,19 @@ def _build(part: RewardPartSection, key: str, answer_format: AnswerFormat) -> Re
     try:
         if path == MATH_ANSWER_REWARD:
             return MathAnswerReward(dict(part.config), answer_format=answer_format)
-        return contained(cast(Any, reward_class), dict(part.config))
+        reward: Reward = contained(cast(Any, reward_class), dict(part.config))
     except ConfigError:
         raise
     except Exception as error:
         # The constructor is the user's own, and may raise anything.
         raise ConfigError(f"{where}: cannot be built: {described(error)}") from error
+    try:
+        require_parameters(reward.start)
+        require_parameters(reward.score, "prompt", "turns", named=["deadline"])
+        require_parameters(reward.aclose)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return reward
 
 
 def _keys(section: RewardSection) -> list[str]:

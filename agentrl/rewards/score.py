@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.errors import UnexplainedError
+from agentrl.user_code import contained
 
 SCORE_KEY = "score"
 
@@ -54,6 +55,6 @@ def _number(value: Any) -> float:
     if isinstance(value, str | bytes | bytearray):
         return math.nan
     try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises RuntimeError for several elements
+        return contained(float, value)
+    except Exception:  # noqa: BLE001 - its `__float__` may be the user's own; torch raises RuntimeError for several elements
         return math.nan

@@ -8,7 +8,7 @@ from agentrl.config.class_path import import_by_path
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tools.base import Tool, ToolConfig, ToolSchema
 from agentrl.tools.verl_adapter import VerlToolAdapter, is_verl_tool
-from agentrl.user_code import contained, described
+from agentrl.user_code import contained, described, require_parameters
 
 _METHODS = ("start", "call", "end_episode", "aclose")
 
@@ -55,12 +55,14 @@ def _build(config: ToolConfig) -> Tool:
         else:
             _check_protocol(tool_class, where)
             tool = contained(cast(Any, tool_class), config.config, schema)
+            _check_parameters(tool, where)
+        known_schema = contained(getattr, tool, "schema", None)
     except ToolError:
         raise
     except Exception as error:
         # The constructor is the user's own, and may raise anything.
         raise ToolError(f"{where}: cannot be built: {described(error)}") from error
-    if not isinstance(getattr(tool, "schema", None), ToolSchema):
+    if not isinstance(known_schema, ToolSchema):
         raise ToolError(
             f"{where}: it has no schema; give it a `tool_schema` in the tool YAML, or let it set `self.schema` to an "
             "`agentrl.tools.base.ToolSchema`"
@@ -78,3 +80,13 @@ def _check_protocol(tool_class: type, where: str) -> None:
         inspect.signature(tool_class).bind({}, None)
     except TypeError as error:
         raise ToolError(f"{where}: its constructor must take `(config, schema)`: {error}") from error
+
+
+def _check_parameters(tool: Tool, where: str) -> None:
+    try:
+        require_parameters(tool.start)
+        require_parameters(tool.call, "episode", "arguments", named=["deadline"])
+        require_parameters(tool.end_episode, "episode")
+        require_parameters(tool.aclose)
+    except TypeError as error:
+        raise ToolError(f"{where}: {error}") from error

@@ -31,7 +31,7 @@ from agentrl.tools.schema_check import validator_of
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
-from agentrl.user_code import described, text_of
+from agentrl.user_code import contained, described, text_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -163,6 +163,8 @@ class ToolExecutor:
                     f"tool `{name}`: `start` has not returned in {self._start_timeout_s:g} s. Mend it, or raise "
                     "`rollout.start_timeout_s`"
                 )
+            if task.cancelled():
+                raise ToolError(f"tool `{name}`: cannot be started: `start` cancelled itself")
             task.result()
         except (ConfigError, RolloutError, ToolError):
             raise
@@ -266,8 +268,8 @@ def _checked_reward(given: Any, name: str) -> float | None:
     if given is None:
         return None
     try:
-        reward = float(given)
-    except (TypeError, ValueError):
+        reward = contained(float, given)
+    except Exception:  # noqa: BLE001 - its `__float__` may be the user's own; torch raises RuntimeError for several elements
         reward = math.nan
     if not math.isfinite(reward):
         raise UnexplainedError(

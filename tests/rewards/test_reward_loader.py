@@ -29,6 +29,11 @@ class SyncScore(LengthReward):
         return 0.0
 
 
+class NoDeadline(LengthReward):
+    async def score(self, prompt: Prompt, turns: tuple[Turn, ...]) -> float:  # pyright: ignore - the fault under test
+        return 0.0
+
+
 def users(name: str, **config: Any) -> RewardSection:
     return RewardSection(class_name=f"{__name__}.{name}", config=config)
 
@@ -49,6 +54,7 @@ def test_the_default_is_the_answer_check() -> None:
         (RewardSection(class_name="no_such_module.Reward"), "`reward.class_name` is `no_such_module.Reward`"),
         (users("LengthReward"), r"cannot be built: KeyError at test_reward_loader\.py:\d+: 'scale'"),
         (users("SyncScore", scale=1.0), "it has no `async def score`"),
+        (users("NoDeadline", scale=1.0), r"`score` must take `\(prompt, turns, \*, deadline\)`: got an unexpected"),
         (users("users"), r"it is no class .*; a function is named by `reward\.function: "),
     ],
 )

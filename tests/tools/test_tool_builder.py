@@ -37,6 +37,14 @@ class SyncCall(Good):
     def call(self, episode, arguments, *, deadline): ...
 
 
+class NoDeadline(Good):
+    async def call(self, episode, arguments): ...
+
+
+class BrokenSchema(Good):
+    schema = property(lambda self: 1 / 0, lambda self, schema: None)
+
+
 class OddConstructor(Good):
     def __init__(self, config): ...
 
@@ -111,6 +119,11 @@ def test_two_tools_of_one_name_are_refused() -> None:
         ("users_tools.Missing", r"module `users_tools` .* has no `Missing`"),
         ("users_tools.NoSchema", r"`users_tools.NoSchema`: it has no schema; give it a `tool_schema`"),
         ("users_tools.SyncCall", r"it has no `async def call`"),
+        (
+            "users_tools.NoDeadline",
+            r"`users_tools.NoDeadline`: `call` must take `\(episode, arguments, \*, deadline\)`: got an unexpected",
+        ),
+        ("users_tools.BrokenSchema", r"cannot be built: ZeroDivisionError at users_tools\.py:\d+"),
         ("users_tools.OddConstructor", r"its constructor must take `\(config, schema\)`"),
         ("users_tools.Picky", r"cannot be built: KeyError at users_tools\.py:\d+: 'api_key'"),
         (
