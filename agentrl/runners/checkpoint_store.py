@@ -55,6 +55,8 @@ class RunState:
     """On the held-out prompts after update `step`, where it was measured."""
     record_bytes: dict[str, int] = field(default_factory=dict)
     """Sizes of the newest record files, by name (`TrajectoryStore.sizes`): a resume reports one that has become shorter."""
+    lost_records: list[str] = field(default_factory=list)
+    """What resumes have reported so far."""
 
 
 def by_accuracy(states: Sequence[RunState]) -> list[RunState]:
@@ -275,7 +277,9 @@ class CheckpointStore:
         if content is None or begun_by is None:
             return None
         with self._whole(step, _STATE, *UNDECODABLE):
-            saved = {"stage_position": None} | orjson.loads(content)  # which those of older runs lack
+            saved = {"stage_position": None, "lost_records": []} | orjson.loads(
+                content
+            )  # which those of older runs lack
             word = str(saved[_WRITER]).encode()
             state = RunState(**{item.name: saved[item.name] for item in fields(RunState)})
         if word == begun_by:

@@ -45,7 +45,7 @@ async def train_from_checkpoint(run: Run, *, until: int) -> None:
         async with rolling_out(run, state) as rollouts:
             while state.step < until:
                 state = await train_step(run, rollouts, state)
-    await finish(run)
+    await finish(run, state)
 
 
 async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunState:

@@ -22,6 +22,7 @@ from agentrl.observability.validation_metrics import validation_metrics
 from agentrl.runners.checkpoint_store import RunState, lost_reference
 from agentrl.runners.checkpoints import PASS_RATES, ROLLOUTS
 from agentrl.runners.run import EvaluationRun, Run
+from agentrl.trajectories.store import RecordLoss
 from agentrl.types import Group, TrajectorySummary
 
 logger = logging.getLogger(__name__)
@@ -193,7 +194,7 @@ async def restore(run: Run) -> RunState:
     last_step = -1 if latest is None else state.step
     run.metrics.take_back(after_step=last_step)
     directory.trajectories.take_back(after_step=last_step)
-    _warn_of_lost_records(run, state)
+    state = _with_lost_records(run, state)
     run.plan.prompts.seek(state.prompts_taken)
     store = directory.checkpoints
     counted = PassRates() if latest is None else store.read(latest.step, PASS_RATES, PassRates.decode)
@@ -206,17 +207,26 @@ async def restore(run: Run) -> RunState:
     return state
 
 
-def _warn_of_lost_records(run: Run, state: RunState) -> None:
-    """Report record files that have lost their end since the checkpoint was written; nothing is trained on them again."""
-    losses = run.plan.directory.trajectories.describe_losses(state.record_bytes)
+def _with_lost_records(run: Run, state: RunState) -> RunState:
+    """Report record files that have lost their end since the checkpoint was written, and note them in the state.
+
+    The steps are not taken again by themselves: training has gone past them, and would lose what came after.
+    """
+    directory = run.plan.directory
+    losses = directory.trajectories.losses(state.record_bytes)
     if 0 <= run.metrics.last_step < state.step:
-        losses.append(f"metrics.jsonl: its end is lost (the last row is step {run.metrics.last_step})")
+        description = f"metrics.jsonl: its end is lost: the last row is step {run.metrics.last_step}"
+        losses.append(RecordLoss(step=run.metrics.last_step + 1, description=description))
+    if not losses:
+        return state
+    first, kept = min(loss.step for loss in losses), [saved.step for saved in directory.checkpoints.states()]
+    way_out = "no checkpoint before these steps is kept, so that they cannot be taken again"
+    if before := [step for step in kept if step < first]:
+        urls = ", ".join(directory.checkpoints.url_of(step) for step in kept if step >= first)
+        way_out = f"to take the steps after {before[-1]} again, remove {urls} and restart"
     for loss in losses:
-        logger.warning(
-            "%s. Training is not affected; to take the lost steps again, remove the checkpoints of these and later steps and "
-            "restart",
-            loss,
-        )
+        logger.warning("%s. Training is not affected; %s", loss.description, way_out)
+    return replace(state, lost_records=[*state.lost_records, *(loss.description for loss in losses)])
 
 
 async def _enter_stage(run: Run, state: RunState) -> RunState:
@@ -255,7 +265,7 @@ async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
         await run.checkpoints.save(state, rollouts, run.plan.pass_rates)
 
 
-async def finish(run: Run) -> None:
+async def finish(run: Run, state: RunState) -> None:
     """End the stage; after the last one export the policy, draw the curve, and mark the run as finished."""
     await run.checkpoints.settle()
     if run.plan.stage.index + 1 < len(run.plan.stages):
@@ -270,7 +280,13 @@ async def finish(run: Run) -> None:
     survived = count_survived(directory.metrics) | run.plan.history.counts()
     survived["rollout/engine_deaths"] += run.engines.take_num_deaths()
     directory.finish(
-        {"num_steps": run.config.run.num_steps, "policy": policy, "reward_curve": curve, "survived": survived}
+        {
+            "num_steps": run.config.run.num_steps,
+            "policy": policy,
+            "reward_curve": curve,
+            "survived": survived,
+            "lost_records": state.lost_records,
+        }
     )
 
 

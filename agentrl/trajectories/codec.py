@@ -30,8 +30,14 @@ JsonObject = dict[str, Any]
 class RecordKind(StrEnum):
     """What a line of a trajectory file holds."""
 
+    BATCH = "batch"
     PROMPT = "prompt"
     TRAJECTORY = "trajectory"
+
+
+def encode_batch(num_trajectories: int) -> JsonObject:
+    """Return the record that precedes so many trajectories: a file that lost its end shows how many it lacks."""
+    return _header(RecordKind.BATCH) | {"num_trajectories": num_trajectories}
 
 
 def encode_prompt(prompt: Prompt) -> JsonObject:

@@ -3,13 +3,15 @@
     <run>/trajectories/step_000012.jsonl         rolled out for update 12
     <run>/trajectories/validation_000012.jsonl   rolled out to validate the policy after update 12
 
-Each file holds a line for every prompt and a line for every trajectory (see `codec`). Call `append` before the checkpoint
+Each file holds a line for every batch, prompt and trajectory (see `codec`). Call `append` before the checkpoint
 of the same step is written: then everything that a checkpoint follows is here, and a torn line cannot precede it.
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.errors import UNDECODABLE, DamagedCheckpointError
@@ -18,15 +20,29 @@ from agentrl.trajectories.codec import (
     RecordKind,
     decode_prompt,
     decode_trajectory,
+    encode_batch,
     encode_prompt,
     encode_trajectory,
     record_kind,
 )
 from agentrl.types import Prompt, Trajectory
 
+logger = logging.getLogger(__name__)
+
 _MAX_SIZES = 1000
 """Files whose size is noted in a checkpoint: what fails at the end of a file strikes new ones."""
 _FILE_NAME = re.compile(r"(?:step|validation)_(\d{6,})\.jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLoss:
+    """A record file that has become shorter than it was.
+
+    Example: step 12, "trajectories/step_000012.jsonl: its end is lost: 37 of 40 trajectories are left (370 of 400 bytes)".
+    """
+
+    step: int
+    description: str
 
 
 class TrajectoryStore:
@@ -59,10 +75,12 @@ class TrajectoryStore:
             The file, when everything is on the disk.
         """
         path = self._folder / f"{'validation' if validation else 'step'}_{step:06d}.jsonl"
+        trajectories, num_missing = list(trajectories), 0
         if leave_out_recorded:
-            recorded = {trajectory.trajectory_id for trajectory in read_trajectories(path)}
-            trajectories = [made for made in trajectories if made.trajectory_id not in recorded]
-        append_json_lines(path, _encode_all(prompts, trajectories))
+            recorded, num_announced = _recorded_ids(path)
+            trajectories = [trajectory for trajectory in trajectories if trajectory.trajectory_id not in recorded]
+            num_missing = num_announced - len(recorded)
+        append_json_lines(path, _encode_all(prompts, trajectories, num_to_announce=len(trajectories) - num_missing))
         return path
 
     def sizes(self, *, up_to_step: int) -> dict[str, int]:
@@ -72,20 +90,22 @@ class TrajectoryStore:
         known = sorted((name for name, step in steps.items() if step <= up_to_step), key=lambda name: steps[name])
         return {name: files[name].stat().st_size for name in known[-_MAX_SIZES:]}
 
-    def describe_losses(self, sizes: Mapping[str, int]) -> list[str]:
-        """Return a line for each file that has become shorter than it was (`sizes`), with what is left of it.
+    def losses(self, sizes: Mapping[str, int]) -> list[RecordLoss]:
+        """Return each file that has become shorter than it was (`sizes`), with what is left of it.
 
         A file that is gone has been moved away by somebody, and is no loss.
         """
         losses = []
         for name, size in sizes.items():
-            path = self._folder / name
-            if path.is_file() and (left := path.stat().st_size) < size:
+            path, match = self._folder / name, _FILE_NAME.fullmatch(name)
+            if match and path.is_file() and (left := path.stat().st_size) < size:
                 try:
-                    rest = f"{sum(1 for _ in read_trajectories(path))} trajectories are left"
+                    ids, num_announced = _recorded_ids(path)
+                    rest = f"{len(ids)} of {num_announced} trajectories are left"
                 except ValueError:
-                    rest = "and other lines are damaged"
-                losses.append(f"{path}: its end is lost ({left} of {size} bytes, {rest})")
+                    rest = "other lines are damaged"
+                description = f"trajectories/{name}: its end is lost: {rest} ({left} of {size} bytes)"
+                losses.append(RecordLoss(step=int(match[1]), description=description))
         return losses
 
     def take_back(self, *, after_step: int) -> None:
@@ -97,14 +117,23 @@ class TrajectoryStore:
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
-    """Yield the trajectories of one file as they were written; a torn last line is left out.
+    """Yield the trajectories of one file as they were written; at its end, warn where some are lost.
 
     Raises:
         ValueError: a line is damaged or from another version of the format.
     """
+    num_read = num_announced = 0
     for record in read_json_lines(path):
-        if record_kind(record) is RecordKind.TRAJECTORY:
-            yield decode_trajectory(record)
+        match record_kind(record):
+            case RecordKind.BATCH:
+                num_announced += record["num_trajectories"]
+            case RecordKind.TRAJECTORY:
+                num_read += 1
+                yield decode_trajectory(record)
+            case RecordKind.PROMPT:
+                pass
+    if num_read < num_announced:
+        logger.warning("%s: %d of %d trajectories: its end is lost, or is being written", path, num_read, num_announced)
 
 
 def write_saved_group(path: Path, trajectories: Iterable[Trajectory]) -> str:
@@ -153,7 +182,23 @@ def _digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _encode_all(prompts: Iterable[Prompt], trajectories: Iterable[Trajectory]) -> Iterator[dict[str, object]]:
+def _recorded_ids(path: Path) -> tuple[set[str], int]:
+    """Return the ids of the trajectories of a file, and how many its batches announce."""
+    ids, num_announced = set[str](), 0
+    for record in read_json_lines(path):
+        kind = record_kind(record)
+        if kind is RecordKind.TRAJECTORY:
+            ids.add(record["trajectory_id"])
+        elif kind is RecordKind.BATCH:
+            num_announced += record["num_trajectories"]
+    return ids, num_announced
+
+
+def _encode_all(
+    prompts: Iterable[Prompt], trajectories: Iterable[Trajectory], *, num_to_announce: int
+) -> Iterator[dict[str, object]]:
+    if num_to_announce > 0:
+        yield encode_batch(num_to_announce)
     for prompt in prompts:
         yield encode_prompt(prompt)
     for trajectory in trajectories:

@@ -267,10 +267,17 @@ async def test_records_that_lost_their_end_are_reported_when_a_run_goes_on(
     assert not warnings_in(caplog)
     (records / "step_000030.jsonl").write_text("")
     cast(Any, run.metrics).last_step = 28
-    await restore(run)
+    state = await restore(run)
     [of_file, of_metrics] = warnings_in(caplog)
-    assert "step_000030.jsonl: its end is lost (0 of 30 bytes, 0 trajectories are left)" in of_file
-    assert "metrics.jsonl: its end is lost (the last row is step 28). Training is not affected" in of_metrics
+    assert "step_000030.jsonl: its end is lost: 0 of 0 trajectories are left (0 of 30 bytes). Training" in of_file
+    assert of_file.endswith("no checkpoint before these steps is kept, so that they cannot be taken again")
+    assert "metrics.jsonl: its end is lost: the last row is step 28. Training is not affected" in of_metrics
+    assert [of_file.startswith(state.lost_records[0]), of_metrics.startswith(state.lost_records[1])] == [True, True]
+    checkpoint(plan, 20, PassRates())
+    caplog.clear()
+    await restore(run)
+    url = plan.directory.checkpoints.url_of(30)
+    assert warnings_in(caplog)[0].endswith(f"to take the steps after 20 again, remove {url} and restart")
 
 
 async def test_what_was_counted_after_the_checkpoint_is_forgotten_when_models_have_died(plan: Plan):

@@ -159,12 +159,47 @@ def test_a_file_that_lost_its_end_is_reported_and_one_that_was_moved_away_is_not
     store.append(3, made, validation=True)
     noted = store.sizes(up_to_step=2)
     assert noted == {path.name: path.stat().st_size for path in paths[:2]}
-    assert store.describe_losses(noted) == []
+    assert store.losses(noted) == []
     store.append(2, made)
-    assert store.describe_losses(noted) == [], "longer, as another process may have appended since"
+    assert store.losses(noted) == [], "longer, as another process may have appended since"
     paths[0].unlink()
     lines = paths[1].read_bytes().splitlines(keepends=True)
-    paths[1].write_bytes(b"".join(lines[:38])[:-5])
-    [loss] = store.describe_losses(noted)
-    assert loss.startswith(f"{paths[1]}: its end is lost (")
-    assert loss.endswith(f" of {noted[paths[1].name]} bytes, 36 trajectories are left)")
+    paths[1].write_bytes(b"".join(lines[:39])[:-5])
+    [loss] = store.losses(noted)
+    assert loss.step == 2
+    assert loss.description.startswith(
+        f"trajectories/{paths[1].name}: its end is lost: 36 of 40 trajectories are left ("
+    )
+    assert loss.description.endswith(f" of {noted[paths[1].name]} bytes)")
+
+
+def test_a_reader_is_warned_of_trajectories_that_a_file_lacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    step = [replace(TRAJECTORY, trajectory_id=f"t{number}") for number in range(40)]
+    store = TrajectoryStore(tmp_path)
+    store.append(1, step[:20], prompts=[PROMPT])
+    path = store.append(1, step[20:], prompts=[PROMPT])
+    assert len(list(read_trajectories(path))) == 40
+    assert not caplog.records
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2])[:-40])
+    assert len(list(read_trajectories(path))) == 37
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: 37 of 40 trajectories: its end is lost, or is being written"
+    ]
+
+
+@pytest.mark.parametrize("num_lines", [0, 1, 5, 25, 43])
+def test_a_batch_that_two_writers_have_written_is_announced_once(
+    num_lines: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    step = [replace(TRAJECTORY, trajectory_id=f"t{number}") for number in range(40)]
+    store = TrajectoryStore(tmp_path)
+    path = store.append(1, step[:10])
+    num_before = path.read_bytes().count(b"\n")
+    store.append(1, step[10:], prompts=[PROMPT])
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: num_before + num_lines])[:-5])
+    store.append(1, step, prompts=[PROMPT], leave_out_recorded=True)
+    assert sorted(made.trajectory_id for made in read_trajectories(path)) == sorted(t.trajectory_id for t in step)
+    assert not caplog.records
+    path.write_bytes(path.read_bytes()[:-5])
+    assert len(list(read_trajectories(path))) == 39
+    assert "39 of 40 trajectories" in caplog.text
