@@ -1,15 +1,12 @@
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from jail_tiers import JUDGES
 from judge_in_process import JudgeInProcess, judge_in_process
 from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge
 from session_client import Session
-
-TIERS_THAT_ISOLATE = ["A of root", "B of root", "B of a user", "C of a user"]
 
 
 @pytest.fixture(scope="session")
@@ -43,30 +40,15 @@ def fresh_judge(used_judge: JudgeInProcess) -> JudgeInProcess:
     return used_judge
 
 
-@pytest.fixture(scope="session", params=TIERS_THAT_ISOLATE)
+@pytest.fixture(scope="session", params=JUDGES)
 def judge_of_each_tier(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JudgeProcess]:
-    """One judge after the other of the tiers that isolate, as root and as an ordinary user."""
-    with judge_by_name(request.param, tmp_path_factory.mktemp("judge")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session", params=[*TIERS_THAT_ISOLATE, "D of root", "D of a user"])
-def judge_of_every_tier(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[JudgeProcess]:
-    """The same, and tier D, whose programs are an ordinary user's in any case."""
-    with judge_by_name(request.param, tmp_path_factory.mktemp("judge")) as server:
-        yield server
-
-
-@contextmanager
-def judge_by_name(name: str, folder: Path) -> Iterator[JudgeProcess]:
-    """Start a judge such as `B of a user`."""
-    tier, _, user = name.partition(" of ")
+    """One judge after the other of each tier, as root and as an ordinary user."""
+    tier, _, user = request.param.partition(" of ")
     if user == "root" and os.getuid() != 0:
         pytest.skip("the tests do not run as root")
+    folder = tmp_path_factory.mktemp("judge")
     settings = ["--num-slots", "2", "--spare-slots", "0", "--max-wall-time-s", "60", *WITHOUT_MODULES]
     with running_judge(folder, *settings, isolation=tier, ordinary_user=user == "a user") as server:
         yield server

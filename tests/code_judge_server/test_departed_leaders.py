@@ -1,6 +1,7 @@
 """Memory of a process whose first thread has exited while others go on: the kernel shows it in their folders only."""
 
 import pytest
+from jail_tiers import in_tiers_that_isolate
 from judge_process import JudgeProcess
 from session_client import Session
 
@@ -21,12 +22,13 @@ os.wait()
 """
 
 
-def test_a_process_without_its_leader_is_held_to_the_memory_limit(judge_of_every_tier: JudgeProcess) -> None:
-    verdict = judge_of_every_tier.judge(code=GROW_WITHOUT_LEADER, limits=LIMITS)
+def test_a_process_without_its_leader_is_held_to_the_memory_limit(judge_of_each_tier: JudgeProcess) -> None:
+    verdict = judge_of_each_tier.judge(code=GROW_WITHOUT_LEADER, limits=LIMITS)
     assert verdict["status"] == "memory_limit_exceeded", verdict
     assert 100 * MIB < verdict["peak_memory_bytes"] < 400 * MIB
 
 
+@in_tiers_that_isolate
 def test_a_session_is_held_to_it_too(judge_of_each_tier: JudgeProcess) -> None:
     if judge_of_each_tier.http.get("/v1/health").json()["isolation"] == "C":
         pytest.skip("tier C has no sessions")

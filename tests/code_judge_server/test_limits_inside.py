@@ -57,27 +57,27 @@ int main() { return depth(0); }
 """
 
 
-def test_a_program_may_raise_its_soft_limits(judge_of_every_tier: JudgeProcess) -> None:
-    verdict = judge_of_every_tier.judge(code=RAISE_LIMITS)
+def test_a_program_may_raise_its_soft_limits(judge_of_each_tier: JudgeProcess) -> None:
+    verdict = judge_of_each_tier.judge(code=RAISE_LIMITS)
     assert verdict["stdout"] == "raised\n", verdict
 
 
-def test_orphans_that_have_ended_do_not_count(judge_of_every_tier: JudgeProcess) -> None:
-    verdict = judge_of_every_tier.judge(code=ORPHANS, limits={"max_tasks": 32})
+def test_orphans_that_have_ended_do_not_count(judge_of_each_tier: JudgeProcess) -> None:
+    verdict = judge_of_each_tier.judge(code=ORPHANS, limits={"max_tasks": 32})
     assert (verdict["status"], verdict["stdout"]) == ("accepted", "done\n"), verdict
 
 
 @pytest.mark.parametrize("shadowed", [False, True], ids=["warm", "cold"])
-def test_python_recurses_deeply_in_threads_and_has_many(judge_of_every_tier: JudgeProcess, shadowed: bool) -> None:
+def test_python_recurses_deeply_in_threads_and_has_many(judge_of_each_tier: JudgeProcess, shadowed: bool) -> None:
     files = {"string.py": ""} if shadowed else {}  # then it starts in an interpreter of its own
-    verdict = judge_of_every_tier.judge(code=DEEP_IN_THREADS, files=files, limits={"max_tasks": 64})
+    verdict = judge_of_each_tier.judge(code=DEEP_IN_THREADS, files=files, limits={"max_tasks": 64})
     assert verdict["stdout"] == "[50000]\n", verdict
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_a_stack_may_grow_up_to_the_memory_limit(judge_of_every_tier: JudgeProcess) -> None:
+def test_a_stack_may_grow_up_to_the_memory_limit(judge_of_each_tier: JudgeProcess) -> None:
     limits = {"memory_bytes": 256 << 20}
-    deep = judge_of_every_tier.judge(language="cpp", code=DEEP_IN_CPP, limits=limits)
+    deep = judge_of_each_tier.judge(language="cpp", code=DEEP_IN_CPP, limits=limits)
     assert deep["stdout"] == "150000", deep
-    endless = judge_of_every_tier.judge(language="cpp", code=WITHOUT_END_IN_CPP, limits=limits)
+    endless = judge_of_each_tier.judge(language="cpp", code=WITHOUT_END_IN_CPP, limits=limits)
     assert endless["status"] == "memory_limit_exceeded", endless

@@ -3,7 +3,10 @@
 import os
 
 import pytest
+from jail_tiers import in_tiers_that_isolate
 from judge_process import JudgeProcess
+
+pytestmark = in_tiers_that_isolate
 
 SERVERS = {
     "asyncio": """

@@ -118,14 +118,14 @@ multiprocessing.get_context("spawn").Lock()
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_processes_work_together(judge_of_every_tier: JudgeProcess, kind: str) -> None:
-    verdict = judge_of_every_tier.judge(code=PROGRAMS[kind], limits={"max_tasks": 64})
+def test_processes_work_together(judge_of_each_tier: JudgeProcess, kind: str) -> None:
+    verdict = judge_of_each_tier.judge(code=PROGRAMS[kind], limits={"max_tasks": 64})
     assert (verdict["status"], verdict["stdout"].strip()) == ("accepted", PRINTED[kind]), verdict
 
 
-def test_a_program_reads_why_tier_c_has_no_semaphores_for_spawn(judge_of_every_tier: JudgeProcess) -> None:
-    verdict = judge_of_every_tier.judge(code=SPAWN)
-    if judge_of_every_tier.http.get("/v1/health").json()["isolation"] == "C":
+def test_a_program_reads_why_tier_c_has_no_semaphores_for_spawn(judge_of_each_tier: JudgeProcess) -> None:
+    verdict = judge_of_each_tier.judge(code=SPAWN)
+    if judge_of_each_tier.http.get("/v1/health").json()["isolation"] == "C":
         assert "only the start method `fork` has semaphores here" in verdict["stderr"], verdict
     else:
         assert verdict["status"] == "accepted", verdict

@@ -3,8 +3,11 @@
 import errno
 
 import pytest
+from jail_tiers import in_tiers_that_isolate
 from judge_process import JudgeProcess
 from session_client import Session
+
+pytestmark = in_tiers_that_isolate
 
 MIB = 1024 * 1024
 LIMITS = {"memory_bytes": 128 * MIB, "cpu_time_s": 10, "wall_time_s": 30}
