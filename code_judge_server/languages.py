@@ -164,12 +164,12 @@ BUILT_IN = {
         compile=(*_GO, "TMPDIR=.", "go", "build", OPTIONS, "-o", "main", "main.go"),
         artifact="main",
         run=("./main",),
-        probe=("go", "tool", "compile", "-V"),
+        probe=("go", "list", "fmt"),
     ),
     "go_test": LanguageRules(
         source="main_test.go",
         run=(*_GO, "go", "test", "-vet=off", "main_test.go"),
-        probe=("go", "tool", "compile", "-V"),
+        probe=("go", "list", "fmt"),
     ),
     "rust": LanguageRules(
         source="main.rs",
@@ -189,14 +189,24 @@ BUILT_IN = {
         compile=("scalac", "-J-XX:MaxRAM={memory_mb}m", OPTIONS, "-d", "main.jar", "main.scala"),
         artifact="main.jar",
         run=("scala", "-J-XX:MaxRAM={memory_mb}m", "-J-Xss64m", "main.jar"),
-        probe=("scalac", "-version"),
         read_only_paths=_READ_BY_JAVA,
+    ),
+    "kotlin": LanguageRules(
+        source="main.kt",
+        compile=("kotlinc", OPTIONS, "-include-runtime", "-d", "main.jar", "main.kt"),
+        artifact="main.jar",
+        run=("java", "-XX:MaxRAM={memory_mb}m", "-Xss64m", "-ea", "-jar", "main.jar"),
+        read_only_paths=_READ_BY_JAVA,
+    ),
+    "kotlin_script": LanguageRules(
+        source="main.kts", run=("kotlinc", "-script", "main.kts"), read_only_paths=_READ_BY_JAVA
     ),
     "csharp": LanguageRules(
         source="main.cs",
         compile=("mcs", OPTIONS, "-out:main.exe", "main.cs"),
         artifact="main.exe",
         run=("mono", "main.exe"),
+        probe=("mcs", "--version"),
         read_only_paths=("/etc/mono",),
     ),
     "d": LanguageRules(

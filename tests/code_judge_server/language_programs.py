@@ -59,6 +59,12 @@ object Sums {
   }
 }
 """
+KOTLIN = """
+fun main(words: Array<String>) {
+    val sum = readLine()!!.split(" ").map { it.toInt() }.sum()
+    println("$sum ${words.joinToString(",")}")
+}
+"""
 CSHARP = """
 using System;
 using System.Linq;
@@ -120,6 +126,7 @@ FIRST = {
         "42 x,y z\n",
     ),
     "scala": (SCALA, "1 2\n", "3 x,y z\n"),
+    "kotlin": (KOTLIN, "1 2\n", "3 x,y z\n"),
     "csharp": (CSHARP, "1 2\n", "3 x,y z\n"),
     "d": (
         "import std;\nvoid main(string[] words) { writeln(readln.split.map!(to!int).sum, ' ', words[1 .. $].join(',')); }",
@@ -195,6 +202,7 @@ FAILING = {
         1,
         "java.lang.Exception: oh",
     ),
+    "kotlin_script": ('throw Exception("oh")', 3, "java.lang.Exception: oh"),
     "csharp": ('class A { static void Main() { throw new System.Exception("oh"); } }', 1, "System.Exception: oh"),
     "d": ('void main() { throw new Exception("oh"); }', 1, "oh"),
 }
@@ -243,8 +251,6 @@ func main() {
     "if (isMainThread) new Worker(__filename).on('message', (n) => console.log(n)); else parentPort.postMessage(4950);",
     "csharp": "using System.Threading.Tasks; using System.Linq; class A { static void Main() {"
     " System.Console.WriteLine(Enumerable.Range(0, 100).Select(n => Task.Run(() => n)).ToArray().Sum(t => t.Result)); } }",
-    "scala": "import scala.concurrent._, duration._, ExecutionContext.Implicits.global\nobject Main extends App {"
-    " println((0 until 100).map(n => Await.result(Future(n), 9.seconds)).sum) }",
     "d": 'import std; void main() { writeln(taskPool.reduce!"a + b"(iota(100))); }',
     "perl": "use threads; my $sum = 0; $sum += $_->join for map { my $n = $_; threads->create(sub { $n }) } 0..99;"
     " print qq($sum\\n);",

@@ -133,7 +133,6 @@ def test_a_row_names_its_own_files(name: str) -> None:
         (["jest"], "jest", None),  # without node
         (["go"], "go", ("./main",)),
         (["php"], "php", ("php", "main.php")),
-        (["scala"], "scala", None),  # without a compiler
         (["java"], "java", None),  # a runtime without a compiler
         (["node"], "lua", None),
     ],
