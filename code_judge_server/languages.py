@@ -114,6 +114,8 @@ _GO = ("env", "GO111MODULE=auto", "GOPATH=/usr/share/gocode")
 _JAVA_COMPILE = 'javac -encoding UTF-8 -cp ".:*" -d .classes "$@" Main.java && jar cf main.jar -C .classes .'
 _HAS_PYTEST = "from importlib.util import find_spec; raise SystemExit(find_spec('pytest') is None)"
 _HAS_JEST = "for (const name of ['jest', '@babel/preset-env', '@babel/preset-typescript']) require.resolve(name)"
+_LISTENS = "require('net').createServer().listen(require('os').tmpdir() + '/probe', () => process.exit())"
+"""As `tsx` does; in tier C nothing can."""
 _READ_BY_JAVA = ("/etc/java-*-openjdk",)
 _READ_BY_NODE = ("/etc/ssl/openssl.cnf",)
 """Without it node starts too, but not where it is and may not be read, as in tier C."""
@@ -225,7 +227,7 @@ BUILT_IN = {
         run=("vvp", "-n", "main.vvp"),
     ),
     "typescript": LanguageRules(
-        source="main.ts", run=(*_NODE, "tsx", "main.ts"), probe=("tsx", "-e", "0"), read_only_paths=_READ_BY_NODE
+        source="main.ts", run=(*_NODE, "tsx", "main.ts"), probe=("node", "-e", _LISTENS), read_only_paths=_READ_BY_NODE
     ),
     "pytest": LanguageRules(
         source="main_test.py",
