@@ -64,7 +64,7 @@ class NotebookRun:
         sys.path.insert(0, os.path.abspath(CELL_FOLDER))
         from code_judge_server.jail import notebook
 
-        del sys.path[0]
+        sys.path[0] = ""
         for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
             del sys.modules[name]
         self._describe = notebook.describe

@@ -50,6 +50,8 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 _TIERS_WITH_OWN_ROOT = (IsolationTier.A, IsolationTier.B)
+_WITHOUT_GIVEN_FILES = "import sys; del sys.path[0]\n"
+"""First line of the driver: a `random.py` that came with the cells is not among what it imports."""
 _GRACE_S = 0.25
 """Between the limits of a notebook and the time at which its driver ends it, so that the results so far are there."""
 
@@ -65,7 +67,7 @@ class _SandboxFusion:
         self._queue = queue
         self._languages = languages
         self._path_in_alias = path_in_alias([*map(str, settings.read_only_paths), *paths_to_show(languages)])
-        self._notebook_driver = Path(notebook_driver.__file__).read_text()
+        self._notebook_driver = _WITHOUT_GIVEN_FILES + Path(notebook_driver.__file__).read_text()
         self._notebook_modules = {
             f"{notebook_driver.CELL_FOLDER}/{module.__name__.replace('.', '/')}.py": Path(
                 str(module.__file__)

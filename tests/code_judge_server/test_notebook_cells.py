@@ -207,6 +207,14 @@ def test_a_notebook_that_ends_before_its_last_cell_has_failed(judge_of_tier: Jud
 
 
 @pytest.mark.parametrize("tier", [STRONGEST, "D"])
+def test_files_with_names_of_modules_do_not_stop_a_notebook(judge_of_tier: JudgeOfTier, tier: str) -> None:
+    files = {f"{name}.py": base64.b64encode(b"x = 5").decode() for name in ("json", "random", "ast", "mine")}
+    notebook = {"cells": ["import mine\nprint(mine.x)"], "files": files}
+    answer = judge_of_tier(tier).http.post("/run_jupyter", json=notebook).json()
+    assert (answer["status"], answer["cells"][0]["stdout"]) == ("Success", "5\n")
+
+
+@pytest.mark.parametrize("tier", [STRONGEST, "D"])
 def test_a_notebook_does_not_wait_for_threads_that_its_cells_left(judge_of_tier: JudgeOfTier, tier: str) -> None:
     notebook = {"cells": ["import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()", "1"]}
     answer = judge_of_tier(tier).http.post("/run_jupyter", json=notebook).json()
