@@ -111,7 +111,11 @@ _NODE = ("env", "NODE_PATH=/usr/local/lib/node_modules:/usr/lib/node_modules")
 """Packages that `npm install -g` has installed are found, as in a project of one's own."""
 _GO = ("env", "GO111MODULE=auto", "GOPATH=/usr/share/gocode")
 """Debian's packages of libraries are found; a program that has a `go.mod` among its files is a module."""
-_JAVA_COMPILE = 'javac -encoding UTF-8 -cp ".:*" -d .classes "$@" Main.java && jar cf main.jar -C .classes .'
+_JAVATUPLES = "/usr/share/java/javatuples.jar"
+"""Debian's; programs of MultiPL-E import it, and Java passes over what is not there."""
+_JAVA_COMPILE = (
+    f'javac -encoding UTF-8 -cp ".:*:{_JAVATUPLES}" -d .classes "$@" Main.java && jar cf main.jar -C .classes .'
+)
 _HAS_PYTEST = "from importlib.util import find_spec; raise SystemExit(find_spec('pytest') is None)"
 _HAS_JEST = "for (const name of ['jest', '@babel/preset-env', '@babel/preset-typescript']) require.resolve(name)"
 _LISTENS = "require('net').createServer().listen(require('os').tmpdir() + '/probe', () => process.exit())"
@@ -154,7 +158,7 @@ BUILT_IN = {
             "-Xss64m",
             "-ea",
             "-cp",
-            "main.jar:.:*",
+            f"main.jar:.:*:{_JAVATUPLES}",
             "Main",
         ),
         probe=("javac", "-version"),
@@ -202,14 +206,6 @@ BUILT_IN = {
     ),
     "kotlin_script": LanguageRules(
         source="main.kts", run=("kotlinc", "-script", "main.kts"), read_only_paths=_READ_BY_JAVA
-    ),
-    "csharp": LanguageRules(
-        source="main.cs",
-        compile=("mcs", OPTIONS, "-out:main.exe", "main.cs"),
-        artifact="main.exe",
-        run=("mono", "main.exe"),
-        probe=("mcs", "--version"),
-        read_only_paths=("/etc/mono",),
     ),
     "d": LanguageRules(
         source="main.d", compile=("gdc", "-O2", OPTIONS, "-o", "main", "main.d"), artifact="main", run=("./main",)

@@ -65,17 +65,6 @@ fun main(words: Array<String>) {
     println("$sum ${words.joinToString(",")}")
 }
 """
-CSHARP = """
-using System;
-using System.Linq;
-
-public class Program {
-    public static void Main(string[] words) {
-        int sum = Console.ReadLine().Split(' ').Select(int.Parse).Sum();
-        Console.WriteLine($"{sum} {string.Join(",", words)}");
-    }
-}
-"""
 VERILOG = """
 module tb;
   reg [7:0] count = 0;
@@ -127,7 +116,6 @@ FIRST = {
     ),
     "scala": (SCALA, "1 2\n", "3 x,y z\n"),
     "kotlin": (KOTLIN, "1 2\n", "3 x,y z\n"),
-    "csharp": (CSHARP, "1 2\n", "3 x,y z\n"),
     "d": (
         "import std;\nvoid main(string[] words) { writeln(readln.split.map!(to!int).sum, ' ', words[1 .. $].join(',')); }",
         "1 2\n",
@@ -180,7 +168,6 @@ BROKEN = {
     "rust": ("fn main() { x }", "main.rs:1"),
     "java": ("class Main { int x = ; }", "Main.java:1: error"),
     "scala": ("object Main { def main(a: Array[String]): Unit = { x } }", "main.scala:1: error"),
-    "csharp": ("class A { static void Main() { x; } }", "main.cs(1,"),
     "d": ("void main() { x(); }", "main.d:1"),
     "verilog": ("module tb; initial x = ; endmodule", "main.sv:1"),
 }
@@ -203,7 +190,6 @@ FAILING = {
         "java.lang.Exception: oh",
     ),
     "kotlin_script": ('throw Exception("oh")', 3, "java.lang.Exception: oh"),
-    "csharp": ('class A { static void Main() { throw new System.Exception("oh"); } }', 1, "System.Exception: oh"),
     "d": ('void main() { throw new Exception("oh"); }', 1, "oh"),
 }
 """By language: a program that fails, its exit code, and what it says."""
@@ -219,8 +205,6 @@ GREEDY = {
     "typescript": "const kept: Buffer[] = []; for (;;) kept.push(Buffer.alloc(1 << 24, 1));",
     "php": "<?php ini_set('memory_limit', -1); $kept = []; while (true) $kept[] = str_repeat('x', 1 << 24);",
     "racket": "#lang racket\n(let loop ([kept '()]) (loop (cons (make-bytes (expt 2 24) 1) kept)))",
-    "csharp": "class A { static void Main() { var kept = new System.Collections.Generic.List<byte[]>();"
-    " for (;;) { var b = new byte[1 << 24]; for (int i = 0; i < b.Length; i += 512) b[i] = 1; kept.Add(b); } } }",
     "d": "void main() { ubyte[][] kept; for (;;) { auto b = new ubyte[1 << 24]; b[] = 1; kept ~= b; } }",
 }
 """By language: a program that takes memory without end."""
@@ -249,8 +233,6 @@ func main() {
     "ruby": "puts (0...100).map { |n| Thread.new { n } }.sum(&:value)",
     "javascript": "const { Worker, isMainThread, parentPort } = require('worker_threads');\n"
     "if (isMainThread) new Worker(__filename).on('message', (n) => console.log(n)); else parentPort.postMessage(4950);",
-    "csharp": "using System.Threading.Tasks; using System.Linq; class A { static void Main() {"
-    " System.Console.WriteLine(Enumerable.Range(0, 100).Select(n => Task.Run(() => n)).ToArray().Sum(t => t.Result)); } }",
     "d": 'import std; void main() { writeln(taskPool.reduce!"a + b"(iota(100))); }',
     "perl": "use threads; my $sum = 0; $sum += $_->join for map { my $n = $_; threads->create(sub { $n }) } 0..99;"
     " print qq($sum\\n);",

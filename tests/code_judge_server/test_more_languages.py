@@ -25,8 +25,6 @@ NEED_EPOLL = {"javascript", "typescript", "jest", "go", "go_test"}
 """Not to be had by the programs of an ordinary user's judge that has no users of their own for them."""
 NEED_SOCKETS = {"typescript"}
 """Not to be had in tier C."""
-NEED_PRIORITIES = {"csharp"}
-"""Not to be had in tier C of an ordinary user."""
 
 
 def _rust_outside_of_home() -> dict[str, Any]:
@@ -59,7 +57,7 @@ async def require(judge: JudgeInProcess) -> Callable[[str], None]:
     reasons = await unusable_languages(judge, offered, limits=limits)
     excused = set() if os.geteuid() == 0 else NEED_EPOLL
     if judge.tier == "C":
-        excused = excused | NEED_SOCKETS | (set() if os.geteuid() == 0 else NEED_PRIORITIES)
+        excused = excused | NEED_SOCKETS
     assert reasons.keys() <= excused, reasons
 
     def require(name: str) -> None:
