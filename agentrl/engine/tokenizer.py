@@ -33,8 +33,11 @@ def load_tokenizer(model_path: str, class_path: str | None = None) -> "PreTraine
         Tokenizer = import_by_path(class_path, key="the class of the tokenizer")
     try:
         tokenizer = Tokenizer.from_pretrained(model_path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: no tokenizer in `{model_path}`: {error}") from error
+    except Exception as error:
+        # Of a damaged `tokenizer.json`, transformers raises whatever comes up.
+        raise ConfigError(
+            f"model.path: no tokenizer in `{model_path}`: {type(error).__name__}: {error}; fetch it again"
+        ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ConfigError(f"model.path: the tokenizer of `{model_path}` is not a fast one; add its `tokenizer.json`")
     return tokenizer

@@ -14,7 +14,7 @@ from agentrl.config.schema import RunConfig
 from agentrl.engine.tokenizer import read_model_file
 from agentrl.errors import ConfigError
 from agentrl.runners.hub_models import require_hub_model
-from agentrl.runners.model_settings import check_model_settings
+from agentrl.runners.model_settings import check_model_settings, check_token_ids
 from agentrl.runners.weight_names import is_plainly_whole
 from agentrl.training.attention_support import TESTED, exact_positions, has_sinks, num_positions, unsupported_attention
 from agentrl.weight_sync.weight_files import tensor_shapes
@@ -62,9 +62,12 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
         missing = [name for name in ("config.json", "tokenizer.json") if not os.path.isfile(folder / name)]
         if missing:
             raise ConfigError(f"{key}: {path} has no {' and no '.join(missing)}. Name a Hugging Face model folder.")
-        for name in ("config.json", "tokenizer.json"):
-            _check_object(folder / name, key=key)
+        for name in ("config.json", "tokenizer.json", "generation_config.json", "tokenizer_config.json"):
+            if os.path.isfile(folder / name):
+                _check_object(folder / name, key=key)
         check_model_settings(read_model_file(path, "config.json"), where=f"{key}: {folder / 'config.json'}")
+        file = "generation_config.json"
+        check_token_ids(read_model_file(path, file), where=f"{key}: {folder / file}")
     elif folder.is_absolute() or path.startswith(".") or path.count("/") > 1:
         raise ConfigError(f"{key}: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
     else:
@@ -82,8 +85,12 @@ def check_evaluated(config: RunConfig) -> None:
     check_weights_of(path)
 
 
-def check_weights(config: RunConfig) -> None:
+def check_weights(config: RunConfig, *, load: bool = False) -> None:
     """Refuse model folders without weights, without some, or with others than a run needs.
+
+    Args:
+        config: of the run.
+        load: whether to have transformers load each folder, without values, even where all names are there.
 
     Raises:
         ConfigError: which key, and which files or weights are wanted.
@@ -91,10 +98,10 @@ def check_weights(config: RunConfig) -> None:
     check_lora(config.actor.lora, config.model.path, key="actor.lora")
     _check_classifier(config)
     for key, path in trained_or_asked(config).items():
-        check_weights_of(path, key=key)
+        check_weights_of(path, key=key, load=load)
 
 
-def check_weights_of(path: str, *, key: str = "model.path") -> None:
+def check_weights_of(path: str, *, key: str = "model.path", load: bool = False) -> None:
     """Refuse a model folder without weights, or without some of them; see `check_weights`.
 
     Of files that are no safetensors, and of a model on a hub, it is left to the workers whether they hold all.
@@ -107,7 +114,9 @@ def check_weights_of(path: str, *, key: str = "model.path") -> None:
             f"{key}: {path} has no weights, neither `*.safetensors` nor `*.bin`; fetch them, or name another folder"
         )
     shapes = read_shapes(path, key=key)
-    if shapes and not is_plainly_whole(shapes, language_settings(path) or {}, needs_head=key == "model.path"):
+    if not shapes:
+        return
+    if load or not is_plainly_whole(shapes, language_settings(path) or {}, needs_head=key == "model.path"):
         # It imports torch and transformers, which takes seconds, and nothing else in a driver needs them.
         from agentrl.training.folder_trial import try_folder
 

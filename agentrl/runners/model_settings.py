@@ -18,6 +18,7 @@ _OPTIONAL_SIZES = (
     "moe_intermediate_size",
 )
 """The same, or null."""
+_MOST_LAYERS, _MOST = 10_000, 10**9
 _OBJECTS = ("rope_parameters", "rope_scaling", "text_config")
 """Objects, or null."""
 
@@ -33,9 +34,8 @@ def check_model_settings(settings: Mapping[str, Any], *, where: str) -> None:
         ConfigError: the value, and what it must be.
     """
     for name, value, wanted in _wrong_kinds(settings):
-        raise ConfigError(
-            f"{where}: `{name}` is {value!r:.60}, and must be {wanted}; correct it, or fetch the file again"
-        )
+        raise _wrong_value(where, name, value, wanted)
+    check_token_ids(settings, where=where)
     kind = settings.get("model_type")
     if not isinstance(kind, str) or not kind:
         raise ConfigError(
@@ -46,6 +46,22 @@ def check_model_settings(settings: Mapping[str, Any], *, where: str) -> None:
             f"{where}: `{kind}` is an encoder-decoder, and only models that continue a text can be trained; use a causal LM, "
             "such as Qwen3 or Llama"
         )
+
+
+def check_token_ids(settings: Mapping[str, Any], *, where: str) -> None:
+    """Refuse an `eos_token_id` that is no token id, nor a list of some.
+
+    Raises:
+        ConfigError: the value.
+    """
+    ends = settings.get("eos_token_id")
+    for token_id in ends if isinstance(ends, list) else [ends]:
+        if token_id is not None and (isinstance(token_id, bool) or not isinstance(token_id, int)):
+            raise _wrong_value(where, "eos_token_id", ends, "a token id or a list of them")
+
+
+def _wrong_value(where: str, name: str, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"{where}: `{name}` is {value!r:.60}, and must be {wanted}; correct it, or fetch the file again")
 
 
 def _wrong_kinds(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, str]]:
@@ -61,6 +77,8 @@ def _wrong_kinds(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
             continue  # some architectures have a size for each layer
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             yield f"{prefix}{name}", value, "a whole number above 0"
+        elif value > (most := _MOST_LAYERS if name == "num_hidden_layers" else _MOST):
+            yield f"{prefix}{name}", value, f"at most {most}"
     for name in ("rope_parameters", "rope_scaling"):
         for part, value in (settings.get(name) or {}).items():
             if part in ("factor", "rope_theta") and (isinstance(value, bool) or not isinstance(value, int | float)):

@@ -26,7 +26,9 @@ def telling_why(kind: str, path: str, *, key: str, attention: str) -> Iterator[N
     """
     try:
         yield
-    except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, ArithmeticError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:
         refuse_incomplete(error, f"`{key}`: {path}")
         where = f"`{key}`: cannot load {kind} from {path}"
         if isinstance(error, KeyError) and error.args == (attention,):
@@ -49,7 +51,7 @@ def telling_why(kind: str, path: str, *, key: str, attention: str) -> Iterator[N
                 f"{where}: its architecture is code in that folder, which is never run (`trust_remote_code`). Use an "
                 "architecture that transformers has"
             ) from error
-        needs_class = isinstance(error, LookupError | TypeError | AttributeError | ArithmeticError)
+        needs_class = not isinstance(error, OSError | ValueError | RuntimeError)
         says = f"{type(error).__name__}: " if needs_class else ""
         says += " ".join(str(error).split())
         raise ConfigError(

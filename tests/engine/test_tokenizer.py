@@ -98,3 +98,6 @@ def test_a_folder_without_a_tokenizer_is_a_mistake_of_the_config_either_way(tmp_
         load_tokenizer(str(tmp_path))
     with pytest.raises(ConfigError, match=r"model\.path: no tokenizer in"):
         load_tokenizer(str(tmp_path), tokenizer_class(str(POLICY)))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"model\.path: no tokenizer in .*; fetch it again"):
+        load_tokenizer(str(tmp_path), tokenizer_class(str(POLICY)))

@@ -27,11 +27,34 @@ def broken(folder: Path, name: str, text: str) -> str:
         ("config.json", "{oops", r"model\.path: .*config\.json cannot be read as JSON"),
         ("config.json", "[]", r"model\.path: .*config\.json holds a list"),
         ("tokenizer.json", "{oops", r"model\.path: .*tokenizer\.json cannot be read as JSON"),
+        ("tokenizer_config.json", "", r"model\.path: .*tokenizer_config\.json cannot be read as JSON"),
+        ("tokenizer_config.json", "[]", r"model\.path: .*tokenizer_config\.json holds a list"),
+        ("generation_config.json", "", r"model\.path: .*generation_config\.json cannot be read as JSON"),
+        ("generation_config.json", '{"eos_token_id": "x"}', r"generation_config\.json: `eos_token_id` is 'x'"),
     ],
 )
 def test_a_broken_file_of_a_model_is_refused_with_its_name(name: str, text: str, message: str, tmp_path: Path):
     with pytest.raises(ConfigError, match=message):
         check_models(load_run_config(DEMO, [broken(tmp_path, name, text)]).config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_attention_heads": 3}, r"has other shapes than its `config\.json` says"),
+        ({"vocab_size": 2000}, r"\[1024, 128\] instead of \[2000, 128\]"),
+        ({"hidden_act": "nope"}, "cannot load a causal LM .*KeyError: 'nope'"),
+        ({"rms_norm_eps": "1e-6"}, "cannot load a causal LM .*'rms_norm_eps' expected float, got str"),
+        ({"dtype": "float7"}, "cannot load a causal LM .*no attribute 'float7'"),
+    ],
+)
+def test_a_check_refuses_settings_with_which_transformers_cannot_load_the_weights(
+    settings: dict[str, object], message: str, tmp_path: Path
+):
+    plain = json.loads((POLICY / "config.json").read_text())
+    config = load_run_config(DEMO, [broken(tmp_path, "config.json", json.dumps(plain | settings))]).config
+    with pytest.raises(ConfigError, match=message):
+        check_weights(config, load=True)
 
 
 def test_cut_weights_and_absent_ones_are_refused(tmp_path: Path):

@@ -192,6 +192,9 @@ def test_positions_that_depend_on_the_length_are_refused_beyond_the_length_where
     [
         ({"hidden_size": "64"}, "`hidden_size` is '64', and must be a whole number above 0"),
         ({"num_hidden_layers": -1}, "`num_hidden_layers` is -1"),
+        ({"num_hidden_layers": 10**9}, "`num_hidden_layers` is 1000000000, and must be at most 10000"),
+        ({"vocab_size": 10**12}, "`vocab_size` is 1000000000000, and must be at most 1000000000"),
+        ({"eos_token_id": [[1]]}, r"`eos_token_id` is \[\[1\]\], and must be a token id or a list of them"),
         ({"vocab_size": None}, "`vocab_size` is None"),
         ({"max_position_embeddings": "2k"}, "`max_position_embeddings` is '2k'"),
         ({"num_key_value_heads": 1.5}, "`num_key_value_heads` is 1.5"),
