@@ -1,6 +1,6 @@
-"""The clock by which trajectories, deadlines and engines measure time, so that a simulation can run on its own.
+"""The clock of trajectories, deadlines and engines; a simulation replaces it by virtual time.
 
-Whatever only tells a person how long something took may look at `time.monotonic` itself.
+Code that only reports durations to a person may use `time.monotonic` directly.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ _read: Callable[[], float] = time.monotonic
 
 
 def now() -> float:
-    """Return seconds on a clock that never goes back; its zero means nothing."""
+    """Return seconds on a monotonic clock with an arbitrary zero."""
     return _read()
 
 

@@ -2,31 +2,30 @@
 
     AgentRLError
     ├── ConfigError            the user's input is wrong; nothing has started yet
-    │   └── RowError           a row of a data file is; `data.on_bad_row: skip` leaves it out
+    │   └── RowError           a row of a data file is wrong; `data.on_bad_row: skip` leaves it out
     │       └── DataLayoutError  all rows of the file are probably wrong in the same way
     ├── ToolError              a tool cannot be built or breaks its contract; the run stops
-    │   └── MisfitError        the worker that answers it does not take its arguments
+    │   └── ArgumentMismatchError        the worker that answers it does not take its arguments
     ├── DataError              a prompt's own data breaks a tool or the reward: counted, left out, never a reward
-    │   └── UnexplainedError   a tool or the reward raised what nobody expected: taken for that if it comes again
-    ├── RolloutError           the world failed under one trajectory: counted, retried, never a reward
+    │   └── UnexplainedError   a tool or the reward raised an unexpected exception; a `DataError` if a retry raises it too
+    ├── RolloutError           the infrastructure failed under one trajectory: counted, retried, never a reward
     │   ├── JudgeUnavailableError
     │   ├── EngineError
     │   │   └── EngineDeadError
     │   └── WorkerDiedError
-    ├── CheckpointError        a checkpoint could not be written or read; the ones before it still count
-    │   └── DamagedCheckpointError  one that counts lacks a file, or a file is not what was written
-    ├── DiskFullError          the disk of `run.dir` has no room left
+    ├── CheckpointError        a checkpoint could not be written or read; earlier ones stay valid
+    │   └── DamagedCheckpointError  a committed checkpoint lacks a file, or a file was changed
+    ├── DiskFullError          the disk of `run.dir` is full
     └── WorkerError            a worker raised something unexpected; ends with its traceback
-        ├── CallFailedError    a method of an extra role did: the policy reads what
-        ├── NoRoomError        the cluster has had no room for a process for too long
-        └── GoBackError        what a process held is gone: the run goes on from its last checkpoint
-            ├── ModelDiedError     it held a part of a model
-            ├── PeerLostError      a rank of a model has lost the connection to another one
-            └── ResultLostError    it held what has been made since, such as trajectories
+        ├── CallFailedError    a method of an extra role raised; the policy reads the message
+        ├── InsufficientResourcesError        the cluster has had no room for a process for too long
+        └── RestoreRequiredError        what a process held is gone: the run goes on from its last checkpoint
+            ├── ModelDiedError     a process that held a part of a model
+            ├── PeerLostError      a rank lost the connection to another rank
+            └── ResultLostError    results such as trajectories
 
-A mistake of the *model* (bad JSON, unknown tool, a program that crashes) is none of these: it is a `ToolResult`.
-Exceptions cross process borders, so each must survive pickling: one positional `message`, extras as attributes with
-defaults.
+A mistake of the *policy* (bad JSON, unknown tool, a program that crashes) is none of these: it is a `ToolResult`.
+Exceptions must pickle, since they cross processes: one positional `message`, extras as keywords with defaults.
 """
 
 import errno
@@ -34,9 +33,9 @@ import errno
 from agentrl.user_code import cause_of, described
 
 UNDECODABLE = (ValueError, LookupError, TypeError)
-"""What content that is cut off or overwritten raises when it is decoded, and its keys are looked up."""
+"""Exceptions that truncated or overwritten content raises when it is decoded and its keys are read."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""Numbers of an `OSError` where a disk, or somebody's share of it, is full."""
+"""`errno` of an `OSError` for a full disk or quota."""
 
 
 class AgentRLError(Exception):
@@ -52,15 +51,15 @@ class RowError(ConfigError):
 
 
 class DataLayoutError(RowError):
-    """A row lacks a column, or the file is not what the config takes it for: other rows are probably wrong in the same way."""
+    """A row lacks a column, or the file has another format than configured: other rows probably have the same fault."""
 
 
 class ToolError(AgentRLError):
     """A tool cannot be built, or its class does not follow the `Tool` protocol."""
 
 
-class MisfitError(ToolError):
-    """A worker's method does not take the arguments that a tool passes; nothing has been done."""
+class ArgumentMismatchError(ToolError):
+    """A worker's method does not take the arguments that a tool passes; it was not called."""
 
 
 class DataError(AgentRLError):
@@ -68,7 +67,7 @@ class DataError(AgentRLError):
 
 
 class UnexplainedError(DataError):
-    """A tool or the reward raised something that is none of these; `cause` says what and where, without its words."""
+    """A tool or the reward raised an exception of no known class; `cause` is its class and place, without its text."""
 
     def __init__(self, message: str, *, cause: str = "") -> None:
         super().__init__(message)
@@ -76,7 +75,7 @@ class UnexplainedError(DataError):
 
     @classmethod
     def of(cls, where: str, error: Exception) -> "UnexplainedError":
-        """Return the error for what `where` raised: `ValueError at my_rewards.py:17`, and its words."""
+        """Return the error for an exception that `where` raised; `cause` is `ValueError at my_rewards.py:17`."""
         return cls(f"{where} raised {described(error)}", cause=cause_of(error))
 
 
@@ -93,7 +92,7 @@ class EngineError(RolloutError):
 
 
 class EngineDeadError(EngineError):
-    """An engine can answer nothing more: its process is gone, what computes in it has ended, or it hangs."""
+    """An engine cannot answer any more: its process or its model thread has ended, or it hangs."""
 
 
 class WorkerDiedError(RolloutError):
@@ -105,7 +104,7 @@ class CheckpointError(AgentRLError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint that counts lacks a file, or a file is not what was written there.
+    """A committed checkpoint lacks a file, or a file was changed.
 
     `reason` says which file and why, without the way out.
     """
@@ -116,15 +115,15 @@ class DamagedCheckpointError(CheckpointError):
 
     @classmethod
     def of(cls, url: str, file: str, error: BaseException, *, written_by: str = "") -> "DamagedCheckpointError":
-        """Return the error for what a file raised, with the removal of the checkpoint as the way out.
+        """Return the error for a file that could not be read; the way out is to remove the checkpoint.
 
         Args:
             url: the folder of the checkpoint, or of a part of it.
-            file: its name in there.
-            error: what came of reading it.
-            written_by: the package of which another version may still read it, where that is possible.
+            file: its name in that folder.
+            error: the exception of reading it.
+            written_by: package of which another version may still read the file.
         """
-        # The first line will do: torch adds paragraphs of advice that do not help here.
+        # Only the first line: torch adds paragraphs of advice that do not help here.
         words, _, _ = str(error).partition("\n")
         raised = f"{type(error).__name__}: {words}" if words else type(error).__name__
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({raised})"
@@ -132,42 +131,42 @@ class DamagedCheckpointError(CheckpointError):
         reason = f"is damaged{other}: `{file}` {problem}"
         return cls(
             f"checkpoint {url} {reason}. Remove the whole folder of that step, and the run goes on from "
-            "the one before it; where there is none, begin anew in another `run.dir`",
+            "the one before it; if there is none, start in another `run.dir`",
             reason=reason,
         )
 
 
 class DiskFullError(AgentRLError):
-    """The disk of the run's own folder has no room left, whichever process was to write there."""
+    """The disk of the run's own folder is full."""
 
 
 class WorkerError(AgentRLError):
-    """A worker raised something that is nobody's expected failure; the message names it and ends with its traceback."""
+    """A worker raised an unexpected exception; the message names the worker and ends with its traceback."""
 
 
 class CallFailedError(WorkerError):
-    """A method of an extra role's class raised; the message is what, in one line, without names of ours."""
+    """A method of an extra role's class raised; the message is the exception in one line, without agentrl's names."""
 
 
 class NotBuiltError(WorkerError):
-    """A worker's constructor raised, at its start or when it was started again; the message names the worker."""
+    """A worker's constructor raised, at its start or at a restart; the message names the worker."""
 
 
-class NoRoomError(WorkerError):
+class InsufficientResourcesError(WorkerError):
     """The cluster has had no room for a process for too long; the message says what is missing."""
 
 
-class GoBackError(WorkerError):
-    """What a process held is gone with it or its node, so that the run must go on from its last checkpoint."""
+class RestoreRequiredError(WorkerError):
+    """State was lost with a process or its node, so the run must go on from its last checkpoint."""
 
 
-class ModelDiedError(GoBackError):
-    """A process that holds a part of a model is gone, and with it the group that it belonged to; the message names it."""
+class ModelDiedError(RestoreRequiredError):
+    """A process that holds a part of a model is gone, and with it its process group; the message names the process."""
 
 
-class PeerLostError(GoBackError):
-    """A rank has lost the connection to another one: its process or its node is gone, or the network between them."""
+class PeerLostError(RestoreRequiredError):
+    """A rank lost the connection to another rank: its process, its node or the network failed."""
 
 
-class ResultLostError(GoBackError):
-    """What a worker made, such as trajectories, is gone with the node that held it."""
+class ResultLostError(RestoreRequiredError):
+    """Results of a worker, such as trajectories, were lost with the node that held them."""

@@ -1,8 +1,8 @@
-"""A small process that cleans up after one that could not: it outlives even `kill -9` of it.
+"""A small process that cleans up after its owner, even after `kill -9` of it.
 
-Its *owner* starts it first and holds the other end of its standard input. When that end closes without a farewell, the owner is
-dead: all that it has started, known by a mark in the environment or by open files, is killed, and a temporary folder removed.
-The runner has one for all processes of a run (Ray's, the engines, the judge), and an engine of vLLM one for vLLM's.
+The *owner* starts it first and holds the other end of its standard input. When that end closes without a farewell, the owner is
+dead: the guardian kills everything the owner started, known by a mark in the environment or by open files, and removes the
+temporary folder. The runner has one for all processes of a run (Ray's, the engines, the judge), a vLLM engine one for vLLM's.
 Programs that the judge runs have a clean environment; their slot ends them.
 """
 
@@ -28,10 +28,10 @@ _RESTART_EVERY_S = 1.0
 
 
 class Guardian:
-    """The owner's side: keeps the process alive, and says farewell when all has been cleaned up properly."""
+    """The owner's side: keeps the process alive, and says farewell at the end."""
 
     def __init__(self, *, mark: str, temp_dir: Path) -> None:
-        """Start guarding; `mark` must be the value of a variable of everything that is started afterwards."""
+        """Start guarding; every process started afterwards must have an environment variable with the value `mark`."""
         self._mark, self._temp_dir = mark, temp_dir
         self._dismissed = False
         self._change = threading.Lock()
@@ -40,7 +40,7 @@ class Guardian:
         threading.Thread(target=self._keep_alive, name="guardian", daemon=True).start()
 
     def dismiss(self) -> None:
-        """End the guard; what is left by then is cleaned up all the same, by this process where the guard has been killed."""
+        """End the guardian, which kills what is left; this process does so if the guardian was killed."""
         with self._change:
             self._dismissed = True
         self._process.communicate(_FAREWELL)
@@ -53,14 +53,14 @@ class Guardian:
             [sys.executable, "-m", "agentrl.guardian", self._mark, str(self._temp_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # a log of the run would be a file of it
+            stderr=subprocess.DEVNULL,  # an open log would mark it as a process of the run
             text=True,
             start_new_session=True,
             env={key: value for key, value in os.environ.items() if key != MARK},
         )
 
     def _keep_alive(self) -> None:
-        """Put another process in the place of one that was killed: the owner may be next."""
+        """Restart the process if it is killed: the owner may be next."""
         while True:
             code = self._process.wait()
             if self._dismissed:
@@ -71,21 +71,21 @@ class Guardian:
             time.sleep(_RESTART_EVERY_S)
 
     def _is_replaced(self) -> bool:
-        """Start another process; returns whether that is done, or not wanted any more."""
+        """Start another process; return whether it runs or is no longer wanted."""
         with self._change:
             if not self._dismissed:
                 try:
                     self._process = self._start()
-                except OSError as error:  # for want of memory, say, which may have been the first one's end
-                    logger.warning("guardian: no process can be started now, which is tried again: %s", error)
+                except OSError as error:  # such as out of memory, which may have killed the first one
+                    logger.warning("guardian: cannot start a process, retrying: %s", error)
                     return False
         return True
 
 
 def _processes_of(owner: int, mark: str, temp_dir: Path) -> list[int]:
-    """Return the processes that carry the mark, or have a file of the temporary folder open, less the owner.
+    """Return the processes that carry the mark or have a file of the temporary folder open, except the owner.
 
-    The second, because a process that renames itself, as Ray's do, overwrites its own environment.
+    Open files find processes that rename themselves, as Ray's do: that overwrites their environment.
     """
     pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {os.getpid(), owner}
     return [pid for pid in pids if _has_mark(pid, mark) or _has_open_file(pid, temp_dir)]
@@ -115,14 +115,14 @@ def _is_resource_tracker(pid: int) -> bool:
 
 
 def _kill_all_of(owner: int, mark: str, temp_dir: Path) -> None:
-    """Kill what belongs to the owner, but not that itself: it is dead already, or has said farewell. Resource trackers last.
+    """Kill the owner's processes, resource trackers last; the owner itself is dead or has said farewell.
 
-    A tracker removes the named semaphores and shared memory of its process when that is gone. It must live to do so.
+    A tracker removes the named semaphores and shared memory of its process once that is gone.
     """
     started, num_looks_without = time.monotonic(), 0
     while num_looks_without < 2 and time.monotonic() < started + _LIMIT_S:
         pids = _processes_of(owner, mark, temp_dir)
-        # One that has just been started shows its environment a moment later.
+        # A process that was just started shows its environment a moment later.
         num_looks_without = 0 if pids else num_looks_without + 1
         spare_trackers = time.monotonic() < started + _TRACKER_GRACE_S
         for pid in pids:
@@ -138,7 +138,7 @@ def _main(mark: str, temp_dir: Path) -> None:
     owner = os.getppid()
     farewell = sys.stdin.read()
     if farewell != _FAREWELL:
-        time.sleep(_GRACE_S)  # Ray and the judge notice by themselves, and end more cleanly than we can
+        time.sleep(_GRACE_S)  # Ray and the judge notice by themselves, and end more cleanly
     _clean_up(owner, mark, temp_dir)
 
 

@@ -1,6 +1,6 @@
 """The records that flow between the stages: prompt, completion, tool result, trajectory.
 
-Everything here is plain data (it crosses processes and is written to disk) and needs only the standard library and the clock.
+All are plain data, since they cross processes and are written to disk.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,20 +11,20 @@ from typing import Any
 from agentrl import clock
 
 Message = dict[str, Any]
-"""One chat message as chat templates read it: `role`, `content`, and for tools `tool_calls` or `name`."""
+"""One chat message as chat templates expect it: `role`, `content`, and for tools `tool_calls` or `name`."""
 
 Answer = str | int | float | bool | list[Any] | dict[str, Any] | None
 """A reference answer as the data set has it: plain data."""
 
 
 TOOL_REWARD_METRIC = "tool_reward"
-"""Metric of a trajectory's breakdown: the sum of what its tools gave; absent where no tool gave a reward."""
+"""Entry of `reward_metrics`: the sum of the tools' rewards; absent if no tool gave one."""
 
 
 class Deadline:
     """A point in time by which an answer is due.
 
-    It pickles as the seconds that remain, because the clocks of two machines do not agree.
+    It is pickled as the remaining seconds, because the clocks of two machines differ.
 
     >>> Deadline.after(2.0).remaining_s() <= 2.0
     True
@@ -46,12 +46,12 @@ class Deadline:
         return max(0.0, self._expires_at - clock.now())
 
     def capped(self, seconds: float) -> "Deadline":
-        """Return whichever is earlier: this deadline or `seconds` from now."""
+        """Return the earlier of this deadline and `seconds` from now."""
         return Deadline(min(self._expires_at, clock.now() + seconds))
 
     @property
     def expired(self) -> bool:
-        """Whether the time is up."""
+        """True once no time remains."""
         return self.remaining_s() == 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,11 +89,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one completion is sampled. Immutable: the remaining budget of a trajectory is computed, never written here."""
+    """Sampling parameters of one completion."""
 
     max_tokens: int
     stop: tuple[str, ...] = ()
-    """Texts that end the completion; the token that completes one is its last."""
+    """Texts that end the completion; the token that completes such a text is the last."""
     temperature: float = 1.0
     """0 is greedy."""
     top_p: float = 1.0
@@ -101,11 +101,11 @@ class SamplingParams:
     """0 keeps every token."""
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
-    """All tokens that end a completion, and stay at its end; engines add none of their own."""
+    """All tokens that end a completion; the stop token is kept. Engines add none of their own."""
 
 
 class FinishReason(StrEnum):
-    """Why an engine stopped sampling."""
+    """Reason why an engine stopped sampling."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -114,7 +114,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One engine reply: the sampled ids (a sampled stop token included) and what their probabilities were.
+    """One engine reply: the sampled ids, a sampled stop token included, and their log-probabilities.
 
     Example: three tokens, the last two sampled after a weight update:
     `Completion(token_ids=[11, 12, 2], logprobs=[-0.1, -0.7, 0.0], finish_reason="stop", version_spans=((0, 4), (1, 5)))`.
@@ -127,7 +127,7 @@ class Completion:
     version_spans: tuple[tuple[int, int], ...]
     """`(start index, policy_version)` pairs, ascending; the first starts at 0."""
     queue_s: float = 0.0
-    """Until the engine first worked on the request; 0 where the engine does not tell."""
+    """Time until the engine began the request; 0 if the engine does not report it."""
     experts: bytes = b""
     """Experts of the tokens of prompt and completion, laid out as `Trajectory.experts`."""
 
@@ -143,7 +143,7 @@ class ToolCall:
 
 
 class ToolStatus(StrEnum):
-    """How a tool call ended; everything but OK is a failed call."""
+    """Outcome of a tool call; everything but OK is a failed call."""
 
     OK = "ok"
     ERROR = "error"
@@ -158,18 +158,18 @@ class ToolStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool answered, as the policy reads it."""
+    """Answer of a tool, as the policy reads it."""
 
     status: ToolStatus
     text: str
     truncated: bool = False
     wall_time_s: float = 0.0
     queue_s: float = 0.0
-    """Of `wall_time_s`: in the judge's queue, the judge client's included."""
+    """Part of `wall_time_s` spent in the queues of judge and judge client."""
     cause: str = ""
-    """Exception of the tool's own code and its place, such as `ValueError at my_tools.py:11`; the policy does not read it."""
+    """Exception of the tool's code with file and line (`ValueError at my_tools.py:11`); not shown to the policy."""
     reward: float | None = None
-    """Reward that the tool gives for this step; rewards read it, as `agentrl.rewards.tool_rewards.tool_reward` does."""
+    """Reward of the tool for this step; rewards read it by `agentrl.rewards.tool_rewards.tool_reward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,38 +180,38 @@ class Turn:
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
     final_tool_reward: float | None = None
-    """Rewards for the whole episode, on its last turn, of tools without a result in it."""
+    """Sum of the episode rewards of tools that have no result in this, the last turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSplit:
-    """Where the wall time of a trajectory went, from the moment it was asked for to the end of its batch, in seconds.
+    """Wall time of a trajectory by what it was spent on, from its request to the end of its batch, in seconds.
 
-    The parts do not overlap, and nothing is left out. Example: a place at once, 3 s of sampling, a program that waited 2 s for
-    a judge's slot and ran 1 s, 4 s of waiting for others: `TimeSplit(generate_s=3, judge_queue_s=2, tool_s=1, tail_wait_s=4)`.
+    The parts add up to the whole. Example: admitted at once, 3 s of sampling, a program that waited 2 s for a judge's slot and
+    ran 1 s, 4 s of waiting for other trajectories: `TimeSplit(generate_s=3, judge_queue_s=2, tool_s=1, tail_wait_s=4)`.
     """
 
     admission_wait_s: float = 0.0
-    """Until an engine had room for it."""
+    """Time until an engine had room."""
     dispatch_s: float = 0.0
-    """On the way between driver and worker, workers that died included."""
+    """Transfer between driver and worker, workers that died included."""
     retry_s: float = 0.0
-    """Episodes that failed, and the pauses after them."""
+    """Failed episodes and the pauses after them."""
     tokenise_s: float = 0.0
     """Tokenising, parsing and building the record."""
     engine_queue_s: float = 0.0
     generate_s: float = 0.0
-    """Sampling, the way to the engine and back included."""
+    """Sampling, the round trip to the engine included."""
     judge_queue_s: float = 0.0
-    """Of the call that each turn waited for longest."""
+    """Judge queue of each turn's longest-waiting call."""
     tool_s: float = 0.0
     """Everything else until the last call of a turn is answered."""
     reward_queue_s: float = 0.0
-    """Of the reward's call that waited longest for the judge."""
+    """Judge queue of the reward's longest-waiting call."""
     reward_s: float = 0.0
-    """Everything else of scoring, and the end of the episode in its tools."""
+    """Rest of scoring, and the tools' `end_episode`."""
     tail_wait_s: float = 0.0
-    """Finished, and waiting for the last one of its batch."""
+    """Time from its own end to the end of its batch."""
 
     @property
     def held_s(self) -> float:
@@ -223,7 +223,7 @@ TIME_PARTS = tuple(part.name for part in fields(TimeSplit))
 
 
 class Termination(StrEnum):
-    """Why a trajectory ended."""
+    """Reason why a trajectory ended."""
 
     ANSWERED = "answered"
     """The policy ended a turn without a tool call."""
@@ -232,40 +232,40 @@ class Termination(StrEnum):
     TIMEOUT = "timeout"
     """The deadline of the trajectory, or of a turn, passed after the policy had begun to write."""
     INFRA_ERROR = "infra_error"
-    """The world's fault: no reward, never trained on."""
+    """The infrastructure failed: no reward, never trained on."""
     DATA_ERROR = "data_error"
-    """The fault of the prompt's data, or of the code that reads it: no reward, never trained on."""
+    """The prompt's data, or the code that reads it, failed: no reward, never trained on."""
 
 
 class FailureClass(StrEnum):
-    """What failed under a trajectory; those on `_DATA` are the data's, all others the world's."""
+    """Cause of a failed trajectory; `*_DATA` blames the data, every other class the infrastructure."""
 
     ENGINE = "engine"
     """An engine died, did not answer in time, or gave a reply that cannot be trained on."""
     JUDGE = "judge"
-    """A tool or the reward had no verdict of the code judge."""
+    """A tool or the reward got no verdict from the code judge."""
     TOOL = "tool"
-    """What another tool needs is away."""
+    """A service that another tool needs is unavailable."""
     REWARD = "reward"
-    """The reward did not answer in time, or what it needs is away."""
+    """The reward did not answer in time, or a service that it needs is unavailable."""
     WORKER = "worker"
     """An agent-loop process died, did not answer, or could not build its tools."""
     HANG = "hang"
-    """The episode was over its time and nothing of the above had said so, such as a tokenizer that hangs."""
+    """The episode exceeded its time for none of the reasons above, such as a tokenizer that hangs."""
     TOOL_DATA = "tool_data"
-    """A tool cannot use what the prompt brings, or raised what nobody expected."""
+    """A tool cannot use the prompt's data, or raised an unexpected exception."""
     REWARD_DATA = "reward_data"
-    """The reward cannot use it, or raised what nobody expected."""
+    """The reward cannot use the prompt's data, or raised an unexpected exception."""
 
     @property
     def is_data(self) -> bool:
-        """Whether the data is at fault, or the code that reads it, and not the world."""
+        """True if the data, or the code that reads it, is at fault."""
         return self in (FailureClass.TOOL_DATA, FailureClass.REWARD_DATA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One try to make a trajectory that failed.
+    """One failed attempt at a trajectory.
 
     Example: `Failure(failure_class=FailureClass.REWARD_DATA, cause="ValueError at my_rewards.py:17", message="reward of
     prompt `p3` raised ValueError at my_rewards.py:17: invalid literal")`.
@@ -274,7 +274,7 @@ class Failure:
     failure_class: FailureClass
     message: str
     cause: str = ""
-    """What was raised and where, if nobody expected it; equal causes are the same failure again."""
+    """Class and place of an unexpected exception; equal causes are the same failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +295,7 @@ class Trajectory:
     response_mask: list[int]
     """1 = sampled by the policy and trained on; 0 = prompt or observation."""
     rollout_logprobs: list[float]
-    """From the engine where the mask is 1, NaN elsewhere."""
+    """Log-probabilities from the engine where the mask is 1, NaN elsewhere."""
     version_spans: tuple[tuple[int, int], ...]
     """`(start index into token_ids, policy_version)` of every sampled span."""
     turns: tuple[Turn, ...]
@@ -303,18 +303,18 @@ class Trajectory:
     reward: float | None = None
     """None exactly when `termination` is `infra_error` or `data_error`."""
     reward_metrics: Mapping[str, float] = field(default_factory=dict)
-    """Breakdown of the reward: the further numbers that it gave, and the scores of its parts."""
+    """Breakdown of the reward: its further metrics, and the scores of its parts."""
     is_masked: bool = False
     """Left out of every update: it was cut short, and `reward.score_unfinished` is `mask`."""
     experts: bytes = b""
     """Experts of each token but the last, layer by layer, in one or two bytes each; empty: unknown. Not in files."""
     failures: tuple[Failure, ...] = ()
-    """Every try that failed; the last one too, where the trajectory is lost."""
+    """Every failed attempt; the last one too, if the trajectory is lost."""
     num_retries: int = 0
-    """Fresh episodes that failed before this one."""
+    """Episodes that failed before this one."""
     wall_time_s: float = 0.0
     times: TimeSplit = TimeSplit()
-    """As far as its worker knows: without the driver's parts."""
+    """The worker's parts; the driver adds its own to the summary."""
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
@@ -335,7 +335,7 @@ class ToolTally:
     """
 
     name: str
-    """Empty: calls that could not be read, or named no tool."""
+    """Empty: calls that could not be parsed, or named no tool."""
     num_calls: int
     num_failed: int
     cause: str
@@ -344,7 +344,7 @@ class ToolTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectorySummary:
-    """The small facts about a trajectory that the driver works with, instead of its tokens."""
+    """Facts about a trajectory that the driver needs, without its tokens."""
 
     trajectory_id: str
     prompt_id: str
@@ -361,30 +361,30 @@ class TrajectorySummary:
     num_retries: int
     wall_time_s: float
     policy_version: int
-    """The oldest version that sampled any of its tokens."""
+    """Oldest version that sampled any of its tokens."""
     tool_time_s: float = 0.0
     num_cut_tool_results: int = 0
     tools: tuple[ToolTally, ...] = ()
     failures: tuple[Failure, ...] = ()
-    """As in `Trajectory`."""
+    """The `failures` of the trajectory."""
     times: TimeSplit = TimeSplit()
     finished_at: float = 0.0
-    """When the driver had it, on the driver's clock."""
+    """Arrival at the driver, on the driver's clock."""
     reward_metrics: Mapping[str, float] = field(default_factory=dict)
     """The `reward_metrics` of the trajectory."""
     is_masked: bool = False
     """The `is_masked` of the trajectory."""
     num_prompt_tokens: int = 0
-    """Of `num_tokens`: those that all trajectories of the prompt begin with."""
+    """Part of `num_tokens` that all trajectories of the prompt share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryRef:
-    """A finished trajectory as the driver holds it: facts, and a reference to the tokens."""
+    """A finished trajectory as the driver holds it: its summary, and a reference to the tokens."""
 
     summary: TrajectorySummary
     ref: Any
-    """Ray ObjectRef of the `Trajectory` in a run; the `Trajectory` itself where no worker made it, or no Ray is involved."""
+    """Ray ObjectRef of the `Trajectory`; the `Trajectory` itself if it was not built by a worker, or without Ray."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,5 +396,5 @@ class Group:
 
     @property
     def rewards(self) -> list[float]:
-        """Rewards of the trajectories, in their order; every member of a group that is trained on has one."""
+        """Rewards of the trajectories, in their order; every trajectory that is trained on has one."""
         return [float(t.summary.reward) for t in self.trajectories if t.summary.reward is not None]

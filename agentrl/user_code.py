@@ -1,9 +1,8 @@
-"""The border to code that users wrote: modules, tools, rewards, roles, functions.
+"""Calls into code that users wrote: modules, tools, rewards, roles, functions.
 
-One rule for all of it: whatever user code raises leaves this file as an `Exception`, and is described in one line with the file
-and the line that raised it. `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and a cancellation that nobody asked for would
-otherwise end an event loop, or reach a caller that waits only for an `Exception`. What the callers make of it: at the start a
-refusal, in an episode a failure by class.
+Whatever user code raises leaves this file as an `Exception`, and is described in one line with the place that raised it.
+`SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and a stray cancellation would otherwise end an event loop, or pass a
+caller that catches only `Exception`.
 
 It does NOT stop what ends the process itself (`os._exit`, a crash of native code).
 """
@@ -23,7 +22,7 @@ _AGENTRL = f"{Path(__file__).parent}/"
 
 
 class NotAnExceptionError(RuntimeError):
-    """User code raised what is no `Exception`, or a `StopIteration`, which no future takes; that is the `__cause__`."""
+    """User code raised what is no `Exception`, or a `StopIteration`, which no future accepts; it is the `__cause__`."""
 
 
 def contained(function: Callable[..., T], *arguments: Any) -> T:
@@ -78,7 +77,7 @@ async def contained_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the class of an error and the line of the user's code that led to it: `ValueError at my_tools.py:11`."""
+    """Return the class of an error and the line of the user's code that raised it: `ValueError at my_tools.py:11`."""
     error = raised_by_user(error)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__} at {Path(error.filename).name}:{error.lineno}"
@@ -89,13 +88,13 @@ def cause_of(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return an error in one line, with its place: `ValueError at my_tools.py:11: no such word`."""
+    """Return an error in one line, with file and line: `ValueError at my_tools.py:11: no such word`."""
     words = words_of(raised_by_user(error))
     return f"{cause_of(error)}: {words}" if words else cause_of(error)
 
 
 def raised_by_user(error: BaseException) -> BaseException:
-    """Return what user code raised, where this file replaced it by a `NotAnExceptionError`."""
+    """Return the original exception behind a `NotAnExceptionError`; any other error as it is."""
     return error.__cause__ if isinstance(error, NotAnExceptionError) and error.__cause__ is not None else error
 
 
@@ -105,7 +104,7 @@ def words_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, which can be written as UTF-8; its `__str__` may be the user's own, and raise."""
+    """Return the text of an error as valid UTF-8, even if its `__str__` raises."""
     try:
         text = str(error)
     except BaseException as bug:  # noqa: BLE001 - of that `__str__`

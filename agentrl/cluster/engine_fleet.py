@@ -19,7 +19,14 @@ from typing import overload
 from agentrl import clock
 from agentrl.cluster.engine_seat import Ledger, Seat
 from agentrl.cluster.handles import WorkerHandle, all_of, started
-from agentrl.errors import AgentRLError, EngineDeadError, EngineError, ModelDiedError, NoRoomError, WorkerDiedError
+from agentrl.errors import (
+    AgentRLError,
+    EngineDeadError,
+    EngineError,
+    InsufficientResourcesError,
+    ModelDiedError,
+    WorkerDiedError,
+)
 from agentrl.weight_sync.base import WeightSource
 
 logger = logging.getLogger(__name__)
@@ -59,7 +66,7 @@ class EngineFleet(Sequence[WorkerHandle]):
             launch: gives the process of engine number n; called again after one died.
             num_engines: how many there are.
             lives_with_models: their processes hold parts of models too, and come and go with these (`renew`).
-            until_placed: waits until a process has a place, or raises `NoRoomError`; absent: each has one at once.
+            until_placed: waits until a process is placed, or raises `InsufficientResourcesError`; absent: no waiting.
             nearest: gives where an engine finds the weights that were published; absent: where they were.
             require_models: raises `ModelDiedError` where a process of the models is gone, and their weights with it.
         """
@@ -271,7 +278,7 @@ class EngineFleet(Sequence[WorkerHandle]):
         try:
             await self._start_again(seat)
             await self._load_and_open(seat)
-        except NoRoomError as error:
+        except InsufficientResourcesError as error:
             self._fail(error)
         except (TimeoutError, AgentRLError) as error:
             await self._recover(seat, error, is_certain=True)
@@ -289,7 +296,7 @@ class EngineFleet(Sequence[WorkerHandle]):
                     await self._start_again(seat)
                 await self._load_and_open(seat)
                 return
-            except (NoRoomError, ModelDiedError) as error:
+            except (InsufficientResourcesError, ModelDiedError) as error:
                 # No engine has room, nor is any at work; or nobody has the weights that this one needs.
                 self._fail(error)
                 return
@@ -331,13 +338,13 @@ class EngineFleet(Sequence[WorkerHandle]):
         """Wait for room; for as long as it takes where other engines work.
 
         Raises:
-            NoRoomError: none does, and there was no room for too long.
+            InsufficientResourcesError: none does, and there was no room for too long.
         """
         while self._until_placed:
             try:
                 await self._until_placed(seat.handle)
                 return
-            except NoRoomError as error:
+            except InsufficientResourcesError as error:
                 if all(other.recovery or other.is_given_up for other in self._seats):
                     raise
                 logger.warning("engine %d: the run goes on without it: %s", seat.index, error)

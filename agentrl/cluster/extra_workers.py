@@ -22,8 +22,8 @@ from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.cluster.watching import watching
 from agentrl.errors import (
     AgentRLError,
+    ArgumentMismatchError,
     CallFailedError,
-    MisfitError,
     NotBuiltError,
     RolloutError,
     WorkerDiedError,
@@ -57,7 +57,7 @@ class _Serving:
 
         Raises:
             WorkerDiedError: that process has ended, and with it what it kept of the episode.
-            MisfitError: the method does not take these arguments.
+            ArgumentMismatchError: the method does not take these arguments.
             RolloutError: it raised one: the world failed under it.
             CallFailedError: it raised anything else, or returned what is no JSON; both may be of the policy's making.
         """
@@ -67,7 +67,7 @@ class _Serving:
         try:
             inspect.signature(call).bind(**arguments)
         except TypeError as error:
-            raise MisfitError(f"`{type(self).__name__}.{method}`: {error}") from error
+            raise ArgumentMismatchError(f"`{type(self).__name__}.{method}`: {error}") from error
         # What it raises is not chained: its class need not be known elsewhere, and Ray, which sends what is chained as text,
         # ends the process over half a surrogate pair there, which a policy can send.
         try:

@@ -23,7 +23,7 @@ from agentrl.cluster.handles import START_TIMEOUT_S, WorkerHandle, all_of
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.node_drain import asked
 from agentrl.cluster.watching import watching
-from agentrl.errors import NoRoomError, NotBuiltError
+from agentrl.errors import InsufficientResourcesError, NotBuiltError
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Nodes:
 
         Raises:
             WorkerDiedError: one was placed, and died.
-            NoRoomError: one has had no place for as long as a process may wait.
+            InsufficientResourcesError: one has had no place for as long as a process may wait.
             NotBuiltError: all have a place, and one has not been built in `START_TIMEOUT_S`.
         """
         missing = list(workers)
@@ -207,7 +207,7 @@ class Nodes:
             lacking: gives what they lack, in words, or None.
 
         Raises:
-            NoRoomError: they have lacked it for as long as a process may wait.
+            InsufficientResourcesError: they have lacked it for as long as a process may wait.
         """
         started_at, word_at_s = clock.now(), 0.0
         counted_at = started_at
@@ -230,7 +230,7 @@ class Nodes:
         try:
             there = await asked(self._look)
             if not there:
-                raise NoRoomError(
+                raise InsufficientResourcesError(
                     "Ray has no node left, not even that of this process, so that nothing can start any more; the same command "
                     "goes on from the last checkpoint"
                 )
@@ -248,10 +248,10 @@ class Nodes:
         """Log what is waited for.
 
         Raises:
-            NoRoomError: that was the last time.
+            InsufficientResourcesError: that was the last time.
         """
         if waited_s >= self._max_wait_s:
-            raise NoRoomError(
+            raise InsufficientResourcesError(
                 f"{what}. The run ends, since that was `cluster.max_wait_s`. Let more nodes join, or make pools and numbers "
                 "of processes smaller; the same command goes on from the last checkpoint"
             )

@@ -21,7 +21,7 @@ from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
 from agentrl.config.layout import Placement, layout, pool_users
 from agentrl.config.schema import RunConfig
-from agentrl.errors import ConfigError, NoRoomError
+from agentrl.errors import ConfigError, InsufficientResourcesError
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Places:
 
         Raises:
             ConfigError: the cluster cannot hold the run, in pools and outside of them; see also `reserve`.
-            NoRoomError: it could before, and has not come to for too long.
+            InsufficientResourcesError: it could before, and has not come to for too long.
         """
         outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
         places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
@@ -86,7 +86,7 @@ class Places:
                     raise
                 left_s = max_wait_s - (clock.now() - started_at)
                 if left_s <= 0:
-                    raise NoRoomError(
+                    raise InsufficientResourcesError(
                         f"{error}. The run ends, since `cluster.max_wait_s`, {max_wait_s:g} s, are over; the same command "
                         "goes on"
                     ) from error

@@ -11,7 +11,7 @@ from typing import Protocol
 from agentrl.agent_loop.rollout_stream import RolloutStream
 from agentrl.config.checkpoint_schema import CheckpointSection
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import GoBackError
+from agentrl.errors import RestoreRequiredError
 from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 from agentrl.runners.full_disk import is_full
 
@@ -86,7 +86,7 @@ class CheckpointKeeper:
         self._writing = asyncio.create_task(self._complete(state, folder, pass_rates.encode(), started))
 
     async def settle(self) -> None:
-        """Wait until what was begun counts; the errors are those of `save`, and `GoBackError` where its writers are gone."""
+        """Wait until the pending save is committed; raises as `save`, or `RestoreRequiredError` if its writers are gone."""
         writing, self._writing = self._writing, None
         if writing is not None:
             await writing
@@ -112,7 +112,7 @@ class CheckpointKeeper:
         try:
             await self._until_saved()
             await self._commit_in_thread(state, folder, pass_rates)
-        except GoBackError as error:
+        except RestoreRequiredError as error:
             # Most often the update meets the same death first; after the last update of a stage nobody else does.
             logger.warning("checkpoint of step %d: given up: %s", state.step, error)
             raise

@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
-from agentrl.errors import GoBackError, ModelDiedError, WorkerDiedError
+from agentrl.errors import ModelDiedError, RestoreRequiredError, WorkerDiedError
 from agentrl.runners.run import Run
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ async def surviving_early_deaths(start: Callable[[], AbstractAsyncContextManager
     """Give what `start` gives; where a process dies while it starts, end what there is of it, and start again.
 
     Raises:
-        WorkerDiedError, GoBackError: that happened three times.
+        WorkerDiedError, RestoreRequiredError: that happened three times.
     """
     async with AsyncExitStack() as stack:
         yield await _started(stack, start)
@@ -47,7 +47,7 @@ async def _started(stack: AsyncExitStack, start: Callable[[], AbstractAsyncConte
     while True:
         try:
             return await stack.enter_async_context(start())
-        except (WorkerDiedError, GoBackError) as error:
+        except (WorkerDiedError, RestoreRequiredError) as error:
             num_deaths += 1
             if num_deaths == _MAX_STARTS:
                 raise
@@ -61,7 +61,7 @@ async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]])
 
     Raises:
         ModelDiedError: a fourth death in a row without a new checkpoint; it says how it was noticed.
-        NoRoomError: the nodes that are left had no room for the models for too long.
+        InsufficientResourcesError: the nodes that are left had no room for the models for too long.
     """
     died_at, num_deaths = -1, 0
     while True:
@@ -69,7 +69,7 @@ async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]])
             if num_deaths > 0:
                 await _start_again(run)
             return await go_on()
-        except GoBackError as error:
+        except RestoreRequiredError as error:
             await run.checkpoints.aclose()  # the new processes know nothing of what the old ones were writing
             latest = run.plan.directory.checkpoints.latest()
             step = 0 if latest is None else latest.step
@@ -88,7 +88,7 @@ async def _start_again(run: Run) -> None:
     """Start the models again; where one dies meanwhile, as on a node that is gone without Ray's knowledge, once more.
 
     Raises:
-        GoBackError: that happened three times.
+        RestoreRequiredError: that happened three times.
     """
     run.progress.start_phase("starting the models again")
     for num_starts in itertools.count(1):
@@ -96,7 +96,7 @@ async def _start_again(run: Run) -> None:
             await run.learner.restart()
             await run.engines.renew()
             return
-        except GoBackError as error:
+        except RestoreRequiredError as error:
             if num_starts == _MAX_STARTS:
                 raise
             logger.warning(

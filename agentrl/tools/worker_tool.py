@@ -10,7 +10,14 @@ from typing import Any, ClassVar, Literal
 from zlib import crc32
 
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import CallFailedError, MisfitError, NotBuiltError, RolloutError, ToolError, WorkerDiedError
+from agentrl.errors import (
+    ArgumentMismatchError,
+    CallFailedError,
+    NotBuiltError,
+    RolloutError,
+    ToolError,
+    WorkerDiedError,
+)
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
@@ -83,7 +90,7 @@ class WorkerTool:
             raise RolloutError(f"tool `{WORKER_TOOL}`: {error}") from error
         except CallFailedError as error:
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {error}")
-        except MisfitError as error:
+        except ArgumentMismatchError as error:
             return self._misfit(arguments, error)
         return ToolResult(status=ToolStatus.OK, text=text)
 
@@ -117,7 +124,7 @@ class WorkerTool:
             self._answered.setdefault(key, process)  # another call of the turn may have been first
         return self._answered[key]
 
-    def _misfit(self, arguments: Mapping[str, Any], error: MisfitError) -> ToolResult:
+    def _misfit(self, arguments: Mapping[str, Any], error: ArgumentMismatchError) -> ToolResult:
         """Answer a call that does not fit the method: only an argument that no schema names is of the policy's making.
 
         Raises:

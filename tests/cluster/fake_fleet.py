@@ -8,7 +8,14 @@ from typing import Any, cast
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.engine.base import EngineStats
-from agentrl.errors import AgentRLError, EngineDeadError, EngineError, ModelDiedError, NoRoomError, WorkerDiedError
+from agentrl.errors import (
+    AgentRLError,
+    EngineDeadError,
+    EngineError,
+    InsufficientResourcesError,
+    ModelDiedError,
+    WorkerDiedError,
+)
 from agentrl.runners.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
@@ -147,7 +154,7 @@ class World:
         waited_s, self.room_wait_s = min(self.room_wait_s, 1000.0), max(0.0, self.room_wait_s - 1000.0)
         await asyncio.sleep(waited_s)
         if waited_s == 1000.0:
-            raise NoRoomError("no place for it in 1000 s")
+            raise InsufficientResourcesError("no place for it in 1000 s")
 
     async def _require_models(self) -> None:
         if self.models_die:

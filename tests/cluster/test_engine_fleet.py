@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.errors import EngineError, NoRoomError, WorkerDiedError
+from agentrl.errors import EngineError, InsufficientResourcesError, WorkerDiedError
 from agentrl.runners.virtual_time import run_in_virtual_time
 from tests.cluster.fake_fleet import GONE, FakeEngine, World, played
 
@@ -227,7 +227,7 @@ def test_where_no_engine_has_room_the_run_ends_with_the_reason():
         await world.settle()
 
     failure = played(story).ledger.failure
-    assert isinstance(failure, NoRoomError)
+    assert isinstance(failure, InsufficientResourcesError)
     assert "no place for it" in str(failure)
 
 

@@ -15,7 +15,7 @@ from agentrl import clock
 from agentrl.cluster import nodes as module
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.nodes import Node, Nodes
-from agentrl.errors import NoRoomError, NotBuiltError, WorkerDiedError
+from agentrl.errors import InsufficientResourcesError, NotBuiltError, WorkerDiedError
 from agentrl.runners.virtual_time import VirtualTimeLoop, run_in_virtual_time
 
 HEAD = Node(address="10.0.0.1", has={"CPU": 4.0, "GPU": 8.0}, free={"CPU": 1.0})
@@ -229,7 +229,7 @@ def test_that_ray_does_not_always_say_where_a_process_is_keeps_no_class_from_bei
 
 def test_whose_node_leaves_while_it_is_built_waits_for_room_again(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
-        with pytest.raises(NoRoomError, match=r"`actor 0`: no room in 1000 s"):
+        with pytest.raises(InsufficientResourcesError, match=r"`actor 0`: no room in 1000 s"):
             await place(nodes, Waiting("actor 0", 1, build_s=9999, loses_after_s=100))
         assert clock.now() == pytest.approx(1100, abs=2 * LOOK_S)
 
@@ -240,7 +240,9 @@ def test_whose_node_leaves_while_it_is_built_waits_for_room_again(caplog: pytest
 def test_who_finds_no_room_for_too_long_ends_the_wait_with_the_reason():
     async def story(world: World, nodes: Nodes) -> None:
         world.there = RayError("no answer")
-        with pytest.raises(NoRoomError, match=r"`actor 1`: no room in 1000 s.*no answer.*`cluster.max_wait_s`"):
+        with pytest.raises(
+            InsufficientResourcesError, match=r"`actor 1`: no room in 1000 s.*no answer.*`cluster.max_wait_s`"
+        ):
             await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 2000))
 
     played(story)
@@ -249,7 +251,7 @@ def test_who_finds_no_room_for_too_long_ends_the_wait_with_the_reason():
 def test_who_is_waited_for_no_longer_has_been_told_so_when_the_wait_ends():
     async def story(world: World, nodes: Nodes) -> None:
         worker = Waiting("actor 0", 2000)
-        with pytest.raises(NoRoomError):
+        with pytest.raises(InsufficientResourcesError):
             await place(nodes, worker)
         assert worker.was_cancelled, "later, Ray may be gone"
 
@@ -259,7 +261,7 @@ def test_who_is_waited_for_no_longer_has_been_told_so_when_the_wait_ends():
 def test_where_no_node_is_left_nothing_is_waited_for():
     async def story(world: World, nodes: Nodes) -> None:
         world.there, since = {}, clock.now()
-        with pytest.raises(NoRoomError, match=r"Ray has no node left.*the same command goes on"):
+        with pytest.raises(InsufficientResourcesError, match=r"Ray has no node left.*the same command goes on"):
             await place(nodes, Waiting("actor 0", 2000))
         assert clock.now() < since + 60
 
@@ -322,7 +324,7 @@ def test_room_that_the_nodes_lack_is_waited_for_and_told_again_and_again(caplog:
 def test_room_that_does_not_come_ends_the_wait_with_what_is_missing():
     async def story(world: World, nodes: Nodes) -> None:
         since = clock.now()
-        with pytest.raises(NoRoomError, match=r"a pool lacks a node.*`cluster.max_wait_s`"):
+        with pytest.raises(InsufficientResourcesError, match=r"a pool lacks a node.*`cluster.max_wait_s`"):
             await nodes.until_room(lambda: "a pool lacks a node")
         assert clock.now() == pytest.approx(since + 1000)
 

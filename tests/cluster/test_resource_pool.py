@@ -19,7 +19,7 @@ from agentrl.cluster.role_groups import Places, processes_of
 from agentrl.cluster.spawn import spawn
 from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, PoolSection
 from agentrl.config.schema import ActorSection, RolloutSection, RunConfig
-from agentrl.errors import ConfigError, NoRoomError
+from agentrl.errors import ConfigError, InsufficientResourcesError
 from tests.cluster.workers import PlainWorker
 
 NODE = {"CPU": 8.0, "GPU": 4.0}
@@ -182,7 +182,7 @@ async def test_gpus_that_a_run_had_are_waited_for_where_it_starts_again_and_not_
     monkeypatch.setattr(launch, "_ray", lambda *args, **kwargs: contextlib.nullcontext())  # it is there already
     config = RunConfig(cluster=ClusterSection(address="auto", max_wait_s=2.0))
     history = RunHistory(gpus_of_rank=1.0)
-    with pytest.raises(NoRoomError, match=r"GPU 1.*The run ends, since that was `cluster.max_wait_s`"):
+    with pytest.raises(InsufficientResourcesError, match=r"GPU 1.*The run ends, since that was `cluster.max_wait_s`"):
         async with launch.launch(config, temp_dir=tmp_path, user_folder=local_ray, history=history):
             pytest.fail("it went on without them")
 
@@ -224,7 +224,9 @@ async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path
     config = RunConfig(cluster=ClusterSection(pools=own, roles={"actor_rollout": "own"}, max_wait_s=3.0))
     nodes = Nodes(max_wait_s=3.0, history=RunHistory())
     taken = await reserve("theirs", PoolSection(num_processes=1, num_cpus=half + 1), roles=["echo"])
-    with pytest.raises(NoRoomError, match=r"(?s)Held by: .*agentrl pool theirs.*`cluster.max_wait_s`, 3 s, are over"):
+    with pytest.raises(
+        InsufficientResourcesError, match=r"(?s)Held by: .*agentrl pool theirs.*`cluster.max_wait_s`, 3 s, are over"
+    ):
         await Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True)
     waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True))
     await asyncio.sleep(1)

@@ -13,7 +13,14 @@ from agentrl.cluster import worker_group
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
-from agentrl.errors import ConfigError, ModelDiedError, NoRoomError, PeerLostError, WorkerDiedError, WorkerError
+from agentrl.errors import (
+    ConfigError,
+    InsufficientResourcesError,
+    ModelDiedError,
+    PeerLostError,
+    WorkerDiedError,
+    WorkerError,
+)
 from tests.cluster.workers import ComputingRank, RankWorker
 
 pytestmark = pytest.mark.ray
@@ -157,9 +164,9 @@ async def test_a_group_is_set_up_when_all_its_ranks_have_a_place(local_ray: Path
         for rank in ranks:
             await rank.until_placed()
         seen.append(len(ranks))
-        raise NoRoomError("no place for `echo 2`")
+        raise InsufficientResourcesError("no place for `echo 2`")
 
     ranks = spawn(RankWorker, ResourcePool(num_processes=2, num_cpus=0.1), {}, "echo", max_concurrency=4)
-    with pytest.raises(NoRoomError, match="no place"):
+    with pytest.raises(InsufficientResourcesError, match="no place"):
         await WorkerGroup("echo", ranks, until_placed=until_placed).setup()
     assert seen == [2]

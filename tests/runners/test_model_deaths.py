@@ -10,8 +10,8 @@ import pytest
 
 from agentrl.errors import (
     ConfigError,
+    InsufficientResourcesError,
     ModelDiedError,
-    NoRoomError,
     PeerLostError,
     ResultLostError,
     WorkerDiedError,
@@ -100,8 +100,8 @@ async def test_deaths_while_the_models_start_again_are_of_the_death_before_where
 
 async def test_where_there_is_no_room_for_the_models_the_run_ends_with_the_reason():
     run: Any = FakeRun([died(2)])
-    run.while_restarting = [NoRoomError("no place for `actor 1` in 1800 s")]
-    with pytest.raises(NoRoomError, match="no place"):
+    run.while_restarting = [InsufficientResourcesError("no place for `actor 1` in 1800 s")]
+    with pytest.raises(InsufficientResourcesError, match="no place"):
         await surviving_model_deaths(run, run.go_on)
 
 
@@ -143,7 +143,9 @@ async def test_the_third_death_at_the_start_ends_the_run():
     assert events == ["start", "end"] * 3
 
 
-@pytest.mark.parametrize("error", [ConfigError("no such model"), WorkerError("a bug"), NoRoomError("full")])
+@pytest.mark.parametrize(
+    "error", [ConfigError("no such model"), WorkerError("a bug"), InsufficientResourcesError("full")]
+)
 async def test_what_would_come_again_at_the_next_start_ends_the_run_at_once(error: Exception):
     events, start = starts(error)
     with pytest.raises(type(error)):
