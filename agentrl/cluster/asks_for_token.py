@@ -1,6 +1,6 @@
-"""Asks a Ray cluster something without a token: `python -m agentrl.cluster.asks_for_token HOST:PORT`.
+"""Tests whether a Ray cluster asks for a token: `python -m agentrl.cluster.asks_for_token HOST:PORT`.
 
-A process of its own, because Ray decides once in a process whether to show a token, and logs a refusal as if it were an error.
+A separate process, because Ray decides once per process whether to use a token, and logs a refusal as an error.
 """
 
 import sys
@@ -15,7 +15,7 @@ ANSWERS, ASKS_FOR_TOKEN, NO_RAY = 0, 3, 4
 
 
 def main() -> int:
-    """Ask; a reason why there is no answer is printed."""
+    """Send a request without a token; print the reason if no Ray answers."""
     try:
         address = canonicalize_bootstrap_address_or_die(sys.argv[1])
         cast(Any, _raylet).GcsClient(address=address).internal_kv_keys(b"")

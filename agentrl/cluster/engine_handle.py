@@ -1,8 +1,8 @@
-"""The way to an engine in another process: one string of bytes there, one back.
+"""Calls to an engine in another process: one byte string per request and per reply.
 
-Ray serialises every argument of a call by itself, through Python code; the four of a turn cost a third of the whole call. As
-one string, which Ray passes on as it is, they cost what `pickle` takes. A handle goes to an agent-loop worker with every
-trajectory, and Ray builds it anew from what arrives: that too is a string, of which a worker makes a handle once.
+Ray serialises every argument by itself in Python code: the four of a turn took a third of the whole call. As one byte string,
+which Ray passes through, they cost what `pickle` takes. A handle travels to an agent-loop worker with every trajectory, also as
+a byte string; the worker builds a handle from it once.
 """
 
 import functools
@@ -18,7 +18,7 @@ from agentrl.types import Completion, Deadline, SamplingParams
 
 
 class PackedEngine:
-    """What an engine's worker is made of: it answers `generate_packed` by its own `generate`, and knows who asks."""
+    """Base class of engine workers: answers `generate_packed` by its own `generate`, and tracks requests by caller."""
 
     generate: Any
     """See `Engine.generate`."""
@@ -26,12 +26,12 @@ class PackedEngine:
     """See `Engine.abort`."""
 
     def __init__(self) -> None:
-        """Begin without requests."""
+        """Start without requests."""
         self._open_of: defaultdict[str, set[str]] = defaultdict(set)
-        """Ids of the requests without an answer, by who asked."""
+        """Ids of open requests, keyed by caller."""
 
     async def generate_packed(self, request: bytes) -> bytes:
-        """Do what `EngineHandle.generate` asks for."""
+        """Answer a request of `EngineHandle.generate`."""
         caller, token_ids, params, named = pickle.loads(request)
         self._open_of[caller].add(named["request_id"])
         try:
@@ -41,7 +41,7 @@ class PackedEngine:
         return pickle.dumps(completion, pickle.HIGHEST_PROTOCOL)
 
     async def abort_requests_of(self, caller: str) -> None:
-        """End whatever a process that died has asked for: nobody waits for the answers.
+        """Abort the requests of a dead process.
 
         Args:
             caller: its `WorkerHandle.caller_id`.
@@ -51,10 +51,10 @@ class PackedEngine:
 
 
 class EngineHandle(WorkerHandle):
-    """A handle of a worker that is a `PackedEngine`, or of one of the copies of the policy in it."""
+    """A handle of a `PackedEngine` worker, or of one data-parallel copy of the policy in it."""
 
     def __init__(self, actor: ActorHandle, name: str, copy: int = 0) -> None:
-        """See `WorkerHandle`; `copy` is which of the copies samples, of which most engines have but one."""
+        """See `WorkerHandle`; `copy` is the number of the copy that samples."""
         super().__init__(actor, name)
         self._which = {"copy": copy} if copy else {}
         self._copies: dict[int, EngineHandle] = {}
@@ -67,7 +67,7 @@ class EngineHandle(WorkerHandle):
         return _received, ((self._name, *self._which.values()), self._packed)
 
     def of_copy(self, number: int) -> "EngineHandle":
-        """Return a handle whose `generate` asks that copy of the policy."""
+        """Return a handle whose `generate` uses copy `number` of the policy."""
         if number not in self._copies:
             self._copies[number] = EngineHandle(self._actor, self._name, number)
         return self._copies[number]
@@ -88,7 +88,7 @@ class EngineHandle(WorkerHandle):
 
 
 _handles: dict[tuple[str | int, ...], tuple[bytes, EngineHandle]] = {}
-"""Those that this process was sent, by name and copy; that of an engine that was started again comes as other bytes."""
+"""Handles that this process received, by name and copy; a restarted engine arrives as other bytes."""
 
 
 def _received(name: tuple[str | int, ...], packed: bytes) -> EngineHandle:
@@ -100,7 +100,7 @@ def _received(name: tuple[str | int, ...], packed: bytes) -> EngineHandle:
 
 @functools.cache
 def _own_id() -> str:
-    """Return the `caller_id` of this process, empty where it is no worker."""
-    if not ray.is_initialized():  # asking for its context would start one
+    """Return the `caller_id` of this process; empty if it is no worker."""
+    if not ray.is_initialized():  # reading the context would start Ray
         return ""
     return ray.get_runtime_context().get_actor_id() or ""

@@ -1,4 +1,4 @@
-"""What an engine is to those who keep it running, and to those who give it work."""
+"""State of an engine, and the protocol of the dispatcher that gives it work."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -9,33 +9,33 @@ from agentrl.cluster.handles import WorkerHandle
 from agentrl.errors import AgentRLError
 
 
-class Ledger(Protocol):
-    """Who gives work to the engines."""
+class Dispatcher(Protocol):
+    """Assigns work to the engines, by their numbers."""
 
     def close(self, engine: int) -> None:
-        """Give engine number `engine` nothing new."""
+        """Stop assigning work to an engine."""
         ...
 
     def reopen(self, engine: int, *, kv_tokens: int) -> None:
-        """Give it work again, for a memory of `kv_tokens`: its new process may have found less than the one before."""
+        """Assign work again, for a KV memory of `kv_tokens`: a new process may have less than the last one."""
         ...
 
     async def emptied(self, engine: int) -> None:
-        """Return when nothing runs on engine number `engine`."""
+        """Return when nothing runs on an engine."""
         ...
 
     def fail(self, error: AgentRLError) -> None:
-        """Raise `error` for everybody who waits for an engine, now and later: there is none, and there will be none."""
+        """Raise `error` in everything that waits for an engine, now and later: no engine will come back."""
         ...
 
     def recover(self) -> None:
-        """Take `fail` back: there will be engines again, each as soon as it is reopened."""
+        """Undo `fail`: engines will be reopened."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
-    """One engine, whichever process it is in."""
+class EngineState:
+    """One engine, through all of its processes."""
 
     index: int
     handle: WorkerHandle
@@ -43,29 +43,29 @@ class Seat:
     recovery: asyncio.Task[None] | None = None
     """Runs while the engine is closed."""
     is_new: bool = False
-    """It is closed until it has been given weights."""
+    """Closed until the next push of weights."""
     drains: bool = False
-    """It is closed, and goes on with what it has."""
+    """Closed for new requests; running ones go on."""
     num_deaths: int = 0
-    """Each soon after the one before."""
+    """Consecutive deaths."""
     num_starts: int = 1
-    """Processes that it has been in."""
-    start_over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Not set while its process starts."""
+    """Processes so far."""
+    start_done: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while its process starts."""
     sleeps: bool = False
-    """Until it has new weights."""
+    """True until it has new weights."""
     opened_at: float = field(default_factory=clock.now)
     """Infinite while it is dead."""
 
     def __post_init__(self) -> None:
-        self.start_over.set()
+        self.start_done.set()
 
     @property
-    def is_to_come(self) -> bool:
-        """Whether it has no process at work, and is to have one."""
+    def is_starting(self) -> bool:
+        """True while a new process is being prepared."""
         return not self.is_given_up and bool(self.recovery or self.is_new)
 
     @property
     def name(self) -> str:
-        """No two processes have the same."""
+        """Name of the current process, unique in the run."""
         return f"engine {self.index}" + (f", started {self.num_starts} times" if self.num_starts > 1 else "")

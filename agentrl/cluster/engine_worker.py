@@ -15,7 +15,7 @@ from agentrl.weight_sync.base import WeightSource
 
 
 class EngineWorker(PackedEngine):
-    """Builds the engine that the config names, and hands every call on."""
+    """Builds the engine that the config names, and passes every call on."""
 
     def __init__(self, config: RunConfig, role: str) -> None:
         """Build the engine; `start` loads the model."""
@@ -30,7 +30,7 @@ class EngineWorker(PackedEngine):
     async def generate(
         self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline, **copy: int
     ) -> Completion:
-        """See `Engine.generate`; `copy` is for an engine that has several (`VllmEngine.generate`)."""
+        """See `Engine.generate`, and `VllmEngine.generate` for `copy`."""
         return await self._engine.generate(token_ids, params, request_id=request_id, deadline=deadline, **copy)
 
     async def abort(self, request_id: str) -> None:
@@ -66,11 +66,11 @@ class EngineWorker(PackedEngine):
         return await asyncio.to_thread(tokenizer_class, model_path)
 
     async def take_peak_memory(self) -> float:
-        """Return the most memory that this process, and those that it has started, have had since the last call."""
+        """Return the peak memory of this process and its children since the last call."""
         return take_peak_memory()
 
     async def node_id(self) -> str:
-        """Return on which Ray node this process is."""
+        """Return the Ray node of this process."""
         return own_node_id()
 
     async def aclose(self) -> None:

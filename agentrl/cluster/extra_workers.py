@@ -1,7 +1,7 @@
-"""The workers of extra roles: of classes that know nothing of a run, whose processes may die or hang at any time.
+"""Workers of extra roles: their classes know nothing of a run, and their processes may die or hang at any time.
 
-Ray starts one that died again, without a word to the run; so its deaths are looked up and counted here. Of one that hangs
-nobody tells: each is asked now and then, and ended where it says nothing.
+Ray restarts a dead worker without reporting it, so deaths are looked up and counted here. Each worker is pinged now and then,
+and killed if it hangs.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 from agentrl.cluster.handles import WorkerHandle
 from agentrl.cluster.history import RunHistory
-from agentrl.cluster.node_drain import asked
+from agentrl.cluster.node_drain import ask_ray
 from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.cluster.watching import watching
 from agentrl.errors import (
@@ -35,31 +35,31 @@ logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
 _MAX_DEATHS = 2
-"""Before the class is built. One may come of a node that was lost at that moment; a reason of its own strikes again."""
+"""Deaths before the class is built: a lost node may cause one, a fault of the class repeats."""
 
 _ASK_EVERY_S = 60.0
 _SILENT_S = 300.0
-"""As for ranks: a class of the user's may keep its event loop for long, as while it compiles a model."""
+"""Time without an answer after which a worker hangs; user code may block its event loop, as while it compiles a model."""
 
 
 class _Serving:
-    """What a worker has beside its class; the class is named first, and keeps its own methods."""
+    """Methods that are mixed into the class of a worker; methods of the class itself win."""
 
     async def agentrl_process(self) -> str:
-        """Return what tells this process from those that are started after it."""
+        """Return an id that changes with every restart."""
         return ray.get_runtime_context().get_worker_id()
 
     async def agentrl_call(self, process: str, method: str, arguments: Mapping[str, Any]) -> str:
         """Call a method of the class for an episode that `process` has answered before.
 
         Returns:
-            What the method did, anything but a `str` as JSON: values of the class's own need not be known elsewhere.
+            Result of the method; anything but a `str` as JSON, since other processes may lack its class.
 
         Raises:
-            WorkerDiedError: that process has ended, and with it what it kept of the episode.
+            WorkerDiedError: that process has ended, and its state of the episode is lost.
             ArgumentMismatchError: the method does not take these arguments.
-            RolloutError: it raised one: the world failed under it.
-            CallFailedError: it raised anything else, or returned what is no JSON; both may be of the policy's making.
+            RolloutError: the method raised one: the infrastructure failed.
+            CallFailedError: the method raised anything else, or its result is no JSON; the policy may have caused either.
         """
         if process != await self.agentrl_process():
             raise WorkerDiedError(f"`{type(self).__name__}`: its process died after it had answered this episode")
@@ -68,8 +68,8 @@ class _Serving:
             inspect.signature(call).bind(**arguments)
         except TypeError as error:
             raise ArgumentMismatchError(f"`{type(self).__name__}.{method}`: {error}") from error
-        # What it raises is not chained: its class need not be known elsewhere, and Ray, which sends what is chained as text,
-        # ends the process over half a surrogate pair there, which a policy can send.
+        # `from None`: other processes may lack the exception's class, and Ray sends chained exceptions as text and dies of
+        # half a surrogate pair in it, which a policy can send.
         try:
             outcome = await contained_coroutine(call(**arguments))
         except RolloutError as error:
@@ -83,7 +83,7 @@ class _Serving:
 
 
 def _in_one_line(error: BaseException) -> str:
-    """Return `ValueError: there is no image 7`; of a group, what each of its tasks raised."""
+    """Return an error as `ValueError: there is no image 7`; a group as all of its errors."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(_in_one_line, error.exceptions))
     words = words_of(error)
@@ -91,7 +91,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 class ExtraWorkerHandle(WorkerHandle):
-    """A handle of a worker that Ray starts again whenever its process dies, and for ever."""
+    """A handle of a worker that Ray restarts whenever its process dies."""
 
     @classmethod
     def of(cls, handle: WorkerHandle) -> "ExtraWorkerHandle":
@@ -99,10 +99,10 @@ class ExtraWorkerHandle(WorkerHandle):
         return cls(handle._actor, handle._name)
 
     async def until_placed(self) -> None:
-        """Return when the process is there, with its class built.
+        """Return when the process runs and its class is built.
 
         Raises:
-            NotBuiltError: the constructor raised, or its process ended in it and again when Ray had started it again.
+            NotBuiltError: the constructor raised, or its process died in it repeatedly.
         """
         num_before = await self.num_deaths()
         placed = asyncio.ensure_future(super().until_placed())
@@ -113,42 +113,42 @@ class ExtraWorkerHandle(WorkerHandle):
                     return placed.result()
                 if await self.num_deaths() - num_before >= _MAX_DEATHS:
                     raise NotBuiltError(
-                        f"{self}: its process ended {_MAX_DEATHS} times while its class was being built (`__init__`): for want "
-                        "of memory, by a crash of native code, or by itself. What it wrote is in `ray_logs/` in the run's "
-                        "directory; build the class by hand with the same `config`, or give it more memory"
+                        f"{self}: its process ended {_MAX_DEATHS} times while its class was being built (`__init__`); see "
+                        "`ray_logs/` in the run's directory. Build the class by hand with the same `config`, or give it more "
+                        "memory"
                     )
         finally:
             placed.cancel()
             await asyncio.gather(placed, return_exceptions=True)
 
     async def num_deaths(self) -> int:
-        """Return how often the process has died and been started again; 0 where Ray does not say."""
-        return (await self._told()).get("NumRestarts", 0)
+        """Return the number of restarts after a death; 0 if Ray does not answer."""
+        return (await self._actor_info()).get("NumRestarts", 0)
 
     async def end_if_silent(self) -> None:
-        """End the process where it has said nothing for too long, so that Ray starts it again."""
+        """Kill the process if it hangs, so that Ray restarts it."""
         try:
             async with asyncio.timeout(_SILENT_S):
                 await self.agentrl_process()
         except TimeoutError:
-            if (await self._told()).get("State") == "ALIVE":  # one that is being built again cannot answer
-                logger.warning("%s: says nothing for %g s; it is ended, and Ray starts it again", self, _SILENT_S)
+            if (await self._actor_info()).get("State") == "ALIVE":  # a restarting one cannot answer
+                logger.warning("%s: no answer for %g s; restarting", self, _SILENT_S)
                 self.end_for_restart()
         except AgentRLError:
-            pass  # it died, and Ray starts it again
+            pass  # it died, and Ray restarts it
 
-    async def _told(self) -> Mapping[str, Any]:
+    async def _actor_info(self) -> Mapping[str, Any]:
         try:
-            return await asked(lambda: state.actor_table(self.caller_id))
+            return await ask_ray(lambda: state.actor_table(self.caller_id))
         except RayError:
             return {}
 
 
 class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
-    """The workers of each extra role, by its name."""
+    """Workers of the extra roles, keyed by role."""
 
     def __init__(self, workers: Mapping[str, Sequence[ExtraWorkerHandle]], history: RunHistory) -> None:
-        """Take started workers, and the run's history, to which their deaths are added."""
+        """Take started workers; their deaths are added to the run's `history`."""
         self._workers = workers
         self._history = history
         self._num_deaths: dict[ExtraWorkerHandle, int] = {}
@@ -163,13 +163,13 @@ class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
         return len(self._workers)
 
     async def metrics(self) -> dict[str, float]:
-        """Return how many of their processes have died since the run began."""
+        """Return the number of their deaths since the run began."""
         await asyncio.gather(*map(self._note_deaths, self._all()))
         return {"cluster/extra_role_deaths": float(self._history.num_extra_role_deaths)}
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Tell of deaths, and end workers that hang, for as long as the context lasts."""
+        """Log deaths and kill workers that hang, as long as the context lasts."""
         async with watching(self._watch(), what="workers of extra roles"):
             yield
 
@@ -187,13 +187,13 @@ class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
         if now > before:
             self._num_deaths[worker] = now
             self._history.num_extra_role_deaths += now - before
-            logger.warning("%s: died; Ray starts it again", worker)
+            logger.warning("%s: died; restarting", worker)
 
 
 def spawn_extra_worker(
     cls: type, place: ResourcePool, config: Any, role: str, *, max_concurrency: int, rank: int = 0
 ) -> ExtraWorkerHandle:
-    """Start a worker of a class that serves a role of its own; the arguments are those of `spawn`.
+    """Start a worker of an extra role; the arguments are those of `spawn`.
 
     Raises:
         ConfigError: the class cannot be a worker.
@@ -205,7 +205,7 @@ def spawn_extra_worker(
 
 
 def _built_in_words(cls: type) -> dict[str, Any]:
-    """Return the constructor of `cls`, if it has one, in which `sys.exit` is an error: for Ray it is a process that ended."""
+    """Return a constructor for `cls`, if it has one, in which `sys.exit` is an error: for Ray the process just ended."""
     if cls.__init__ is object.__init__:
         return {}
 

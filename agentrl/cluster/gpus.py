@@ -1,11 +1,11 @@
-"""GPUs of this machine, counted without loading Ray before they are asked for."""
+"""GPUs of this machine, as Ray counts them."""
 
 from typing import Any
 
 
 def gpus_here() -> int:
-    """Return how many GPUs, of any maker, a Ray that is started on this machine would declare; nothing is started."""
-    # Here and not above: commands that start no Ray import this file.
+    """Return the number of GPUs, of any maker, that Ray would declare on this machine; nothing is started."""
+    # Imported here: commands that start no Ray import this file.
     from ray._private.accelerators import get_accelerator_manager_for_resource
 
     manager: Any = get_accelerator_manager_for_resource("GPU")

@@ -14,13 +14,13 @@ from agentrl.errors import AgentRLError, NotBuiltError, ResultLostError, WorkerD
 T = TypeVar("T")
 
 START_TIMEOUT_S = 1800.0
-"""Of any worker, which may have to fetch a large model; what dies is known sooner, this is for what hangs."""
+"""Start time after which a worker hangs; it may have to fetch a large model. Deaths are reported sooner."""
 
 
 class WorkerHandle:
     """Awaitable methods of a Ray actor: `await handle.generate(...)`.
 
-    It can be sent to other workers. An error of ours comes out as itself, without Ray's wrapping; any other error is a
+    It can be sent to other workers. An `AgentRLError` is raised as itself, without Ray's wrapping; any other error as a
     `WorkerError` that ends with the worker's traceback. Cancelling the await cancels the call in the worker.
     """
 
@@ -40,7 +40,7 @@ class WorkerHandle:
 
     @property
     def caller_id(self) -> str:
-        """What tells the worker from all others where it asks others itself; the same when Ray has started it again."""
+        """Id of the worker as a caller of other workers; a restart keeps it."""
         return self._actor._actor_id.hex()
 
     def __getattr__(self, method: str) -> Any:
@@ -57,25 +57,25 @@ class WorkerHandle:
         ray.kill(self._actor)
 
     def end_for_restart(self) -> None:
-        """End the process as `kill` does; Ray starts it again, where it was spawned so."""
+        """Kill the process; Ray restarts it if it was spawned with `restart`."""
         ray.kill(self._actor, no_restart=False)
 
     async def until_placed(self) -> None:
-        """Return when the process is there: Ray has found a place for it."""
+        """Return when Ray has placed and started the process."""
         await self._result(self._actor.__ray_ready__.remote())
 
     async def call_keeping_second(self, method: str, *args: Any) -> tuple[Any, Any]:
-        """Call a method that returns a pair: give its first part, and a reference to the second.
+        """Call a method that returns a pair; return its first part, and a reference to the second.
 
-        The second part stays where it was made until somebody asks for it. As a *returned* value it belongs to this
-        process and outlives the worker, which a `ray.put` inside the worker would not.
+        The second part stays on the worker's node until it is fetched. As a *returned* value it belongs to this process and
+        outlives the worker; a value of `ray.put` inside the worker would not.
         """
         first, [second] = await self.call_keeping_rest(method, 1, *args)
         return first, second
 
     async def call_keeping_rest(self, method: str, num_kept: int, *args: Any) -> tuple[Any, list[Any]]:
-        """Do the same where `num_kept` values come after the first."""
-        if num_kept == 0:  # Ray unpacks what is returned from two values on
+        """Call a method that returns `num_kept` values after the first; return the first, and references to the rest."""
+        if num_kept == 0:  # Ray unpacks results of two values or more
             [result] = await self._result(getattr(self._actor, method).remote(*args))
             return result, []
         first, *kept = getattr(self._actor, method).options(num_returns=1 + num_kept).remote(*args)
@@ -84,20 +84,17 @@ class WorkerHandle:
         except AgentRLError:
             for ref in kept:
                 with contextlib.suppress(RayError):
-                    await ref  # the same error, which Ray prints where nobody has looked at it
+                    await ref  # the same error; Ray prints it unless it is retrieved
             raise
 
     async def _result(self, ref: Any) -> Any:
         try:
             return await fetched(ref)
         except asyncio.CancelledError:
-            if ray.is_initialized():  # after the end of a run it would start a Ray of its own
+            if ray.is_initialized():  # `ray.cancel` would start Ray after the end of a run
                 ray.cancel(ref)
             raise
-        except (
-            RayActorError,
-            ActorUnschedulableError,
-        ) as error:  # the second where the node that it must be on is gone
+        except (RayActorError, ActorUnschedulableError) as error:  # unschedulable: its node is gone
             if isinstance(error, RayActorError) and error.actor_init_failed:
                 raise NotBuiltError(f"{self._name}: it could not be built: {error}") from error
             raise WorkerDiedError(f"{self._name}: its process died") from error
@@ -107,15 +104,15 @@ class WorkerHandle:
                 raise error.cause from None
             raise WorkerError(f"{self._name}: {error}") from None
         except RayError as error:
-            # Such as an exception, or a result, that cannot be unpickled here: many of HTTP clients take two arguments.
+            # Such as an exception that cannot be unpickled: many of HTTP clients' take two arguments.
             raise WorkerError(f"{self._name}: {error}") from None
 
 
 async def started(worker: WorkerHandle, *, timeout_s: float = START_TIMEOUT_S) -> None:
-    """Have a worker load what it needs (`start`).
+    """Call `start` of a worker.
 
     Raises:
-        WorkerDiedError: it has not in `timeout_s`, and is treated as dead.
+        WorkerDiedError: it did not start within `timeout_s`, and is treated as dead.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -125,11 +122,11 @@ async def started(worker: WorkerHandle, *, timeout_s: float = START_TIMEOUT_S) -
 
 
 async def fetched(ref: Any) -> Any:
-    """Return what `ref` refers to.
+    """Return the value of a reference.
 
     Raises:
-        ResultLostError: it was on a node that is gone, or what was made from it was.
-        RayError: any other reason why there is nothing.
+        ResultLostError: its node is gone.
+        RayError: any other failure.
     """
     try:
         return await ref

@@ -1,4 +1,4 @@
-"""What has befallen a run through all of its commands, and what is known of its cluster since this one began."""
+"""Failure counters of a run, kept across restarts, and the cluster as this command has seen it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ class RunHistory:
     """Counts that outlive the processes of one stage."""
 
     gpus_of_rank: float | None = None
-    """GPUs of a rank outside of pools, as the first start found them. After it, what the cluster lacks has left it."""
+    """GPUs of a rank outside of pools; None before the first start."""
     num_restarts: int = 0
-    """Of the models, after one of their processes died."""
+    """Restarts of the models after one of their processes died."""
     nodes: Mapping[str, "Node"] = field(default_factory=dict)
-    """Those that were there at the last look, by their ids."""
+    """Nodes at the last look, keyed by id."""
     num_nodes_lost: int = 0
     """Nodes that left."""
     num_extra_role_deaths: int = 0
-    """Processes of extra roles that died and were started again."""
+    """Deaths of workers of extra roles."""
 
     @classmethod
     def of_run(cls, metrics_path: Path) -> "RunHistory":
-        """Return that with which a command begins: the counts of the last row, also where that is about to be taken back."""
+        """Return the counts of the last row of `metrics.jsonl`, even if the run resumes before that row."""
         counts = count_survived(metrics_path)
         return cls(
             num_restarts=counts["actor/restarts"],
@@ -37,7 +37,7 @@ class RunHistory:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return the counts by the names of their metrics."""
+        """Return the counts, keyed by metric."""
         return {
             "actor/restarts": self.num_restarts,
             "cluster/nodes_lost": self.num_nodes_lost,

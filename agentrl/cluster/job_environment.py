@@ -1,4 +1,4 @@
-"""What `ray job submit` has set for all processes of a job: Ray refuses a driver that sets the same once more."""
+"""Runtime environment set by `ray job submit`: Ray refuses a driver that sets the same fields again."""
 
 import json
 import os
@@ -8,14 +8,11 @@ from typing import Any
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 _OVERRIDE = "RAY_OVERRIDE_JOB_RUNTIME_ENV"
-"""Of Ray's variables that which lets the driver's fields win."""
+"""Ray's variable that lets the driver's fields win."""
 
 
 def fields_of_job() -> set[str]:
-    """Return the fields of the runtime environment of the job that this process is in; none outside of one.
-
-    Variables are fields of their own, such as `env_vars.PYTHONPATH`.
-    """
+    """Return the fields of the job's runtime environment, variables as `env_vars.PYTHONPATH`; empty outside a job."""
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
     return _fields(job.get("runtime_env") or {})
 

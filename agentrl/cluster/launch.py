@@ -1,4 +1,4 @@
-"""Starts every process of a run, in the order in which they need each other, and ends them in the reverse order."""
+"""Starts every process of a run in the order of their dependencies, and ends them in reverse."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ from agentrl.cluster.history import RunHistory
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.node_drain import leaving_draining_nodes
 from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import lacks
+from agentrl.cluster.resource_pool import missing_resources
 from agentrl.cluster.role_groups import (
     SPARE_CALLS,
     Places,
@@ -39,13 +39,13 @@ from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_COMPUTE_NOTHING = ("openai", "simulated")
-"""Engines that need no GPU: they ask servers, or make up their answers."""
+_CPU_ENGINES = ("openai", "simulated")
+"""Engines that need no GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The running processes that roll out."""
+    """Running processes of rollouts."""
 
     config: RunConfig
     nodes: Nodes
@@ -55,7 +55,7 @@ class Cluster:
     async def spawn_loop_workers(
         self, cls: type, worker_config: Any, *, start_timeout_s: float, secret_env: Mapping[str, str]
     ) -> list[WorkerHandle]:
-        """Start the agent-loop workers and build their tools; a tool that cannot be built stops the run here."""
+        """Start the agent-loop workers and build their tools; a tool that cannot be built ends the run."""
         rollout = self.config.rollout
         pool = ResourcePool(num_processes=rollout.num_workers)
         calls = rollout.max_concurrent_trajectories * rollout.num_engines + SPARE_CALLS
@@ -69,7 +69,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCluster(Cluster):
-    """The same with the actor, and its way to the engines."""
+    """Running processes of rollouts and training."""
 
     learner: Learner
     weight_sync: WeightSync
@@ -79,33 +79,33 @@ class TrainingCluster(Cluster):
 async def launch(
     config: RunConfig, *, temp_dir: Path, user_folder: Path, history: RunHistory
 ) -> AsyncIterator[TrainingCluster]:
-    """Run Ray, the engines and the models for as long as the context lasts.
+    """Run Ray, the engines and the models as long as the context lasts.
 
     Args:
         config: the whole, checked tree.
         temp_dir: the run's temporary folder (`guarded_run`).
-        user_folder: where the user's own modules are.
-        history: of this run so far; what befalls it here is added.
+        user_folder: folder of the user's own modules.
+        history: counters of this run, which are updated.
     """
     with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
         nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s, history=history), WeightRelays()
-        again = history.gpus_of_rank is not None
+        is_restart = history.gpus_of_rank is not None
         if history.gpus_of_rank is None:
-            history.gpus_of_rank = _gpus_with_models(config, there=_gpus_there())
+            history.gpus_of_rank = _gpus_with_models(config, num_node_gpus=_cluster_gpus())
         num_gpus = history.gpus_of_rank
         places = await Places.reserved(
-            config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), again=again
+            config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), is_restart=is_restart
         )
-        with places.given_back():
+        with places.released():
             learner = Learner(config, lambda: spawn_models(config, places), history)
             extra_roles = spawn_extra_roles(config, places, history)
             engines = _engines(config, places, learner, relays)
-            await _until_there(extra_roles, nodes)
-            live_alone = "rollout" not in learner.groups
+            await _until_placed(extra_roles, nodes)
+            are_separate = "rollout" not in learner.groups
             shares_gpus = engines_share_gpus(config, gpus_outside=num_gpus)
-            await start_all(learner, engines, in_turn=not live_alone or shares_gpus)
-            moving_away = _moving_away(config, engines, live_alone=live_alone)
-            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), moving_away:
+            await start_all(learner, engines, in_turn=not are_separate or shares_gpus)
+            leaving = _leaving_draining_nodes(config, engines, are_separate=are_separate)
+            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), leaving:
                 yield TrainingCluster(
                     config=config,
                     nodes=nodes,
@@ -117,7 +117,7 @@ async def launch(
 
 
 async def start_all(learner: Learner, engines: EngineFleet, *, in_turn: bool) -> None:
-    """Start models and engines; `in_turn`: the engines last, since they size their memory by what the models leave."""
+    """Start models and engines; `in_turn`: engines last, since they size their memory by what the models leave."""
     if not in_turn:
         await all_of([learner.start(), engines.start()])
         return
@@ -130,12 +130,12 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
     """Run Ray, the engines and the extra roles, without models, for an evaluation; see `launch`."""
     needed = _without_models(config)
     with _ray(config, num_cpus(needed, with_models=False), temp_dir=temp_dir, user_folder=user_folder):
-        num_gpus = _gpus_without_models(needed, there=_gpus_there())
+        num_gpus = _gpus_without_models(needed, num_node_gpus=_cluster_gpus())
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=RunHistory())
         places = await Places.reserved(
             needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), with_models=False
         )
-        with places.given_back():
+        with places.released():
             extra_roles = spawn_extra_roles(config, places, RunHistory())
             of_engine = _places_of_engines(needed, places)
             engines = EngineFleet(
@@ -143,17 +143,17 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
                 num_engines=len(of_engine),
                 until_placed=lambda engine: nodes.until_placed([engine], needs=str(of_engine[0])),
             )
-            await _until_there(extra_roles, nodes)
+            await _until_placed(extra_roles, nodes)
             await engines.start()
-            moving_away = _moving_away(config, engines, live_alone=True)
-            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), moving_away:
+            leaving = _leaving_draining_nodes(config, engines, are_separate=True)
+            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), leaving:
                 yield Cluster(config=config, nodes=nodes, engines=engines, extra_roles=extra_roles)
 
 
 def _without_models(config: RunConfig) -> RunConfig:
-    """Return the config with no more roles and pools than an evaluation needs.
+    """Return the config with only the roles and pools that an evaluation needs.
 
-    Engines that a training has in the actor's processes are outside of pools here: one for each of these processes.
+    Engines that share the actor's processes in training are outside of pools here, one per process.
     """
     cluster = config.cluster
     has_pool = "rollout" in cluster.roles and config.rollout.engine != "openai"
@@ -163,8 +163,8 @@ def _without_models(config: RunConfig) -> RunConfig:
     return replace(config, cluster=replace(cluster, roles=roles, pools=pools))
 
 
-async def _until_there(extra_roles: ExtraRoles, nodes: Nodes) -> None:
-    """Wait for the workers of extra roles: one that cannot be built ends the run here, and none is asked before."""
+async def _until_placed(extra_roles: ExtraRoles, nodes: Nodes) -> None:
+    """Wait for the workers of extra roles; one that cannot be built ends the run here."""
     for role, workers in extra_roles.items():
         await nodes.until_placed(workers, needs=f"what `cluster.extra_roles.{role}.pool` gives it")
 
@@ -185,26 +185,26 @@ def _ray(config: RunConfig, num_cpus: float, *, temp_dir: Path, user_folder: Pat
         yield
 
 
-def _moving_away(
-    config: RunConfig, engines: EngineFleet, *, live_alone: bool
+def _leaving_draining_nodes(
+    config: RunConfig, engines: EngineFleet, *, are_separate: bool
 ) -> contextlib.AbstractAsyncContextManager[None]:
-    """Move engines off draining nodes; those that live with models go where these go, once their node is gone."""
-    if not live_alone:
+    """Move engines off draining nodes; those in the models' processes are restarted with the models."""
+    if not are_separate:
         return contextlib.nullcontext()
     return leaving_draining_nodes(engines, patience_s=config.rollout.trajectory_timeout_s)
 
 
 def _engines(config: RunConfig, places: Places, learner: Learner, relays: WeightRelays) -> EngineFleet:
-    """Start the engines, each in a process of its own or in a rank of the models that live with engines."""
+    """Start the engines, each in its own process or in a rank of the models."""
     of_engine = _places_of_engines(config, places)
 
-    def launch_one(index: int) -> WorkerHandle:
+    def launch_engine(index: int) -> WorkerHandle:
         if "rollout" in learner.groups:
             return EngineHandle.of(learner.groups["rollout"].ranks[index])
         return spawn_engine(config, of_engine[index], index)
 
     return EngineFleet(
-        launch_one,
+        launch_engine,
         num_engines=config.rollout.num_engines,
         lives_with_models="rollout" in learner.groups,
         until_placed=lambda engine: places.nodes.until_placed([engine], needs=str(of_engine[0])),
@@ -214,56 +214,54 @@ def _engines(config: RunConfig, places: Places, learner: Learner, relays: Weight
 
 
 def _places_of_engines(config: RunConfig, places: Places) -> Sequence[ResourcePool]:
-    [placement] = [one for one in layout(config) if "rollout" in one.components]
-    return places.of(placement)
+    [engines] = [placement for placement in layout(config) if "rollout" in placement.components]
+    return places.of(engines)
 
 
 def num_cpus(config: RunConfig, *, with_models: bool = True) -> float:
-    """Return how many logical processors a run takes from a Ray that it starts."""
+    """Return the number of logical processors that a run declares to Ray."""
     needs = processes_of(config, num_gpus=0.0, gpus_per_engine=1, with_models=with_models)
     return sum(bundle.get("CPU", 0.0) for bundles in needs.values() for bundle in bundles)
 
 
 def _cpus_of_own_ray(num_cpus: float) -> int:
-    """Return how many processors a Ray of the run's own has, of which the run takes so many: they mostly take turns."""
+    """Return the processors that the run's own Ray declares; may exceed the real ones, since workers mostly take turns."""
     return max(num_cores(), math.ceil(num_cpus))
 
 
 def require_room_here(config: RunConfig, *, num_gpus: int, with_models: bool = True) -> None:
-    """Refuse a run that the Ray which it would start here could never hold; nothing is started for it.
+    """Refuse a run that this machine can never hold, without starting Ray; a run that joins a cluster passes.
 
     Args:
-        config: the whole, checked tree; one that joins a cluster is left to what that has.
-        num_gpus: of this machine, the only node of that Ray.
-        with_models: False: of an evaluation.
+        config: the whole, checked tree.
+        num_gpus: GPUs of this machine.
+        with_models: False for an evaluation.
 
     Raises:
-        ConfigError: which keys, what the machine has, and the way out.
+        ConfigError: the run needs more than the machine has.
     """
     if config.cluster.address is not None:
         return
     if with_models and config.actor.cpu_offload and num_gpus == 0:
-        raise ConfigError(
-            "`actor.cpu_offload` is set, but this machine has no GPU, so that all is in its own memory anyway; leave it out"
-        )
+        raise ConfigError("`actor.cpu_offload` is set, but this machine has no GPU to offload from; leave it out")
     needed = config if with_models else _without_models(config)
-    gpus_each = (_gpus_with_models if with_models else _gpus_without_models)(needed, there=num_gpus)
+    gpus_each = (_gpus_with_models if with_models else _gpus_without_models)(needed, num_node_gpus=num_gpus)
     needs = processes_of(needed, num_gpus=gpus_each, gpus_per_engine=gpus_per_engine(config), with_models=with_models)
     machine = {"CPU": float(_cpus_of_own_ray(num_cpus(needed, with_models=with_models))), "GPU": float(num_gpus)}
-    if problem := lacks(needed.cluster, needs, total=[machine]):
+    if problem := missing_resources(needed.cluster, needs, total=[machine]):
         raise ConfigError(problem)
 
 
 def gpus_per_engine(config: RunConfig) -> int:
-    """Return how many GPUs an engine takes where there are GPUs."""
+    """Return the number of GPUs of an engine on a machine with GPUs."""
     return config.rollout.tensor_parallel_size * config.rollout.data_parallel_size
 
 
 def require_transport(config: RunConfig, *, num_gpus: float) -> None:
-    """Refuse a way of the weights that there is not where every process has so many GPUs, or a part of the only one.
+    """Refuse a weight transport that needs other GPUs than `num_gpus` per process (a fraction: they share one).
 
     Raises:
-        ConfigError: which key, and what to take.
+        ConfigError: the transport is not possible.
     """
     problems = transport_problems(
         config, actor_has_gpu=num_gpus > 0, engine_has_gpu=num_gpus > 0, shared=0 < num_gpus < 1
@@ -272,12 +270,12 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
         raise ConfigError("; ".join(problems))
 
 
-def _gpus_with_models(config: RunConfig, *, there: int) -> float:
-    """Return the GPUs of each rank and of each GPU's worth of an engine outside of pools, in a training."""
+def _gpus_with_models(config: RunConfig, *, num_node_gpus: int) -> float:
+    """Return the GPUs of each rank, and of each tensor-parallel rank of an engine, outside of pools in training."""
     if config.cluster.roles:
-        _require_gpus_in_pools(config, num_node_gpus=there)
+        _require_gpus_in_pools(config, num_node_gpus=num_node_gpus)
         return 0.0
-    num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers, there=there)
+    num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers, num_node_gpus=num_node_gpus)
     require_transport(config, num_gpus=num_gpus)
     if problems := kv_memory_problems(config, gpus_outside=num_gpus):
         raise ConfigError("; ".join(problems))
@@ -285,12 +283,12 @@ def _gpus_with_models(config: RunConfig, *, there: int) -> float:
 
 
 def _require_gpus_in_pools(config: RunConfig, *, num_node_gpus: int) -> None:
-    """Refuse a role that computes in a pool without GPUs where there are some: it would silently compute on the CPU.
+    """Refuse a pool without GPUs for a role that computes, on nodes with GPUs: it would silently use the CPU.
 
     Raises:
-        ConfigError: which keys, how many GPUs there are, and the way out.
+        ConfigError: such a pool exists.
     """
-    idle = {"rollout"} if config.rollout.engine in _COMPUTE_NOTHING else set()
+    idle = {"rollout"} if config.rollout.engine in _CPU_ENGINES else set()
     on_cpu = {
         pool: role
         for role, pool in config.cluster.roles.items()
@@ -300,32 +298,32 @@ def _require_gpus_in_pools(config: RunConfig, *, num_node_gpus: int) -> None:
         return
     keys = ", ".join(f"`cluster.pools.{pool}.num_gpus` (of `cluster.roles.{role}`)" for pool, role in on_cpu.items())
     raise ConfigError(
-        f"{keys}: 0, and the nodes have {num_node_gpus} GPUs, so that it would compute on the CPU beside them. Set it to 1, or "
-        "hide them from Ray (`CUDA_VISIBLE_DEVICES=`)"
+        f"{keys}: 0, so it would compute on the CPU of nodes with {num_node_gpus} GPUs. Set it to 1, or hide the GPUs from Ray "
+        "(`CUDA_VISIBLE_DEVICES=`)"
     )
 
 
-def _gpus_without_models(needed: RunConfig, *, there: int) -> float:
-    """Return the same in an evaluation that needs what `_without_models` gave."""
-    # An engine that asks servers computes nothing itself, and one in a pool has what that gives it.
+def _gpus_without_models(needed: RunConfig, *, num_node_gpus: int) -> float:
+    """Return the same for an evaluation; `needed` comes from `_without_models`."""
+    # `openai` computes nothing itself, and an engine in a pool has the GPUs of the pool.
     if needed.rollout.engine == "openai":
         return 0.0
     if needed.cluster.roles:
-        _require_gpus_in_pools(needed, num_node_gpus=there)
+        _require_gpus_in_pools(needed, num_node_gpus=num_node_gpus)
         return 0.0
-    return _gpus_per_process(needed, num_ranks=0, there=there)
+    return _gpus_per_process(needed, num_ranks=0, num_node_gpus=num_node_gpus)
 
 
-def _gpus_there() -> int:
+def _cluster_gpus() -> int:
     return int(ray.cluster_resources().get("GPU", 0))
 
 
-def _gpus_per_process(config: RunConfig, *, num_ranks: int, there: int) -> float:
-    """Return the GPUs of one rank, which are also those of each GPU's worth of an engine, of those of all nodes."""
-    if there == 0:
+def _gpus_per_process(config: RunConfig, *, num_ranks: int, num_node_gpus: int) -> float:
+    """Return the GPUs of one rank, the same as of one tensor-parallel rank of an engine."""
+    if num_node_gpus == 0:
         return 0.0
     in_pools = sum(pool_size(section) * section.num_gpus for section in config.cluster.pools.values())
-    num_gpus = max(0, math.floor(there - in_pools))
+    num_gpus = max(0, math.floor(num_node_gpus - in_pools))
     wanted = num_ranks + config.rollout.num_engines * gpus_per_engine(config)
     if wanted <= num_gpus:
         return 1.0
@@ -333,8 +331,8 @@ def _gpus_per_process(config: RunConfig, *, num_ranks: int, there: int) -> float
         return 1.0 / wanted  # one rank and its engines share the only GPU
     if num_gpus == 0:
         raise ConfigError(
-            f"cluster.pools take {in_pools:g} of the {there} GPUs, and none is left for ranks and engines outside of them; "
-            "make them smaller, or give these pools of their own in `cluster.roles`"
+            f"cluster.pools take {in_pools:g} of the {num_node_gpus} GPUs, and none is left for ranks and engines outside of "
+            "them; make them smaller, or give these pools of their own in `cluster.roles`"
         )
     raise ConfigError(
         f"actor.num_workers and rollout.num_engines: {num_ranks} ranks with a GPU each and "

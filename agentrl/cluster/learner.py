@@ -1,8 +1,8 @@
-"""The control flow of one update over the roles that take part in it.
+"""Control flow of one update over the roles that take part in it.
 
-Roles may share processes or have their own, on as many ranks as they like. Those of one pool share its GPUs, and compute one
-after another; those of different pools compute at the same time. Only references and metrics come here: what one role
-computes about a trajectory stays where it was made until another asks for it.
+Roles may share processes or have their own, on any number of ranks. Roles of one pool share its GPUs and compute one after
+another; roles of different pools compute at the same time. Only references and metrics come here: a role's result for a
+trajectory stays on its node until another role needs it.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
 
 References = dict[str, Any]
-"""By the id of the trajectory: a reference to what a role said about it."""
+"""References to a role's results, keyed by trajectory id."""
 
 
 class Learner:
@@ -35,29 +35,29 @@ class Learner:
 
         Args:
             config: the whole, checked tree.
-            launch: gives the groups, each with all the components of its role; called again after one of them was lost.
-            history: of the run so far; absent: it begins here.
+            launch: starts the groups, each with all components of its role; called again by `restart`.
+            history: counters of the run; absent: a new run.
         """
         self._config = config
         self._launch = launch
         self._groups: dict[str, WorkerGroup] = {}
         self._history = history or RunHistory()
         self._pools = {name: placement.pool for placement in layout(config) for name in placement.components}
-        self._turns: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Of each pool: held while one of its roles computes."""
+        self._pool_locks: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Locks keyed by pool, held while one of its roles computes."""
         self._spawn()
 
     @property
     def groups(self) -> Mapping[str, WorkerGroup]:
-        """The group that holds each component; those that play together share one."""
+        """Groups, keyed by component; components of one role share a group."""
         return self._groups
 
     async def start(self) -> None:
-        """Form the process groups and load the models; the first that cannot ends the run."""
+        """Form the process groups and load the models; the first failure ends the run."""
         await all_of(group.setup() for group in set(self._groups.values()))
 
     async def restart(self) -> None:
-        """End all processes, and start new ones, which have the weights of the beginning until `load`."""
+        """Replace all processes; they have the initial weights until `load`."""
         for group in set(self._groups.values()):
             group.kill()
         self._history.num_restarts += 1
@@ -65,15 +65,15 @@ class Learner:
         await self.start()
 
     async def require_alive(self) -> None:
-        """Return where every rank of every role has its process, as far as Ray knows.
+        """Check that every rank of every role has its process, as far as Ray knows.
 
         Raises:
-            ModelDiedError: one has none.
+            ModelDiedError: a process is gone.
         """
         await all_of(group.require_alive() for group in set(self._groups.values()))
 
     async def update(self, groups: Sequence[Group], *, step: int) -> dict[str, float]:
-        """Update the policy, and the critic where there is one, with the selected groups.
+        """Update the policy, and the critic if there is one, with the selected groups.
 
         Returns:
             Metrics `actor/...`, `critic/...` and `reward_model/...`, reduced over the ranks.
@@ -81,9 +81,9 @@ class Learner:
         kl_coefficient = None
         if self._config.has_reference:
             kl_coefficient = await self._groups["actor"].first("call", "actor", "kl_coefficient")
-        questions = self._questions()
-        answers = await all_of(self._score(component, method, groups) for component, method in questions.values())
-        inputs = dict(zip(questions, answers, strict=True))
+        needed = self._scores_needed()
+        scores = await all_of(self._score(component, method, groups) for component, method in needed.values())
+        inputs = dict(zip(needed, scores, strict=True))
         groups, metrics = await self._with_scores(groups, inputs.pop("scores", None))
         updates = await all_of(
             self._update(component, groups, inputs, step=step, kl_coefficient=kl_coefficient)
@@ -94,11 +94,11 @@ class Learner:
         return metrics | {"actor/restarts": float(self._history.num_restarts)}
 
     async def publish_weights(self, transport: Transport, receivers: Sequence[str]) -> WeightSource:
-        """Have the current weights where engines can read them; of a stream, say what `send_weights` will send them.
+        """Make the current weights readable by engines; a stream is only described, and sent by `send_weights`.
 
         Args:
-            transport: the way.
-            receivers: of a stream: every process that takes it.
+            transport: how the weights travel.
+            receivers: every process that takes part in a stream.
         """
         source = (await self._groups["actor"].all("call", "actor", "publish_weights", transport, receivers))[0]
         if source is None:
@@ -106,20 +106,20 @@ class Learner:
         return source
 
     async def send_weights(self, source: WeightSource) -> str | None:
-        """Send a stream; returns who did not take it, or None where all did."""
+        """Send a stream; return the problem of a receiver that did not take it, or None."""
         problems = await self._groups["actor"].all("call", "actor", "send_weights", source)
         return next((problem for problem in problems if problem), None)
 
     async def silent_ranks(self) -> list[str]:
-        """Return which ranks of the actor do not even answer, by name."""
+        """Return the names of the actor's ranks that do not answer."""
         return await self._groups["actor"].silent()
 
     async def weights_node(self) -> str:
-        """Return on which Ray node `publish_weights` puts them."""
+        """Return the Ray node on which `publish_weights` puts the weights."""
         return await self._groups["actor"].first("node_id")
 
     async def save(self, url: str) -> None:
-        """Begin to write a sharded checkpoint into the folder `url`; returns when training may go on."""
+        """Begin to write a sharded checkpoint into the folder `url`; return when training may go on."""
         for name in self._trained:
             await self._groups[name].all("call", name, "save", f"{url}/{name}")
 
@@ -127,7 +127,7 @@ class Learner:
         """Return whether all ranks have written their parts.
 
         Raises:
-            CheckpointError: one could not; training may go on.
+            CheckpointError: a rank failed to; training may go on.
         """
         parts = [part for name in self._trained for part in await self._groups[name].all("saved", name)]
         for part in parts:
@@ -136,23 +136,23 @@ class Learner:
         return all(parts)
 
     async def load(self, url: str) -> None:
-        """Go on from the checkpoint in the folder `url`."""
+        """Load the checkpoint in the folder `url`."""
         for name in self._trained:
             await self._groups[name].all("call", name, "load", f"{url}/{name}")
 
     async def reset_optimiser(self, *, step: int) -> None:
-        """Begin with fresh optimisers, and with their warm-up, after update `step`."""
+        """Reset the optimisers and their warm-up after update `step`."""
         for name in self._trained:
             await self._groups[name].all("call", name, "reset_optimiser", step)
 
     async def load_reference(self, url: str) -> None:
-        """Take the policy of the checkpoint in the folder `url` as the reference, where there is one."""
+        """Load the policy of the checkpoint in the folder `url` into the reference, if there is one."""
         if "ref" in self._groups:
             await self._groups["ref"].all("call", "ref", "load", f"{url}/actor")
 
     @property
     def _trained(self) -> list[str]:
-        """The components that have a state to keep."""
+        """Components with a state to save."""
         return [name for name in ("actor", "critic") if name in self._groups]
 
     async def export(self, path: str) -> None:
@@ -162,47 +162,48 @@ class Learner:
     def _spawn(self) -> None:
         self._groups = {name: group for group in self._launch() for name in group.name.split("_")}
 
-    def _questions(self) -> dict[str, tuple[str, str]]:
-        """Return what is asked before an update: component and method, by the field of `TokenInputs`, and `scores`."""
-        questions = {}
+    def _scores_needed(self) -> dict[str, tuple[str, str]]:
+        """Return component and method of each score needed before an update, keyed by field of `TokenInputs` or `scores`."""
+        needed = {}
         if "reward" in self._groups:
-            questions["scores"] = ("reward", "score")
+            needed["scores"] = ("reward", "score")
         if "ref" in self._groups:
-            questions["ref_logprobs"] = ("ref", "logprobs")
+            needed["ref_logprobs"] = ("ref", "logprobs")
         elif self._config.has_reference:
-            questions["ref_logprobs"] = ("actor", "reference_logprobs")
+            needed["ref_logprobs"] = ("actor", "reference_logprobs")
         if self._config.algorithm.kl_in_reward:
-            questions["old_logprobs"] = ("actor", "logprobs")
+            needed["old_logprobs"] = ("actor", "logprobs")
         if "critic" in self._groups:
-            questions["values"] = ("critic", "values")
-        return questions
+            needed["values"] = ("critic", "values")
+        return needed
 
     async def _with_scores(
         self, groups: Sequence[Group], references: References | None
     ) -> tuple[Sequence[Group], dict[str, float]]:
-        """Return the groups with the reward model's say in their rewards, and what is reported of it."""
+        """Return the groups with the reward model's scores added to their rewards, and the metrics of these scores."""
         if references is None:
             return groups, {}
-        scores = dict(zip(references, await all_of(fetched(one) for one in references.values()), strict=True))
+        scores = dict(zip(references, await all_of(map(fetched, references.values())), strict=True))
         reward = self._config.reward
-        weighed = with_scores(groups, scores, reward_weight=reward.weight, score_weight=reward.model.weight)
-        return weighed, score_metrics(groups, scores, self._config.algorithm.selection)
+        scored = with_scores(groups, scores, reward_weight=reward.weight, score_weight=reward.model.weight)
+        return scored, score_metrics(groups, scores, self._config.algorithm.selection)
 
     async def _score(self, component: str, method: str, groups: Sequence[Group]) -> References:
-        """Have a component say something about every trajectory."""
-        made = [one for group in groups for one in group.trajectories]
+        """Call a method of a component that returns one result per trajectory."""
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         ranks = self._groups[component]
-        # The reward model looks at the last token alone, and computes every trajectory by itself.
+        # The reward model reads the last token only, and computes every trajectory by itself.
         shares_prefixes = self._config.actor.share_prefixes and component != "reward"
-        async with self._turns[self._pools[component]]:
+        async with self._pool_locks[self._pools[component]]:
             results = await ranks.split(
                 "score",
                 component,
                 method,
-                items=[one.ref for one in made],
+                items=[trajectory.ref for trajectory in trajectories],
                 shares=plan_scoring(groups, num_ranks=ranks.num_shares, share_prefixes=shares_prefixes),
             )
-        return {one.summary.trajectory_id: result for one, result in zip(made, results, strict=True)}
+        ids = [trajectory.summary.trajectory_id for trajectory in trajectories]
+        return dict(zip(ids, results, strict=True))
 
     async def _update(
         self,
@@ -213,7 +214,7 @@ class Learner:
         step: int,
         kl_coefficient: float | None,
     ) -> dict[str, float]:
-        """Update a component with what the others said (`inputs`, by fields of `TokenInputs`); returns its metrics."""
+        """Update a component with the others' results (`inputs`, keyed by field of `TokenInputs`); return its metrics."""
         ranks = self._groups[component]
         num_mini_batches = {
             "critic": self._config.critic.mini_batches_per_step,
@@ -233,10 +234,10 @@ class Learner:
                 component,
                 shard,
                 names,
-                *(one.ref for one in made),
-                *(inputs[name][one.summary.trajectory_id] for name in names for one in made),
+                *(trajectory.ref for trajectory in trajectories),
+                *(inputs[name][t.summary.trajectory_id] for name in names for t in trajectories),
             )
-            for shard, made in shares
+            for shard, trajectories in shares
         ]
-        async with self._turns[self._pools[component]]:
+        async with self._pool_locks[self._pools[component]]:
             return (await ranks.each_share("update", arguments))[0]

@@ -1,4 +1,4 @@
-"""The role `rollout` in the process of others, such as `actor_rollout`: a model worker that is an engine too."""
+"""A model worker that is an engine too, for roles such as `actor_rollout`."""
 
 from agentrl.cluster.engine_worker import EngineWorker
 from agentrl.cluster.model_worker import ModelWorker
@@ -6,7 +6,7 @@ from agentrl.config.schema import RunConfig
 
 
 class ModelEngineWorker(ModelWorker, EngineWorker):
-    """Computes in a thread of each kind, so that it generates, aborts and answers while a model is updated."""
+    """Model and engine compute in separate threads, so it generates and answers while a model is updated."""
 
     def __init__(self, config: RunConfig, role: str) -> None:
         """Build the components and the engine; `setup` loads the models, `start` the engine's."""

@@ -1,6 +1,6 @@
-"""One rank as a Ray worker: plays the components of its role, and hands plain calls on to them.
+"""One rank as a Ray worker: holds the components of its role and passes calls on to them.
 
-Everything that computes runs in one thread, in the order in which it was asked for; the event loop answers meanwhile.
+All computation runs in one thread, in the order of the calls; the event loop stays responsive.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ COMPONENTS = {
     "critic": "agentrl.training.critic.Critic",
     "reward": "agentrl.training.reward_model.RewardModel",
 }
-"""By import path, because they load torch, which only the worker's own process needs."""
+"""Import paths of the components: these load torch, which only the worker's process needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where the ranks of one process group meet."""
+    """Address at which the ranks of one process group meet."""
 
     host: str
     port: int
 
 
 class ModelWorker:
-    """Plays a role such as `actor_ref`: one instance per rank, one component for each part of the name."""
+    """One rank of a role such as `actor_ref`, with one component for each part of the name."""
 
     def __init__(self, config: RunConfig, role: str) -> None:
         """Build the components; `setup` joins the other ranks and loads the models."""
@@ -59,7 +59,7 @@ class ModelWorker:
         self._shares_gpu = config.cluster.colocated
 
     async def rendezvous(self) -> Rendezvous:
-        """Return an address at which this process, as rank 0, can be met."""
+        """Open a store for the process group on this rank, rank 0, and return its address."""
 
         def open_here() -> Rendezvous:
             from agentrl.training.parallel import open_store
@@ -94,14 +94,14 @@ class ModelWorker:
         await self._run(join)
 
     async def ping(self) -> None:
-        """Answer, whatever is being computed."""
+        """Answer at once, also during a computation."""
 
     async def take_peak_memory(self) -> float:
-        """Return the most memory that this process has had since the last call."""
+        """Return the peak memory of this process since the last call."""
         return take_peak_memory()
 
     async def node_id(self) -> str:
-        """Return on which Ray node this process is."""
+        """Return the Ray node of this process."""
         return own_node_id()
 
     async def call(self, component: str, method: str, *args: Any) -> Any:
@@ -109,9 +109,9 @@ class ModelWorker:
         return await self._run(getattr(self._components[component], method), *args)
 
     async def saved(self, component: str) -> bool | CheckpointError:
-        """Return whether what `save` of a component began is written, whatever is being computed.
+        """Return whether the pending `save` of a component is written, also during a computation.
 
-        A failure is given back and not raised: it ends no update.
+        A failure is returned, not raised: it must not end an update.
         """
         try:
             return cast(Any, self._components[component]).saved()
@@ -119,21 +119,21 @@ class ModelWorker:
             return error
 
     async def score(self, component: str, method: str, *trajectories: Trajectory) -> list[Any]:
-        """Call a method that gives one result per trajectory; return None, then the results, so that each can stay here."""
+        """Call a method that returns one result per trajectory; return None, then each result as a value of its own."""
         scores = getattr(self._components[component], method)
-        return [None, *await self._run(self._leaving_room, scores, trajectories)]
+        return [None, *await self._run(self._run_and_free, scores, trajectories)]
 
     async def update(
         self, component: str, shard: "UpdateShard", input_names: Sequence[str], *values: Any
     ) -> dict[str, float]:
-        """Make one step's update of a component from this rank's share; every rank must be called.
+        """Run one step's update of a component on this rank's share; every rank must be called.
 
         Args:
-            component: which one (`actor`).
+            component: name of the component (`actor`).
             shard: the plan.
-            input_names: fields of `TokenInputs` that are given.
-            values: the trajectories of `shard.items`, then for each name an array for each of them. They are arguments of their
-                own because Ray fetches such, and only such, from where they were made.
+            input_names: given fields of `TokenInputs`.
+            values: the trajectories of `shard.items`, then for each name one array per trajectory. They are separate arguments
+                because Ray resolves references only there.
         """
         from agentrl.training.token_inputs import TokenInputs
 
@@ -144,10 +144,10 @@ class ModelWorker:
             for i in range(count)
         ]
         update = cast(Any, self._components[component]).update
-        return await self._run(self._leaving_room, update, shard, trajectories, inputs)
+        return await self._run(self._run_and_free, update, shard, trajectories, inputs)
 
-    def _leaving_room(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, and then let others on this GPU, if there are any, have the memory that it no longer needs."""
+    def _run_and_free(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, then free cached memory if others share this GPU."""
         result = function(*args)
         if self._shares_gpu:
             from agentrl.weight_sync.device_memory import release_cached_memory
@@ -158,7 +158,7 @@ class ModelWorker:
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, contained, function, *args)
-        except Exception as error:  # of any kind: what a broken connection raises is for the collectives to say
+        except Exception as error:  # a broken connection raises different classes, which `is_lost_peer` knows
             from agentrl.training.parallel import is_lost_peer
 
             if is_lost_peer(error):

@@ -1,8 +1,7 @@
-"""Engines leave a node that is about to be taken away, while the run goes on.
+"""Moves engines off nodes that are about to leave, while the run goes on.
 
-Ray calls such a node draining: a spot machine that has got its notice, `ray drain-node`, a cluster that shrinks. It starts
-nothing new there, and says by when the node is gone. A driver is not told: it has to look, by the call that Ray's own
-trainers use.
+Ray calls such a node draining: a spot machine with its notice, `ray drain-node`, a cluster that shrinks. Ray starts nothing new
+there and knows the deadline, but does not notify drivers: they poll, by the call that Ray's own trainers use.
 """
 
 import asyncio
@@ -27,13 +26,13 @@ T = TypeVar("T")
 
 _LOOK_EVERY_S = 5.0
 _ANSWER_TIMEOUT_S = 5.0
-"""An engine that does not say in time where it is, is asked again at the next look."""
+"""Limit for an engine to name its node; a late one is asked again at the next look."""
 _MARGIN_S = 5.0
-"""By how much earlier than its node an engine is gone, so that its trajectories are moved in order."""
+"""Seconds before the node's deadline at which its engine must be empty."""
 
 
 def draining_nodes() -> dict[str, float]:
-    """Ask Ray; see `remaining_times_s`."""
+    """Ask Ray for the draining nodes; see `remaining_times_s`."""
     deadlines_ms = state.get_draining_nodes()
     if not deadlines_ms:
         return {}
@@ -42,12 +41,12 @@ def draining_nodes() -> dict[str, float]:
 
 
 def remaining_times_s(deadlines_ms: Mapping[str, int], living: Set[str], *, now_s: float) -> dict[str, float]:
-    """Return for how many seconds each draining node is still there, by its id.
+    """Return the seconds until each draining node leaves, keyed by id.
 
     Args:
-        deadlines_ms: when each is gone, since the epoch; 0 where Ray names no time, which gives infinity.
-        living: all nodes that are there. Where all of them drain there is nowhere to go, and none is named.
-        now_s: since the epoch.
+        deadlines_ms: deadlines since the epoch; 0, if Ray knows none, becomes infinity.
+        living: all living nodes. If all of them drain there is nowhere to go, and the result is empty.
+        now_s: current time since the epoch.
     """
     if not living - deadlines_ms.keys():
         return {}
@@ -58,11 +57,11 @@ def remaining_times_s(deadlines_ms: Mapping[str, int], living: Set[str], *, now_
 async def leaving_draining_nodes(
     engines: EngineFleet, *, patience_s: float, look: Callable[[], Mapping[str, float]] = draining_nodes
 ) -> AsyncIterator[None]:
-    """Drain every engine whose node drains, for as long as the context lasts.
+    """Drain every engine whose node drains, as long as the context lasts.
 
     Args:
-        engines: each in a process that answers `node_id`, and that may be started anywhere.
-        patience_s: how long an engine may go on with what it has, where its node stays longer.
+        engines: engines that answer `node_id` and may be started anywhere.
+        patience_s: limit for the running requests of an engine, if its node stays longer.
         look: see `draining_nodes`.
     """
     async with watching(_watch(engines, patience_s, look), what="draining nodes"):
@@ -73,9 +72,9 @@ async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Map
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         try:
-            remaining_s = await asked(look)
+            remaining_s = await ask_ray(look)
         except RayError as error:
-            logger.warning("draining nodes: Ray does not say which there are: %s", error)
+            logger.warning("draining nodes: no answer from Ray: %s", error)
             continue
         if remaining_s:
             places = await asyncio.gather(*map(_node_of, engines))
@@ -84,8 +83,8 @@ async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Map
                     engines.drain(index, within_s=max(0.0, min(patience_s, remaining_s[node] - _MARGIN_S)))
 
 
-async def asked(look: Callable[[], T]) -> T:
-    """Call `look` in a thread; where whoever waits is cancelled, wait for it, as nobody may ask a Ray that shuts down."""
+async def ask_ray(look: Callable[[], T]) -> T:
+    """Call `look` in a thread; a cancellation waits for it, since Ray must not be asked while it shuts down."""
     answer = asyncio.ensure_future(asyncio.to_thread(look))
     try:
         return await asyncio.shield(answer)
@@ -95,7 +94,7 @@ async def asked(look: Callable[[], T]) -> T:
 
 
 async def _node_of(engine: WorkerHandle) -> str | None:
-    """Return on which node an engine is; None while it does not answer."""
+    """Return the node of an engine; None if it does not answer."""
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             return await engine.node_id()

@@ -1,7 +1,7 @@
-"""One code judge on each Ray node, for as long as a run lasts.
+"""One code judge on each Ray node, as long as a run lasts.
 
-A judge dies with the worker that holds it. Ray starts a worker that died again, without a judge and without a word to the
-run; so each is asked now and then, and told to start its judge where everybody looks for it.
+A judge dies with the worker that holds it. Ray restarts a dead worker, without a judge and without reporting it; so each worker
+is polled, and restarts its judge at the same address.
 """
 
 import asyncio
@@ -26,24 +26,24 @@ logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.5
 _PAUSES_S = (*(0.5,) * 20, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Before each try to start a judge again: often at first, as Ray is quick where the node is there. The last one repeats."""
+"""Pauses before each attempt to restart a judge; Ray is quick if the node lives. The last one repeats."""
 _STOP_TIMEOUT_S = 10.0
-"""Twice what a judge has to end by itself."""
+"""Twice a judge's own limit for stopping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJudges:
-    """Judges that run."""
+    """Running judges."""
 
     urls: tuple[str, ...]
     """One per node."""
     token: str = field(repr=False)
-    """What they all ask for. It is in the memory and the environment of processes, never in a file or a log."""
+    """Token of all judges; in the memory and environment of processes, never in a file or a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJudgeConfig:
-    """What one judge is told."""
+    """Settings of one judge."""
 
     section: JudgeSection
     host: str
@@ -52,19 +52,19 @@ class NodeJudgeConfig:
 
 
 class NodeJudge:
-    """Worker that holds the judge of its node; when it dies, however it does, so does the judge."""
+    """Worker that holds the judge of its node; the judge dies with it."""
 
     def __init__(self, config: NodeJudgeConfig, role: str) -> None:
-        """Start nothing yet."""
+        """Take the config; `start` starts the judge."""
         self._config = config
         self._url = ""
         self._running = contextlib.ExitStack()
 
     def start(self, port: int) -> str:
-        """Start the judge, where there is none yet, and return its URL.
+        """Start the judge, unless it runs, and return its URL.
 
         Args:
-            port: that it listens on; 0: any that is free.
+            port: port to listen on; 0: any free one.
 
         Raises:
             ConfigError: it refuses to start, for instance because the node cannot give `judge.min_isolation`.
@@ -77,7 +77,7 @@ class NodeJudge:
         return self._url
 
     def is_started(self) -> bool:
-        """Return whether this process has started its judge, which it then keeps alive."""
+        """Return whether this process has started its judge; it then keeps it alive."""
         return bool(self._url)
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class NodeJudge:
 
 @contextlib.asynccontextmanager
 async def node_judges(section: JudgeSection) -> AsyncIterator[NodeJudges]:
-    """Run a judge on each node that Ray has now, and start it again at its address for as long as the node is there.
+    """Run a judge on each current node, and restart it at its address as long as the node lives.
 
     Raises:
         ConfigError, JudgeUnavailableError: as `NodeJudge.start`.
@@ -104,7 +104,6 @@ async def node_judges(section: JudgeSection) -> AsyncIterator[NodeJudges]:
         async with watching(_keep_all(workers, urls), what="judges of nodes"):
             yield NodeJudges(urls=tuple(urls), token=token)
     finally:
-        # A process that died cannot be asked, whether its node was lost or not, and nothing of it is left to stop.
         await all_of(_stop(worker) for worker in workers)
 
 
@@ -121,16 +120,16 @@ async def _keep_all(workers: list[WorkerHandle], urls: list[str]) -> None:
 
 
 async def _keep(worker: WorkerHandle, url: str) -> None:
-    """Have the judge started again at its address, whenever the process that held it has died."""
+    """Restart the judge at its address whenever its worker has died."""
     while True:
         await _until_lost(worker)
-        logger.warning("%s: its process died; it is started again at %s, unless its node is gone", worker, url)
-        await _start_again(worker, port=urlsplit(url).port or 0)
+        logger.warning("%s: its process died; restarting at %s, unless its node is gone", worker, url)
+        await _restart(worker, port=urlsplit(url).port or 0)
         logger.info("%s: listening on %s again", worker, url)
 
 
 async def _until_lost(worker: WorkerHandle) -> None:
-    """Return when the process is not the one that started the judge, or does not answer."""
+    """Return when the process has no judge, or does not answer."""
     with contextlib.suppress(AgentRLError):
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -138,15 +137,15 @@ async def _until_lost(worker: WorkerHandle) -> None:
                 return
 
 
-async def _start_again(worker: WorkerHandle, *, port: int) -> None:
-    """Return when the judge is there again; where the node is gone, never."""
+async def _restart(worker: WorkerHandle, *, port: int) -> None:
+    """Return when the judge runs again; never, if the node is gone."""
     for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
         await asyncio.sleep(pause_s)
         try:
             await worker.start(port)
         except WorkerDiedError:
-            pass  # Ray has not started it yet
-        except AgentRLError as error:  # such as the port, which the judge before it may still hold for seconds
+            pass  # Ray has not restarted it yet
+        except AgentRLError as error:  # such as a port that the last judge still holds for seconds
             logger.warning("%s: %s", worker, error)
         else:
             return
@@ -154,10 +153,10 @@ async def _start_again(worker: WorkerHandle, *, port: int) -> None:
 
 async def _stop(worker: WorkerHandle) -> None:
     try:
-        # Behind a judge that is being started it would wait for a minute; such a one dies with its worker.
+        # A judge that is still starting would delay this for a minute; it dies with its worker.
         async with asyncio.timeout(_STOP_TIMEOUT_S):
             await worker.stop()
     except (WorkerDiedError, TimeoutError):
         pass
     finally:
-        worker.kill()  # Ray keeps it, and starts it again, for as long as anybody has a handle
+        worker.kill()  # Ray restarts it as long as a handle exists

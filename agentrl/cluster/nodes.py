@@ -1,7 +1,7 @@
-"""The machines of a run: who leaves and who joins is told and counted, and a process that finds no room is waited for.
+"""The machines of a run: logs and counts nodes that leave or join, and waits for room for new processes.
 
-Ray itself waits for ever, and silently, for what a cluster does not have. Here such a wait has its line in the log, which says
-what is missing, again every minute, and an end. So has that for a process which has its place, and is long in being built.
+Ray itself waits for ever, and silently, for resources that a cluster lacks. Here such a wait is logged every minute with what
+is missing, and ends. The same holds for a process that has room but takes long to build its class.
 """
 
 import asyncio
@@ -21,22 +21,22 @@ from ray.exceptions import RayError
 from agentrl import clock
 from agentrl.cluster.handles import START_TIMEOUT_S, WorkerHandle, all_of
 from agentrl.cluster.history import RunHistory
-from agentrl.cluster.node_drain import asked
+from agentrl.cluster.node_drain import ask_ray
 from agentrl.cluster.watching import watching
 from agentrl.errors import InsufficientResourcesError, NotBuiltError
 
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 5.0
-_FIRST_WORD_S = 15.0
-"""Where there is room, Ray has found it and started a process there by then, unless the machine is very busy."""
-_WORD_EVERY_S = 60.0
+_FIRST_REPORT_S = 15.0
+"""Time in which Ray starts a process if there is room, unless the machine is very busy."""
+_REPORT_EVERY_S = 60.0
 _SILENT_AFTER_S = 15.0
 _SEEN_WITHIN_S = 1.0
-"""An answer that is there is seen by then, once the event loop is free."""
-_SILENT = (
-    "Ray's head has said nothing for %.0f s: it is dead, or cannot be reached. If that lasts for a minute, Ray ends this "
-    "process; then start the same command again"
+"""Time in which a free event loop sees an answer that has arrived."""
+_SILENCE_MESSAGE = (
+    "Ray: no answer from the head for %.0f s; it is dead or cannot be reached. After a minute Ray ends this process; then "
+    "start the same command again"
 )
 
 
@@ -48,14 +48,14 @@ class Node:
     has: Mapping[str, float]
     """Processors and GPUs (`{"CPU": 8.0, "GPU": 8.0}`)."""
     free: Mapping[str, float]
-    """What of them nobody has reserved."""
+    """The part of them that is not reserved."""
 
     def __str__(self) -> str:
         return f"{self.address} (has {_shown(self.has)}; free {_shown(self.free)})"
 
 
 def living_nodes() -> dict[str, Node]:
-    """Ask Ray for the nodes that are there, by their ids."""
+    """Return the living nodes, keyed by id."""
     free: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
     return {
         node["NodeID"]: Node(
@@ -69,27 +69,27 @@ def living_nodes() -> dict[str, Node]:
 
 
 def has_place(worker: WorkerHandle) -> bool:
-    """Ask Ray whether a just spawned worker has a process, in which its class may still be being built, or gets one.
+    """Ask Ray whether a spawned worker has a process, or a reserved place for one.
 
-    It gets one where its place was set aside, however slowly a busy machine starts it.
+    Its class may not be built yet. A busy machine may be slow to start the process of a reserved place.
     """
-    # The public functions do not tell an actor's group.
+    # Ray's public functions do not report an actor's placement group.
     accessor = state._connect_and_get_accessor()
     encoded = accessor.get_actor_info(ActorID(bytes.fromhex(worker.caller_id)))
     if encoded is None:
         return False
-    told = cast(Any, gcs_pb2).ActorTableData.FromString(encoded)
-    # One that is to be started elsewhere, as its node has gone, keeps the `pid` that it had, and has no address.
-    return bool(told.address.ip_address) or _is_set_aside(told.placement_group_id)
+    info = cast(Any, gcs_pb2).ActorTableData.FromString(encoded)
+    # An actor that lost its node and waits for another keeps its old `pid`, but has no address.
+    return bool(info.address.ip_address) or _is_set_aside(info.placement_group_id)
 
 
 def _is_set_aside(group: bytes) -> bool:
-    """Ask Ray whether there is such a group of places (empty: none), and all of its nodes are there."""
+    """Ask Ray whether a placement group (empty: none) exists, with all of its nodes."""
     return bool(group) and state.placement_group_table(PlacementGroupID(group)).get("state") == "CREATED"
 
 
 class Nodes:
-    """Looks at the nodes for as long as a run lasts, and waits for room on them."""
+    """Watches the nodes of a run, and waits for room on them."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Nodes:
         look: Callable[[], Mapping[str, Node]] = living_nodes,
         has_place: Callable[[WorkerHandle], bool] = has_place,
     ) -> None:
-        """Take how long a process may wait for room; `look` gives the nodes that are there."""
+        """Take the longest wait for room of a process; `look` returns the living nodes."""
         self._max_wait_s = max_wait_s
         self._look = look
         self._has_place = has_place
@@ -108,32 +108,32 @@ class Nodes:
         self._counted_until = -math.inf
 
     def metrics(self) -> dict[str, float]:
-        """Return how many nodes have left since the run began, and for how long anything had no room since the last call."""
+        """Return the nodes lost since the run began, and the seconds of waiting for room since the last call."""
         waited_s, self._waited_s = self._waited_s, 0.0
         return {"cluster/nodes_lost": float(self._history.num_nodes_lost), "cluster/room_wait_s": waited_s}
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Log and count nodes that leave or join, for as long as the context lasts."""
-        now = await asked(self._look)
-        # None in common: the first start, or a Ray of the run's own, which is another one after each start.
+        """Log and count nodes that leave or join, as long as the context lasts."""
+        now = await ask_ray(self._look)
+        # None in common: the first start, or the run's own Ray, which is a new one after each start.
         if not self._history.nodes.keys() & now.keys():
             self._history.nodes = now
-        self._compare(now)  # with those of the last start: some may have left since
+        self._compare(now)  # some may have left since the last start
         async with watching(self._watch(), what="nodes"):
             yield
 
     async def until_placed(self, workers: Sequence[WorkerHandle], *, needs: str) -> None:
-        """Wait until Ray has found a place for the process of each worker and started it; say now and then what is missing.
+        """Wait until Ray has placed and started the process of each worker; log now and then what is missing.
 
         Args:
-            workers: just spawned.
-            needs: what each of them takes, for the message (`CPU 1, GPU 1`).
+            workers: the spawned workers.
+            needs: resources of each, for the message (`CPU 1, GPU 1`).
 
         Raises:
-            WorkerDiedError: one was placed, and died.
-            InsufficientResourcesError: one has had no place for as long as a process may wait.
-            NotBuiltError: all have a place, and one has not been built in `START_TIMEOUT_S`.
+            WorkerDiedError: a worker was placed, and died.
+            InsufficientResourcesError: a worker found no room within the longest wait.
+            NotBuiltError: a worker has room, but was not built in `START_TIMEOUT_S`.
         """
         missing = list(workers)
 
@@ -149,106 +149,105 @@ class Nodes:
             placing.result()
         finally:
             placing.cancel()
-            await asyncio.gather(placing, return_exceptions=True)  # while Ray is still there to be told
+            await asyncio.gather(placing, return_exceptions=True)  # cancels the calls while Ray still runs
 
     async def _while_without_room(
         self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle], needs: str
     ) -> None:
-        """Return when `placing` is done, or each of those still `missing` has a place; errors are those of `_say`."""
+        """Return when `placing` is done, or each of the `missing` has a place; raises as `_log_unplaced`."""
         started_at = counted_at = clock.now()
-        look_at_s = word_at_s = min(_FIRST_WORD_S, self._max_wait_s)
+        look_at_s = report_at_s = min(_FIRST_REPORT_S, self._max_wait_s)
         while not await _is_done(placing, by=started_at + look_at_s):
-            homeless = await self._homeless(missing)
-            if homeless is None:
-                homeless = list(missing)
-            if not homeless:
+            unplaced = await self._unplaced(missing)
+            if unplaced is None:
+                unplaced = list(missing)
+            if not unplaced:
                 return
             counted_at = self._count(counted_at)
-            if look_at_s == word_at_s:
-                await self._say(homeless, needs, waited_s=word_at_s)
-                word_at_s = min(word_at_s + _WORD_EVERY_S, self._max_wait_s)
-            look_at_s = min(look_at_s + _LOOK_EVERY_S, word_at_s)
+            if look_at_s == report_at_s:
+                await self._log_unplaced(unplaced, needs, waited_s=report_at_s)
+                report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
+            look_at_s = min(look_at_s + _LOOK_EVERY_S, report_at_s)
 
     async def _while_built(self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle]) -> None:
-        """Return when `placing` is done, or one of those still `missing` has lost its place with its node."""
-        started_at, word_at_s = clock.now(), _WORD_EVERY_S
+        """Return when `placing` is done, or one of the `missing` has lost its place with its node."""
+        started_at, report_at_s = clock.now(), _REPORT_EVERY_S
         while not await _is_done(placing, by=clock.now() + _LOOK_EVERY_S):
-            if await self._homeless(missing):
+            if await self._unplaced(missing):
                 return
-            if (waited_s := clock.now() - started_at) < word_at_s:
+            if (waited_s := clock.now() - started_at) < report_at_s:
                 continue
             problem = (
                 f"{_named(missing)}: there is room, but after {waited_s:.0f} s the class is not built yet (`__init__`)"
             )
             if waited_s >= START_TIMEOUT_S:
-                raise NotBuiltError(f"{problem}. It is taken to hang; build the class by hand with the same `config`")
+                raise NotBuiltError(f"{problem}. It seems to hang; build the class by hand with the same `config`")
             logger.warning("%s", problem)
-            word_at_s += _WORD_EVERY_S
+            report_at_s += _REPORT_EVERY_S
 
-    async def _homeless(self, missing: Sequence[WorkerHandle]) -> list[WorkerHandle] | None:
-        """Return who has no place; None where Ray does not say."""
-        workers = tuple(missing)  # which is asked for in a thread, while some may get theirs
+    async def _unplaced(self, missing: Sequence[WorkerHandle]) -> list[WorkerHandle] | None:
+        """Return the workers without a place; None if Ray does not answer."""
+        workers = tuple(missing)  # a copy: the thread reads it while `missing` shrinks
         try:
-            return await asked(lambda: [worker for worker in workers if not self._has_place(worker)])
+            return await ask_ray(lambda: [worker for worker in workers if not self._has_place(worker)])
         except RayError:
             return None
 
     def _count(self, since: float) -> float:
-        """Count the time from `since` to now, less what another wait has counted of it; returns now."""
+        """Count the time from `since` to now, except what another wait has counted; return now."""
         now = clock.now()
         self._waited_s += now - max(since, self._counted_until)
         self._counted_until = now
         return now
 
     async def until_room(self, lacking: Callable[[], str | None]) -> None:
-        """Wait until the nodes lack nothing; say now and then what is missing.
+        """Wait until the nodes lack nothing; log now and then what is missing.
 
         Args:
-            lacking: gives what they lack, in words, or None.
+            lacking: returns a description of the missing resources, or None.
 
         Raises:
-            InsufficientResourcesError: they have lacked it for as long as a process may wait.
+            InsufficientResourcesError: resources were missing for the longest wait.
         """
-        started_at, word_at_s = clock.now(), 0.0
+        started_at, report_at_s = clock.now(), 0.0
         counted_at = started_at
-        while (problem := await self._asked_patiently(lacking)) is not None:
+        while (problem := await self._lacking_or_error(lacking)) is not None:
             waited_s = clock.now() - started_at
-            if waited_s >= word_at_s:
-                self._tell(problem, waited_s=waited_s)
-                word_at_s = min(word_at_s + _WORD_EVERY_S, self._max_wait_s)
-            await asyncio.sleep(min(_LOOK_EVERY_S, word_at_s - waited_s))
+            if waited_s >= report_at_s:
+                self._log_wait(problem, waited_s=waited_s)
+                report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
+            await asyncio.sleep(min(_LOOK_EVERY_S, report_at_s - waited_s))
             counted_at = self._count(counted_at)
 
-    async def _asked_patiently(self, lacking: Callable[[], str | None]) -> str | None:
+    async def _lacking_or_error(self, lacking: Callable[[], str | None]) -> str | None:
         try:
-            return await asked(lacking)
+            return await ask_ray(lacking)
         except RayError as error:
-            return f"Ray does not say which nodes there are: {error}"
+            return f"no answer from Ray about the nodes: {error}"
 
-    async def _say(self, homeless: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
-        """Log who waits for what; the errors are those of `_tell`."""
+    async def _log_unplaced(self, unplaced: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
+        """Log the waiting workers and the nodes; raises as `_log_wait`."""
         try:
-            there = await asked(self._look)
-            if not there:
+            living = await ask_ray(self._look)
+            if not living:
                 raise InsufficientResourcesError(
-                    "Ray has no node left, not even that of this process, so that nothing can start any more; the same command "
-                    "goes on from the last checkpoint"
+                    "Ray has no node left, so nothing can start any more. The same command goes on from the last checkpoint"
                 )
-            nodes = "; ".join(map(str, there.values()))
+            nodes = "; ".join(map(str, living.values()))
         except RayError as error:
-            nodes = f"unknown, since Ray does not say: {error}"
+            nodes = f"unknown, no answer from Ray: {error}"
         num_lost = self._history.num_nodes_lost
         lost = f"; {num_lost} left since the run began" if num_lost else ""
-        self._tell(
-            f"{_named(homeless)}: no room in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}",
+        self._log_wait(
+            f"{_named(unplaced)}: no room in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}",
             waited_s=waited_s,
         )
 
-    def _tell(self, what: str, *, waited_s: float) -> None:
-        """Log what is waited for.
+    def _log_wait(self, what: str, *, waited_s: float) -> None:
+        """Log a wait.
 
         Raises:
-            InsufficientResourcesError: that was the last time.
+            InsufficientResourcesError: the longest wait is over.
         """
         if waited_s >= self._max_wait_s:
             raise InsufficientResourcesError(
@@ -261,30 +260,30 @@ class Nodes:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            silent = asyncio.create_task(_tell_silence())
+            silence = asyncio.create_task(_log_silence())
             try:
-                self._compare(await asked(self._look))
+                self._compare(await ask_ray(self._look))
             except RayError as error:
-                logger.warning("nodes: Ray does not say which there are: %s", error)
+                logger.warning("nodes: no answer from Ray: %s", error)
             finally:
-                silent.cancel()
+                silence.cancel()
 
     def _compare(self, now: Mapping[str, Node]) -> None:
         before = self._history.nodes
         for name in before.keys() - now.keys():
             self._history.num_nodes_lost += 1
             node = before[name]
-            logger.warning("node %s left, with %s; %d are there", node.address, _shown(node.has), len(now))
+            logger.warning("node %s: left, with %s; %d nodes now", node.address, _shown(node.has), len(now))
         for name in now.keys() - before.keys():
-            logger.info("node %s joined, with %s; %d are there", now[name].address, _shown(now[name].has), len(now))
+            logger.info("node %s: joined, with %s; %d nodes now", now[name].address, _shown(now[name].has), len(now))
         self._history.nodes = now
 
 
-async def _tell_silence() -> None:
-    """Say that an answer is late: else the log would end without a reason, as Ray tries for a minute and ends this process."""
+async def _log_silence() -> None:
+    """Log that an answer is late: Ray ends this process after a minute, without a reason in the log."""
     await asyncio.sleep(_SILENT_AFTER_S - _SEEN_WITHIN_S)
-    await asyncio.sleep(_SEEN_WITHIN_S)  # if this process itself did nothing all the while, the answer may be there
-    logger.error(_SILENT, _SILENT_AFTER_S)
+    await asyncio.sleep(_SEEN_WITHIN_S)  # if this process itself stood still, the answer may have arrived
+    logger.error(_SILENCE_MESSAGE, _SILENT_AFTER_S)
 
 
 async def _is_done(work: asyncio.Future[Any], *, by: float) -> bool:

@@ -1,6 +1,6 @@
-"""Places for the processes of a run: a pool of the config becomes a Ray placement group, all of it or nothing.
+"""Places for the processes of a run: a pool of the config becomes a Ray placement group, all or nothing.
 
-Ray itself would wait for ever, and silently, for what a cluster does not have. So a pool is compared with the cluster first,
+Ray itself would wait for ever, and silently, for resources that a cluster lacks. So a pool is compared with the cluster first,
 and an error says what is missing and who holds it.
 """
 
@@ -20,34 +20,32 @@ from agentrl.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _RESERVE_TIMEOUT_S = 120.0
-"""What is free is reserved within a second; what is just being given back takes longer."""
+"""Limit for a reservation; free resources take a second, resources that are being released take longer."""
 _ROUNDING = 1e-4
-"""What sums of parts of a GPU may be off by: Ray's own steps."""
+"""Error of sums of GPU fractions; Ray's own resolution."""
 
 _MORE_NODES = "let more nodes join before the start"
-_ONE_NODE = (
-    "name a cluster of several in `cluster.address`: the Ray that a run starts itself has this machine as its one node"
-)
+_ONE_NODE = "join a cluster of several nodes by `cluster.address`: the run's own Ray has this machine only"
 
 Bundle = dict[str, float]
-"""What Ray sets aside on one node. Example: `{"CPU": 8.0, "GPU": 8.0}`."""
+"""Resources that Ray reserves on one node. Example: `{"CPU": 8.0, "GPU": 8.0}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedPool:
-    """Places that are set aside for one pool."""
+    """Reserved places of one pool."""
 
     group: PlacementGroup
     bundle_of: tuple[int, ...]
-    """Number of the bundle of each process."""
+    """Bundle number of each process."""
     each: Mapping[str, ResourcePool]
-    """What a process of each of its roles declares; its text says what the pool is."""
+    """Resources of one process, keyed by role."""
 
     def places(self, role: str) -> list[ResourcePool]:
-        """Return the place of each process of a role, of those for which the pool was reserved."""
+        """Return the place of each process of a role."""
         return [replace(self.each[role], num_processes=1, bundle=(self.group, index)) for index in self.bundle_of]
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """End what still runs there, and free the places."""
         remove_placement_group(self.group)
 
@@ -55,18 +53,16 @@ class ReservedPool:
 async def reserve(
     name: str, section: PoolSection, *, roles: Sequence[str], timeout_s: float = _RESERVE_TIMEOUT_S
 ) -> ReservedPool:
-    """Set aside the places of a pool, for the roles that share it.
+    """Reserve the places of a pool for the roles that share it.
 
-    Rank i of every role is on the same GPU where all processes of a role are started before those of the next, in the order
-    of `roles`.
+    Rank i of every role is on the same GPU if the roles are started one after another, in the order of `roles`.
 
     Raises:
-        ConfigError: the cluster does not have them, or they are not free within `timeout_s`; says what is missing and who
-            holds it.
+        ConfigError: the cluster lacks them, or they are not free within `timeout_s`.
     """
     per_bundle, bundles = _per_bundle(section), bundles_of(section)
     spread = bool(section.processes_per_node)
-    if problem := missing(name, bundles, total=nodes_there(), spread=spread):
+    if problem := missing_for_pool(name, bundles, total=node_resources(), spread=spread):
         raise ConfigError(problem)
     group = placement_group(bundles, strategy="STRICT_SPREAD" if spread else "PACK", name=f"agentrl pool {name}")
     try:
@@ -75,7 +71,7 @@ async def reserve(
     except TimeoutError as error:
         remove_placement_group(group)
         raise ConfigError(
-            f"`cluster.pools.{name}`: {_shown(bundles)} are there, but were not free within {timeout_s:g} s. Held by: "
+            f"`cluster.pools.{name}`: {_shown(bundles)} exist, but were not free within {timeout_s:g} s. Held by: "
             f"{'; '.join(_holders()) or 'workers outside of any pool'}"
         ) from error
     logger.info("pool %s: %d processes, %s", name, pool_size(section), _shown(bundles))
@@ -92,64 +88,68 @@ async def reserve(
     return ReservedPool(group=group, bundle_of=bundle_of, each=each)
 
 
-def lacks(cluster: ClusterSection, needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]) -> str | None:
-    """Return what a cluster lacks for a run, whoever uses it now; None if it has all.
+def missing_resources(
+    cluster: ClusterSection, needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]
+) -> str | None:
+    """Return what a cluster lacks for a run, counting resources in use as present; None if nothing.
 
     Args:
-        cluster: the pools, and whose Ray it is.
-        needs: see `too_large`; with those of the pools.
-        total: what each node has in all.
+        cluster: the pools, and the address of the cluster.
+        needs: see `missing_in_total`; the pools included.
+        total: all resources of each node.
     """
     more = _MORE_NODES if cluster.address is not None else _ONE_NODE
-    problems = [too_large(needs, total=total, more=more)]
+    problems = [missing_in_total(needs, total=total, more=more)]
     problems += [
-        missing(name, bundles_of(section), total=total, spread=bool(section.processes_per_node), more=more)
+        missing_for_pool(name, bundles_of(section), total=total, spread=bool(section.processes_per_node), more=more)
         for name, section in cluster.pools.items()
     ]
     return next(filter(None, problems), None)
 
 
-def too_large(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle], more: str = _MORE_NODES) -> str | None:
-    """Return what a cluster lacks for all processes of a run together; None if it has as much.
+def missing_in_total(
+    needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle], more: str = _MORE_NODES
+) -> str | None:
+    """Return what a cluster lacks for all processes of a run together; None if nothing.
 
     Args:
-        needs: what the processes declare, by the key of the config that decides how many there are.
-        total: what each node has in all.
-        more: how to come by more nodes, for the message.
+        needs: resources of the processes, keyed by the config key that sets their number.
+        total: all resources of each node.
+        more: advice on getting more nodes, for the message.
     """
-    wanted, there = _sum([bundle for bundles in needs.values() for bundle in bundles]), _sum(total)
-    if all(amount <= there.get(kind, 0.0) + _ROUNDING for kind, amount in wanted.items()):
+    wanted, existing = _sum([bundle for bundles in needs.values() for bundle in bundles]), _sum(total)
+    if all(amount <= existing.get(kind, 0.0) + _ROUNDING for kind, amount in wanted.items()):
         return None
     parts = "; ".join(f"`{key}`: {_shown(bundles)}" for key, bundles in needs.items() if bundles)
     nodes = "; ".join(_shown([node]) for node in total) or "none"
     return (
-        f"the run takes {_shown([wanted])} together, and the cluster has {_shown([there])}. It takes {parts}. The nodes have: "
-        f"{nodes}. Make the numbers and pools smaller, or {more}"
+        f"the run takes {_shown([wanted])} together, and the cluster has {_shown([existing])}. It takes {parts}. The nodes "
+        f"have: {nodes}. Make the numbers and pools smaller, or {more}"
     )
 
 
-def missing(
+def missing_for_pool(
     name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], spread: bool, more: str = _MORE_NODES
 ) -> str | None:
-    """Return what a cluster lacks for a pool, whoever uses it now; None if it has all.
+    """Return what a cluster lacks for a pool, counting resources in use as present; None if nothing.
 
     Args:
-        name: of the pool, for the message.
+        name: name of the pool, for the message.
         bundles: each must fit on one node.
-        total: what each node has in all.
-        spread: whether each bundle needs a node of its own.
-        more: how to come by more nodes, for the message.
+        total: all resources of each node.
+        spread: each bundle needs its own node.
+        more: advice on getting more nodes, for the message.
     """
     free = [dict(node) for node in total]
-    for number, bundle in enumerate(sorted(bundles, key=lambda one: -sum(one.values())), start=1):
+    for number, bundle in enumerate(sorted(bundles, key=lambda bundle: -sum(bundle.values())), start=1):
         home = next(
             (node for node in free if all(node.get(kind, 0.0) >= amount for kind, amount in bundle.items())), None
         )
         if home is None:
-            there = "; ".join(_shown([node]) for node in total) or "none"
+            nodes = "; ".join(_shown([node]) for node in total) or "none"
             return (
                 f"`cluster.pools.{name}` needs {_shown(bundles)}{_apart(spread)}, and there is no room for number {number} of "
-                f"its {len(bundles)} bundles. The nodes have: {there}. Make the pool smaller, or {more}"
+                f"its {len(bundles)} bundles. The nodes have: {nodes}. Make the pool smaller, or {more}"
             )
         if spread:
             free.remove(home)
@@ -159,7 +159,7 @@ def missing(
 
 
 def bundles_of(section: PoolSection) -> list[Bundle]:
-    """Return what is set aside for a pool."""
+    """Return the bundles of a pool."""
     return [_bundle(section, num_processes) for num_processes in _per_bundle(section)]
 
 
@@ -178,8 +178,8 @@ def _bundle(section: PoolSection, num_processes: int) -> Bundle:
     return {kind: amount for kind, amount in amounts.items() if amount} or {"CPU": 0.001}
 
 
-def nodes_there() -> list[Bundle]:
-    """Return what each node of the cluster has in all."""
+def node_resources() -> list[Bundle]:
+    """Return all resources of each living node."""
     return [
         {kind: amount for kind, amount in node["Resources"].items() if kind in ("CPU", "GPU")}
         for node in ray.nodes()
@@ -188,7 +188,7 @@ def nodes_there() -> list[Bundle]:
 
 
 def _holders() -> list[str]:
-    """Return what the placement groups of the cluster hold, those of other runs included."""
+    """Return the resources of all placement groups, those of other runs included."""
     table = placement_group_table()
     held = [entry for entry in table.values() if entry["state"] == "CREATED"]
     return [f"{entry['name'] or 'a placement group'} ({_shown(list(entry['bundles'].values()))})" for entry in held]

@@ -1,4 +1,4 @@
-"""The processes of every role of a layout: spawned in their places, as groups of ranks and as engines."""
+"""Spawns the processes of every role of a layout, as groups of ranks and as engines."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from agentrl.cluster.history import RunHistory
 from agentrl.cluster.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.model_worker import ModelWorker
 from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, lacks, nodes_there, reserve
+from agentrl.cluster.resource_pool import Bundle, ReservedPool, bundles_of, missing_resources, node_resources, reserve
 from agentrl.cluster.spawn import ResourcePool, spawn
 from agentrl.cluster.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
@@ -26,21 +26,20 @@ from agentrl.errors import ConfigError, InsufficientResourcesError
 logger = logging.getLogger(__name__)
 
 SPARE_CALLS = 64
-"""Calls beyond the trajectories (stats, abort, weights) that must not queue behind them."""
+"""Calls (stats, abort, weights) that must not queue behind those of the trajectories."""
 _MODEL_CALLS = 4
-"""One that computes, and some that only ask."""
+"""One that computes, and some queries."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Places:
-    """Where the processes of a run are: the pools of the config, and what there is outside of them."""
+    """Places of a run's processes, in the pools of the config and outside of them."""
 
     nodes: Nodes
-    """Where room is waited for."""
     outside: ResourcePool
-    """What a process of a role without a pool takes."""
+    """Resources of a process without a pool."""
     gpus_per_engine: int = 1
-    """How many times the GPUs of `outside` an engine takes there."""
+    """Multiple of the GPUs of `outside` that an engine takes."""
     pools: dict[str, ReservedPool] = field(default_factory=dict)
 
     @classmethod
@@ -52,27 +51,26 @@ class Places:
         num_gpus: float,
         gpus_per_engine: int,
         with_models: bool = True,
-        again: bool = False,
+        is_restart: bool = False,
     ) -> "Places":
-        """Set aside every pool of a config, for a run with or without models.
+        """Reserve every pool of a config, for a run with or without models.
 
-        Where the run starts `again`, the cluster has held it before: what it lacks now has left, and what others hold they have
-        taken meanwhile; both are waited for.
+        At a restart (`is_restart`) the cluster has held the run before, so missing resources are waited for.
 
         Raises:
-            ConfigError: the cluster cannot hold the run, in pools and outside of them; see also `reserve`.
-            InsufficientResourcesError: it could before, and has not come to for too long.
+            ConfigError: the cluster cannot hold the run; see also `reserve`.
+            InsufficientResourcesError: at a restart, resources were missing for too long.
         """
         outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
         places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
         needs = processes_of(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine, with_models=with_models)
 
         def lacking() -> str | None:
-            return lacks(config.cluster, needs, total=nodes_there())
+            return missing_resources(config.cluster, needs, total=node_resources())
 
         max_wait_s, started_at = config.cluster.max_wait_s, clock.now()
         while True:
-            if again:
+            if is_restart:
                 await nodes.until_room(lacking)
             try:
                 if problem := lacking():
@@ -81,8 +79,8 @@ class Places:
                     places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
                 return places
             except ConfigError as error:
-                places.give_back()
-                if not again:
+                places.release()
+                if not is_restart:
                     raise
                 left_s = max_wait_s - (clock.now() - started_at)
                 if left_s <= 0:
@@ -102,43 +100,47 @@ class Places:
         ] * placement.num_processes
 
     @contextlib.contextmanager
-    def given_back(self) -> Iterator[None]:
-        """Free all pools at the end."""
+    def released(self) -> Iterator[None]:
+        """Release all pools at the end."""
         try:
             yield
         finally:
-            self.give_back()
+            self.release()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """End what still runs in the pools, and free them."""
         for pool in self.pools.values():
-            pool.give_back()
+            pool.release()
         self.pools.clear()
 
 
 def processes_of(
     config: RunConfig, *, num_gpus: float, gpus_per_engine: int, with_models: bool = True
 ) -> dict[str, list[Bundle]]:
-    """Return what all processes of a run declare to Ray, by the key that decides how many there are; see `Places`."""
+    """Return the resources of all processes of a run, keyed by the config key that sets their number; see `Places`."""
     needs = {f"cluster.pools.{name}": bundles_of(section) for name, section in config.cluster.pools.items()}
     for placement in layout(config):
         with_engine = placement.role == "rollout"
         if placement.pool is None and (with_engine or with_models):
             key = "rollout.num_engines" if with_engine else "actor.num_workers"
-            needs[key] = outside_of_pools(
+            needs[key] = _bundles_outside_pools(
                 placement.num_processes, num_gpus=num_gpus * (gpus_per_engine if with_engine else 1)
             )
-    return needs | {"rollout.num_workers": outside_of_pools(config.rollout.num_workers)}
+    return needs | {"rollout.num_workers": _bundles_outside_pools(config.rollout.num_workers)}
 
 
-def outside_of_pools(num_processes: int, *, num_gpus: float = 0.0) -> list[Bundle]:
-    """Return what processes of no pool declare."""
+def _bundles_outside_pools(num_processes: int, *, num_gpus: float = 0.0) -> list[Bundle]:
+    """Return the resources of processes outside of pools."""
     return [{"CPU": 1.0, **({"GPU": num_gpus} if num_gpus else {})}] * num_processes
 
 
 def spawn_models(config: RunConfig, places: Places) -> list[WorkerGroup]:
-    """Start the processes of every role that has models, with the engines where these live with them."""
-    return [_spawn_ranks(config, one, places.of(one), places.nodes) for one in layout(config) if one.role != "rollout"]
+    """Start the processes of every role with models, and the engines inside them."""
+    return [
+        _spawn_ranks(config, placement, places.of(placement), places.nodes)
+        for placement in layout(config)
+        if placement.role != "rollout"
+    ]
 
 
 def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[ResourcePool], nodes: Nodes) -> WorkerGroup:
@@ -163,12 +165,12 @@ def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[Resou
 
 
 def _named_after(role: str, cls: type) -> type:
-    """Return `cls` with the role in its name, which Ray makes the title of its processes: `ps` shows it."""
+    """Return `cls` with the role in its name, which `ps` shows as the title of Ray's processes."""
     return type(f"{cls.__name__}_{role}", (cls,), {"__module__": cls.__module__})
 
 
 def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) -> ExtraRoles:
-    """Start the workers of other kinds; Ray starts one that died again.
+    """Start the workers of extra roles; Ray restarts dead ones.
 
     Raises:
         ConfigError: a class cannot be imported, or cannot be a worker.

@@ -1,4 +1,4 @@
-"""Ray for one run: started on this machine, ended with everything that belongs to it."""
+"""Ray for one run: started on this machine and ended with all of its processes, or joined and left."""
 
 import contextlib
 import logging
@@ -27,19 +27,19 @@ from agentrl.guardian import MARK, Guardian
 logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107
-"""Of Linux."""
+"""Linux limit."""
 _SET_EVERY_S = 0.02
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Variable of Ray's; in spite of its name it is read on Linux too."""
+"""Ray's variable; read on Linux too, despite its name."""
 
 _Handlers = Mapping[signal.Signals, Any]
 
 
 @contextlib.contextmanager
 def guarded_run() -> Iterator[Path]:
-    """Mark this process and all that it starts as one run, and give the run a temporary folder.
+    """Mark this process and its children as one run, and yield a temporary folder for the run.
 
-    Whatever ends this process, `kill -9` included, the marked processes and the folder are gone seconds later.
+    The marked processes and the folder are removed within seconds of this process's end, even by `kill -9`.
     """
     mark = secrets.token_hex(16)
     temp_dir = Path(tempfile.mkdtemp(prefix="agentrl-"))
@@ -59,17 +59,16 @@ def ray_runtime(
     """Start Ray on this machine, and stop it; or join a running cluster, and leave it.
 
     Args:
-        address: of a running cluster; absent: one is started, which only those who know its token can join.
+        address: address of a running cluster; absent: Ray is started here, protected by a token.
         num_cpus: logical processors to declare; may exceed the real ones, since our workers mostly take turns.
-        temp_dir: Ray's own files.
-        user_folder: its Python files and packages (the user's tools and rewards) can be imported in every worker.
-        keep_logs_in: Ray's logs are copied there when the run fails.
+        temp_dir: folder of Ray's own files.
+        user_folder: folder whose Python files and packages (tools, rewards) every worker can import.
+        keep_logs_in: folder for Ray's logs if the run fails.
 
     Raises:
-        ConfigError: there is no cluster at `address`, or none that takes this machine's token; or the name of
-            `temp_dir` is too long for Ray's sockets.
+        ConfigError: no cluster at `address` accepts this machine, or the name of `temp_dir` is too long for Ray's sockets.
     """
-    # What a process that died owed, and nobody waits for any more, is no error of the run; the others are all awaited.
+    # Lost results of dead processes that nobody awaits are no errors; all others are awaited.
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with _without_handler_of_ray():
@@ -81,7 +80,7 @@ def ray_runtime(
         else:
             join(address, runtime_env)
     log_worker_output()
-    _set(handlers)  # Ray puts its own crash reporter there
+    _set_handlers(handlers)  # Ray has replaced them
     try:
         yield
     except Exception:
@@ -91,36 +90,36 @@ def ray_runtime(
             shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
             logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
         except OSError as error:
-            # Of a folder that is copied the error lists every file.
+            # `shutil.Error` lists every file.
             why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
             logger.warning("the run failed, and Ray's logs could not be kept: %s", why)
         raise
     finally:
-        _leave(handlers)
+        _shut_down(handlers)
 
 
 @contextlib.contextmanager
 def _without_handler_of_ray() -> Iterator[None]:
-    """Keep Ray from ending this process, without a word, on a SIGTERM that comes while it starts: the run's own way waits."""
-    theirs = ray_utils.set_sigterm_handler
+    """Keep Ray's SIGTERM handler out while Ray starts: it would end this process silently."""
+    original = ray_utils.set_sigterm_handler
     ray_utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
-        ray_utils.set_sigterm_handler = theirs
+        ray_utils.set_sigterm_handler = original
 
 
-def _leave(handlers: _Handlers) -> None:
-    """Shut Ray down, beside this thread: it first takes `handlers` away, which only this one can set, and then takes long."""
+def _shut_down(handlers: _Handlers) -> None:
+    """Shut Ray down in a thread, and keep `handlers` set meanwhile: Ray removes them first, and then takes long."""
     with ThreadPoolExecutor(max_workers=1) as beside:
         leaving = beside.submit(ray.shutdown)
         while not leaving.done():
             wait([leaving], timeout=_SET_EVERY_S)
-            _set(handlers)
+            _set_handlers(handlers)
     leaving.result()
 
 
-def _set(handlers: _Handlers) -> None:
+def _set_handlers(handlers: _Handlers) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
@@ -146,7 +145,7 @@ def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
 
 
 def _hide_token() -> None:
-    """Keep other users from reading the token that lets its bearer run code as this user; Ray writes it for all to read."""
+    """Make Ray's token, which allows to run code as this user, unreadable for other users."""
     file = Path.home() / ".ray" / "auth_token"
     with contextlib.suppress(OSError):
         if file.stat().st_mode & 0o077:
@@ -155,10 +154,10 @@ def _hide_token() -> None:
 
 @contextlib.contextmanager
 def _on_loopback_only() -> Iterator[None]:
-    """Have Ray bind every port of this machine's cluster to loopback.
+    """Make Ray bind every port to loopback.
 
-    It takes the address of a network interface for any that means this machine, and then listens on all of them, unless
-    clusters of several machines are off, as they are by default on other systems than Linux.
+    By default it replaces a loopback address by that of an interface and listens on all interfaces, unless clusters of several
+    machines are off, as on systems other than Linux.
     """
     before, of_user = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(_SEVERAL_MACHINES)
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -179,22 +178,22 @@ def _check_socket_paths(temp_dir: Path) -> None:
     if excess > 0:
         folder = temp_dir.parent
         raise ConfigError(
-            f"the folder for temporary files, `{folder}`, has a name that is {excess} bytes too long for the sockets that Ray "
-            "makes in it. Set `TMPDIR` to a shorter one"
+            f"the name of the folder for temporary files, `{folder}`, is {excess} bytes too long for Ray's sockets. Set "
+            "`TMPDIR` to a shorter one"
         )
 
 
 def _runtime_env(user_folder: Path, temp_dir: Path, *, on_cluster: bool) -> dict[str, Any]:
-    """Ship the user's modules, and tell the workers where else this process has found some; see `user_modules`."""
+    """Ship the user's modules, and give the workers this process's search path; see `user_modules`."""
     env: dict[str, Any] = {}
     of_job, path = fields_of_job(), worker_path()
-    # An empty one keeps a node's own from the workers; what a job has set, they have in any case.
+    # An empty path hides a node's own from the workers; a job's path reaches them anyway.
     if path or "env_vars.PYTHONPATH" not in of_job:
         env["env_vars"] = {"PYTHONPATH": path}
-    # They are staged first, because Ray would take the whole folder, data and earlier runs included.
+    # Staged, because Ray would take the whole folder, data and earlier runs included.
     staging = Path(tempfile.mkdtemp(dir=temp_dir), "user_code")
     stage(user_folder, staging)
-    # Without a folder from here Ray makes workers search the working folder of this process; a job's own is in its place.
+    # Without `working_dir` Ray adds this process's working folder to the workers' path, unless a job has set one.
     if any(staging.iterdir()) or (on_cluster and "working_dir" not in of_job):
         env["working_dir"] = str(staging)
     return env

@@ -1,4 +1,4 @@
-"""Turns any plain class into a Ray worker: the one place where classes are wrapped."""
+"""Turns any plain class into a Ray worker."""
 
 import inspect
 import os
@@ -17,28 +17,28 @@ from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_worker_logging
 
 _WORKER_ENV = {
-    # Engine, actor and judge share the cores in turn; OpenMP threads that spin while they wait take them from each other.
+    # Engine, actor and judge take turns on the cores; OpenMP threads that spin would take them from each other.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # Bars of libraries inside workers would break the run's own.
+    # Progress bars of workers would break the run's own.
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    # Ray hides GPUs from a process that has asked for none only if it is told so; such processes would share the first one.
+    # By default Ray does not hide the GPUs from processes that asked for none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePool:
-    """What each process of a kind of worker declares to Ray."""
+    """Resources that each process of a kind of worker declares to Ray."""
 
     num_processes: int
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     node_id: str | None = None
-    """Ray node that they must run on; absent: wherever there is room."""
+    """Ray node to run on; absent: wherever there is room."""
     bundle: tuple[PlacementGroup, int] | None = None
-    """Places that were set aside for them (`agentrl.cluster.resource_pool`)."""
+    """Reserved bundle to run in (`agentrl.cluster.resource_pool`)."""
     pool: str = ""
-    """What was set aside in all, for messages."""
+    """Description of the whole pool, for messages."""
 
     def __str__(self) -> str:
         amounts = {"CPU": self.num_cpus, "GPU": self.num_gpus}
@@ -67,9 +67,9 @@ def spawn(
         role: passed to the constructor; also names the processes.
         max_concurrency: calls that one process answers at a time (Ray's own default of 1,000 stalls large clusters).
         first_rank: number of the first process, in its name.
-        restart: Ray starts a worker that died again; right for workers that build their state at first use.
+        restart: Ray restarts a dead worker; right for workers that build their state at first use.
         env: further environment variables of the processes; Ray writes them into its logs.
-        secret_env: as `env`, but set by the processes themselves before `cls` is built, and never written.
+        secret_env: like `env`, but set by the processes themselves before `cls` is built, and never logged.
 
     Raises:
         ConfigError: `cls` cannot be a worker; the message says what is missing.
@@ -79,7 +79,7 @@ def spawn(
         "num_cpus": pool.num_cpus,
         "num_gpus": pool.num_gpus,
         "max_concurrency": max_concurrency,
-        # Nobody reads Ray's record of every single call, and a rollout makes thousands a second.
+        # Ray's record of every call is unused, and a rollout makes thousands a second.
         "enable_task_events": False,
         "max_restarts": -1 if restart else 0,
         "runtime_env": {"env_vars": _WORKER_ENV | (env or {})},
@@ -106,9 +106,9 @@ def _takes(function: Any, *args: Any) -> bool:
 
 
 def _prepared(cls: type) -> type:
-    """Return `cls` with a constructor that first sets the process up: its logging, and secret variables.
+    """Return `cls` with a constructor that first sets up logging and secret variables.
 
-    These are an argument, for arguments stay in memory, and come again to a worker that Ray starts again.
+    These are passed as an argument: arguments stay in memory, and Ray repeats them at a restart.
     """
 
     def __init__(self: Any, config: Any, role: str, secret_env: Mapping[str, str]) -> None:
@@ -121,11 +121,10 @@ def _prepared(cls: type) -> type:
 
 
 def check_worker_class(cls: object) -> None:
-    """Refuse what cannot be a worker, before Ray would fail deep inside.
+    """Refuse an unsuitable worker class before Ray would fail deep inside.
 
     Raises:
-        ConfigError: it is no class or none to inherit from, or its constructor does not take `config` and `role`, or would
-            have to be awaited.
+        ConfigError: it is no class, cannot be inherited from, or its constructor is async or does not take `config` and `role`.
     """
     if not inspect.isclass(cls):
         raise ConfigError(f"worker class: {cls!r} is not a class. Give the class itself; agentrl wraps it for Ray.")
@@ -160,6 +159,6 @@ def check_worker_class(cls: object) -> None:
         types.new_class(cls.__name__, (cls,))
     except Exception as error:  # of its `__init_subclass__` or its metaclass
         raise ConfigError(
-            f"{name}: nothing can inherit from it, as what Ray makes of a worker does: {type(error).__name__}: {error}. Wrap "
-            f"it in a class that holds one, with {form}."
+            f"{name}: it cannot be inherited from, which Ray needs: {type(error).__name__}: {error}. Wrap it in a class that "
+            f"holds one, with {form}."
         ) from error

@@ -1,6 +1,6 @@
-"""CPU threads of engines and ranks: the processes that compute at the same time share the cores of a machine.
+"""CPU threads of engines and ranks: processes that compute at the same time share the cores of a machine.
 
-Engines and ranks take turns, so each has all cores, unless rollouts go on while the actor is updated (`rollout.max_staleness`).
+Engines and ranks take turns with all cores, unless rollouts go on while the actor is updated (`rollout.max_staleness`).
 """
 
 import os
@@ -11,12 +11,12 @@ from agentrl.config.schema import RunConfig
 
 
 def num_cores() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def threads_per_rank(config: RunConfig, cores: int | None = None) -> int:
-    """Return the CPU threads of one actor rank on a machine with so many cores; those of this one where none are named."""
+    """Return the CPU threads of one actor rank on a machine with `cores`; absent: those of this machine."""
     share = _cores_of_models(config, cores or num_cores())
     return config.actor.num_threads_per_worker or max(1, share // processes_per_node(config, "actor"))
 
@@ -29,12 +29,12 @@ def threads_per_engine(config: RunConfig, cores: int | None = None) -> int:
 
 
 def with_threads(config: RunConfig) -> RunConfig:
-    """Return the config with the threads of an engine filled in, by the cores of this process: call it where the engine is."""
+    """Return the config with an engine's threads filled in from the cores of this process; call it in the engine's process."""
     return replace(config, rollout=replace(config.rollout, num_threads_per_engine=threads_per_engine(config)))
 
 
 def _engines_per_node(config: RunConfig) -> int:
-    """Return how many engines share the cores of a node; 1 where a cluster may spread them in any way."""
+    """Return the number of engines that share a node; 1 if a cluster may spread them in any way."""
     pool = next(placement.pool for placement in layout(config) if "rollout" in placement.components)
     is_known = pool is not None and config.cluster.pools[pool].processes_per_node
     return processes_per_node(config, "rollout") if is_known or config.cluster.address is None else 1
@@ -45,5 +45,5 @@ def _cores_of_models(config: RunConfig, cores: int) -> int:
 
 
 def _computes_at_once(config: RunConfig) -> bool:
-    """Return whether engines and ranks of one machine compute at once; those of a cluster may be on different machines."""
+    """Return whether engines and ranks compute at the same time on this machine."""
     return config.rollout.max_staleness > 0 and not config.cluster.colocated and config.cluster.address is None

@@ -1,8 +1,8 @@
-"""Where the user's own modules are found: by this process, which tries them, and by the workers, in the same order.
+"""Search path for the user's own modules: the same order in this process, which tries them, and in the workers.
 
-First comes what is beside the config, of which every worker gets a copy; then the folders that this process searches before
-Python's own library: the working folder and those of `PYTHONPATH`. Whether another machine has these, nobody here can tell.
-So for a cluster of one's own the working folder, which nobody has named, is left out.
+First come the files beside the config, which every worker gets a copy of; then the folders that this process searches before
+Python's own library: the working folder and those of `PYTHONPATH`. Other machines may lack these, so in a cluster the working
+folder, which the user has not named, is left out.
 """
 
 import os
@@ -16,7 +16,7 @@ _LIBRARY = os.path.dirname(os.__file__)
 
 
 def search_like_workers(user_folder: Path, *, on_cluster: bool) -> None:
-    """Make this process look for modules in `user_folder` first, and in no place that workers on other machines lack."""
+    """Make this process search `user_folder` first, and no folder that workers on other machines may lack."""
     before, after = _split_path()
     if on_cluster:
         named = os.environ.get("PYTHONPATH")
@@ -27,7 +27,7 @@ def search_like_workers(user_folder: Path, *, on_cluster: bool) -> None:
 
 
 def worker_path() -> str:
-    """Return the `PYTHONPATH` of workers: absolute, for they work in another folder, and without what they have anyway."""
+    """Return the `PYTHONPATH` of workers: absolute, since they run in another folder, and without Ray's own."""
     before, _ = _split_path()
     folders = [os.path.abspath(folder) for folder in before]
     packages = sysconfig.get_path("purelib")  # Ray adds a folder of its own there
@@ -37,7 +37,7 @@ def worker_path() -> str:
 
 
 def imported_user_modules() -> dict[str, Path]:
-    """Return the files of the modules that this process has imported from the user's folders, by the modules' names."""
+    """Return the files of modules that this process has imported from the user's folders, keyed by module."""
     before, after = (tuple(os.path.join(os.path.abspath(folder), "") for folder in part) for part in _split_path())
     files: dict[str, Path] = {}
     for name, module in sorted(sys.modules.items()):
@@ -53,16 +53,16 @@ def imported_user_modules() -> dict[str, Path]:
 
 
 def _split_path() -> tuple[list[str], list[str]]:
-    """Return the folders that are searched before Python's own library, and the others."""
+    """Return the folders searched before Python's own library, and the others."""
     first = sys.path.index(_LIBRARY)
     return sys.path[:first], sys.path[first:]
 
 
 def stage(folder: Path, copy: Path, namespace: str = "") -> None:
-    """Copy what workers may import of `folder`: Python files and packages, and nothing else.
+    """Copy the Python files and packages of `folder` that workers may import.
 
-    Data, earlier runs and environments are in folders without an `__init__.py`. Of these only those are taken which this
-    process has imported from, when it tried what the config names: they are namespace packages.
+    Folders without an `__init__.py` hold data, earlier runs and environments. They are copied only if this process has imported
+    from them as namespace packages when it tried the config.
     """
     copy.mkdir()
     for module in folder.glob("*.py"):

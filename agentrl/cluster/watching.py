@@ -1,4 +1,4 @@
-"""Looking at something again and again, beside what else goes on."""
+"""A background task that polls something as long as a context lasts."""
 
 import asyncio
 import contextlib
@@ -11,15 +11,15 @@ logger = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def watching(watch: Coroutine[Any, Any, None], *, what: str) -> AsyncIterator[None]:
-    """Run `watch`, which does not end by itself, for as long as the context lasts; `what` it looks at is for the log."""
+    """Run the endless coroutine `watch` as long as the context lasts; `what` names its subject in the log."""
     task = asyncio.create_task(watch)
 
-    def note_bug(ended: asyncio.Task[None]) -> None:
-        # Nobody awaits it before the end, so that without this its death would go unnoticed until then.
+    def report_bug(ended: asyncio.Task[None]) -> None:
+        # Nobody awaits the task before the end, so its failure would go unnoticed.
         if not ended.cancelled() and (error := ended.exception()):
-            logger.error("%s: nobody looks at them any more, which is a bug", what, exc_info=error)
+            logger.error("%s: no longer watched, which is a bug", what, exc_info=error)
 
-    task.add_done_callback(note_bug)
+    task.add_done_callback(report_bug)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""The way of new weights to engines on other nodes: over the network once per node, then through memory that its engines share.
+"""Relays new weights to engines on other nodes: once per node over the network, then through shared memory.
 
-A small worker on each node that has such engines holds the copy; one on the node of the actor gives out what the actor shares
-there. The actor and the engines do as on a single machine.
+A small worker on each such node holds the copy; one on the actor's node serves what the actor shares there. The actor and the
+engines work as on a single machine.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from agentrl.weight_sync.remote import Served, WeightReader, WeightServer
 
 
 class WeightRelay:
-    """The worker: gives out what is shared on its node, or holds a copy of what is shared on another one."""
+    """Worker that serves the weights shared on its node, or holds a copy of those shared on another node."""
 
     def __init__(self, config: None, role: str) -> None:
-        """Begin with neither."""
+        """Start without weights."""
         self._server: WeightServer | None = None
         self._reader: WeightReader | None = None
 
     def serve(self, source: WeightSource) -> Served:
-        """Give out `source`, which a process of this node shares, until the next call."""
+        """Serve `source`, which a process of this node shares, until the next call."""
         if self._server is None:
             self._server = WeightServer(own_address())
         return self._server.serve(source)
 
     def read(self, source: WeightSource, served: Served) -> WeightSource:
-        """Take over `source` from another node; returns where the engines of this one find it, until the next call.
+        """Copy `source` from another node; return the local copy, valid until the next call.
 
         Raises:
             EngineDeadError: see `WeightReader.read`.
@@ -40,33 +40,33 @@ class WeightRelay:
         return self._reader.read(source, served)
 
     def num_bytes_received(self) -> int:
-        """Return how much came over the network so far."""
+        """Return the bytes received over the network so far."""
         return 0 if self._reader is None else self._reader.num_bytes_received
 
 
 @dataclass(slots=True)
 class WeightRelays:
-    """The relays of a run, started as they are needed; `begin` is called for every version, before `nearest`."""
+    """The relays of a run, started when needed; `begin` is called for every version, before `nearest`."""
 
     _home: str = ""
     _relays: dict[str, WorkerHandle] = field(default_factory=dict)
     _copies: dict[str, asyncio.Task[WeightSource]] = field(default_factory=dict)
-    """The weights on their way to a node, or there."""
+    """Copies of the current version, running or done, keyed by node."""
 
     def begin(self, *, at: str) -> None:
-        """Note that a version is published on the node `at`; the copies of the last one are out of date."""
+        """Begin a version that is published on the node `at`; earlier copies are obsolete."""
         self._copies.clear()
         if at != self._home:
             for relay in self._relays.values():
-                relay.kill()  # it may hold a copy that nobody needs there any more
+                relay.kill()  # it may hold a copy that is no longer needed
             self._relays.clear()
         self._home = at
 
     async def nearest(self, source: WeightSource, engine: WorkerHandle) -> WeightSource:
-        """Return where `engine` finds `source`: there, or a copy on its own node.
+        """Return `source` itself or a copy on the node of `engine`.
 
         Raises:
-            WorkerDiedError, EngineDeadError: its node, or the way there, is gone.
+            WorkerDiedError, EngineDeadError: its node cannot be reached.
         """
         if source.transport is not Transport.SHARED_MEMORY:
             return source
@@ -79,7 +79,7 @@ class WeightRelays:
         return await asyncio.shield(copy)
 
     async def relay(self, node: str) -> WorkerHandle:
-        """Return the relay of a node, a new one if the last one died."""
+        """Return the relay of a node, restarted if it died."""
         relay = self._relays.get(node)
         if relay is not None:
             try:

@@ -1,4 +1,4 @@
-"""The way of the actor's weights into every engine, and the order in which both use the memory that they share."""
+"""Weight sync: moves the actor's weights into every engine, and orders the use of memory that both share."""
 
 import asyncio
 import logging
@@ -19,14 +19,14 @@ _PUBLISH_TIMEOUT_S = 300.0
 
 
 class WeightSync:
-    """Brings the actor's weights into every engine.
+    """Moves the actor's weights into every engine.
 
-    Where engines and actor share memory (`cluster.colocated`), the calls of a step are: `make_room` (engines sleep) -> update
-    of the actor -> `push` (weights wake, are loaded, the rest wakes).
+    If engines and actor share memory (`cluster.colocated`), the calls of a step are: `make_room` (engines sleep) -> update of
+    the actor -> `push` (weights wake, are loaded, the rest wakes).
     """
 
     def __init__(self, config: RunConfig, learner: Learner, engines: EngineFleet, relays: WeightRelays) -> None:
-        """Take both ends, and what lies between them where they are on several nodes."""
+        """Take both ends, and the relays between nodes."""
         self._config = config
         self._learner = learner
         self._engines = engines
@@ -37,18 +37,18 @@ class WeightSync:
         self._sending: asyncio.Task[None] | None = None
 
     async def make_room(self) -> None:
-        """Let the actor have the memory of the engines until the next `push`, where they share it."""
+        """Free shared memory of the engines for the actor until the next `push`."""
         await self._memory.end("rollout")
         if self._config.cluster.colocated:
             await self._engines.sleep()
 
     async def push(self, *, version: int) -> None:
-        """Load the current weights into all engines and stamp them `version`; see `EngineFleet.push`.
+        """Load the current weights into all engines as `version`; see `EngineFleet.push`.
 
         Raises:
             EngineError: an engine refuses them, or none is left.
-            ModelDiedError: the actor did not gather them in time, and one of its ranks says nothing.
-            WorkerError: it did not although all answer.
+            ModelDiedError: the actor did not gather them in time, and one of its ranks does not answer.
+            WorkerError: the actor did not gather them in time, although all ranks answer.
         """
         await self._memory.end("update")
 
@@ -58,27 +58,27 @@ class WeightSync:
         try:
             await self._engines.push(publish, version=version)
         except AgentRLError:
-            await self._sent()  # where the actor is gone, that is what the engines have met
+            await self._wait_for_send()  # raises the cause if the actor is gone
             raise
-        await self._sent()
+        await self._wait_for_send()
         await self._memory.end("weight_sync")
 
     def metrics(self) -> dict[str, float]:
-        """Return `memory/...` of the last step: what processes had at most, phase by phase."""
+        """Return `memory/...` of the last step: peak memory of the processes by phase."""
         return self._memory.metrics()
 
     async def _publish(self, engines: Sequence[str], version: int) -> WeightSource:
         receivers = [f"{engine}/{process}" for engine in engines for process in range(self._processes_per_engine)]
         try:
             async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
-                await self._sent()
+                await self._wait_for_send()
                 source = await self._learner.publish_weights(self._transport, receivers)
                 self._relays.begin(at=await self._learner.weights_node())
         except TimeoutError as error:
             what = f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s"
             if silent := await self._learner.silent_ranks():
-                raise ModelDiedError(f"{', '.join(silent)}: silent, and taken for dead, as {what}") from error
-            raise WorkerError(f"{what}; all of its ranks answer, so one of them waits") from error
+                raise ModelDiedError(f"{', '.join(silent)}: no answer, treated as dead: {what}") from error
+            raise WorkerError(f"{what}, although all of its ranks answer") from error
         if source.transport.is_stream:
             self._sending = asyncio.create_task(self._send(source, version))
         return source
@@ -87,15 +87,15 @@ class WeightSync:
         if problem := await self._learner.send_weights(source):
             logger.warning("weight sync of version %d: %s", version, problem)
 
-    async def _sent(self) -> None:
-        """Wait until the actor has sent what it began to send; it gives up by itself."""
-        sending, self._sending = self._sending, None  # its error is raised once, and is none of the next actor's
+    async def _wait_for_send(self) -> None:
+        """Wait for the running send of the actor, which has its own time limit."""
+        sending, self._sending = self._sending, None  # its error must be raised only once
         if sending is not None:
             await sending
 
 
 def transport_of(config: RunConfig) -> Transport:
-    """Return how weights travel: not at all where the only rank of the actor has the engine in its process."""
+    """Return how weights travel: in-process if the actor's only rank holds the engine."""
     together = any({"actor", "rollout"} <= set(placement.components) for placement in layout(config))
     if together and config.actor.num_workers == 1:
         return Transport.IN_PROCESS

@@ -1,4 +1,4 @@
-"""All ranks of one role as one object, with the three ways of calling them: all alike, each its share, the first alone."""
+"""All ranks of one role as one object: calls go to all ranks, to each with its share, or to the first."""
 
 import asyncio
 import logging
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 _ASK_EVERY_S = 60.0
 _SILENT_S = 300.0
-"""A rank that says nothing for so long hangs. A long update is none: its threads give the interpreter back."""
+"""Time without an answer after which a rank hangs; a long update still answers, since its threads release the interpreter."""
 _PING_TIMEOUT_S = 3.0
-"""A rank answers between two lines of Python, whatever it computes; a dead one is known to Ray sooner."""
+"""Limit for a living rank's answer, even while it computes; Ray reports a dead one sooner."""
 
 
 class WorkerGroup:
     """The ranks of one process group, called together.
 
-    The first error of any rank is raised at once. The others may wait for it in a collective for ever, so it ends the whole
-    group: all processes are killed, and every later call raises the same error.
+    The first error of any rank is raised at once and ends the group, because the others may wait for that rank in a collective
+    for ever: all processes are killed, and every later call raises the same error.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class WorkerGroup:
 
         Args:
             name: their role (`actor_ref`).
-            ranks: processes of which some may have no place yet.
-            ranks_per_share: so many neighbours at a time compute together, and are given the same share of what is divided.
-            until_placed: waits until all have a place; absent: Ray is trusted to find them.
+            ranks: the processes, placed or not.
+            ranks_per_share: number of neighbouring ranks that compute together on the same share of divided work.
+            until_placed: waits until all are placed; absent: no waiting.
         """
         self.name = name
         self.ranks = list(ranks)
@@ -49,48 +49,48 @@ class WorkerGroup:
 
     @property
     def num_shares(self) -> int:
-        """Into how many parts work is divided."""
+        """Number of parts into which work is divided."""
         return len(self.ranks) // self._ranks_per_share
 
     async def setup(self) -> None:
-        """Form the process group and load the models on every rank, once all ranks have a place."""
+        """Form the process group and load the models on every rank, once all ranks are placed."""
         if self._until_placed is not None:
             await self._together([self._until_placed(self.ranks)], answer=False)
-        at = await self._together([self.ranks[0].rendezvous()])
-        await self.each("setup", [(rank, len(self.ranks), at[0]) for rank in range(len(self.ranks))])
+        [address] = await self._together([self.ranks[0].rendezvous()])
+        await self.each("setup", [(rank, len(self.ranks), address) for rank in range(len(self.ranks))])
 
     async def all(self, method: str, *args: Any) -> list[Any]:
-        """Call every rank with the same arguments (one to all); returns what each gave."""
+        """Call every rank with the same arguments; return all results."""
         return await self.each(method, [args] * len(self.ranks))
 
     async def first(self, method: str, *args: Any) -> Any:
-        """Call rank zero alone: for what needs no other rank."""
+        """Call rank 0 only."""
         [result] = await self._together([getattr(self.ranks[0], method)(*args)])
         return result
 
     async def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call every rank with arguments of its own; returns what each gave."""
+        """Call every rank with its own arguments; return all results."""
         calls = zip(self.ranks, arguments, strict=True)
         return await self._together([getattr(rank, method)(*args) for rank, args in calls])
 
     async def each_share(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call every rank with the arguments of its share; returns what the first rank of each share gave."""
-        per_rank = [given for given in arguments for _ in range(self._ranks_per_share)]
+        """Call every rank with the arguments of its share; return the result of each share's first rank."""
+        per_rank = [args for args in arguments for _ in range(self._ranks_per_share)]
         return (await self.each(method, per_rank))[:: self._ranks_per_share]
 
     async def split(self, method: str, *args: Any, items: Sequence[Any], shares: Sequence[Sequence[int]]) -> list[Any]:
-        """Give the ranks shares of `items` (data parallel), however many there are, and gather references to the results.
+        """Split `items` over the ranks (data parallel), and return references to the results.
 
         Args:
             method: takes `args`, then its share of `items`; returns something small, then one result per item.
             args: the same for every rank.
             items: references, which the ranks resolve; they do not pass through this process.
-            shares: which items each share is made of. A rank may get nothing, and is called all the same.
+            shares: indices of the items of each share. A rank with an empty share is called too.
 
         Returns:
             A reference to the result of each item, in the order of `items`.
         """
-        made = await self._together(
+        replies = await self._together(
             [
                 rank.call_keeping_rest(method, len(share), *args, *(items[index] for index in share))
                 for number, rank in enumerate(self.ranks)
@@ -99,22 +99,22 @@ class WorkerGroup:
         )
         results = {
             index: ref
-            for share, (_, refs) in zip(shares, made[:: self._ranks_per_share], strict=True)
+            for share, (_, refs) in zip(shares, replies[:: self._ranks_per_share], strict=True)
             for index, ref in zip(share, refs, strict=True)
         }
         return [results[index] for index in range(len(items))]
 
     async def require_alive(self) -> None:
-        """Return where every rank has its process, as far as Ray knows.
+        """Check that every rank has its process, as far as Ray knows.
 
         Raises:
-            ModelDiedError: one has none.
+            ModelDiedError: a process is gone.
         """
         if deaths := await self._deaths():
             raise ModelDiedError(str(deaths[0]))
 
     async def silent(self) -> list[str]:
-        """Return the ranks that do not answer at once, by name."""
+        """Return the names of ranks that do not answer at once."""
         answers = await self._ping_all(_PING_TIMEOUT_S)
         return [f"{self.name} {rank}" for rank, error in enumerate(answers) if error is not None]
 
@@ -124,7 +124,7 @@ class WorkerGroup:
             rank.kill()
 
     async def _together(self, calls: Iterable[Coroutine[Any, Any, T]], *, answer: bool = True) -> list[T]:
-        """Await `calls`, while the ranks `answer`; the first that fails ends the group."""
+        """Await `calls`, and watch (`answer`) that no rank hangs; the first failure ends the group."""
         calls = list(calls)
         if self._failure is not None:
             for call in calls:
@@ -138,24 +138,24 @@ class WorkerGroup:
             raise self._failure from (None if self._failure is error else error)
 
     async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work` for as long as every rank answers beside it; one that hangs would keep the others for ever.
+        """Await `work` as long as every rank answers; a hanging rank would block the others for ever.
 
         Raises:
-            ModelDiedError: one has said nothing for too long.
+            ModelDiedError: a rank hangs.
         """
         working, watching = asyncio.ensure_future(work), asyncio.ensure_future(self._until_silent())
         try:
             await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 return working.result()
-            raise ModelDiedError(f"{watching.result()}: says nothing for {_SILENT_S:g} s, and is taken for dead")
+            raise ModelDiedError(f"{watching.result()}: no answer for {_SILENT_S:g} s, treated as dead")
         finally:
             for task in (working, watching):
                 task.cancel()
             await asyncio.gather(working, watching, return_exceptions=True)
 
     async def _until_silent(self) -> str:
-        """Return the name of the first rank that does not answer any more; a dead one is told by Ray."""
+        """Return the name of the first rank that hangs; a dead one is reported by Ray."""
         while True:
             await asyncio.sleep(_ASK_EVERY_S)
             for rank, error in zip(self.ranks, await self._ping_all(_SILENT_S), strict=True):
@@ -163,18 +163,18 @@ class WorkerGroup:
                     return str(rank)
 
     async def _cause_of(self, error: AgentRLError) -> AgentRLError:
-        """Return the error to tell: where a rank has died, the others raise that they lost it, and may do so first."""
+        """Return the first cause of an error: ranks that lost a dead one may raise before its death is known."""
         if isinstance(error, WorkerDiedError):
             return ModelDiedError(str(error))
         deaths = await self._deaths()
         return ModelDiedError(str(deaths[0])) if deaths else error
 
     async def _deaths(self) -> list[WorkerDiedError]:
-        """Return how Ray tells of each rank whose process is gone, as far as it knows."""
+        """Return Ray's error for each rank whose process is gone."""
         return [error for error in await self._ping_all(_PING_TIMEOUT_S) if isinstance(error, WorkerDiedError)]
 
     async def _ping_all(self, within_s: float) -> list[Exception | None]:
-        """Return of each rank None where it answers, else why not: `TimeoutError`, or how Ray tells that it is gone."""
+        """Return None for each rank that answers, else the error: `TimeoutError`, or Ray's if the process is gone."""
 
         async def ping(rank: WorkerHandle) -> Exception | None:
             try:

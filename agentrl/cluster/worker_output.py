@@ -1,6 +1,6 @@
-"""Output of workers, as Ray brings it to the driver: records of agentrl are logged as if its own, the rest to `run.log` alone.
+"""Output of workers, forwarded by Ray: agentrl's records are logged as the driver's own, the rest to `run.log` only.
 
-A tool or reward that prints on every call writes more than anybody reads, so each process has a budget of lines.
+Each process has a budget of lines, since a tool or reward may print on every call.
 """
 
 import logging
@@ -17,20 +17,20 @@ from agentrl.observability.logs import ONLY_IN_FILE, is_own, record_of
 logger = logging.getLogger(__name__)
 
 _RAY_HANDLER = "ray_print_logs"
-"""The handler that prints to the console of the driver."""
+"""Ray's handler that prints to the driver's console."""
 _AUTOSCALER = "autoscaler"
-"""Its reports are about clusters that grow by themselves."""
+"""Sender of reports about clusters that grow by themselves."""
 _MAX_LINES = 500
 _LINES_PER_S = 1 / 6
-"""Rate at which a spent budget fills up again."""
+"""Rate at which a budget refills."""
 _MAX_LINE_CHARACTERS = 1000
 
 
 class WorkerOutput:
-    """Takes batches of lines as Ray gives them: `{"ip", "pid", "actor_name", "lines", ...}`."""
+    """Logs Ray's batches of lines: `{"ip", "pid", "actor_name", "lines", ...}`."""
 
     def __init__(self, now: Callable[[], float] = clock.now) -> None:
-        """Take the clock by which budgets fill up."""
+        """Take the clock of the budgets."""
         self._now = now
         self._budgets: dict[tuple[Any, Any], _LineBudget] = {}
         self._lock = threading.Lock()
@@ -59,14 +59,13 @@ class WorkerOutput:
             if not budget.has_warned:
                 budget.has_warned = True
                 logger.warning(
-                    "%s: printed more than %d lines; most of the further lines are left out, a tool or "
-                    "reward may print on every call",
+                    "%s: printed more than %d lines; dropping most further lines, a tool or reward may print on every call",
                     name,
                     _MAX_LINES,
                 )
             return
         if num_left_out:
-            logger.info("%s: %d printed lines left out", name, num_left_out, extra=ONLY_IN_FILE)
+            logger.info("%s: %d printed lines dropped", name, num_left_out, extra=ONLY_IN_FILE)
         logger.info("%s: %s", name, line[:_MAX_LINE_CHARACTERS], extra=ONLY_IN_FILE)
 
 
@@ -75,14 +74,14 @@ class _LineBudget:
 
     def __init__(self, now: float) -> None:
         self.has_warned = False
-        """Set by the first line left out: a refilled budget is spent again every few seconds."""
+        """Set by the first dropped line; warned only once."""
         self.num_left_out = 0
-        """Lines left out since the last printed one."""
+        """Lines dropped since the last printed one."""
         self._left = float(_MAX_LINES)
         self._filled_at = now
 
     def spend(self, now: float) -> bool:
-        """Return whether one more line may be printed; count it as left out otherwise."""
+        """Return whether one more line may be printed; count it as dropped otherwise."""
         self._left = min(_MAX_LINES, self._left + (now - self._filled_at) * _LINES_PER_S)
         self._filled_at = now
         if self._left < 1:
@@ -94,7 +93,7 @@ class _LineBudget:
 
 
 def log_worker_output() -> None:
-    """Take over what Ray would print of its workers on the console; after `ray.init(log_to_driver=True)`."""
+    """Replace Ray's console output of workers; call it after `ray.init(log_to_driver=True)`."""
     assert ray_worker.global_worker.connected
     global_worker_stdstream_dispatcher.remove_handler(_RAY_HANDLER)
     # Ray removes the handler of that name itself when it shuts down.

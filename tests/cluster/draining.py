@@ -46,7 +46,7 @@ class Engine:
         return own_address(), self._version
 
 
-class Ledger:
+class Dispatcher:
     """Of engines on which nothing runs."""
 
     def __init__(self) -> None:
@@ -88,15 +88,15 @@ async def play(nodes: dict[str, str]) -> dict[str, Any]:
     # The head has no room for the first process: it is filled.
     [filler] = spawn(Engine, ResourcePool(num_processes=1, node_id=nodes["127.0.0.2"]), {}, "filler", max_concurrency=1)
     await filler.start()
-    ledger, engines = Ledger(), EngineFleet(launch, num_engines=1)
+    dispatcher, engines = Dispatcher(), EngineFleet(launch, num_engines=1)
     await engines.start()
-    engines.report_to(ledger)
+    engines.report_to(dispatcher)
     await engines.push(publish, version=7)
     before, _ = await engines[0].describe()
     filler.kill()
     async with contextlib.aclosing(engines), leaving_draining_nodes(engines, patience_s=600):
         drain(nodes["127.0.0.3"])
-        await ledger.opened.wait()
+        await dispatcher.opened.wait()
         after, version = await engines[0].describe()
         return {"before": before, "after": after, "version": version, "deaths": engines.take_num_deaths()}
 

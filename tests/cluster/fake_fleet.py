@@ -131,8 +131,8 @@ class World:
             require_models=self._require_models,
         )
         self.models_die = False
-        self.ledger = FakeLedger(self)
-        self.fleet.report_to(self.ledger)
+        self.dispatcher = FakeLedger(self)
+        self.fleet.report_to(self.dispatcher)
 
     def now(self, index: int) -> FakeEngine:
         return cast(FakeEngine, self.fleet[index])

@@ -27,7 +27,7 @@ async def look(leave: Callable[[], None], come_back: Callable[[], None]) -> dict
     pool = await reserve("both", PoolSection(processes_per_node=[1, 1]), roles=["echo"])
     workers = [spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in pool.places("echo")]
     nodes = [await worker.node() for worker in workers]
-    pool.give_back()
+    pool.release()
     try:
         await reserve("three", PoolSection(processes_per_node=[1, 1, 1]), roles=["echo"])
     except ConfigError as error:
@@ -46,13 +46,13 @@ async def start_again(leave: Callable[[], None], come_back: Callable[[], None]) 
     nodes = Nodes(max_wait_s=600, history=RunHistory())
     leave()
     first = await refusal_of(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1))
-    waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True))
+    waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, is_restart=True))
     await asyncio.sleep(1.0)
     waited = not waiting.done()
     come_back()
     places = await waiting
     pools = list(places.pools)
-    places.give_back()
+    places.release()
     return {
         "first": first,
         "waited": waited,

@@ -35,7 +35,7 @@ async def gpus_of_ranks(num_ranks: int, num_roles: int) -> list[list[list[str]]]
     pool = await reserve("shared", section, roles=roles)
     ranks = [[spawn(Rank, place, {}, role, max_concurrency=1)[0] for place in pool.places(role)] for role in roles]
     found = [await asyncio.gather(*(rank.gpus() for rank in ranks_of_role)) for ranks_of_role in ranks]
-    pool.give_back()
+    pool.release()
     return found
 
 

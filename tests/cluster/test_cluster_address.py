@@ -75,6 +75,6 @@ def test_a_cluster_that_asks_for_a_token_is_told_from_a_machine_that_has_none(lo
     )
     command = [sys.executable, "-c", JOIN, address]
     refused = subprocess.run(command, env=environment | {"HOME": str(tmp_path)}, capture_output=True, text=True)
-    assert f"ConfigError: `cluster.address` is `{address}`, and the cluster there asks for a token" in refused.stderr
+    assert f"ConfigError: `cluster.address` is `{address}`, whose cluster asks for a token" in refused.stderr
     joined = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert joined.returncode == 0, "with this machine's token, by itself: " + joined.stderr

@@ -18,13 +18,13 @@ def test_a_dead_engine_is_closed_at_once_and_opened_again_in_a_new_process_with_
         dead = world.now(0)
         dead.dies = True
         world.suspect(0)
-        assert world.ledger.events == ["close 0"]
+        assert world.dispatcher.events == ["close 0"]
         await world.settle()
         assert world.now(0) is not dead
         assert world.fleet.take_num_deaths() == 1
 
     world = played(story)
-    assert world.ledger.events == ["close 0", "open 0 with [('w3', 3)]"]
+    assert world.dispatcher.events == ["close 0", "open 0 with [('w3', 3)]"]
     assert len(world.launched) == 3
 
 
@@ -36,7 +36,7 @@ def test_a_new_process_is_given_work_for_the_memory_that_it_has_itself():
         world.suspect(1)
         await world.settle()
 
-    assert played(story).ledger.kv_tokens == {0: 640, 1: 1000}
+    assert played(story).dispatcher.kv_tokens == {0: 640, 1: 1000}
 
 
 def test_an_engine_that_answers_is_opened_as_it_is():
@@ -46,7 +46,7 @@ def test_an_engine_that_answers_is_opened_as_it_is():
         assert world.fleet.take_num_deaths() == 0
 
     world = played(story)
-    assert world.ledger.events == ["close 1", "open 1 with [('w3', 3)]"]
+    assert world.dispatcher.events == ["close 1", "open 1 with [('w3', 3)]"]
     assert len(world.launched) == 2
 
 
@@ -57,7 +57,7 @@ def test_an_engine_that_hangs_is_killed_and_replaced():
         world.suspect(0)
         await world.settle(within_s=40)
         assert hanging.dies
-        assert world.ledger.closed == set()
+        assert world.dispatcher.closed == set()
 
     assert len(played(story).launched) == 3
 
@@ -72,7 +72,7 @@ def test_late_reports_about_a_process_that_is_replaced_change_nothing():
         world.fleet.suspect(0, dead, GONE)
         await world.settle()
 
-    assert played(story).ledger.events == ["close 0", "open 0 with [('w3', 3)]"]
+    assert played(story).dispatcher.events == ["close 0", "open 0 with [('w3', 3)]"]
 
 
 def test_a_push_goes_on_without_a_dead_engine_and_does_not_leave_it_behind():
@@ -80,12 +80,12 @@ def test_a_push_goes_on_without_a_dead_engine_and_does_not_leave_it_behind():
         world.now(0).dies = True
         await world.push(4)
         assert world.now(1).loaded[-1] == ("w4", 4)
-        assert world.ledger.events == ["close 0"]
+        assert world.dispatcher.events == ["close 0"]
         await world.push(5)  # while it is being started
         await world.settle()
 
     world = played(story)
-    assert world.ledger.events == ["close 0", "open 0 with [('w5', 5)]"]
+    assert world.dispatcher.events == ["close 0", "open 0 with [('w5', 5)]"]
     assert world.launched[2].loaded == [("w5", 5)]
 
 
@@ -109,7 +109,7 @@ def test_an_engine_that_lives_and_refuses_the_weights_ends_the_run():
         world.now(1).refuses_weights = True
         with pytest.raises(EngineError, match="not the model's weights"):
             await world.push(4)
-        assert world.ledger.events == []
+        assert world.dispatcher.events == []
 
     played(story)
 
@@ -129,7 +129,7 @@ def test_an_engine_that_does_not_start_is_tried_again_later_each_time():
         waits = [later - earlier for earlier, later in itertools.pairwise(tries)]
         assert waits == [1 + 1, 2 + 1, 4 + 1], "the wait, and the second in which it did not start"
 
-    assert played(story).ledger.closed == set()
+    assert played(story).dispatcher.closed == set()
 
 
 def test_an_engine_that_dies_again_and_again_is_given_up_and_the_others_go_on():
@@ -146,8 +146,8 @@ def test_an_engine_that_dies_again_and_again_is_given_up_and_the_others_go_on():
         assert world.now(1).loaded[-1] == ("w4", 4)
 
     world = played(story)
-    assert world.ledger.closed == {0}
-    assert world.ledger.failure is None
+    assert world.dispatcher.closed == {0}
+    assert world.dispatcher.failure is None
     assert len(world.launched) == 2 + 5
 
 
@@ -164,9 +164,9 @@ def test_the_end_of_the_last_engine_is_an_error_that_says_where_to_look():
         with pytest.raises(EngineError, match="all 2 died"):
             await world.push(4)
 
-    failure = played(story).ledger.failure
+    failure = played(story).dispatcher.failure
     assert failure is not None
-    assert "the last died of: it does not start" in str(failure)
+    assert "the last one of: it does not start" in str(failure)
     assert "`ray_logs/`" in str(failure)
 
 
@@ -178,7 +178,7 @@ def test_deaths_long_apart_are_not_counted_together():
             await world.settle()
 
     world = played(story)
-    assert world.ledger.closed == set()
+    assert world.dispatcher.closed == set()
     assert len(world.launched) == 2 + 12
 
 
@@ -191,7 +191,7 @@ def test_an_engine_that_was_never_given_weights_is_opened_without():
         await world.settle()
         return world
 
-    assert run_in_virtual_time(main()).ledger.events == ["close 0", "open 0 with []"]
+    assert run_in_virtual_time(main()).dispatcher.events == ["close 0", "open 0 with []"]
 
 
 def test_nothing_is_started_after_the_end():
@@ -208,14 +208,14 @@ def test_an_engine_waits_for_room_as_long_as_others_work_and_that_is_no_death():
         world.now(0).dies = True
         world.suspect(0)
         await world.settle(within_s=4000)
-        assert world.ledger.closed == {0}
+        assert world.dispatcher.closed == {0}
         await world.push(4)
         await world.settle(within_s=1000)
-        assert world.ledger.closed == set()
+        assert world.dispatcher.closed == set()
         assert world.now(0).loaded[-1][1] == 4
         assert world.fleet.take_num_deaths() == 1
 
-    assert played(story).ledger.failure is None
+    assert played(story).dispatcher.failure is None
 
 
 def test_where_no_engine_has_room_the_run_ends_with_the_reason():
@@ -226,7 +226,7 @@ def test_where_no_engine_has_room_the_run_ends_with_the_reason():
             world.suspect(index)
         await world.settle()
 
-    failure = played(story).ledger.failure
+    failure = played(story).dispatcher.failure
     assert isinstance(failure, InsufficientResourcesError)
     assert "no place for it" in str(failure)
 

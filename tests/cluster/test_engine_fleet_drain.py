@@ -10,19 +10,19 @@ def test_a_draining_engine_ends_what_it_has_with_new_weights_and_goes_on_in_anot
     async def story(world: World) -> None:
         old = world.now(0)
         world.fleet.drain(0, within_s=100)
-        assert world.ledger.events == ["close 0"]
+        assert world.dispatcher.events == ["close 0"]
         await world.push(4)
         assert old.loaded[-1] == ("w4", 4)
         await asyncio.sleep(50)
         assert not old.dies
-        world.ledger.is_empty.set()
+        world.dispatcher.is_empty.set()
         await asyncio.sleep(10)
         assert old.dies
         assert world.now(0) is not old
         assert world.fleet.take_num_deaths() == 0
 
     world = played(story)
-    assert world.ledger.events == ["close 0", "open 0 with [('w4', 4)]"]
+    assert world.dispatcher.events == ["close 0", "open 0 with [('w4', 4)]"]
 
 
 def test_what_a_draining_engine_does_not_end_in_time_is_moved():
@@ -36,7 +36,7 @@ def test_what_a_draining_engine_does_not_end_in_time_is_moved():
         await asyncio.sleep(11)
         assert old.dies, "its callers get a WorkerDiedError, and begin again elsewhere"
 
-    assert played(story).ledger.events == ["close 0", "open 0 with [('w3', 3)]"]
+    assert played(story).dispatcher.events == ["close 0", "open 0 with [('w3', 3)]"]
 
 
 def test_an_engine_that_dies_while_it_drains_is_replaced_once():
@@ -45,11 +45,11 @@ def test_an_engine_that_dies_while_it_drains_is_replaced_once():
         world.now(0).dies = True
         world.suspect(0)
         await world.push(4)
-        world.ledger.is_empty.set()
+        world.dispatcher.is_empty.set()
         await world.settle()
 
     world = played(story)
-    assert world.ledger.events == ["close 0", "open 0 with [('w4', 4)]"]
+    assert world.dispatcher.events == ["close 0", "open 0 with [('w4', 4)]"]
     assert len(world.launched) == 3
 
 
@@ -61,9 +61,9 @@ def test_a_drained_engine_that_does_not_start_elsewhere_is_tried_again():
             engine.start_fails = next(tries) == 0
 
         world.prepare = fail_once
-        world.ledger.is_empty.set()
+        world.dispatcher.is_empty.set()
         world.fleet.drain(0, within_s=100)
         await world.settle()
         assert world.fleet.take_num_deaths() == 1
 
-    assert played(story).ledger.closed == set()
+    assert played(story).dispatcher.closed == set()

@@ -13,8 +13,8 @@ def test_the_death_of_an_engine_in_a_process_of_the_models_is_theirs():
         world.now(0).dies = True
         world.suspect(0)
         await world.settle()
-        assert isinstance(world.ledger.failure, ModelDiedError)
-        assert "engine 0, in a process of the models" in str(world.ledger.failure)
+        assert isinstance(world.dispatcher.failure, ModelDiedError)
+        assert "engine 0, in a process of the models" in str(world.dispatcher.failure)
         with pytest.raises(ModelDiedError):
             await world.push(4)
         assert world.fleet.take_num_deaths() == 1
@@ -29,14 +29,14 @@ def test_engines_that_come_back_with_the_models_get_work_when_they_have_weights(
         world.suspect(0)
         await world.settle()
         await world.fleet.renew()
-        assert world.ledger.failure is None
-        assert world.ledger.closed == {0, 1}
+        assert world.dispatcher.failure is None
+        assert world.dispatcher.closed == {0, 1}
         world.fleet.suspect(0, old, GONE)  # a late report about the old process
         await world.push(2)
         await world.settle()
 
     world = played(story, lives_with_models=True)
-    assert world.ledger.events[-3:] == ["recover", "open 0 with [('w2', 2)]", "open 1 with [('w2', 2)]"]
+    assert world.dispatcher.events[-3:] == ["recover", "open 0 with [('w2', 2)]", "open 1 with [('w2', 2)]"]
     assert len(world.launched) == 4
 
 
@@ -49,7 +49,7 @@ def test_an_engine_that_dies_while_it_comes_back_is_a_death_of_the_models_again(
         with pytest.raises(ModelDiedError):
             await world.fleet.renew()
 
-    assert played(story, lives_with_models=True).ledger.closed == {0, 1}
+    assert played(story, lives_with_models=True).dispatcher.closed == {0, 1}
 
 
 def test_an_engine_that_goes_with_the_models_waits_for_them_and_the_others_stay():
@@ -57,15 +57,15 @@ def test_an_engine_that_goes_with_the_models_waits_for_them_and_the_others_stay(
         world.models_die = world.now(0).dies = True
         world.suspect(0)
         await world.settle()
-        assert isinstance(world.ledger.failure, ModelDiedError)
+        assert isinstance(world.dispatcher.failure, ModelDiedError)
         assert len(world.launched) == 2, "nobody has weights for a new one"
         world.models_die = False
         await world.fleet.renew()
-        assert (world.ledger.failure, world.ledger.closed) == (None, {0})
+        assert (world.dispatcher.failure, world.dispatcher.closed) == (None, {0})
         await world.push(4)
 
     world = played(story)
-    assert world.ledger.events[-2:] == ["recover", "open 0 with [('w4', 4)]"]
+    assert world.dispatcher.events[-2:] == ["recover", "open 0 with [('w4', 4)]"]
     assert [engine.index for engine in world.launched] == [0, 1, 0]
     assert world.now(1).loaded == [("w3", 3), ("w4", 4)]
 
@@ -86,7 +86,7 @@ def test_an_engine_of_its_own_that_dies_while_it_comes_back_is_started_once_more
         await world.push(4)
 
     world = played(story)
-    assert world.ledger.events[-2:] == ["recover", "open 0 with [('w4', 4)]"]
+    assert world.dispatcher.events[-2:] == ["recover", "open 0 with [('w4', 4)]"]
     assert [engine.index for engine in world.launched] == [0, 1, 0, 0]
     assert world.now(0).started
 
@@ -96,7 +96,7 @@ def test_engines_with_processes_of_their_own_stay_when_models_start_again():
         await world.fleet.renew()
 
     world = played(story)
-    assert (len(world.launched), world.ledger.events) == (2, [])
+    assert (len(world.launched), world.dispatcher.events) == (2, [])
 
 
 def test_an_engine_that_drained_when_the_models_died_gets_no_weights_before_it_is_started_after_its_next_death():
@@ -117,4 +117,4 @@ def test_an_engine_that_drained_when_the_models_died_gets_no_weights_before_it_i
         await world.settle()
 
     world = played(story)
-    assert world.ledger.events[-2:] == ["close 0", "open 0 with [('w5', 5)]"]
+    assert world.dispatcher.events[-2:] == ["close 0", "open 0 with [('w5', 5)]"]

@@ -12,12 +12,12 @@ def test_an_engine_that_dies_before_the_others_sleep_is_started_when_they_have_b
         await world.fleet.sleep()
         await world.settle()
         assert not world.now(0).started, "its memory is the actor's"
-        assert world.ledger.events == ["close 0"]
+        assert world.dispatcher.events == ["close 0"]
         await world.push(4)
         await world.settle()
         assert not world.now(1).sleeps
 
-    assert played(story).ledger.events == ["close 0", "open 0 with [('w4', 4)]"]
+    assert played(story).dispatcher.events == ["close 0", "open 0 with [('w4', 4)]"]
 
 
 def test_an_engine_that_is_just_starting_sleeps_before_anybody_takes_its_memory():
@@ -30,7 +30,7 @@ def test_an_engine_that_is_just_starting_sleeps_before_anybody_takes_its_memory(
         assert new.started
         await world.settle()
         assert new.sleeps
-        assert world.ledger.events == ["close 0"]
+        assert world.dispatcher.events == ["close 0"]
         await world.push(4)
 
-    assert played(story).ledger.events == ["close 0", "open 0 with [('w4', 4)]"]
+    assert played(story).dispatcher.events == ["close 0", "open 0 with [('w4', 4)]"]

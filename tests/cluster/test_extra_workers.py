@@ -107,7 +107,7 @@ async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are
     await until_back(worker)
     assert await roles.metrics() == {"cluster/extra_role_deaths": 9.0}
     told = [record.message for record in caplog.records if record.name == extra_workers.__name__]
-    assert "painter 0: says nothing for 2 s; it is ended, and Ray starts it again" in told
+    assert "painter 0: no answer for 2 s; restarting" in told
     worker.kill()
 
 

@@ -92,7 +92,7 @@ def test_a_job_with_a_working_folder_joins_and_one_whose_modules_conflict_is_tol
     assert joined.returncode == 0, joined.stderr
     (tmp_path / "configs" / "a_tool.py").touch()
     refused = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert "ConfigError: the Ray job that this run is in sets `working_dir`, and so does the run" in refused.stderr
+    assert "ConfigError: the Ray job of this run sets `working_dir`, and so does the run" in refused.stderr
     assert "`RAY_OVERRIDE_JOB_RUNTIME_ENV=1`" in refused.stderr
     overriding = environment | {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
     joined = subprocess.run(command, env=overriding, capture_output=True, text=True)

@@ -50,7 +50,7 @@ class Engine:
 
 
 class Busy:
-    """A ledger of engines that never run empty."""
+    """A dispatcher of engines that never run empty."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -76,7 +76,7 @@ class World:
 
     draining: Mapping[str, float] | RayError = field(default_factory=dict)
     launched: list[Engine] = field(default_factory=list)
-    ledger: Busy = field(default_factory=Busy)
+    dispatcher: Busy = field(default_factory=Busy)
 
     def launch(self, _: int) -> Any:
         self.launched.append(Engine("abb"[len(self.launched)] if len(self.launched) < 3 else "a"))
@@ -92,7 +92,7 @@ def played(story: Callable[[World], Coroutine[Any, Any, None]], *, patience_s: f
     async def main() -> World:
         world = World()
         fleet = EngineFleet(world.launch, num_engines=3)
-        fleet.report_to(world.ledger)
+        fleet.report_to(world.dispatcher)
         async with leaving_draining_nodes(fleet, patience_s=patience_s, look=world.look):
             await story(world)
         await fleet.aclose()
@@ -104,12 +104,12 @@ def played(story: Callable[[World], Coroutine[Any, Any, None]], *, patience_s: f
 def test_the_engines_of_a_draining_node_move_and_are_gone_before_it():
     async def story(world: World) -> None:
         await asyncio.sleep(100)
-        assert world.ledger.events == []
+        assert world.dispatcher.events == []
         world.draining = {"b": 120.0}
         await asyncio.sleep(200)
 
     world = played(story)
-    assert world.ledger.events == ["close 1", "close 2", "open 1", "open 2"]
+    assert world.dispatcher.events == ["close 1", "close 2", "open 1", "open 2"]
     assert [engine.node for engine in world.launched] == ["a", "b", "b", "a", "a"]
     gone_at = [engine.killed_at for engine in world.launched[:3]]
     assert gone_at[0] is None
@@ -134,7 +134,7 @@ def test_a_node_whose_time_is_over_is_left_at_once():
         world.draining = {"b": -3.0}
         await asyncio.sleep(10)
 
-    assert played(story).ledger.events == ["close 1", "close 2", "open 1", "open 2"]
+    assert played(story).dispatcher.events == ["close 1", "close 2", "open 1", "open 2"]
 
 
 def test_an_engine_that_does_not_say_where_it_is_is_asked_again():
@@ -142,11 +142,11 @@ def test_an_engine_that_does_not_say_where_it_is_is_asked_again():
         world.launched[1].answers = False
         world.draining = {"b": 0.0}
         await asyncio.sleep(20)
-        assert world.ledger.events == ["close 2", "open 2"]
+        assert world.dispatcher.events == ["close 2", "open 2"]
         world.launched[1].answers = True
         await asyncio.sleep(20)
 
-    assert played(story).ledger.events == ["close 2", "open 2", "close 1", "open 1"]
+    assert played(story).dispatcher.events == ["close 2", "open 2", "close 1", "open 1"]
 
 
 def test_where_ray_does_not_answer_it_is_asked_again():
@@ -156,7 +156,7 @@ def test_where_ray_does_not_answer_it_is_asked_again():
         world.draining = {"b": 0.0}
         await asyncio.sleep(20)
 
-    assert "open 1" in played(story).ledger.events
+    assert "open 1" in played(story).dispatcher.events
 
 
 def test_the_watch_ends_when_nobody_asks_ray_any_more():

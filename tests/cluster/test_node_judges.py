@@ -117,7 +117,7 @@ async def test_a_judge_that_is_killed_or_whose_worker_is_is_back_at_its_address_
     assert not still_running([worker, server])
     messages = [record.message for record in caplog.records if " 0: " in record.message]
     host = url.removeprefix("http://").rpartition(":")[0]
-    told = [f"its process died; it is started again at {url}, unless its node is gone", f"listening on {url} again"]
+    told = [f"its process died; restarting at {url}, unless its node is gone", f"listening on {url} again"]
     assert messages == [f"judge on {host} 0: {words}" for words in told] * 2
 
 

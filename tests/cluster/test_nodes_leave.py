@@ -101,20 +101,20 @@ def test_a_run_waits_for_the_machine_that_it_needs_and_goes_on_without_one_that_
         net.cut_off(other)
         wait_for(run, run_dir, text="; 1 left since the run began")
         net.connect(other)
-        wait_for(run, run_dir, text=f"node {other.address} joined")
+        wait_for(run, run_dir, text=f"node {other.address}: joined")
         wait_for(run, run_dir, step=steps(run_dir)[-1] + 2)
         assert metrics(run_dir)[-1]["actor/restarts"] == 1
         assert total(run_dir, "cluster/room_wait_s") > 0
 
         spare = net.add()
         spare.start_ray(num_cpus=OTHER_CPUS)
-        wait_for(run, run_dir, text=f"node {spare.address} joined")
+        wait_for(run, run_dir, text=f"node {spare.address}: joined")
         other.kill()
-        wait_for(run, run_dir, text=f"node {other.address} left, with CPU 3; 2 are there")
+        wait_for(run, run_dir, text=f"node {other.address}: left, with CPU 3; 2 nodes now")
         wait_for(run, run_dir, step=steps(run_dir)[-1] + 2)
         interrupt(run)
     log = log_of(run_dir)
-    assert f"node {other.address} left, with CPU 3; 1 are there" in log
+    assert f"node {other.address}: left, with CPU 3; 1 nodes now" in log
     assert "2 x (CPU 1), each on a node of its own, and the nodes are: 10.77.0.1 (has CPU 2" in log
     assert steps(run_dir) == list(range(len(steps(run_dir)))), "each step once, those after the checkpoint made again"
     last = metrics(run_dir)[-1]

@@ -14,7 +14,7 @@ from agentrl.cluster import launch, role_groups
 from agentrl.cluster.history import RunHistory
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import missing, reserve, too_large
+from agentrl.cluster.resource_pool import missing_for_pool, missing_in_total, reserve
 from agentrl.cluster.role_groups import Places, processes_of
 from agentrl.cluster.spawn import spawn
 from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, PoolSection
@@ -27,32 +27,32 @@ NODE = {"CPU": 8.0, "GPU": 4.0}
 
 def test_bundles_share_a_node_unless_each_needs_one_of_its_own():
     bundles = [{"CPU": 4.0}, {"CPU": 4.0}]
-    assert missing("a", bundles, total=[NODE], spread=False) is None
-    assert missing("a", bundles, total=[NODE, NODE], spread=True) is None
-    assert "each on a node of its own" in (missing("a", bundles, total=[NODE], spread=True) or "")
+    assert missing_for_pool("a", bundles, total=[NODE], spread=False) is None
+    assert missing_for_pool("a", bundles, total=[NODE, NODE], spread=True) is None
+    assert "each on a node of its own" in (missing_for_pool("a", bundles, total=[NODE], spread=True) or "")
 
 
 def test_what_is_missing_is_said_with_what_the_nodes_have():
-    message = missing("train", [{"CPU": 1.0, "GPU": 8.0}], total=[NODE, NODE], spread=True) or ""
+    message = missing_for_pool("train", [{"CPU": 1.0, "GPU": 8.0}], total=[NODE, NODE], spread=True) or ""
     assert "`cluster.pools.train` needs 1 x (CPU 1, GPU 8)" in message
     assert "The nodes have: 1 x (CPU 8, GPU 4); 1 x (CPU 8, GPU 4)" in message
 
 
 def test_a_large_bundle_is_not_kept_out_by_small_ones():
     bundles = [{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 8.0}]
-    assert missing("a", bundles, total=[NODE, {"CPU": 2.0}], spread=False) is None
+    assert missing_for_pool("a", bundles, total=[NODE, {"CPU": 2.0}], spread=False) is None
 
 
 def test_pools_that_fit_alone_and_not_together_are_refused_with_their_keys():
     needs = {name: [{"CPU": 5.0}] for name in ("cluster.pools.a", "cluster.pools.b")}
-    assert too_large(needs, total=[NODE, NODE]) is None
-    message = too_large(needs, total=[NODE]) or ""
+    assert missing_in_total(needs, total=[NODE, NODE]) is None
+    message = missing_in_total(needs, total=[NODE]) or ""
     assert "the run takes 1 x (CPU 10) together, and the cluster has 1 x (CPU 8, GPU 4)" in message
     assert "`cluster.pools.a`: 1 x (CPU 5); `cluster.pools.b`: 1 x (CPU 5)" in message
 
 
 def test_parts_of_a_gpu_that_make_a_whole_one_have_room():
-    assert too_large({"a": [{"GPU": 1 / 3}] * 3}, total=[{"CPU": 1.0, "GPU": 1.0}]) is None
+    assert missing_in_total({"a": [{"GPU": 1 / 3}] * 3}, total=[{"CPU": 1.0, "GPU": 1.0}]) is None
 
 
 def test_a_run_takes_its_pools_its_ranks_its_engines_and_its_agent_loops():
@@ -90,7 +90,7 @@ def mixed(engine: Any) -> RunConfig:
         (
             in_pool(PoolSection(processes_per_node=[1, 1])),
             0,
-            r"`cluster.pools.a` needs .* number 2 .* name a cluster of several in `cluster.address`: .* one node",
+            r"`cluster.pools.a` needs .* number 2 .* join a cluster of several nodes by `cluster.address`",
         ),
         (
             in_pool(PoolSection(num_processes=1, num_gpus=1)),
@@ -101,14 +101,18 @@ def mixed(engine: Any) -> RunConfig:
         (
             in_pool(PoolSection(processes_per_node=[2])),
             4,
-            r"`cluster.pools.a.num_gpus` \(of `cluster.roles.actor_rollout_ref`\): 0, and .* 4 GPUs, .* Set it to 1, or",
+            r"`cluster.pools.a.num_gpus` \(of `cluster.roles.actor_rollout_ref`\): 0, .* 4 GPUs\. Set it to 1, or",
         ),
         (
             mixed("transformers"),
             4,
-            r"^`cluster.pools.cpus.num_gpus` \(of `cluster.roles.rollout`\): 0, and the nodes have 4",
+            r"^`cluster.pools.cpus.num_gpus` \(of `cluster.roles.rollout`\): 0, so it would compute on the CPU of nodes with 4",
         ),
-        (mixed("vllm"), 4, r"^`cluster.pools.cpus.num_gpus` \(of `cluster.roles.rollout`\): 0, and the nodes have 4"),
+        (
+            mixed("vllm"),
+            4,
+            r"^`cluster.pools.cpus.num_gpus` \(of `cluster.roles.rollout`\): 0, so it would compute on the CPU of nodes with 4",
+        ),
         (
             RunConfig(rollout=RolloutSection(engine="vllm")),
             1,
@@ -196,7 +200,7 @@ async def test_a_pool_is_reserved_for_its_roles_and_given_back(local_ray: Path):
         spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in [*places, *pool.places("other")]
     ]
     assert len({pid for _, _, pid in [await worker.describe() for worker in workers]}) == 4
-    pool.give_back()
+    pool.release()
 
 
 @pytest.mark.ray
@@ -213,7 +217,7 @@ async def test_what_others_hold_is_said_with_their_names(local_ray: Path):
     held = await reserve("policy", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), roles=["echo"])
     with pytest.raises(ConfigError, match=r"not free within 1 s. Held by: .*agentrl pool policy \("):
         await reserve("aside", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), roles=["echo"], timeout_s=1.0)
-    held.give_back()
+    held.release()
 
 
 @pytest.mark.ray
@@ -227,9 +231,9 @@ async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path
     with pytest.raises(
         InsufficientResourcesError, match=r"(?s)Held by: .*agentrl pool theirs.*`cluster.max_wait_s`, 3 s, are over"
     ):
-        await Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True)
-    waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, again=True))
+        await Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, is_restart=True)
+    waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, is_restart=True))
     await asyncio.sleep(1)
     assert not waiting.done()
-    taken.give_back()
-    (await waiting).give_back()
+    taken.release()
+    (await waiting).release()

@@ -16,7 +16,7 @@ async def test_a_bug_in_a_watch_is_logged_at_once_and_what_goes_on_beside_it_goe
     async with watching(watch_with_a_bug(), what="nodes"):
         await asyncio.sleep(0.01)
         [told] = [record for record in caplog.records if record.name == module.__name__]
-        assert told.message == "nodes: nobody looks at them any more, which is a bug"
+        assert told.message == "nodes: no longer watched, which is a bug"
         assert told.exc_info is not None
         assert told.exc_info[0] is ZeroDivisionError
 

@@ -201,8 +201,8 @@ def test_an_actor_that_dies_while_it_sends_is_no_death_of_the_one_that_comes_aft
 @pytest.mark.parametrize(
     ("silent", "error", "message"),
     [
-        (["actor 1"], ModelDiedError, "actor 1: silent, and taken for dead"),
-        ([], WorkerError, "all of its ranks answer, so one of them waits"),
+        (["actor 1"], ModelDiedError, "actor 1: no answer, treated as dead"),
+        ([], WorkerError, "although all of its ranks answer"),
     ],
 )
 def test_an_actor_that_does_not_gather_its_weights_is_dead_where_a_rank_is_silent(

@@ -60,7 +60,7 @@ def test_a_spent_budget_fills_up_again(console: io.StringIO, tmp_path: Path):
     now = 60.0
     output.take(batch("y"))
     last = (tmp_path / "run.log").read_text().splitlines()[-2:]
-    assert last[0].endswith("AgentLoopWorker (pid 7): 100 printed lines left out")
+    assert last[0].endswith("AgentLoopWorker (pid 7): 100 printed lines dropped")
     assert last[1].endswith("AgentLoopWorker (pid 7): y")
 
 
@@ -73,7 +73,7 @@ def test_a_process_that_goes_on_printing_is_warned_about_once(console: io.String
     [line] = console.getvalue().splitlines()
     assert "AgentLoopWorker (pid 7): printed more than 500 lines" in line
     log = (tmp_path / "run.log").read_text()
-    num_left_out = [int(line.split()[-5]) for line in log.splitlines() if line.endswith("printed lines left out")]
+    num_left_out = [int(line.split()[-4]) for line in log.splitlines() if line.endswith("printed lines dropped")]
     assert log.count("(pid 7): x\n") + sum(num_left_out) > 5900
     output.take(batch(*["x"] * 600, pid=8))
     assert "(pid 8): printed more than 500 lines" in console.getvalue().splitlines()[-1]

@@ -60,5 +60,5 @@ def test_a_worker_that_holds_the_judge_of_its_node_is_started_again():
         assert outcome.faults == [], outcome.output[-3000:]
         assert [kill.victim for kill in outcome.killed] == [Victim.NODE_JUDGE] * _PER_KIND
         log = (outcome.run_dir / "run.log").read_text()
-        assert log.count(": its process died; it is started again at http://") == _PER_KIND
+        assert log.count(": its process died; restarting at http://") == _PER_KIND
         assert log.count(" 0: listening on http://") == _PER_KIND
