@@ -1,1 +1,1 @@
-"""What samples completions."""
+"""Engines, which sample completions."""

@@ -1,7 +1,4 @@
-"""The `Engine` protocol: what samples completions, whatever library does the work.
-
-Engines are called across processes, so every argument and result is plain data.
-"""
+"""The `Engine` protocol. Engines are called across processes, so every argument and result is plain data."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -20,22 +17,22 @@ class EngineStats:
     kv_tokens_capacity: int
     policy_version: int
     num_generated_tokens: int
-    """Since the engine started."""
+    """Sampled tokens since the engine started."""
     num_prefill_tokens: int
     """Prompt tokens computed since the engine started."""
     num_cached_tokens: int
     """Prompt tokens found in the cache since the engine started."""
     num_preemptions: int = 0
-    """Requests that lost their memory to others since the engine started; what they had is computed again."""
+    """Requests that lost their KV memory to others since the engine started, and are computed again."""
     kv_block_tokens: int = 1
-    """A sequence holds the KV memory in blocks of so many tokens, the last of which may be nearly empty."""
+    """Block size of the KV memory; a sequence holds whole blocks."""
 
 
 class Engine(Protocol):
     """Samples completions for requests that come and go at any time."""
 
     async def start(self) -> None:
-        """Load the model and be ready; called once, on the event loop that serves the engine."""
+        """Load the model; called once, on the event loop that serves the engine."""
         ...
 
     async def generate(
@@ -43,7 +40,7 @@ class Engine(Protocol):
     ) -> Completion:
         """Sample one completion of the prompt `token_ids`.
 
-        A request that is aborted, or whose deadline passes, gives what was sampled so far, with `finish_reason=abort`.
+        A request that is aborted, or whose deadline passes, returns the tokens so far, with `finish_reason=abort`.
         Cancelling the awaiting task frees the request's memory.
 
         Raises:
@@ -52,7 +49,7 @@ class Engine(Protocol):
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a request early; unknown ids are ignored (it may have just finished)."""
+        """End a request early; unknown ids are ignored, since a request may have just finished."""
         ...
 
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
@@ -60,25 +57,25 @@ class Engine(Protocol):
         ...
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Undo `pause`."""
         ...
 
     async def sleep(self, level: int) -> None:
-        """Free device memory: 1 keeps weights on the host, 2 drops them."""
+        """Free device memory: level 1 moves the weights to the host, 2 drops them."""
         ...
 
     async def wake(self, tags: tuple[str, ...]) -> None:
-        """Take device memory again for `tags` (`weights`, `kv_cache`)."""
+        """Allocate device memory again for `tags` (`weights`, `kv_cache`)."""
         ...
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
-        """Replace the weights, forget every cached prefix, and stamp what is sampled from now on with `version`."""
+        """Replace the weights, drop the prefix cache, and stamp tokens sampled from now on with `version`."""
         ...
 
     async def stats(self) -> EngineStats:
-        """Return the load right now."""
+        """Return the current load."""
         ...
 
     async def aclose(self) -> None:
-        """Stop and free everything."""
+        """Stop and free all resources."""
         ...

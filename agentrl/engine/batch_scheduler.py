@@ -1,7 +1,7 @@
-"""Continuous batching: which requests run, and what the next forward pass computes for them.
+"""Continuous batching: selects the running requests and the tokens of the next forward pass.
 
-Everything here runs on the compute thread. A step extends every running sequence at once: one token for those that decode, a
-chunk of their tokens for those that have just come, or whose weights have changed.
+Everything here runs on the compute thread. A step extends all running sequences: by one token if they decode, by a chunk of
+their tokens if they are new or the weights have changed.
 """
 
 import time
@@ -23,7 +23,7 @@ from agentrl.types import Completion, FinishReason, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
 MAX_PREFILL_TOKENS_PER_STEP = 2048
-"""Longer prompts are computed in several steps, so that they hold up the running sequences only so long."""
+"""Longer prompts take several steps, so that they delay the running sequences less."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -34,20 +34,20 @@ class Request:
     """[num prompt tokens], int32."""
     params: SamplingParams
     uniforms: list[float]
-    """One draw from [0, 1) for each token that it may sample, fixed by the seed alone."""
+    """One draw from [0, 1) for each token that may be sampled, fixed by the seed."""
     future: Future[Completion] = field(default_factory=Future)
     row: int = -1
-    """Its row of the KV cache; -1 while it waits for one."""
+    """Row of the KV cache; -1 while the request waits."""
     arrived_at: float = field(default_factory=time.monotonic)
     started_at: float = 0.0
-    """When it got its row."""
+    """Time at which it got its row."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     version_spans: list[tuple[int, int]] = field(default_factory=list)
 
 
 class BatchScheduler:
-    """Admits requests in the order they came, steps them, and ends them."""
+    """Admits requests in order of arrival, steps them, and ends them."""
 
     def __init__(self, model: LanguageModel, stops: StopStrings) -> None:
         self.model, self._stops = model, stops
@@ -60,12 +60,12 @@ class BatchScheduler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to compute."""
+        """True while there is something to compute."""
         can_step = self.steps and self.is_awake and self.model.weights.are_whole
         return can_step and bool(self.running or (self.admits and self.waiting))
 
     def step(self) -> None:
-        """Extend the running sequences, and sample for those whose last token is computed; call it while `is_busy`."""
+        """Extend the running sequences, and sample for those that are fully computed; call it while `is_busy`."""
         self._admit()
         chunks, budget = [], MAX_PREFILL_TOKENS_PER_STEP
         for row in sorted(self.running):
@@ -82,7 +82,7 @@ class BatchScheduler:
         self._sample([self.running[chunks[i].row] for i in whole], logits[whole])
 
     def end(self, request: Request, outcome: FinishReason | EngineError = FinishReason.ABORT) -> None:
-        """End a request with what it has or with an error, if it has not ended."""
+        """End a request, if it has not ended, with its tokens so far or with an error."""
         if request.future.done():
             return
         if request.row < 0:
@@ -103,27 +103,27 @@ class BatchScheduler:
         request.future.set_result(completion)
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """Replace the weights, and forget what the old ones have computed; running requests go on, computed anew.
+        """Replace the weights and drop the cache; running requests go on, computed again from their tokens.
 
         Raises:
-            EngineError: they do not fit or are gone; nothing has changed then.
+            EngineError: the weights do not fit or are gone; nothing has changed then.
         """
         self.model.weights.load(source)
         self._policy_version = version
         self._rows.invalidate()
 
     def drop_cache(self) -> None:
-        """Free the KV cache; running requests go on from their tokens, computed anew."""
+        """Free the KV cache; running requests go on, computed again from their tokens."""
         self._rows.invalidate()
         self.model.cache.layers.clear()
 
     def fall_asleep(self, level: int) -> None:
-        """Free what is asked for; see `Engine.sleep`."""
+        """Free memory; see `Engine.sleep`."""
         self.drop_cache()
         self.model.weights.drop() if level > 1 else self.model.weights.to_host()
 
     def stats(self) -> EngineStats:
-        """Count what is there."""
+        """Return the current load."""
         return EngineStats(
             num_running=len(self.running),
             num_waiting=len(self.waiting),
@@ -150,7 +150,7 @@ class BatchScheduler:
         token_ids, logprobs = sample(logits_BV, [r.params for r in requests], uniforms)
         for request, token_id, logprob in zip(requests, token_ids, logprobs, strict=True):
             if not np.isfinite(logprob):
-                # What it leaves in the cache would spoil others even where it is masked, as 0 * NaN is NaN.
+                # NaN in the cache would spoil other requests even if masked, as 0 * NaN is NaN.
                 self.drop_cache()
                 broken = f"NaN or infinity in the logits of version {self._policy_version}: the weights are broken"
                 self.end(request, EngineError(f"engine: {broken}"))

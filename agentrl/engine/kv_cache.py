@@ -1,8 +1,8 @@
 """Keys and values of the running and parked sequences, and attention over them.
 
-transformers calls `attend` instead of its own attention for every layer of the model. All new tokens of a step, of all
-sequences, lie behind each other in one packed row, so that no padding is ever computed. Sequences with one new token
-(decoding) attend together, over the slice [:span] of the cache, without a gather; those with several (prefill) one by one.
+transformers calls `attend` instead of its own attention in every layer. The new tokens of all sequences lie behind each other
+in one packed row, without padding. Sequences with one new token (decoding) attend together over the slice [:span] of the cache,
+without a gather; those with several (prefill) one by one.
 
 Shapes: N new tokens, R rows of the cache, S sequences with one new token, Q query heads, H key-value heads, G = Q / H,
 D head dimension, T tokens of a chunk, L tokens attended to, C capacity of a row; 2 stands for keys and values.
@@ -31,20 +31,20 @@ class Chunk:
     stop: int
 
     def __len__(self) -> int:
-        """Count the tokens."""
+        """Return the number of tokens."""
         return self.stop - self.start
 
 
 @dataclass(slots=True, kw_only=True)
 class KVCache:
-    """Per layer [2, R, H, C, D]; C grows by doubling up to `max_tokens`, so a short task never pays for a long context."""
+    """Per layer [2, R, H, C, D]; C doubles up to `max_tokens`, so short sequences do not pay for a long context."""
 
     num_rows: int
     max_tokens: int
     layers: dict[int, Tensor] = field(default_factory=dict)
 
     def store(self, layer: int, new_2HND: Tensor, step: "Step") -> Tensor:
-        """Write the keys and values of the step's tokens; returns those of all rows."""
+        """Write the keys and values of the step's tokens; return those of all rows."""
         buffer = self.layers.get(layer, new_2HND.new_empty(2, self.num_rows, new_2HND.shape[1], 0, new_2HND.shape[3]))
         if buffer.shape[3] < step.max_length:
             capacity = min(self.max_tokens, max(_FIRST_CAPACITY, 1 << (step.max_length - 1).bit_length()))
@@ -59,10 +59,10 @@ class KVCache:
 
 
 class Step:
-    """Where the new tokens of one forward pass belong, with everything that all layers share."""
+    """Cache positions of the new tokens of one forward pass, and all that its layers share."""
 
     def __init__(self, cache: KVCache, chunks: Sequence[Chunk], device: str) -> None:
-        """Lay out a step of `chunks`, of which those with a single token come first."""
+        """Lay out a step of `chunks`; chunks with a single token come first."""
         self.cache = cache
         self.num_singles = sum(len(chunk) == 1 for chunk in chunks)
         singles, self.prefills = chunks[: self.num_singles], chunks[self.num_singles :]
@@ -75,16 +75,16 @@ class Step:
         self._masks: dict[int | None, tuple[Tensor, list[Tensor]]] = {}
 
     def masks(self, window: int | None) -> tuple[Tensor, list[Tensor]]:
-        """Return who attends to what in layers with this window; None: everyone to all before it.
+        """Return the attention masks of layers with a sliding `window`; None: full causal attention.
 
         Returns:
-            [span, 1, 1, L] of the sequences with one new token, and [T, max length] of each of the others.
+            [span, 1, 1, L] for the sequences with one new token, and [T, max length] for each of the others.
         """
         if window not in self._masks:
             keys_L, past_N1 = torch.arange(self.max_length, device=self.rows_N.device), self.positions_N[:, None]
             mask_NL = (keys_L <= past_N1) & (keys_L > past_N1 - (window or self.max_length))
             singles_SL, *prefills = mask_NL.split([self.num_singles, *map(len, self.prefills)])
-            # Rows in [:span] that get no token look at their first position, and nobody looks at what comes out.
+            # Rows in [:span] without a new token attend to their first position; their output is unused.
             singles_RL = (keys_L == 0).repeat(self.span, 1).index_copy(0, self.rows_S, singles_SL)
             self._masks[window] = singles_RL[:, None, None, : self.single_length], prefills
         return self._masks[window]
@@ -100,28 +100,28 @@ def attend(
         query: [1, Q, N, D].
         key: [1, H, N, D].
         value: [1, H, N, D].
-        mask: not used: the step knows who may look where.
-        scaling: of the scores.
-        **kwargs: `step`, passed to the model's forward, which hands it down; `sliding_window`, the most tokens that a token
-            of the layer attends to, itself included; and what else the model asks for.
+        mask: unused; the step has its own masks.
+        scaling: factor of the scores.
+        **kwargs: `step`, passed down by the model's forward; `sliding_window`, the most tokens that a token of the layer
+            attends to, itself included; and other arguments of the model.
 
     Returns:
         [1, N, Q, D], and None for the attention weights.
 
     Raises:
-        ConfigError: the model needs more than causal attention, or does not hand arguments down.
+        ConfigError: the model needs more than causal attention, or does not pass arguments down.
     """
     step: Step | None = kwargs.get("step")
     if step is None:
-        raise ConfigError("`model.path`: this architecture hands no arguments to its attention: use another engine")
+        raise ConfigError("`model.path`: this architecture passes no arguments to its attention. Use another engine")
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
-            raise ConfigError(f"`model.path`: the embedded engine has no attention with `{name}`: use another engine")
-    value_size = value.shape[-1]  # in latent attention smaller than that of the keys
+            raise ConfigError(f"`model.path`: the embedded engine has no attention with `{name}`. Use another engine")
+    value_size = value.shape[-1]  # smaller than that of the keys in latent attention
     value = F.pad(value, (0, max(0, key.shape[-1] - value_size)))
     singles_mask, prefill_masks = step.masks(kwargs.get("sliding_window"))
     cache_2RHCD = step.cache.store(module.layer_idx, torch.cat([key, value]), step)
-    # The G query heads that share a key-value head stand beside it.
+    # The G query heads that share a key-value head form a dimension.
     query_NHGD = query[0].transpose(0, 1).unflatten(1, (key.shape[1], -1))
     singles_SHGD, *parts_THGD = query_NHGD.split([step.num_singles, *map(len, step.prefills)])
     outputs = [_attend_singles(singles_SHGD, cache_2RHCD, step, singles_mask, scaling)]
@@ -136,7 +136,7 @@ def attend(
 
 
 def _attend_singles(query_SHGD: Tensor, cache_2RHCD: Tensor, step: Step, mask: Tensor, scaling: float) -> Tensor:
-    """Attend for one token per sequence, with the G heads in the place of G query tokens; returns [S, H, G, D]."""
+    """Attend for one token per sequence, with the G heads in place of query tokens; return [S, H, G, D]."""
     query_RHGD = query_SHGD.new_zeros(step.span, *query_SHGD.shape[1:]).index_copy(0, step.rows_S, query_SHGD)
     keys, values = cache_2RHCD[:, : step.span, :, : step.single_length]
     attended = F.scaled_dot_product_attention(query_RHGD, keys, values, attn_mask=mask, scale=scaling)

@@ -1,4 +1,4 @@
-"""The model of the embedded engine: loading it, and running it over the KV cache."""
+"""The model of the embedded engine, loaded from a folder and run over the KV cache."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class LanguageModel:
-    """A Hugging Face causal LM with full attention, and the keys and values of its sequences."""
+    """A Hugging Face causal LM with its KV cache."""
 
     def __init__(self, section: "ModelSection", *, num_rows: int, max_tokens: int) -> None:
-        """Load the model and try it on two tokens; `max_tokens` is the longest sequence that the engine runs.
+        """Load the model and try it on two tokens; `max_tokens` is the longest sequence of the engine.
 
         Raises:
-            ConfigError: the folder holds no such model, not all of it, or one whose attention the engine cannot replace.
+            ConfigError: the folder holds no complete causal LM, or one whose attention the engine cannot replace.
         """
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attend)
-        # cuDNN plans its attention anew for every length, which takes some 0.4 s: more than any step of decoding.
+        # cuDNN plans its attention for every new length, which takes 0.4 s: longer than a decoding step.
         torch.backends.cuda.enable_cudnn_sdp(False)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = getattr(torch, section.dtype)
@@ -40,18 +40,18 @@ class LanguageModel:
         with torch.inference_mode():
             self.extend(np.zeros((1, 2), dtype=np.int32), [Chunk(0, 0, 2)])
         if (replaced := len(self.cache.layers)) != (wanted := self.config.num_hidden_layers):
-            problem = f"attention that the embedded engine can replace is in {replaced} of {wanted} layers"
-            raise ConfigError(f"`model.path`: {section.path}: {problem}: use another engine")
+            problem = f"the embedded engine can replace the attention of {replaced} of {wanted} layers only"
+            raise ConfigError(f"`model.path`: {section.path}: {problem}. Use another engine")
 
     def extend(self, token_ids: np.ndarray, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Run the new tokens of a step.
 
         Args:
             token_ids: [rows, max tokens], the tokens of every row.
-            chunks: which of them are new; those with a single one come first.
+            chunks: the new tokens; chunks with a single one come first.
 
         Returns:
-            [len(chunks), vocabulary], the logits behind the last token of each.
+            [len(chunks), vocabulary], the logits after the last token of each.
         """
         step = Step(self.cache, chunks, self.device)
         packed = np.concatenate([token_ids[c.row, c.start : c.stop] for c in chunks])

@@ -1,10 +1,10 @@
-"""The engine that others run: servers of OpenAI's completions protocol, with token ids in and token ids out.
+"""An engine on external servers of OpenAI's completions protocol, with token ids in and token ids out; for evaluation.
 
-For evaluation. Several servers share the completions, each going to the one with the fewest in flight; what a server did
-not answer goes to another one, with its seed, so that what is long is not sampled anew until it is short. The protocol has
-no deadlines: when one passes, or a request is aborted or cancelled, the connection is closed and the server stops sampling.
+Each completion goes to the server with the fewest in flight; one that a server did not answer goes to another with the same
+seed, so that retries do not favour short completions. The protocol has no deadlines: when one passes, or a request is aborted
+or cancelled, the connection is closed and the server stops sampling.
 
-It does NOT load weights, freeze what runs, or free the servers' memory.
+It does NOT load weights, freeze running requests, or free the servers' memory.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
 _MAX_FAILURES_INSIDE = 2
-"""Tries that servers fail on inside (HTTP 500), after which the request itself is held to be the cause."""
+"""Internal errors (HTTP 500) after which the request itself is treated as the cause."""
 _SILENCE_S = 30.0
-"""A server that has not said a word for so long when the deadline passes may have hung."""
+"""Time without a token after which a server may hang."""
 
 _AT_ONCE = 0.0
-"""A time of the event loop's clock that is past; an abort brings a request's deadline forward to it."""
+"""Past time of the event loop's clock, to which an abort moves a request's deadline."""
 
 
 class OpenAIEngine:
-    """An `Engine` that asks running servers; at most `rollout.max_concurrent_trajectories` requests are open at once."""
+    """An `Engine` that asks running servers, with at most `rollout.max_concurrent_trajectories` open requests."""
 
     def __init__(self, model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> None:
-        """Take the config; `max_tokens` is the context that a trajectory needs, its prompt too."""
+        """Take the config; `max_tokens` is the context that a trajectory needs, its prompt included."""
         self._model_path = model.path
         self._rollout = rollout
         self._max_tokens = max_tokens
@@ -68,11 +68,11 @@ class OpenAIEngine:
         self._servers: OpenAIServers
 
     async def start(self) -> None:
-        """Examine the servers with two short completions each.
+        """Examine each server with two short completions.
 
         Raises:
             ConfigError: the token's variable is not set, or `model.path` has no tokenizer.
-            EngineError: a server will not do (the message says why, and the way out), or none answers.
+            EngineError: a server is unsuitable, or none answers.
         """
         section = self._rollout.openai
         self._wire = OpenAIWire(token=_token(section.token_env))
@@ -97,11 +97,11 @@ class OpenAIEngine:
     ) -> Completion:
         """Sample one completion; see `Engine`. Requests wait while the engine is paused.
 
-        What no server answers is sent again, with jittered back-off, until the deadline.
+        Requests that no server answers are retried, with jittered back-off, until the deadline.
 
         Raises:
-            EngineError: a server refuses the request, failed inside on it again, or its reply is not one token id and one
-                finite log-probability after the other; or the deadline passed because servers failed.
+            EngineError: a server refuses the request, failed internally on it twice, or its reply lacks a token id or a finite
+                log-probability; or the deadline passed because servers failed.
         """
         sampled, where = Sampled(), f"engine: request `{request_id}`"
         limit = self._limits[request_id] = asyncio.timeout(deadline.remaining_s())
@@ -109,7 +109,7 @@ class OpenAIEngine:
             async with limit, self._place(len(token_ids)):
                 await self._sample(token_ids, params, sampled, request_id)
         except TimeoutError as error:
-            # What is there by now is the completion. But time that servers have wasted says nothing about the policy.
+            # The tokens so far are the completion, unless failures of servers used up the time.
             if sampled.failure and sampled.finish_reason is None and limit.when() != _AT_ONCE:
                 raise EngineError(f"{where} was not answered by its deadline: {sampled.failure}") from error
         finally:
@@ -118,19 +118,19 @@ class OpenAIEngine:
         return sampled.completion(max_tokens=params.max_tokens, vocabulary_size=self._vocabulary_size, where=where)
 
     async def abort(self, request_id: str) -> None:
-        """End a request with what it has; unknown ids are ignored."""
+        """End a request with its tokens so far; unknown ids are ignored."""
         limit = self._limits.get(request_id)
         if limit is not None and not limit.expired():
             limit.reschedule(_AT_ONCE)
 
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """Send nothing more; what runs is awaited (`wait`) or ended (`abort`).
+        """Send nothing more; running requests are awaited (`wait`) or ended (`abort`).
 
         Raises:
-            EngineError: `keep`: servers of others cannot be frozen.
+            EngineError: `keep`: external servers cannot be frozen.
         """
         if mode == "keep":
-            _refuse("freeze what they are sampling (`pause` with `keep`)")
+            _refuse("freeze running requests (`pause` with `keep`)")
         self._awake.clear()
         if mode == "abort":
             for request_id in list(self._limits):
@@ -138,7 +138,7 @@ class OpenAIEngine:
         await self._idle.wait()
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Undo `pause`."""
         self._awake.set()
 
     async def sleep(self, level: int) -> None:
@@ -154,7 +154,7 @@ class OpenAIEngine:
         _refuse("load weights")
 
     async def stats(self) -> EngineStats:
-        """Return the load of this engine's own requests; what others send to the same servers is not in it."""
+        """Return the load of this engine's own requests only."""
         return replace(
             self._counts,
             num_running=self._num_running,
@@ -163,14 +163,14 @@ class OpenAIEngine:
         )
 
     async def aclose(self) -> None:
-        """End what runs, and close the connections."""
+        """End all requests, and close the connections."""
         for request_id in list(self._limits):
             await self.abort(request_id)
         await self._servers.aclose()
         await self._wire.aclose()
 
     async def _sample(self, prompt: list[int], params: SamplingParams, sampled: Sampled, request_id: str) -> None:
-        """Try until there is a completion in `sampled`."""
+        """Retry until `sampled` holds a completion."""
         num_failures_inside = 0
         while True:
             try:
@@ -193,8 +193,8 @@ class OpenAIEngine:
             room = server.max_tokens - len(prompt)
             if room < 1:
                 raise EngineError(
-                    f"{where}: a prompt of {len(prompt)} tokens does not fit a context of {server.max_tokens}, of which one is "
-                    "for the answer. Serve it with a longer context, or lower `rollout.max_response_tokens`"
+                    f"{where}: a prompt of {len(prompt)} tokens leaves no room in a context of {server.max_tokens}. Serve the "
+                    "model with a longer context, or lower `rollout.max_response_tokens`"
                 )
             params = replace(params, max_tokens=min(params.max_tokens, room))
         sampled.forget()
@@ -211,7 +211,7 @@ class OpenAIEngine:
 
     @asynccontextmanager
     async def _place(self, num_prompt_tokens: int) -> AsyncIterator[None]:
-        """Wait for one of the places while the engine is not paused, and hold it."""
+        """Hold one of the places; wait for a free one, and for the end of a pause."""
         async with self._places:
             await self._awake.wait()
             self._idle.clear()
@@ -243,14 +243,14 @@ def _token(variable: str | None) -> str | None:
     token = os.environ.get(variable)
     if not token:
         raise ConfigError(
-            f"rollout.openai.token_env: it is `{variable}`, but that variable is not set in this process; export the servers' "
-            "token under that name"
+            f"rollout.openai.token_env: the variable `{variable}` is not set in this process. Export the servers' token under "
+            "that name"
         )
     return token
 
 
 def _load_encoder(model_path: str) -> tuple[Callable[[str], list[int]], int]:
-    """Return what turns a text into token ids, and how many ids the model has, its unused rows included."""
+    """Return the function that encodes a text, and the model's number of token ids, unused rows included."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     except (OSError, ValueError) as error:
@@ -262,6 +262,6 @@ def _load_encoder(model_path: str) -> tuple[Callable[[str], list[int]], int]:
 
 def _refuse(what: str) -> NoReturn:
     raise EngineError(
-        f"engine `openai`: the servers in `rollout.openai.base_urls` are run by others and cannot {what}. Use another "
-        "`rollout.engine` for that"
+        f"engine `openai`: the external servers in `rollout.openai.base_urls` cannot {what}. Use another `rollout.engine` for "
+        "that"
     )

@@ -1,4 +1,4 @@
-"""Whether a server can be an engine here: found by two short completions, because servers differ and documents age.
+"""Examination of a server by two short completions, because servers differ and their documentation ages.
 
 vLLM (0.10.2 and later) and SGLang (0.5.23) give token ids on `/v1/completions`; OpenAI's own service, llama.cpp's server and
 others give text alone, which cannot be turned back into the ids that were sampled.
@@ -19,7 +19,7 @@ from agentrl.types import Completion, FinishReason, SamplingParams
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 60.0
-"""Of the whole examination: a server that is full answers late."""
+"""Limit of the whole examination; a full server answers late."""
 _TEXT = "Question: what is 12 + 30? Answer:"
 _SAME_LOGPROB = 1e-3
 
@@ -28,8 +28,8 @@ _SAME_LOGPROB = 1e-3
 class Examination:
     """Examines servers.
 
-    `max_tokens` is the context that a trajectory needs, `encode` the policy's own tokenizer, without special tokens,
-    `vocabulary_size` the number of its token ids.
+    `max_tokens` is the context that a trajectory needs, `encode` the policy's tokenizer without special tokens,
+    `vocabulary_size` its number of token ids.
     """
 
     wire: OpenAIWire
@@ -40,12 +40,12 @@ class Examination:
     _warned: set[str] = field(default_factory=set, init=False)
 
     async def __call__(self, server: Server) -> None:
-        """Fill in the model of `server`.
+        """Examine `server` and fill in its model.
 
         Raises:
             NotAnsweredError: it does not work now.
-            EngineError: it will not do: it gives no token ids or log-probabilities, has another tokenizer, cuts the stop
-                token off, or refuses this client. The message names the way out.
+            EngineError: it is unsuitable: it returns no token ids or log-probabilities, has another tokenizer, drops the stop
+                token, or refuses this client.
         """
         try:
             async with asyncio.timeout(_TIMEOUT_S):
@@ -62,20 +62,20 @@ class Examination:
         prompt, sampled = self.encode(_TEXT), Sampled()
         first = await self._complete(server, _TEXT, SamplingParams(max_tokens=1, temperature=0.0), sampled)
         theirs = sampled.prompt_token_ids
-        # Theirs may start with a special token (BOS), which prompts of token ids bring along themselves.
+        # The server may add a special token (BOS) to text; prompts of token ids contain it already.
         if theirs is not None and theirs[-len(prompt) :] != prompt:
             raise EngineError(
                 f"{where}: `{server.model}` turns a text into other token ids than the tokenizer in `model.path`: {theirs} and "
-                f"{prompt}. Name the folder or hub name of the model that is served there"
+                f"{prompt}. Set `model.path` to the folder or hub name of the served model"
             )
         token = first.token_ids[0]
-        # A flat distribution of which only the top is kept: its log-probability tells what the server's numbers mean.
+        # A flat distribution cut to its top token: its log-probability shows whether the server applies the truncation first.
         forced = SamplingParams(max_tokens=2, temperature=2.0, top_k=1, stop_token_ids=(token,))
         second = await self._complete(server, theirs or prompt, forced, Sampled())
         if second.finish_reason is not FinishReason.STOP or second.token_ids != [token]:
             raise EngineError(
-                f"{where}: asked to stop at token {token} and to give it, the server gives {second.token_ids} and finish "
-                f"reason `{second.finish_reason}`. It must keep `stop_token_ids`, and return the stop token, as vLLM does"
+                f"{where}: asked to stop at token {token}, the server returned {second.token_ids} with finish reason "
+                f"`{second.finish_reason}`. It must obey `stop_token_ids` and return the stop token, as vLLM does"
             )
         self._check_logprobs(server, raw=first.logprobs[0], forced=second.logprobs[0])
         self._check_context(server)
@@ -88,7 +88,7 @@ class Examination:
         await read_completion(self.wire.complete(server.base_url, body), sampled, where=where)
         completion = sampled.completion(max_tokens=params.max_tokens, vocabulary_size=self.vocabulary_size, where=where)
         if not completion.token_ids:
-            raise EngineError(f"{where}: a completion came back without any token")
+            raise EngineError(f"{where}: a completion has no token")
         return completion
 
     def _check_logprobs(self, server: Server, *, raw: float, forced: float) -> None:
@@ -96,19 +96,19 @@ class Examination:
         changed = rollout.temperature not in (0.0, 1.0) or rollout.top_p < 1 or rollout.top_k > 0
         if changed and raw < -_SAME_LOGPROB and abs(forced - raw) < _SAME_LOGPROB:
             self._warn(
-                f"engine: {server.base_url} gives log-probabilities from before temperature and truncation, and so they are "
-                "recorded; start vLLM with `--logprobs-mode processed_logprobs` for those of what was sampled"
+                f"engine: {server.base_url} reports, and agentrl records, log-probabilities before temperature and truncation; "
+                "start vLLM with `--logprobs-mode processed_logprobs` to get those of the sampled distribution"
             )
 
     def _check_context(self, server: Server) -> None:
         if server.max_tokens is not None and server.max_tokens < self.max_tokens:
             self._warn(
-                f"engine: {server.base_url} has a context of {server.max_tokens} tokens: trajectories are cut from "
-                f"{self.max_tokens} (`data.max_prompt_tokens` and `rollout.max_response_tokens`) to that"
+                f"engine: {server.base_url} has a context of {server.max_tokens} tokens; trajectories are cut to it, not to "
+                f"{self.max_tokens} (`data.max_prompt_tokens` and `rollout.max_response_tokens`)"
             )
 
     def _warn(self, message: str) -> None:
-        if message not in self._warned:  # it is examined again whenever it comes back
+        if message not in self._warned:  # a server is examined again whenever it comes back
             self._warned.add(message)
             logger.warning("%s", message)
 

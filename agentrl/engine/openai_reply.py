@@ -1,4 +1,4 @@
-"""From the chunks of a reply to a completion that may be recorded, or a clear no."""
+"""Builds a `Completion` from the chunks of a reply, and refuses an invalid reply."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -9,60 +9,60 @@ from agentrl.errors import EngineError
 from agentrl.types import Completion, FinishReason
 
 _LOWEST_LOGPROB = -9999.0
-"""vLLM writes minus infinity as this number, SGLang as a lower one."""
+"""vLLM's value for minus infinity; SGLang's is lower."""
 
 _HIGHEST_LOGPROB = 0.01
-"""Log-probability of a token that is certain: 0, and the rounding of a server."""
+"""Log-probability of a certain token: 0, with a margin for rounding."""
 
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 @dataclass(slots=True, kw_only=True)
 class Sampled:
-    """What has come of one completion so far."""
+    """The received part of one completion."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     prompt_token_ids: list[int] | None = None
     num_cached_tokens: int = 0
-    """Prompt tokens that the server says it found in its cache."""
+    """Prompt tokens that the server found in its cache."""
     failure: str = ""
-    """Why an earlier try gave nothing, or why this one seems to give nothing."""
+    """Reason of the last failure, or of a suspected one."""
 
     def forget(self) -> None:
-        """Start again, for another try."""
+        """Reset for another try."""
         self.token_ids, self.logprobs, self.finish_reason, self.num_cached_tokens = [], [], None, 0
 
     def completion(self, *, max_tokens: int, vocabulary_size: int, where: str) -> Completion:
-        """Return what has come, with `finish_reason=abort` where the reply is not complete.
+        """Return the received part, with `finish_reason=abort` if the reply is not complete.
 
         Raises:
-            EngineError: there is not one log-probability for each token, one is impossible, a token is none of the model's
-                vocabulary, or there are too many tokens.
+            EngineError: a log-probability is missing or impossible, a token is not in the model's vocabulary, or there are too
+                many tokens.
         """
         ids, logprobs = self.token_ids, self.logprobs
-        if self.finish_reason is None:  # cut between a token and its log-probability, if they come apart
+        if self.finish_reason is None:  # it may have ended between a token and its log-probability
             count = min(len(ids), len(logprobs))
             ids, logprobs = ids[:count], logprobs[:count]
         if len(logprobs) != len(ids):
             raise EngineError(
-                f"{where}: {len(ids)} tokens came with {len(logprobs)} log-probabilities. The server must give one for each "
-                "token that it samples (`logprobs`)"
+                f"{where}: {len(ids)} tokens came with {len(logprobs)} log-probabilities. The server must return one for each "
+                "sampled token (`logprobs`)"
             )
         if len(ids) > max_tokens:
-            raise EngineError(f"{where}: {len(ids)} tokens came, and `max_tokens` was {max_tokens}")
+            raise EngineError(f"{where}: {len(ids)} tokens came, more than `max_tokens` ({max_tokens})")
         impossible = next((token for token in ids if not 0 <= token < vocabulary_size), None)
         if impossible is not None:
             raise EngineError(
-                f"{where}: token id {impossible:.6g} came, and the vocabulary of `model.path` has {vocabulary_size}. Name the "
-                "folder or hub name of the model that is served there"
+                f"{where}: token id {impossible:.6g} is not in the vocabulary of `model.path` ({vocabulary_size} ids). Set "
+                "`model.path` to the folder or hub name of the served model"
             )
         for value in logprobs:
             if value is None or not _LOWEST_LOGPROB < value < _HIGHEST_LOGPROB:
                 raise EngineError(
-                    f"{where}: the log-probability of a sampled token is {value}. A model that gives such numbers is broken: "
-                    "look at its weights and type on the server"
+                    f"{where}: the log-probability of a sampled token is {value}, so the model is broken. Check its weights "
+                    "and data type on the server"
                 )
         return Completion(
             token_ids=ids,
@@ -75,11 +75,11 @@ class Sampled:
 async def read_completion(chunks: AsyncGenerator[Chunk, None], sampled: Sampled, *, where: str) -> None:
     """Add the chunks to `sampled` as they come, until the reply is complete.
 
-    Whatever ends this early leaves in `sampled` what had come by then, and closes the connection.
+    If this ends early, `sampled` keeps the part so far, and the connection is closed.
 
     Raises:
         NotAnsweredError: the reply ended before its last token, or the server aborted it.
-        EngineError: it holds no token ids, or ends for a reason of its own.
+        EngineError: it holds no token ids, or an unknown finish reason.
     """
     try:
         async with aclosing(chunks):
@@ -87,7 +87,7 @@ async def read_completion(chunks: AsyncGenerator[Chunk, None], sampled: Sampled,
                 _add(chunk, sampled, where)
     except BrokenError:
         if sampled.finish_reason is None:
-            raise  # else only the closing words are missing
+            raise  # else only the end of the stream is missing
     if sampled.finish_reason is None:
         raise BrokenError(f"{where}: the reply ended early, after {len(sampled.token_ids)} tokens")
 
@@ -98,8 +98,8 @@ def _add(chunk: Chunk, sampled: Sampled, where: str) -> None:
     for choice in chunk.choices:
         if choice.token_ids is None:
             raise EngineError(
-                f"{where}: the reply holds text, but no `token_ids`, and text cannot be turned back into the tokens that were "
-                "sampled. Serve the model with vLLM 0.10.2 or later, or with SGLang 0.5.23 or later"
+                f"{where}: the reply holds text, but no `token_ids`, which text cannot replace. Serve the model with vLLM "
+                "0.10.2 or later, or with SGLang 0.5.23 or later"
             )
         sampled.token_ids += choice.token_ids
         sampled.logprobs += choice.logprobs.token_logprobs if choice.logprobs is not None else []

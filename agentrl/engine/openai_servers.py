@@ -1,7 +1,7 @@
-"""Servers that are equal in kind: which one to ask next, and which to leave alone.
+"""Selection among equal servers.
 
-One that fails is dropped, and taken back when it passes the examination of the start again: it may have come back as
-another program, or with another model. One that is full is passed over for as long as it asks.
+A failed server is dropped until it passes the examination of the start again: it may have come back as another program, or with
+another model. A full server is skipped for as long as it asks.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ _MAX_BACK_OFF_S = 5.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Server:
-    """One server as this engine knows it; all times are of `time.monotonic`."""
+    """State of one server; times are of `time.monotonic`."""
 
     base_url: str
     model: str = ""
-    """Name under which it serves the policy; known once it is examined."""
+    """Name under which it serves the policy; set by the examination."""
     max_tokens: int | None = None
-    """Its context: prompt and completion together."""
+    """Context length, prompt and completion together."""
     is_down: bool = False
-    """It failed, and has not passed an examination since."""
+    """True from a failure to the next passed examination."""
     busy_until: float = -math.inf
-    """It asked not to be sent anything before."""
+    """Time before which it asked for no requests."""
     num_in_flight: int = 0
     num_failures: int = 0
-    """Since its last completion."""
+    """Failures since its last completion."""
 
     def note_failure(self) -> float:
-        """Count one failure; return the jittered seconds to leave it alone: more with every failure in a row."""
+        """Count one failure; return the jittered back-off in seconds, which grows with consecutive failures."""
         self.num_failures += 1
         longest_s = min(_FIRST_BACK_OFF_S * 2 ** min(self.num_failures - 1, 10), _MAX_BACK_OFF_S)
         return random.uniform(0.5, 1.0) * longest_s
@@ -53,9 +53,9 @@ class OpenAIServers:
         """Take addresses such as `http://127.0.0.1:8000/v1`.
 
         Args:
-            base_urls: one or several; the same one twice counts once.
-            examine: fills in the server's model; raises NotAnsweredError where it does not work now, EngineError where it
-                will not do.
+            base_urls: addresses; duplicates count once.
+            examine: fills in the server's model; raises NotAnsweredError if it does not work now, EngineError if it is
+                unsuitable.
         """
         self._servers = [Server(base_url=url) for url in dict.fromkeys(url.rstrip("/") for url in base_urls)]
         self._examine = examine
@@ -66,14 +66,14 @@ class OpenAIServers:
         """Examine all servers.
 
         Raises:
-            EngineError: one will not do, or none answers. Some that do not answer are left until they do.
+            EngineError: a server is unsuitable, or none answers. If only some do not answer, they are retried.
         """
         failures = await asyncio.gather(*(self._try(server) for server in self._servers))
         dropped = [(server, error) for server, error in zip(self._servers, failures, strict=True) if error]
         if len(dropped) == len(self._servers):
             reasons = "; ".join(str(error) for _, error in dropped)
             raise EngineError(
-                f"engine: none of the servers in `rollout.openai.base_urls` answers: {reasons}. Start one, or correct them"
+                f"engine: no server in `rollout.openai.base_urls` answers: {reasons}. Start one, or correct the addresses"
             )
         for server, error in dropped:
             self._drop(server, error)
@@ -87,9 +87,9 @@ class OpenAIServers:
 
     @asynccontextmanager
     async def borrow(self) -> AsyncIterator[Server]:
-        """Give the server with the fewest completions in flight, as soon as one takes work, for one try.
+        """Yield the server with the fewest completions in flight, once one takes work, for one try.
 
-        A `NotAnsweredError` that leaves the block is raised on, after the server is dropped or passed over for it.
+        A `NotAnsweredError` in the block drops the server or marks it busy, and is raised on.
         """
         server = await self._pick()
         server.num_in_flight += 1
@@ -106,7 +106,7 @@ class OpenAIServers:
             server.num_in_flight -= 1
 
     def suspect(self, server: Server, reason: str) -> None:
-        """Send `server` nothing until it has passed an examination: it may have hung."""
+        """Drop `server` until it passes an examination, because it may hang."""
         self._drop(server, BrokenError(reason))
 
     async def _pick(self) -> Server:
@@ -118,7 +118,7 @@ class OpenAIServers:
                 return min(usable, key=lambda server: server.num_in_flight)
             patience_s = min((server.busy_until for server in up), default=now + 60.0) - now
             try:
-                # Requests that wait for the same server must not all come at the same moment.
+                # Jitter: requests that wait for the same server must not all come at once.
                 async with asyncio.timeout(patience_s * random.uniform(1.0, 1.1) + random.uniform(0.0, 0.05)):
                     await self._taken_back.wait()
             except TimeoutError:
@@ -126,10 +126,10 @@ class OpenAIServers:
 
     def _drop(self, server: Server, error: NotAnsweredError) -> None:
         if server.is_down:
-            return  # several completions were there when it failed
+            return  # several completions fail at once
         server.is_down = True
         pause_s = server.note_failure()
-        logger.warning("engine: %s is dropped until it works again: %s", server.base_url, error)
+        logger.warning("engine: %s: dropped until it works again: %s", server.base_url, error)
         probe = asyncio.create_task(self._take_back(server, pause_s))
         self._probes.add(probe)
         probe.add_done_callback(self._probes.discard)
@@ -140,18 +140,20 @@ class OpenAIServers:
             try:
                 error = await self._try(server)
             except EngineError as refusal:
-                logger.warning("engine: %s stays out: it answers again, but will not do: %s", server.base_url, refusal)
+                logger.warning(
+                    "engine: %s: answers again, but is unsuitable, still dropped: %s", server.base_url, refusal
+                )
                 error = refusal
             if error is None:
                 break
             pause_s = server.note_failure()
-        logger.info("engine: %s is taken back", server.base_url)
+        logger.info("engine: %s: works again", server.base_url)
         server.is_down = False
         self._taken_back.set()
         self._taken_back.clear()
 
     async def _try(self, server: Server) -> NotAnsweredError | None:
-        """Examine `server`; return why it does not answer, if it does not."""
+        """Examine `server`; return the error if it does not answer."""
         try:
             await self._examine(server)
         except NotAnsweredError as error:

@@ -1,6 +1,6 @@
-"""One request to one server of OpenAI's completions protocol: token ids out, chunks of a completion in, failures by name.
+"""HTTP client of OpenAI's completions protocol: sends token ids, yields chunks of a completion, names failures.
 
-The fields beyond OpenAI's own (`return_token_ids`, `stop_token_ids`, `top_k`, ...) are those that vLLM and SGLang share.
+The fields beyond OpenAI's own (`return_token_ids`, `stop_token_ids`, `top_k`, ...) are shared by vLLM and SGLang.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -20,18 +20,18 @@ from agentrl.types import SamplingParams
 _CONNECT_TIMEOUT_S = 5.0
 _MODELS_TIMEOUT_S = 10.0
 _IDLE_CONNECTION_S = 4.0
-"""Less than the 5 s of a uvicorn server, so that an idle connection is closed from this side and no request is lost."""
+"""Less than uvicorn's 5 s, so that this side closes an idle connection and no request is lost."""
 _READ_OF_ERROR_BYTES = 4096
 _QUOTED_CHARACTERS = 300
 _MAX_RETRY_AFTER_S = 60.0
 
 
 class NotAnsweredError(Exception):
-    """A try that gave no completion, and may be repeated; raised as one of its two kinds."""
+    """A try without a completion, which may be repeated; raised as `BrokenError` or `BusyError`."""
 
 
 class BrokenError(NotAnsweredError):
-    """No reply, half a reply, or one that no healthy server gives; `failed_inside`: the server says so itself."""
+    """No reply, half a reply, or an invalid one; `failed_inside`: the server reports an internal error."""
 
     def __init__(self, message: str, *, failed_inside: bool = False) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class BrokenError(NotAnsweredError):
 
 
 class BusyError(NotAnsweredError):
-    """The server is well, and asks for patience: `retry_after_s` seconds of it."""
+    """The server is full and asks to retry after `retry_after_s` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class ServedModel:
 
     name: str
     max_tokens: int | None
-    """Prompt and completion together; None where the server does not say."""
+    """Prompt and completion together; None if unknown."""
 
 
 class _Logprobs(BaseModel):
@@ -93,9 +93,9 @@ class _Models(BaseModel):
 
 def completion_body(prompt: list[int] | str, params: SamplingParams, *, model: str) -> dict[str, Any]:
     """Return the body of a request for one streamed completion of `prompt`."""
-    # What is left out, a server takes from the model's `generation_config.json`, such as the top-k of 20 of Qwen3.
+    # Explicit, since servers fill gaps from the model's `generation_config.json`, such as Qwen3's top-k of 20.
     neutral = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    # vLLM and SGLang each have a field of their own that keeps the text of the token which completes a stop string.
+    # One field of vLLM and one of SGLang that keep the stop string in the text.
     stop = {"stop": list(params.stop), "include_stop_str_in_output": True, "no_stop_trim": True} if params.stop else {}
     return (
         neutral
@@ -109,7 +109,7 @@ def completion_body(prompt: list[int] | str, params: SamplingParams, *, model: s
             "top_k": params.top_k or -1,
             "seed": params.seed,
             "stop_token_ids": list(params.stop_token_ids),
-            # Stop strings are matched in the text with special tokens, which servers leave out by default.
+            # Stop strings are matched in text with special tokens, which servers drop by default.
             "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
             "logprobs": 1,
@@ -124,13 +124,13 @@ class OpenAIWire:
     """The HTTP session to all servers of an engine."""
 
     def __init__(self, *, token: str | None) -> None:
-        """Take the bearer token, if the servers ask for one; it never appears in a message."""
+        """Take the bearer token, if the servers want one; it never appears in a message."""
         self._token = token
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Open the session on the running event loop."""
-        # The engine bounds its requests itself; aiohttp's own limit of 100 connections would throttle silently.
+        # The engine limits its requests itself; aiohttp's limit of 100 connections would throttle silently.
         connector = aiohttp.TCPConnector(
             limit=0, limit_per_host=0, keepalive_timeout=_IDLE_CONNECTION_S, socket_factory=watched_socket
         )
@@ -144,11 +144,11 @@ class OpenAIWire:
             self._session = None
 
     async def models(self, base_url: str) -> list[ServedModel]:
-        """Return what the server lists.
+        """Return the models that the server lists.
 
         Raises:
             NotAnsweredError: it does not answer now.
-            EngineError: what answers there is no such server, or refuses this client.
+            EngineError: it is not such a server, or refuses this client.
         """
         timeout = aiohttp.ClientTimeout(total=_MODELS_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         async with self._reply("GET", f"{base_url}/models", timeout=timeout) as reply:
@@ -162,20 +162,20 @@ class OpenAIWire:
         return [ServedModel(name=model.id, max_tokens=model.max_model_len) for model in listed]
 
     async def complete(self, base_url: str, body: dict[str, Any]) -> AsyncGenerator[Chunk, None]:
-        """Yield the chunks of one completion as they come; leaving early closes the connection, and so the server aborts.
+        """Yield the chunks of one completion as they come, without a time limit.
 
-        There is no limit of time: the deadline is the caller's.
+        Leaving early closes the connection, so that the server aborts.
 
         Raises:
-            NotAnsweredError: the reply ended early or never came, or the server has no room.
-            EngineError: the server refuses the request, or its reply is none of this protocol.
+            NotAnsweredError: the reply ended early or never came, or the server is full.
+            EngineError: the server refuses the request, or its reply does not follow the protocol.
         """
         url = f"{base_url}/completions"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
         async with self._reply("POST", url, timeout=timeout, body=orjson.dumps(body)) as reply:
             if reply.content_type != "text/event-stream":
                 raise EngineError(
-                    f"engine {url}: no stream, but `{reply.content_type}` came. Serve the model with vLLM or SGLang"
+                    f"engine {url}: the reply is `{reply.content_type}`, not a stream. Serve the model with vLLM or SGLang"
                 )
             async for line in lines(reply.content):
                 field, _, data = line.rstrip(b"\r").partition(b":")
@@ -200,9 +200,9 @@ class OpenAIWire:
     async def _reply(
         self, method: str, url: str, *, timeout: aiohttp.ClientTimeout, body: bytes | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Give a reply whose status is 200; a failure of the connection while it is read is named too."""
+        """Yield a reply with status 200; failures, those while it is read included, are raised by name."""
         if self._session is None:
-            raise RuntimeError("openai engine: not started; await `start()` on the loop that uses it")
+            raise RuntimeError("openai engine: not started; await `start()` on its event loop")
         headers = {"Content-Type": "application/json"}
         request = self._session.request(method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False)
         try:
@@ -225,11 +225,11 @@ class OpenAIWire:
             raise EngineError(f"engine {reason}. Check the token in the variable that `rollout.openai.token_env` names")
         if status == HTTPStatus.NOT_FOUND or status < 400:
             raise EngineError(
-                f"engine {reason}. Check `rollout.openai.base_urls` (they end in `/v1` as a rule) and `rollout.openai.model`"
+                f"engine {reason}. Check `rollout.openai.base_urls` (they usually end in `/v1`) and `rollout.openai.model`"
             )
         raise EngineError(f"engine {reason}. The server refuses the request; see its log")
 
     def _quote(self, content: bytes) -> str:
         text = content.decode(errors="replace")
-        # Some servers repeat the token that they refuse; it is taken out before a cut could leave half of it.
+        # Some servers repeat the refused token; it is removed before the cut, which could leave half of it.
         return (text.replace(self._token, "***") if self._token else text)[:_QUOTED_CHARACTERS]

@@ -1,7 +1,7 @@
-"""Which tokens each row of the KV cache holds, and which row a new prompt should get.
+"""Rows of the KV cache by their tokens, and the choice of a row for a new prompt.
 
-A row is free, running (a request owns it) or parked (its request ended; the next turn of the same trajectory, whose
-prompt begins with these tokens, takes it over). Knows token ids only; the numbers live in `kv_cache`.
+A row is free, running (a request owns it) or parked (its request ended; the next turn of the same trajectory, whose prompt
+begins with these tokens, takes it over). This file knows token ids only; keys and values are in `kv_cache`.
 """
 
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 MIN_SHARED_TOKENS = 16
-"""A prompt waits one step for a neighbour that is just computing the same prefix if it saves at least so many tokens."""
+"""Tokens that a prompt must save to wait for a running row that is computing the same prefix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The row of a new prompt: its first `num_cached` tokens are to be copied from row `source` (often itself)."""
+    """The row of a new prompt; its first `num_cached` tokens are copied from row `source` (often itself)."""
 
     row: int
     source: int
@@ -22,10 +22,10 @@ class Placement:
 
 
 class PrefixRows:
-    """The ledger of the rows.
+    """Contents of the rows.
 
-    `token_ids` [rows, max tokens] int32, of which the first `num_tokens[row]` count and the first `num_computed[row]`
-    have their keys and values in the cache.
+    `token_ids` is [rows, max tokens] int32. The first `num_tokens[row]` are valid, and the first `num_computed[row]` have their
+    keys and values in the cache.
     """
 
     def __init__(self, *, num_rows: int, max_tokens: int) -> None:
@@ -34,10 +34,10 @@ class PrefixRows:
         self.running = np.zeros(num_rows, dtype=bool)
 
     def place(self, prompt_ids: np.ndarray) -> Placement | None:
-        """Give a prompt the row that saves most: a parked one, or the least recently used one with a prefix copied into it.
+        """Return the row that saves a prompt most: a parked one, or the least recently used one with a copied prefix.
 
-        Returns None when every row runs, or when a running row is about to have computed a longer common prefix.
-        The last token of the prompt is never cached, as its logits are wanted.
+        None if every row runs, or a running row will soon have a longer common prefix. The last token of the prompt is never
+        taken from the cache, as its logits are needed.
         """
         if self.running.all():
             return None
@@ -57,17 +57,17 @@ class PrefixRows:
         return Placement(row=row, source=source, num_cached=int(cached[source]))
 
     def append(self, row: int, token_id: int) -> None:
-        """Add a sampled token, which has no keys and values yet."""
+        """Append a sampled token; its keys and values are not computed yet."""
         self.token_ids[row, self.num_tokens[row]] = token_id
         self.num_tokens[row] += 1
 
     def release(self, row: int) -> None:
-        """Park the row with what is computed of it."""
+        """Park the row with its computed tokens."""
         self.running[row] = False
         self.num_tokens[row] = self.num_computed[row]
         self._last_used[row] = self._last_used.max() + 1
 
     def invalidate(self) -> None:
-        """Forget what is computed: running rows begin again at their first token, parked ones become free."""
+        """Drop all keys and values: running rows restart at their first token, parked ones become free."""
         self.num_computed[:] = 0
         self.num_tokens[~self.running] = 0

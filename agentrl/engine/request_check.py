@@ -1,4 +1,4 @@
-"""Whether an engine can answer a request at all, before it takes it."""
+"""Validation of a request before an engine takes it."""
 
 from collections.abc import Container
 
@@ -19,22 +19,22 @@ def check_request(
 
     Args:
         token_ids: the prompt.
-        params: how to sample.
-        request_id: of the request.
-        open_ids: of the requests that have no answer yet.
-        max_tokens: the context, prompt and completion together.
-        vocabulary_size: of the model.
+        params: sampling parameters.
+        request_id: id of the request.
+        open_ids: ids of the open requests.
+        max_tokens: context length, prompt and completion together.
+        vocabulary_size: number of the model's token ids.
 
     Raises:
-        EngineError: the id is in use, the prompt is empty, too long or not of this vocabulary, or there is nothing to sample.
+        EngineError: the id is in use, the prompt is empty, too long or outside the vocabulary, or `max_tokens` is 0.
     """
     where = f"engine: request `{request_id}`"
     if request_id in open_ids:
-        raise EngineError(f"{where}: the id is in use: give every turn its own")
+        raise EngineError(f"{where}: the id is in use. Give every turn its own")
     if not 0 < len(token_ids) < max_tokens:
         raise EngineError(
-            f"{where}: a prompt of {len(token_ids)} tokens does not fit a context of {max_tokens}, of which one is for the"
-            " answer: raise `data.max_prompt_tokens` or `rollout.max_response_tokens`"
+            f"{where}: a prompt of {len(token_ids)} tokens does not fit a context of {max_tokens} with room for an answer. "
+            "Raise `data.max_prompt_tokens` or `rollout.max_response_tokens`"
         )
     if min(token_ids) < 0 or max(token_ids) >= vocabulary_size:
         raise EngineError(f"{where}: token ids outside the vocabulary of {vocabulary_size}: is it another tokenizer's?")

@@ -1,4 +1,4 @@
-"""The weights of a model in this process: replaced in place, put aside while something else needs the memory, taken back."""
+"""The weights of a model in this process: replaced in place, moved to the host or dropped, and restored."""
 
 from collections.abc import Callable
 
@@ -13,22 +13,22 @@ from agentrl.weight_sync.receiver import WeightReceiver
 
 
 class ResidentWeights:
-    """What the state dict of a model holds; other buffers, which no checkpoint has, stay where they are."""
+    """Tensors of a model's state dict; buffers outside of it stay where they are."""
 
     def __init__(self, model: nn.Module, device: str) -> None:
         """Take a model that is on `device`."""
         self._own: dict[str, Tensor] = model.state_dict(keep_vars=True)
-        self._distinct = [(tensor.shape, tensor) for tensor in {id(one): one for one in self._own.values()}.values()]
+        self._distinct = [(t.shape, t) for t in {id(tensor): tensor for tensor in self._own.values()}.values()]
         self._device = torch.device(device)
         self._receiver = WeightReceiver(self._device)
         self.are_whole = True
         """False after `drop`, until `load`."""
 
     def load(self, source: WeightSource) -> None:
-        """Copy new weights over the old ones, after checking that all of them are there and fit.
+        """Copy new weights over the old ones, after checking that they are complete and fit.
 
         Raises:
-            EngineDeadError: a stream of weights broke off, and what is here is a mixture.
+            EngineDeadError: a stream of weights broke off and left a mixture.
             EngineError: a name is missing or unknown, a shape differs, a checksum is wrong, or the publisher is gone; no weight
                 has changed then.
         """
@@ -39,33 +39,32 @@ class ResidentWeights:
         if source.lora is not None:
             tensors = merged_tensors(tensors, source.lora) if self.are_whole else whole_model(tensors, source.lora)
         for name, tensor in tensors:
-            if name in self._own:  # a folder may hold more than the model does
+            if name in self._own:  # a folder may hold more than the model
                 self._own[name].copy_(tensor)
-            del tensor  # it may be a view of a buffer that the sender frees once nobody refers to it
+            del tensor  # it may be a view of a buffer that the sender frees after the last reference
         self.are_whole = True
 
     def to_host(self) -> None:
-        """Keep the weights in the memory of the host alone; on CPU they are there."""
+        """Move the weights to the host's memory."""
         self._replace(lambda tensor, shape: tensor.cpu())
         release_cached_memory()
 
     def drop(self) -> None:
-        """Forget the weights; the model computes nonsense until `load`."""
+        """Free the weights; the model is unusable until `load`."""
         self._replace(lambda tensor, shape: tensor.new_empty(0))
         self._receiver.forget()
         self.are_whole = False
         release_cached_memory()
 
     def take_memory(self) -> None:
-        """Have memory for the weights again, and in it what `to_host` kept; after `drop`, nothing."""
+        """Allocate device memory for the weights and restore what `to_host` kept; undefined values after `drop`."""
         self._replace(
             lambda tensor, shape: (tensor if tensor.shape == shape else tensor.new_empty(shape)).to(self._device)
         )
 
     def _replace(self, new: Callable[[Tensor, torch.Size], Tensor]) -> None:
-        """Give every weight the memory of `new(its data, its shape)`; tied ones are one tensor, and stay it."""
-        with torch.inference_mode(
-            False
-        ):  # the engine runs in that mode, and memory that begins there is of a kind of its own
+        """Replace the data of every weight by `new(data, shape)`; tied weights stay one tensor."""
+        # Tensors allocated in the engine's inference mode could not be updated outside of it.
+        with torch.inference_mode(False):
             for shape, tensor in self._distinct:
                 tensor.data = new(tensor.data, shape)

@@ -1,14 +1,12 @@
-"""The arithmetic of a simulated engine: which requests run in which step, how long that takes, what the KV memory holds.
+"""Model of a simulated engine's time and memory: the requests of each step, its duration, the contents of the KV memory.
 
-It follows vLLM's scheduler as far as time is concerned. One step samples a token for every running request, and takes
-`a + b x running + c x prefilled tokens` seconds. A request is admitted when its prompt fits the KV memory, in the order of
-arrival. When running requests need more than there is, the last admitted one is preempted, loses what it has and computes it
-again. What ended requests leave behind is found again by the next turn, until the memory is needed: then what was used least
-recently goes first, its end before its beginning.
+It models the timing of vLLM's scheduler. One step samples a token for every running request and takes
+`a + b x running + c x prefilled tokens` seconds. Requests are admitted in order of arrival, once their prompt fits the KV
+memory. When the memory of running requests does not suffice, the last admitted one is preempted and computed again. The cache
+of ended requests serves the next turn until its memory is needed: the least recently used is evicted first, its end before its
+beginning. Running requests share no memory, which is the worse case.
 
-Running requests share no memory here, which is the worse case.
-
-There is no clock in here: `BatchSimulation` is told what time it is. Steps in which nothing changes are taken together.
+`BatchSimulation` has no clock: callers pass the time. Steps in which nothing changes are merged.
 """
 
 import math
@@ -20,21 +18,21 @@ from agentrl.config.schema import SimulatedEngineSection
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SimulatedRequest:
-    """A request that the simulation decides about."""
+    """A request of the simulation."""
 
     request_id: str
     opening: bytes
-    """Names the prompt of its trajectory's first turn, which the other trajectories of the group have too."""
+    """Key of the first turn's prompt, which the trajectories of a group share."""
     num_opening_tokens: int
     trajectory: bytes
-    """Names its trajectory, whose past turns may be in the memory."""
+    """Key of its trajectory, whose past turns may be in the cache."""
     num_prompt_tokens: int
     num_to_sample: int
     num_once_computed: int = 0
-    """Tokens, from the first, that this engine has computed before: in earlier turns, or until a preemption."""
+    """Leading tokens that this engine has computed before, in earlier turns or until a preemption."""
     arrived_at: float = 0.0
     queue_s: float | None = None
-    """Until it was first admitted."""
+    """Time until it was first admitted."""
     num_sampled: int = 0
     num_computed: int = 0
     """Tokens whose keys and values are in the memory."""
@@ -52,13 +50,13 @@ class SimulatedRequest:
 
     @property
     def num_to_prefill(self) -> int:
-        """Tokens to compute before the next can be sampled; that of a token sampled last is part of sampling."""
+        """Tokens to compute before the next can be sampled; the last sampled token is part of sampling."""
         return self.num_to_compute - (self.num_sampled > 0)
 
 
 @dataclass(slots=True)
 class BatchCounts:
-    """What was done since the start; all but `preemptions` in tokens."""
+    """Counts since the start, in tokens except `preemptions`."""
 
     generated: int = 0
     prefilled: int = 0
@@ -66,35 +64,35 @@ class BatchCounts:
     """Prompt tokens found in the memory."""
     preemptions: int = 0
     recomputed: int = 0
-    """Of `prefilled`: what had been computed for the same trajectory before, and was lost by a preemption or between turns."""
+    """Part of `prefilled` that was computed before for the same trajectory, and lost by a preemption or between turns."""
 
 
 class BatchSimulation:
     """Running and waiting requests of one engine."""
 
     def __init__(self, section: SimulatedEngineSection) -> None:
-        """Take the model of time and memory."""
+        """Take the parameters of time and memory."""
         self._section = section
         self.policy_version = 0
         self.counts = BatchCounts()
         self.running: list[SimulatedRequest] = []
         self.waiting: deque[SimulatedRequest] = deque()
         self._cache: OrderedDict[bytes, int] = OrderedDict()
-        """Tokens kept of openings, and of trajectories beyond their opening; least recently used first."""
+        """Cached tokens of openings, and of trajectories beyond their opening; least recently used first."""
         self._cached_tokens = 0
         self.used_tokens = 0
-        """Tokens of the memory that running requests hold; what is only cached is free for the taking."""
+        """KV tokens of running requests; cached tokens can be evicted and do not count."""
         self._prefilling: list[SimulatedRequest] = []
-        """Of those that run, in their order: which have tokens to compute before they can sample."""
+        """Running requests that must compute tokens before they can sample, in running order."""
         self._step: _Steps | None = None
 
     @property
     def next_event_at(self) -> float | None:
-        """When the steps under way end; absent: nothing runs."""
+        """End of the current steps; None if nothing runs."""
         return None if self._step is None else self._step.ends_at
 
     def add(self, request: SimulatedRequest, now: float) -> None:
-        """Let a request wait for its turn, which comes at the end of a step."""
+        """Queue a request; it is admitted at the end of a step."""
         self.waiting.append(request)
         if self._step is None:
             self._begin_steps(now)
@@ -102,7 +100,7 @@ class BatchSimulation:
             self._step.shorten(now)
 
     def remove(self, request: SimulatedRequest, now: float) -> None:
-        """Take out a request early; what it has sampled by the last full step stays its own."""
+        """Remove a request early; it keeps the tokens of the last full step."""
         self._catch_up(now)
         if request in self.waiting:
             self.waiting.remove(request)
@@ -116,17 +114,17 @@ class BatchSimulation:
             self._begin_steps(now)
 
     def pause(self, now: float) -> None:
-        """Stop in the middle of a step, which begins again at `resume`."""
+        """Stop in the middle of a step; `resume` restarts the step."""
         self._catch_up(now)
         self._step = None
 
     def resume(self, now: float) -> None:
-        """Go on."""
+        """Undo `pause`."""
         if self._step is None:
             self._begin_steps(now)
 
     def forget_all(self) -> None:
-        """Drop what is in the memory, as a change of the weights does; what runs is computed again. Call it while paused."""
+        """Drop the KV memory, as new weights do; running requests are computed again. Call it while paused."""
         self._cache.clear()
         self._cached_tokens = self.used_tokens = 0
         for request in self.running:
@@ -135,7 +133,7 @@ class BatchSimulation:
         self._prefilling = list(self.running)
 
     def advance(self, now: float) -> list[SimulatedRequest]:
-        """Do the steps that have ended by `now`; return the requests that sampled their last token."""
+        """Run the steps that have ended by `now`; return the requests that sampled their last token."""
         if self._step is None or now < self._step.ends_at:
             return []
         ended = self._end_steps(self._step)
@@ -143,7 +141,7 @@ class BatchSimulation:
         return ended
 
     def _catch_up(self, now: float) -> None:
-        """Do those of the steps under way that are over, and leave the others as they are."""
+        """Run those of the current steps that are over by `now`."""
         step = self._step
         if step is None:
             return
@@ -173,7 +171,7 @@ class BatchSimulation:
             if not spans or spans[-1][1] != version:
                 spans.append((request.num_sampled, version))
             request.num_sampled += num_steps
-            # The keys of the last token come with the next step.
+            # The keys of the last token are computed by the next step.
             num_computed = request.num_prompt_tokens + request.num_sampled - 1
             self.used_tokens += num_computed - request.num_computed
             request.num_computed = num_computed
@@ -209,7 +207,7 @@ class BatchSimulation:
         self._step = _Steps(starts_at=now, step_s=duration_s, num_steps=num_steps, prefills=prefills, samplers=samplers)
 
     def _steps_without_change(self, samplers: list[SimulatedRequest]) -> int:
-        """Return after how many steps the first request ends or the memory is full."""
+        """Return the number of steps until the first request ends or the memory is full."""
         to_first_end = min(request.num_to_sample - request.num_sampled for request in samplers)
         free = self._section.kv_tokens - self.used_tokens
         return max(1, min(to_first_end, free // len(samplers)))
@@ -233,7 +231,7 @@ class BatchSimulation:
 
     def _make_room(self) -> None:
         """Preempt the last admitted requests until the next step's tokens fit."""
-        # One token for each that samples; those that prefill need all that they have yet to compute.
+        # One token for each that samples, all missing tokens for each that prefills.
         needed = self.used_tokens + len(self.running) - len(self._prefilling)
         needed += sum(request.num_to_compute for request in self._prefilling)
         while len(self.running) > 1 and needed > self._section.kv_tokens:
@@ -254,17 +252,17 @@ class BatchSimulation:
 
     def _find_prefix(self, request: SimulatedRequest) -> None:
         if request.num_sampled:
-            return  # preempted: what it had is gone
+            return  # preempted: its cache is lost
         opening, past = self._cache.get(request.opening, 0), self._cache.pop(request.trajectory, 0)
         self._cached_tokens -= past
         if opening:
             self._cache.move_to_end(request.opening)
-            # The last token of a prompt is computed in any case, to sample from.
+            # The last token of a prompt is always computed, to sample from.
             request.num_computed = min(opening + past, request.num_prompt_tokens - 1)
             self.counts.cached += request.num_computed
 
     def _keep(self, request: SimulatedRequest) -> None:
-        """Keep the first prompt, and the rest apart: it is of use to one trajectory, and is dropped before."""
+        """Cache the first prompt and the rest apart: the rest serves one trajectory only, and is evicted first."""
         opening = min(request.num_opening_tokens, request.num_computed)
         for key, num_tokens in ((request.trajectory, request.num_computed - opening), (request.opening, opening)):
             self._cached_tokens += num_tokens - self._cache.pop(key, 0)
@@ -286,7 +284,7 @@ class BatchSimulation:
 
 @dataclass(slots=True, kw_only=True)
 class _Steps:
-    """One step, or several alike."""
+    """One step, or several equal ones."""
 
     starts_at: float
     step_s: float
@@ -299,17 +297,17 @@ class _Steps:
         return self.starts_at + self.num_steps * self.step_s
 
     def num_done_by(self, now: float) -> int:
-        """Return how many are over; one that prefills counts only when it has ended."""
+        """Return the number of finished steps; a step that prefills counts only at its end."""
         if self.prefills:
             return 0
         return min(self.num_steps - 1, max(0, math.floor((now - self.starts_at) / self.step_s)))
 
     def shorten(self, now: float) -> None:
-        """End with the step that is under way now."""
+        """End with the current step."""
         self.num_steps = min(self.num_steps, max(1, math.ceil((now - self.starts_at) / self.step_s)))
 
     def leave_out(self, request: SimulatedRequest) -> None:
-        """Go on without one that has been taken out; the steps take as long as they were to."""
+        """Drop a removed request; the duration of the steps stays."""
         self.prefills = [(other, num_tokens) for other, num_tokens in self.prefills if other is not request]
         self.samplers = [other for other in self.samplers if other is not request]
 

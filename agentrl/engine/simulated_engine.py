@@ -1,7 +1,7 @@
-"""An engine that computes nothing: it takes the time that a real one would take, and writes text of the right length.
+"""An engine that computes nothing: it takes the time of a real engine, and writes text of the right length.
 
-For capacity planning (`python -m agentrl.runners.simulate`), and for tests with thousands of trajectories. What a turn is
-like follows from its prompt, its trajectory and its seed, so that every schedule plays the same trajectories.
+For capacity planning (`python -m agentrl.runners.simulate`), and for tests with thousands of trajectories. A turn depends only
+on its prompt, trajectory and seed, so every schedule plays the same trajectories.
 """
 
 import asyncio
@@ -25,37 +25,37 @@ _ANSWER = "<answer>0</answer>"
 _FILLER = " and"
 _LOGPROB = -0.5
 _MAX_PASTS = 65_536
-"""Trajectories that are remembered; many more than run at once."""
+"""Remembered trajectories; many more than run at once."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Past:
-    """What is remembered of a trajectory between its turns."""
+    """State of a trajectory between its turns."""
 
     opening: str
-    """Names the prompt of its first turn."""
+    """Key of the first turn's prompt."""
     num_opening_tokens: int
     num_computed: int = 0
-    """Tokens of it that were computed here, whether they are still in the memory or not."""
+    """Tokens computed here, still cached or not."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Pending:
     request: SimulatedRequest
     token_ids: list[int]
-    """Of the whole turn, as far as it may go."""
+    """Token ids of the whole turn."""
     finish_reason: FinishReason
     answer: asyncio.Future[Completion]
     deadline: asyncio.TimerHandle
 
 
 class SimulatedEngine:
-    """An `Engine` on a `BatchSimulation`; it runs on whatever clock its event loop has."""
+    """An `Engine` on a `BatchSimulation`, on the clock of its event loop."""
 
     def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
-        """Take what it simulates; `model.path` gives the tokenizer.
+        """Take the config; `model.path` gives the tokenizer.
 
-        Requests are called `TRAJECTORY-TURN`, as the agent loop does. Tool calls go to `simulated_tool`, with a random `seed`.
+        Request ids are `TRAJECTORY-TURN`, as in the agent loop. Tool calls go to `simulated_tool`, with a random `seed`.
         """
         self._model_path = model.path
         self._section = rollout.simulated
@@ -134,7 +134,7 @@ class SimulatedEngine:
         await self.resume()
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
-        """See `Engine.load_weights`; nothing is read, only the version counts."""
+        """See `Engine.load_weights`; only the version is used."""
         self._batch.pause(clock.now())
         self._batch.policy_version = version
         self._batch.forget_all()
@@ -159,7 +159,7 @@ class SimulatedEngine:
 
     @property
     def num_recomputed_tokens(self) -> int:
-        """Tokens that were computed, lost by a preemption or between two turns, and computed again, since the start."""
+        """Tokens computed again since the start, after a preemption or between turns."""
         return self._batch.counts.recomputed
 
     async def aclose(self) -> None:

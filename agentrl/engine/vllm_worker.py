@@ -1,6 +1,6 @@
-"""What agentrl adds to vLLM's own workers: new weights from shared memory, in the process that runs the model.
+"""Extension of vLLM's workers: loads new weights in the process that runs the model.
 
-vLLM mixes `WeightLoading` into its worker class (`worker_extension_cls`) and calls it by name, on every rank.
+vLLM mixes `WeightLoading` into its worker class (`worker_extension_cls`) and calls its methods by name on every rank.
 """
 
 import pickle
@@ -18,10 +18,10 @@ from agentrl.weight_sync.receiver import WeightReceiver
 
 
 class WeightLoading:
-    """Methods that a vLLM worker gains. Arguments are bytes: a pickled `WeightSource`, made by the engine of this worker."""
+    """Methods added to a vLLM worker; their argument is a `WeightSource`, pickled by the engine."""
 
     model_runner: Any
-    """vLLM's, as are the methods used here, and those of the next three."""
+    """Attribute of vLLM's worker, as the next three."""
     vllm_config: Any
     device: Any
     rank: int
@@ -29,12 +29,12 @@ class WeightLoading:
     agentrl_file_names: FileNames | None = None
 
     def agentrl_map_weights(self, pickled_source: bytes) -> None:
-        """Fail now if the weights cannot be read here, while the old ones are whole."""
+        """Check that the weights can be read here, while the old ones are intact."""
         source: WeightSource = pickle.loads(pickled_source)
         if source.lora is None and str(self.device) == "cpu" and self.vllm_config.model_config.get_num_experts():
             raise EngineError(
-                "vLLM on a CPU computes with packed copies of experts, which new weights do not reach; use "
-                "`rollout.engine: transformers` for a mixture of experts, or a GPU"
+                "vLLM on a CPU computes with packed copies of experts, which new weights do not reach. For a mixture of "
+                "experts use `rollout.engine: transformers`, or a GPU"
             )
         self._agentrl_receiver().prepare(source)
 
@@ -46,8 +46,8 @@ class WeightLoading:
         self.reload_weights(weights_iterator=named)  # pyright: ignore[reportAttributeAccessIssue]
         for module in self.model_runner.get_model().modules():
             if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
-                # On CPU a head computes with a packed copy of its weight. Nothing was loaded into a head that is tied to the
-                # embedding, so vLLM did not pack it again, and it would go on with the old policy.
+                # On CPU a head computes with a packed copy of its weight. vLLM does not pack a head again that is tied to the
+                # embedding, so it would keep the old policy.
                 dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
     def _agentrl_file_names(self) -> FileNames:
@@ -56,7 +56,7 @@ class WeightLoading:
         return self.agentrl_file_names
 
     def _agentrl_receiver(self) -> WeightReceiver:
-        """Return what keeps the weights' memory mapped. vLLM puts whole layers together, so it needs all of their tensors."""
+        """Return the receiver, which keeps the memory mapped; `only_changed` is off as vLLM loads whole layers."""
         if self.agentrl_receiver is None:
             parallel = self.vllm_config.parallel_config
             # `data_parallel_rank` is 0 in every copy of a dense model.

@@ -1,4 +1,4 @@
-"""Whether published weights are those of a model, before one of them is touched."""
+"""Comparison of published weights with a model before they are loaded."""
 
 from collections.abc import Mapping
 
@@ -10,12 +10,12 @@ from agentrl.weight_sync.lora_factors import adapted_shapes
 
 
 def check_weights(own: Mapping[str, Tensor], source: WeightSource) -> None:
-    """Refuse weights that are not exactly those of the model, or factors of LoRA that do not fit them.
+    """Refuse weights that are not exactly those of the model, or LoRA factors that do not fit them.
 
     Args:
-        own: every tensor by its checkpoint name, tied ones under each of their names as the same object
-            (`state_dict(keep_vars=True)`); meta tensors will do. Tied ones need to come under one name only.
-        source: what is offered.
+        own: the model's tensors by checkpoint name (`state_dict(keep_vars=True)`; meta tensors suffice). Tied tensors are the
+            same object under each name, and one name suffices in `source`.
+        source: the published weights.
 
     Raises:
         EngineError: a name is missing or unknown, or a shape differs; the message shows the first five.
