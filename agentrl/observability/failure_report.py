@@ -1,4 +1,4 @@
-"""What failed under the trajectories of a step: a count and an example for each class of failure."""
+"""Failures of a step's trajectories: a count and an example for each class."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ _MAX_NAMED_PROMPTS = 5
 
 
 def count_failures(summaries: Iterable[TrajectorySummary]) -> dict[str, float]:
-    """Return the number of failed tries of each class, as `failures_judge`, for every class there is."""
+    """Return the number of failed tries of every class, as `failures_judge`."""
     failures = [failure.failure_class for summary in summaries for failure in summary.failures]
     return {f"failures_{name}": float(failures.count(name)) for name in FailureClass}
 

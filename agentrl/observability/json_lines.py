@@ -1,7 +1,7 @@
 """Files with one JSON object per line that survive a kill at any moment.
 
-A line counts once its newline is written. What a killed writer left after the last newline is torn: readers skip it and
-the next writer cuts it off. Several processes may append to one file.
+A line is complete once its newline is written. Readers skip a torn last line of a killed writer, and the next writer cuts it
+off. Several processes may append to one file.
 """
 
 import fcntl
@@ -31,8 +31,7 @@ def read_json_lines(path: Path) -> Iterator[JsonObject]:
 def append_json_lines(path: Path, objects: Iterable[JsonObject]) -> None:
     """Append `objects` and force them to the disk; NaN and infinities become null.
 
-    `objects` is consumed one by one, so that a large step need not fit into memory as text. The file and its folder are
-    made if they are missing.
+    `objects` is consumed one by one, so a large step need not fit into memory as text. A missing file or folder is created.
 
     Raises:
         OSError: the disk is full or the file cannot be written.
@@ -89,8 +88,8 @@ def _encode(item: JsonObject) -> bytes:
     try:
         return orjson.dumps(item, default=str)
     except TypeError:
-        # A policy can write half a surrogate pair ("\\ud800" in the JSON of a call), which has no UTF-8 form: orjson
-        # refuses it, the slow encoder escapes it. That one knows no null for NaN, so it must not write any.
+        # A policy can write half a surrogate pair ("\\ud800" in the JSON of a call), which has no UTF-8 form: orjson refuses
+        # it, `json` escapes it. `json` cannot write NaN as null, so it must refuse NaN.
         return json.dumps(item, default=str, allow_nan=False).encode("ascii")
 
 

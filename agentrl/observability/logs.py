@@ -1,7 +1,7 @@
 """Logging of a run: to the terminal, in step with the progress bar, and to `run.log` in the run directory.
 
-INFO and up from agentrl and the judge, WARNING and up from everything else. A worker writes its records to its standard error
-as JSON lines; the driver reads them there (`record_of`) and logs them as its own.
+INFO and up from agentrl and the judge, WARNING and up from other packages. A worker writes its records to its standard error
+as JSON lines; the driver parses them (`record_of`) and logs them as its own.
 """
 
 import logging
@@ -20,7 +20,7 @@ from rich.logging import RichHandler
 from agentrl.errors import NO_ROOM
 
 ONLY_IN_FILE = {"only_in_file": True}
-"""As `extra` of a record: what is too long for the terminal, such as a traceback of another process."""
+"""`extra` of a record that is too long for the terminal, such as another process's traceback."""
 _RECORD_MARK = "agentrl-record "
 _OWN_LOGGERS = ("agentrl", "code_judge_server")
 _HANDLER_PREFIX = "agentrl."
@@ -29,15 +29,15 @@ _PLAIN_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 
 def configure_logging(run_dir: Path | None, *, console: Console, level: int = logging.INFO) -> None:
-    """Send the log records of this process to `console`, and to `run.log` in `run_dir` where one is given.
+    """Send the log records of this process to `console`, and to `run.log` in `run_dir` if given.
+
+    A second call replaces the handlers of the first.
 
     Args:
-        run_dir: made if it is missing; an existing `run.log` is appended to.
-        console: the one that the progress bar uses too, so that records appear above the bar. Where it is no terminal,
-            records are plain lines that are never wrapped.
-        level: of agentrl's own loggers.
-
-    A second call replaces what the first one set up.
+        run_dir: created if missing; an existing `run.log` is appended to.
+        console: the progress bar's console, so that records appear above the bar. Without a terminal, records are plain lines
+            that are never wrapped.
+        level: level of agentrl's own loggers.
     """
     _remove_handlers()
     handlers = [_console_handler(console)]
@@ -53,7 +53,7 @@ def configure_logging(run_dir: Path | None, *, console: Console, level: int = lo
 
 
 def configure_worker_logging() -> None:
-    """Send the warnings of this worker, and the INFO records of agentrl, to its standard error, in the form of `record_of`."""
+    """Send this worker's warnings and agentrl's INFO records to standard error, in the form of `record_of`."""
     _remove_handlers()
     handler = _RecordHandler(sys.stderr)
     handler.set_name(f"{_HANDLER_PREFIX}worker")
@@ -63,7 +63,7 @@ def configure_worker_logging() -> None:
 
 
 def record_of(line: str) -> logging.LogRecord | None:
-    """Return the log record that a worker wrote as this line; None if the line is anything else."""
+    """Return the log record that a worker wrote as this line; None for any other line."""
     _, mark, content = line.partition(_RECORD_MARK)
     if not mark:
         return None
@@ -77,15 +77,12 @@ def record_of(line: str) -> logging.LogRecord | None:
 
 
 def is_own(record: logging.LogRecord) -> bool:
-    """Return whether code of agentrl or the judge logged it."""
+    """Return whether agentrl or the judge logged the record."""
     return record.name.partition(".")[0] in _OWN_LOGGERS
 
 
 def repeating(cause: str) -> dict[str, str]:
-    """Return the `extra` of a record that may come often: equal causes are logged the 1st, 10th, 100th ... time only.
-
-    The count is that of all workers and stages of the run.
-    """
+    """Return the `extra` of a frequent record: equal causes are logged the 1st, 10th, 100th ... time in the run only."""
     return {"cause": cause}
 
 
@@ -102,7 +99,7 @@ class _RecordHandler(logging.StreamHandler[Any]):
 
 
 class _RepeatFilter(logging.Filter):
-    """Passes the 1st, 10th, 100th ... record of one cause, with the count; several handlers may ask about one record."""
+    """Passes the 1st, 10th, 100th ... record of one cause, with the count; several handlers may filter one record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +120,7 @@ class _RepeatFilter(logging.Filter):
 
 
 _REPEATS = _RepeatFilter()
-"""One for the process, since each stage configures logging anew."""
+"""Shared by the process, since each stage configures logging anew."""
 
 
 def _console_handler(console: Console) -> logging.Handler:
@@ -144,7 +141,7 @@ def _console_handler(console: Console) -> logging.Handler:
 
 
 class _FileHandler(logging.FileHandler):
-    """Does without the lines that the disk has no room for: what else is to be written there ends the run, and says why."""
+    """Drops lines silently on a full disk: other writes end the run with the reason."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]

@@ -1,7 +1,7 @@
-"""Measures how late an event loop is, and names what blocks it: one blocked loop stalls every trajectory of its worker.
+"""Measures the lag of an event loop and names the call that blocks it: a blocked loop stalls every trajectory of its worker.
 
-A timer on the loop notes how late it comes. A thread beside the loop looks at the timer's last beat; when one is overdue, it
-reads off the loop thread's stack which call holds it. While all is well that costs two short wake-ups per beat.
+A timer on the loop measures its own delay. A thread watches the timer's last beat; when one is overdue, it reads the blocking
+call from the loop thread's stack. Otherwise this costs two short wake-ups per beat.
 """
 
 import asyncio
@@ -24,30 +24,30 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.05
 _LOOK_AFTER_S = 0.05
-"""How late a beat is when the thread looks at the stack."""
+"""Delay of a beat after which the thread reads the stack."""
 _WARN_ABOVE_S = 0.25
 _MAX_SAMPLES = 100_000
 _LIBRARIES = tuple(
     sysconfig.get_path(name).encode("ascii", "backslashreplace").decode() for name in ("stdlib", "purelib", "platlib")
 )
-"""As `faulthandler` writes their paths."""
+"""Library paths, as `faulthandler` writes them."""
 _LOOP_FILES = ("asyncio/base_events.py", "asyncio/events.py", "asyncio/runners.py", "uvloop/__init__.py")
 _THREAD_CALLS = frozenset({"run", "_bootstrap_inner", "_bootstrap"})
-"""With the files: what runs a loop, at the bottom of the stack."""
+"""Functions of `threading.py` that run a loop, at the bottom of the stack."""
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 _CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How late an event loop was."""
+    """Lag of an event loop."""
 
     p99_s: float
     max_s: float
 
 
 class LoopLag:
-    """Watches the loop that it is made on, until `stop` or the end of that loop."""
+    """Watches the running loop until `stop` or the end of that loop."""
 
     def __init__(self, name: str) -> None:
         """Start; `name` is for the warning."""
@@ -58,7 +58,7 @@ class LoopLag:
         self._loop_thread = threading.get_ident()
         self._stopped = threading.Event()
         self._task = asyncio.create_task(self._beat())
-        # A loop that ends without `stop` would be looked at for ever.
+        # Else a loop that ends without `stop` would be watched for ever.
         self._task.add_done_callback(lambda _: self._stopped.set())
         threading.Thread(target=self._watch, name=f"lag of {name}", daemon=True).start()
 
@@ -90,7 +90,7 @@ class LoopLag:
         if blocked_by is None:
             reason = "blocked by no single call; too much runs on it, or on this machine"
         else:
-            cause += f": {blocked_by.file} {blocked_by.function}"  # without the line: a function blocks at several
+            cause += f": {blocked_by.file} {blocked_by.function}"  # without the line: a function may block at several
             where = f"{blocked_by.file}:{blocked_by.line} {blocked_by.function}"
             reason = f"blocked by {where}; run that in a thread (a tool's in a plain `def`)"
         logger.warning("%s: event loop late by %.2f s: %s", self._name, lag_s, reason, extra=repeating(cause))
@@ -102,7 +102,7 @@ class LoopLag:
                 seen = None
                 if clock.now() - self._beat_at > _INTERVAL_S + _LOOK_AFTER_S:
                     seen = blocking_call(stack_of(self._loop_thread, stacks))
-                # The same function twice, and not one of many short calls.
+                # Twice in the same function: not one of many short calls.
                 if seen is not None and held is not None and seen.is_in_function_of(held):
                     self._blocked_by = seen
                 held = seen
@@ -110,30 +110,30 @@ class LoopLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Where a thread is in one function; as `faulthandler` writes it.
+    """One frame of a thread's stack, as `faulthandler` writes it.
 
     Example: `Call(file="/home/me/my_tool.py", line=12, function="call")`.
     """
 
     file: str
-    """At most 500 characters of its path, with an escape for each that is not ASCII."""
+    """First 500 characters of the path, with non-ASCII ones escaped."""
     line: int
     function: str
 
     def is_in_function_of(self, other: "Call") -> bool:
-        """Whether both are in functions of one name of one file."""
+        """Return whether both are in a function of the same name and file."""
         return (self.file, self.function) == (other.file, other.function)
 
 
 def stack_of(thread: int, scratch: BinaryIO) -> list[Call]:
-    """Return where a thread is, the innermost call first, a hundred calls deep at most; nothing if it is not there.
+    """Return the stack of a thread, innermost call first, at most a hundred calls; empty if the thread is gone.
 
-    Frames of a thread that runs cannot be followed by Python code: the thread may go on between two steps, and what a frame
-    refers to is freed then, whatever else gets its memory. `faulthandler` follows them in one go, and makes no objects of them.
+    Python code cannot safely follow the frames of a running thread, since frames may be freed meanwhile; `faulthandler` reads
+    them in one go.
 
     Args:
-        thread: Its `threading.get_ident()`.
-        scratch: A file without a buffer, which is overwritten.
+        thread: its `threading.get_ident()`.
+        scratch: an unbuffered file, which is overwritten.
     """
     scratch.seek(0)
     scratch.truncate()
@@ -147,13 +147,12 @@ def stack_of(thread: int, scratch: BinaryIO) -> list[Call]:
 
 
 def blocking_call(stack: Sequence[Call]) -> Call | None:
-    """Return the call that holds the event loop of a thread.
+    """Return the call that blocks the event loop of a thread, or None if the loop waits.
 
-    It is the innermost one outside the libraries, which is the code that can be changed; else the one that the loop itself
-    made. None where the loop waits.
+    It is the innermost call outside the libraries, which its author can change, else the call that the loop made.
 
     Args:
-        stack: The innermost call first.
+        stack: the stack, innermost call first.
     """
     outermost = None
     for call in stack:

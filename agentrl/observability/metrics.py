@@ -1,4 +1,4 @@
-"""Where the numbers of a step go: the log line, `metrics.jsonl` and TensorBoard."""
+"""Outputs of a step's metrics: the log line, `metrics.jsonl` and TensorBoard."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,22 @@ logger = logging.getLogger(__name__)
 class MetricsLogger:
     """The metrics of one run, in its directory; a context manager.
 
-    Call `log` once per step, before the checkpoint of that step is written: then no step that a checkpoint follows lacks
-    its numbers.
+    Call `log` once per step, before its checkpoint is written, so that no step before a checkpoint lacks its metrics.
     """
 
     def __init__(self, run_dir: Path, columns: Sequence[StepColumn] = STEP_COLUMNS) -> None:
-        """Open the files in `run_dir`; `columns` are the numbers of the log line."""
+        """Open the files in `run_dir`; `columns` are those of the log line."""
         self._columns = columns
         self._file = MetricsFile(run_dir / "metrics.jsonl")
         self._events = TensorBoardEvents(run_dir / "tensorboard")
 
     def log(self, step: int, metrics: Mapping[str, float], *, with_line: bool = True) -> None:
-        """Record the numbers of `step` (actor updates done); NaN says that a number does not exist.
+        """Record the metrics of `step`; NaN means that a value does not exist.
 
         Args:
-            step: the last update.
-            metrics: `stage/name_unit` and its number.
-            with_line: whether the step has a line in the log.
+            step: number of actor updates so far.
+            metrics: values keyed by `stage/name_unit`.
+            with_line: log a line for the step.
 
         Raises:
             ValueError: `step` is not after the last one, or a name is not `stage/name_unit`.
@@ -43,13 +42,13 @@ class MetricsLogger:
             logger.info("%s", format_step_line(step, metrics, self._columns))
 
     def take_back(self, *, after_step: int) -> None:
-        """Forget what a killed run logged after its last checkpoint, that of step `after_step`; -1 forgets everything."""
+        """Remove the steps after `after_step`, the last checkpoint of a killed run; -1 removes all."""
         self._file.take_back(after_step=after_step)
         self._events.take_back(after_step=after_step)
 
     @property
     def last_step(self) -> int:
-        """The last step that is recorded; -1 before the first."""
+        """The last recorded step; -1 before the first."""
         return self._file.last_step
 
     def close(self) -> None:

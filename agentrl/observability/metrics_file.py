@@ -1,9 +1,9 @@
-"""`metrics.jsonl`: one JSON object per step, which scripts, pictures and the dashboard read.
+"""`metrics.jsonl`: one JSON object per step, for scripts, pictures and the dashboard.
 
     {"step": 0, "validation/accuracy": 0.48}
     {"step": 1, "rollout/reward_mean": 0.51, "rollout/tool_success_rate": null, "actor/grad_norm": 0.7, ...}
 
-`step` counts actor updates. null is a number that does not exist, such as the success rate of no calls.
+`step` counts actor updates. null is a value that does not exist, such as the success rate of no calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ MetricsRow = dict[str, float | None]
 
 
 class MetricsFile:
-    """Appends steps in ascending order, and takes back those that a killed run made after its last checkpoint."""
+    """Appends steps in ascending order, and removes those after the last checkpoint of a killed run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._last_step = _last_step(path)
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the line of `step`; it is on the disk when this returns.
+        """Write the line of `step` to the disk.
 
         Raises:
             ValueError: `step` is not after the last one, or a name is not `stage/name_unit`.
@@ -50,7 +50,7 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
-    """Return the rows of a `metrics.jsonl` in order; a torn last line is left out.
+    """Return the rows of a `metrics.jsonl` in order; a torn last line is skipped.
 
     Raises:
         ValueError: a line is damaged; the message names the file and the line.

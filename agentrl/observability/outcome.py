@@ -1,4 +1,4 @@
-"""Outcome of a trajectory: the number that selection, pass rates, pass@k and accuracy look at, and when it means solved."""
+"""Outcome of a trajectory: the number behind selection, pass rates, pass@k and accuracy, and the test for solved."""
 
 from agentrl.config.algorithm_schema import SelectionSection
 from agentrl.errors import ConfigError
@@ -6,12 +6,12 @@ from agentrl.types import TOOL_REWARD_METRIC, Termination, TrajectorySummary
 
 
 def outcome(summary: TrajectorySummary, selection: SelectionSection) -> float | None:
-    """Return the reward, or the metric of it that `selection.metric` names; None for a trajectory without a reward.
+    """Return the reward, or its metric `selection.metric`; None for a trajectory without a reward.
 
-    An unfinished trajectory that the reward was not asked about has 0, and so has the sum of tool rewards if no tool gave one.
+    The outcome is 0 for an unfinished trajectory that was not scored, and for the sum of tool rewards if no tool gave one.
 
     Raises:
-        ConfigError: the reward gave no such metric.
+        ConfigError: the reward has no such metric.
     """
     if summary.reward is None or selection.metric is None:
         return summary.reward
@@ -24,8 +24,8 @@ def outcome(summary: TrajectorySummary, selection: SelectionSection) -> float | 
         return 0.0
     names = ", ".join(f"`{name}`" for name in summary.reward_metrics) or "none"
     raise ConfigError(
-        f"`algorithm.selection.metric` is `{selection.metric}`, which the reward of prompt `{summary.prompt_id}` does not give "
-        f"(its metrics: {names}). Let it give that number every time, or name another"
+        f"`algorithm.selection.metric` is `{selection.metric}`, which the reward of prompt `{summary.prompt_id}` lacks (its "
+        f"metrics: {names}). Return that metric every time, or name another"
     )
 
 

@@ -16,8 +16,7 @@ def pass_at_k(
     """Return `validation/pass_at_<k>` and its standard error over prompts, for k of 2, 4, 8, ... and all samples.
 
     The unbiased estimator of arXiv:2107.03374 (`1 - C(n - c, k) / C(n, k)` for c solved of n samples), averaged over the
-    prompts. `selection` says when a sample is solved; one whose infrastructure failed does not count among the n, and a
-    prompt with fewer than k that do is left out.
+    prompts. `selection` defines solved. Samples without a reward are not among the n; a prompt with n < k is left out.
     """
     solved: defaultdict[str, list[bool]] = defaultdict(list)
     for summary in summaries:

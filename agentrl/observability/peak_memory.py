@@ -1,4 +1,4 @@
-"""The most memory that this process has had since somebody last asked."""
+"""Peak memory of this process since the last call."""
 
 import contextlib
 import os
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def take_peak_memory() -> float:
-    """Return the peak since the last call, in bytes, and begin anew.
+    """Return the peak since the last call in bytes, and reset it.
 
-    On a GPU: what torch allocated there. Otherwise: resident memory of this process and those below it, each at its own peak;
-    memory that several of them share counts for each.
+    On a GPU it is torch's allocation. Otherwise it is the resident memory of this process and its descendants, each at its own
+    peak; shared memory counts for each.
     """
-    torch = sys.modules.get("torch")  # a process that has not loaded it has nothing on a GPU
+    torch = sys.modules.get("torch")  # without it nothing is on a GPU
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         peak_bytes = torch.cuda.max_memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -21,8 +21,8 @@ def take_peak_memory() -> float:
 
 
 def _take_peak_of(pid: int) -> int:
-    """Return the high-water mark of a process, which Linux sets back when it is told so (`proc(5)`, `clear_refs`)."""
-    with contextlib.suppress(OSError):  # it may just have ended
+    """Return the high-water mark of a process, and reset it (`proc(5)`, `clear_refs`)."""
+    with contextlib.suppress(OSError):  # it may have ended
         status = Path(f"/proc/{pid}/status").read_text()
         with contextlib.suppress(PermissionError):
             Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -33,10 +33,10 @@ def _take_peak_of(pid: int) -> int:
 
 
 def _family(pid: int) -> list[int]:
-    """Return a process and all that it has started, directly or not."""
-    found = [pid]
+    """Return a process and all of its descendants."""
+    family = [pid]
     for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in tasks.read_text().split():
-                found += _family(int(child))
-    return found
+                family += _family(int(child))
+    return family

@@ -1,9 +1,9 @@
-"""The progress bar of a run: the steps in all, and what the current step is doing.
+"""The progress bar of a run: all steps, and the phase of the current one.
 
     run            ━━━━━━━━━━━━━━╺━━━━━━━━━━━  12/40 steps                           0:00:42 eta 0:01:38
     step 13 rollout ━━━━━━━━━━━━━━━━━╺━━━━━━━  64/96 trajectories · 1,234 tokens/s   0:00:02 eta 0:00:01
 
-Where the output is no terminal there is no bar. A rollout that takes long is logged there, after 10 s and then once a minute:
+Without a terminal there is no bar, but a line for a long rollout after 10 s, and then once a minute:
 
     step 13 rollout: 64/96 trajectories, 1,234 tokens/s
 """
@@ -60,7 +60,7 @@ class RunProgress:
         self._show_steps()
 
     def start_rollout(self, description: str, *, num_trajectories: int) -> None:
-        """Begin to count towards `num_trajectories`, in training or in validation."""
+        """Begin a rollout of `num_trajectories`, in training or in validation."""
         self._num_trajectories = num_trajectories
         self._num_trajectories_done = 0
         self._num_tokens = 0
@@ -70,17 +70,17 @@ class RunProgress:
         self._show_trajectories()
 
     def finish_trajectory(self, *, num_tokens: int) -> None:
-        """Count one finished trajectory and the tokens that were sampled for it."""
+        """Count one finished trajectory and its sampled tokens."""
         self._num_trajectories_done += 1
         self._num_tokens += num_tokens
         self._show_trajectories()
 
     def start_phase(self, description: str) -> None:
-        """Show that something runs whose end is not known, such as the update."""
+        """Show a phase of unknown length, such as the update."""
         self._replace_stage(description, total=None)
 
     def resume(self, *, num_steps_done: int) -> None:
-        """Set the steps that an earlier process has done."""
+        """Set the number of steps that an earlier process has done."""
         self._num_steps_done = num_steps_done
         self._show_steps()
 
@@ -99,7 +99,7 @@ class RunProgress:
         self._progress.stop()
 
     def _replace_stage(self, description: str, *, total: int | None) -> None:
-        # `Progress.reset` cannot take a total away again.
+        # `Progress.reset` cannot remove a total.
         if self._stage is not None:
             self._progress.remove_task(self._stage)
         self._stage = self._progress.add_task(description, total=total, detail="")

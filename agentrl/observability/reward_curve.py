@@ -1,4 +1,4 @@
-"""The picture of a run: does the policy get better, and does it use its tools?"""
+"""The picture of a run: reward, validation accuracy and tool use over its steps."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ _SMOOTHING_STEPS = 5
 def draw_reward_curve(metrics_path: Path, png_path: Path, *, title: str) -> None:
     """Draw validation accuracy, training reward and tool use over the steps of a run.
 
-    Training numbers are shown raw (faint) and as the mean of the last five steps; validation as points with bars of two
-    standard errors where the metrics have them. A series that the run lacks is left out.
+    Training metrics are shown raw (faint) and as the mean of the last five steps; validation as points with bars of two
+    standard errors if the metrics have them. Missing series are left out.
 
     Raises:
         ValueError: the metrics hold none of the series.
     """
-    # Here and not above: it takes a second, which every run would wait before its first step.
+    # Imported here: it takes a second, which would delay the start of every run.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

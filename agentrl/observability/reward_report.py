@@ -1,4 +1,4 @@
-"""Warnings about a reward that teaches nothing, from the first batches of a run."""
+"""Warnings about an uninformative reward, from the first batches of a run."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _MIN_TRAJECTORIES = 8
 def reward_warnings(
     summaries: Sequence[TrajectorySummary], reward: RewardSection, selection: SelectionSection
 ) -> list[str]:
-    """Return what is odd about the rewards of a batch, one line each.
+    """Return warnings about the rewards of a batch, one line each.
 
     Example: "`my_rewards.Exact` gave 0 for all 64 trajectories that answered, of 8 prompts".
     """
@@ -24,7 +24,7 @@ def reward_warnings(
         return []
     if not asked:
         return [
-            f"`{reward.label}` was not asked once: all {len(scored)} trajectories were cut short. Raise "
+            f"`{reward.label}` was never asked: all {len(scored)} trajectories were cut short. Raise "
             "`rollout.max_response_tokens` or `rollout.max_turns`, or see in `trajectories/` why the policy does not stop"
         ]
     values = {summary.reward for summary in asked}
@@ -32,13 +32,13 @@ def reward_warnings(
     if len(values) == 1 and len(asked) >= _MIN_TRAJECTORIES:
         return [
             f"`{reward.label}` gave {asked[0].reward:g} for all {len(asked)} trajectories that it was asked about, of "
-            f"{num_prompts} prompts, so that nothing can be learnt from it; compare in `trajectories/` what the policy wrote "
-            "with what the reward reads"
+            f"{num_prompts} prompts, so nothing can be learnt from it; compare in `trajectories/` what the policy wrote with "
+            "what the reward reads"
         ]
     if len(values) > 1 and not any(is_solved(summary, selection) for summary in asked):
         best = max(value for value in values if value is not None)
         return [
-            f"no trajectory counts as solved: `algorithm.selection.solved_at` is {selection.solved_at:g}, and the best reward "
+            f"no trajectory is solved: `algorithm.selection.solved_at` is {selection.solved_at:g}, and the best reward "
             f"of {len(asked)} trajectories is {best:g}"
             + (f" (`algorithm.selection.metric` is `{selection.metric}`)" if selection.metric else "")
             + "; if that is a right answer, lower `solved_at`"

@@ -1,7 +1,7 @@
-"""From the summaries of finished trajectories to the numbers of a step.
+"""Metrics of a step, from the summaries of its trajectories.
 
-A trajectory that was lost to its infrastructure or its data says nothing about the policy: it is counted (`infra_errors`,
-`data_errors`) and left out of every mean and share. A mean over nothing is NaN.
+Trajectories that the infrastructure or the data failed are counted (`infra_errors`, `data_errors`) and left out of every mean
+and share. A mean over nothing is NaN.
 """
 
 import math
@@ -17,10 +17,10 @@ from agentrl.types import Termination, TrajectorySummary
 
 
 def summarise(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> dict[str, float]:
-    """Return the `rollout/...` and `reward/...` metrics of the trajectories of one step; `selection` says what solved means.
+    """Return the `rollout/...` and `reward/...` metrics of one step's trajectories; `selection` defines solved.
 
-    `tool_error_share_in_positives` is the share of failed calls among the calls of solved trajectories;
-    arXiv:2508.20722 sees 10 to 15 % under plain GRPO.
+    `tool_error_share_in_positives` is the share of failed calls in solved trajectories; arXiv:2508.20722 reports 10 to 15 %
+    under plain GRPO.
     """
     positives = [summary for summary in _scored(summaries) if is_solved(summary, selection)]
     return {
@@ -31,9 +31,9 @@ def summarise(summaries: Sequence[TrajectorySummary], selection: SelectionSectio
 
 
 def summarise_validation(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> dict[str, float]:
-    """Return the `validation/...` metrics of the trajectories of the held-out prompts.
+    """Return the `validation/...` metrics of the held-out prompts' trajectories.
 
-    `accuracy` is the mean reward, or the mean of `selection.metric` where one is named; `accuracy_stderr` its standard error.
+    `accuracy` is the mean reward, or the mean of `selection.metric` if set; `accuracy_stderr` its standard error.
     """
     mean, stderr = accuracy(summaries, selection)
     return {
@@ -51,7 +51,7 @@ def accuracy(summaries: Sequence[TrajectorySummary], selection: SelectionSection
 
 
 def reward_breakdown(prefix: str, summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
-    """Return the mean of each number of the rewards' breakdowns, over the trajectories that have it.
+    """Return the mean of each entry of `reward_metrics`, over the trajectories that have it.
 
     Example: `{"reward/accuracy": 0.5, "reward/format": 0.9}`.
     """

@@ -1,4 +1,4 @@
-"""The one line of numbers per step that a person reads in the terminal."""
+"""The line of a step in the terminal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumn:
-    """One number of the line.
+    """One metric of the line.
 
     Example: `StepColumn(title="reward", metric="rollout/reward_mean", width=5, decimals=3)` prints `reward 0.512`.
     """
@@ -41,11 +41,11 @@ SFT_COLUMNS = (
     StepColumn(title="tokens/s", metric="sft/tokens_per_s", width=6, decimals=0),
     StepColumn(title="in", metric="time/step_s", width=5, decimals=1, unit=" s"),
 )
-"""The same of supervised training."""
+"""Columns of supervised training."""
 
 
 def format_step_line(step: int, metrics: Mapping[str, float], columns: Sequence[StepColumn] = STEP_COLUMNS) -> str:
-    """Return the numbers of `step` as one line; a number that a step lacks is a dash, so that the columns stay aligned."""
+    """Return the metrics of `step` as one line; a missing value is a dash, so that the columns stay aligned."""
     cells = [f"{column.title} {_format_cell(column, metrics)}" for column in columns]
     return "  ".join([f"step {step:>4}", *cells])
 

@@ -1,11 +1,11 @@
-"""Where the time of a step went: the split of its trajectories, the chain of them that decided its end, what to do about it.
+"""Analysis of a step's time: the split of its trajectories, its critical path, and advice.
 
-Everything here is a function of what the driver knows once a step is over. The *places* of a step are as many trajectories as
-it had under way at once; its *place time* is their number times its length. An engine is idle to the extent that its places
-hold no request, be it that their trajectories wait for something else, or that they are empty.
+Everything here is computed from the summaries once a step is over. The *places* of a step are the most trajectories that ran at
+once; its *place time* is their number times its length. An engine is idle while its places hold no request: their trajectories
+wait for something else, or they are empty.
 
-In a run that rolls out ahead (`overlaps`) the engines go on during updates, and the trajectories of a batch were under way in
-earlier steps too: there the place time is what they held their places for, and what counts besides is whether the actor waits.
+In a run that rolls out ahead (`overlaps`) the engines go on during updates, and the trajectories of a batch also ran in earlier
+steps. There the place time is the time for which they held their places, and the advice also depends on the actor's waiting.
 """
 
 import bisect
@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields, replace
 from agentrl.types import TIME_PARTS, Group, TrajectoryRef, TrajectorySummary
 
 _BUSY_BELOW = 0.15
-"""Share of idle place time below which the engines are what a step waits for, and of waiting below which the actor is."""
+"""Share of idle place time below which the engines are the bottleneck, and of waiting below which the actor is."""
 
 _ROUNDING_S = 1e-6
-"""By how much a place may seem to be taken before it was left."""
+"""Tolerance for a place that seems to be taken before it was left."""
 
 _WAYS_OUT = {
     "judge_queue": "the judge's queue is the bottleneck; add judge workers (`judge.num_slots`, or more hosts)",
@@ -31,7 +31,7 @@ _WAYS_OUT = {
     "update": "the update is the bottleneck; raise `actor.num_workers` where GPUs or cores are free",
     "weight_sync": "the weight sync is the bottleneck",
 }
-"""By the share of idle place time that is largest."""
+"""Advice, keyed by the largest share of idle place time."""
 _QUEUED = "requests wait in the engines; raise `rollout.num_engines`, or lower `rollout.max_concurrent_trajectories`"
 _BUSY = "sampling is the bottleneck; raise `rollout.num_engines` where GPUs or cores are free"
 
@@ -46,7 +46,7 @@ class StepTime:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Length of the step."""
         return self.rollout_s + self.update_s + self.weight_sync_s
 
     def metrics(self) -> dict[str, float]:
@@ -55,35 +55,33 @@ class StepTime:
 
 
 def end_together(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups of one batch with the time that each trajectory waited for the last of them."""
-    end = max((made.summary.finished_at for group in groups for made in group.trajectories), default=0.0)
+    """Return the groups of one batch with `tail_wait_s` filled in: each trajectory's wait for the last one."""
+    end = max((trajectory.summary.finished_at for group in groups for trajectory in group.trajectories), default=0.0)
 
-    def ended(made: TrajectoryRef) -> TrajectoryRef:
-        times = replace(made.summary.times, tail_wait_s=end - made.summary.finished_at)
-        return replace(made, summary=replace(made.summary, times=times))
+    def with_tail_wait(trajectory: TrajectoryRef) -> TrajectoryRef:
+        summary = trajectory.summary
+        times = replace(summary.times, tail_wait_s=end - summary.finished_at)
+        return replace(trajectory, summary=replace(summary, times=times))
 
-    return [replace(group, trajectories=[ended(made) for made in group.trajectories]) for group in groups]
+    return [replace(group, trajectories=list(map(with_tail_wait, group.trajectories))) for group in groups]
 
 
 def split_metrics(summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
     """Return `time/trajectory_<part>_s_mean` of every part of the split; they add up to the mean wall time."""
     count = max(1, len(summaries))
-    return {
-        f"time/trajectory_{name.removesuffix('_s')}_s_mean": sum(getattr(made.times, name) for made in summaries)
-        / count
-        for name in TIME_PARTS
-    }
+    sums = {name: sum(getattr(summary.times, name) for summary in summaries) for name in TIME_PARTS}
+    return {f"time/trajectory_{name.removesuffix('_s')}_s_mean": sum_s / count for name, sum_s in sums.items()}
 
 
 def critical_path(summaries: Sequence[TrajectorySummary], *, overlaps: bool = False) -> list[TrajectorySummary]:
-    """Return the trajectories that decided when the last one finished, in their order.
+    """Return the chain of trajectories that decided the end of a step, in order.
 
-    The last to finish, before it the one whose place it may have waited for (the last to finish before it got its own), and so
-    on, to one that did not wait. Unless rollouts overlap with updates, prompts in place of dropped groups are begun when all
-    others have ended, so that the last of these goes before them.
+    The last is the last to finish. Before it comes the one whose place it may have waited for (the last to finish before it got
+    its own), and so on, to one that did not wait. Unless rollouts overlap with updates, replacements of dropped groups begin
+    after all others have ended, so the last of those comes before them.
     """
-    by_end = sorted(summaries, key=lambda made: made.finished_at)
-    ends = [made.finished_at for made in by_end]
+    by_end = sorted(summaries, key=lambda summary: summary.finished_at)
+    ends = [summary.finished_at for summary in by_end]
     path: list[TrajectorySummary] = []
     count = len(by_end)
     while count:
@@ -96,9 +94,9 @@ def critical_path(summaries: Sequence[TrajectorySummary], *, overlaps: bool = Fa
 
 
 def num_places(summaries: Sequence[TrajectorySummary]) -> int:
-    """Return how many trajectories were under way at once, at most."""
-    starts = [(made.finished_at - made.times.held_s + _ROUNDING_S, 1) for made in summaries]
-    ends = [(made.finished_at, -1) for made in summaries]
+    """Return the most trajectories that ran at once."""
+    starts = [(summary.finished_at - summary.times.held_s + _ROUNDING_S, 1) for summary in summaries]
+    ends = [(summary.finished_at, -1) for summary in summaries]
     most = running = 0
     for _, change in sorted(starts + ends):
         running += change
@@ -107,16 +105,16 @@ def num_places(summaries: Sequence[TrajectorySummary]) -> int:
 
 
 def place_shares(summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool) -> dict[str, float]:
-    """Return the shares of the place time of a step, which add up to 1.
+    """Return the shares of a step's place time, which add up to 1.
 
-    The parts of the split that hold a place, waiting for the judge as one; unless rollouts overlap with updates also `empty` (a
-    place without a trajectory while the others roll out), `update` and `weight_sync`, during which all places are idle.
+    They are the parts of the split that hold a place, with both judge queues as one. Unless rollouts overlap with updates, also
+    `empty` (a place without a trajectory while others run), `update` and `weight_sync`, when all places are idle.
     """
     held = [name for name in TIME_PARTS if name not in ("admission_wait_s", "tail_wait_s")]
     seconds: dict[str, float] = {
-        name.removesuffix("_s"): sum(getattr(made.times, name) for made in summaries) for name in held
+        name.removesuffix("_s"): sum(getattr(summary.times, name) for summary in summaries) for name in held
     }
-    seconds["judge_queue"] += seconds.pop("reward_queue")  # one judge answers both
+    seconds["judge_queue"] += seconds.pop("reward_queue")  # the same judge
     if not overlaps:
         places = num_places(summaries)
         seconds["empty"] = places * step.rollout_s - sum(seconds.values())
@@ -126,7 +124,7 @@ def place_shares(summaries: Sequence[TrajectorySummary], step: StepTime, *, over
 
 
 def advice(shares: dict[str, float]) -> str:
-    """Return what to do about the largest part of a step's time, in one line."""
+    """Return a line of advice about the largest part of a step's time."""
     if not shares:
         return "no trajectory was made"
     idle = {name: share for name, share in shares.items() if name in _WAYS_OUT}
@@ -137,7 +135,7 @@ def advice(shares: dict[str, float]) -> str:
 
 
 def advice_ahead(shares: dict[str, float], step: StepTime) -> str:
-    """Return the same for a run that rolls out ahead: where the actor hardly waits, nothing else makes its steps shorter."""
+    """Return the advice for a run that rolls out ahead: if the actor hardly waits, only the actor's own time matters."""
     waits = step.rollout_s / step.total_s if step.total_s else 0.0
     if waits < _BUSY_BELOW:
         slower = "update" if step.update_s >= step.weight_sync_s else "weight_sync"
@@ -146,16 +144,17 @@ def advice_ahead(shares: dict[str, float], step: StepTime) -> str:
 
 
 def describe_step(number: int, summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool) -> str:
-    """Return the line of the log: the critical path of a step, and the advice."""
+    """Return the log line of a step: its critical path, and the advice."""
     path = critical_path(summaries, overlaps=overlaps)
-    spent = {name: sum(getattr(made.times, name) for made in path) for name in TIME_PARTS if name != "admission_wait_s"}
+    parts = [name for name in TIME_PARTS if name != "admission_wait_s"]
+    spent = {name: sum(getattr(summary.times, name) for summary in path) for name in parts}
     shares = place_shares(summaries, step, overlaps=overlaps)
     if overlaps:
         total_s, line = sum(spent.values()), advice_ahead(shares, step)
     else:
         spent |= {"update_s": step.update_s, "weight_sync_s": step.weight_sync_s}
         total_s, line = step.total_s, advice(shares)
-    parts = sorted(spent.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{name.removesuffix('_s').replace('_', ' ')} {time_s:.1f}" for name, time_s in parts[:4])
-    names = " > ".join(made.trajectory_id for made in path[-3:])
+    largest = sorted(spent.items(), key=lambda item: -item[1])[:4]
+    shown = ", ".join(f"{name.removesuffix('_s').replace('_', ' ')} {time_s:.1f}" for name, time_s in largest)
+    names = " > ".join(summary.trajectory_id for summary in path[-3:])
     return f"step {number:>4}  critical path {'... > ' if len(path) > 3 else ''}{names}: {shown} of {total_s:.1f} s; {line}"

@@ -12,13 +12,13 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 
 class TensorBoardEvents:
-    """Writes one event per step into `folder`; every process that writes makes a file of its own there."""
+    """Writes one event per step into `folder`, in a new file per process."""
 
     def __init__(self, folder: Path) -> None:
         self._writer = EventFileWriter(str(folder))
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the numbers of `step`; those that are not finite are left out, TensorBoard cannot draw them."""
+        """Write the metrics of `step`, except non-finite ones, which TensorBoard cannot draw."""
         values = [
             Summary.Value(tag=name, simple_value=value) for name, value in metrics.items() if math.isfinite(value)
         ]
@@ -26,7 +26,7 @@ class TensorBoardEvents:
         self._writer.flush()
 
     def take_back(self, *, after_step: int) -> None:
-        """Make TensorBoard forget what earlier files hold after step `after_step`.
+        """Make TensorBoard drop the steps after `after_step` of earlier files.
 
         Event files are never rewritten: a session that starts at a step tells TensorBoard to purge from that step on.
         """
@@ -37,5 +37,5 @@ class TensorBoardEvents:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left and end the writer's thread."""
+        """Flush, and end the writer's thread."""
         self._writer.close()

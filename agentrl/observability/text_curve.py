@@ -21,7 +21,7 @@ _LOSSES = (("held-out loss", "validation/loss"), ("training loss", "sft/loss"))
 
 
 def text_curve(metrics_path: Path) -> str:
-    """Return a plot of validation accuracy and training reward over steps, and where each number began and ended.
+    """Return a plot of validation accuracy and training reward, and the first and last value of each metric.
 
     Raises:
         ValueError: the metrics hold neither.
@@ -30,7 +30,7 @@ def text_curve(metrics_path: Path) -> str:
     reward, accuracy = series(rows, "rollout/reward_mean"), series(rows, "validation/accuracy")
     if not reward[0] and not accuracy[0]:
         raise ValueError(f"{metrics_path}: nothing to draw, no step has a reward or an accuracy")
-    # Accuracy comes last: where both fall on one character, it is the one that is seen.
+    # Accuracy comes last, so that it wins if both fall on one character.
     plot = _plot([(_REWARD_MARK, *reward), (_ACCURACY_MARK, *accuracy)])
     return "\n".join(
         [
@@ -43,7 +43,7 @@ def text_curve(metrics_path: Path) -> str:
 
 
 def loss_curve(metrics_path: Path) -> str:
-    """Return the same of the training loss and the held-out loss, of which either may be missing."""
+    """Return the same for the training loss and the held-out loss; either may be missing."""
     rows = read_metrics(metrics_path)
     curves = [(_REWARD_MARK, *series(rows, "sft/loss")), (_ACCURACY_MARK, *series(rows, "validation/loss"))]
     legend = f"{_ACCURACY_MARK} held-out loss   {_REWARD_MARK} training loss"

@@ -1,4 +1,4 @@
-"""Tools whose every call of a step failed, with the most common reason: the policy may be at fault, or the tool."""
+"""Tools whose calls all failed in a step, with the most common reason; the policy or the tool may be at fault."""
 
 import logging
 from collections import Counter
@@ -11,14 +11,14 @@ from agentrl.types import ToolStatus, ToolTally, TrajectorySummary, Turn
 logger = logging.getLogger(__name__)
 
 _MIN_CALLS = 4
-"""Fewer failures in a row say nothing."""
+"""Fewer failures may be chance."""
 _MAX_CAUSE_CHARACTERS = 200
 _WITHOUT_TOOL = (ToolStatus.UNPARSABLE, ToolStatus.UNKNOWN_TOOL, ToolStatus.TOO_MANY_CALLS)
 _FAILURE = "failure: "
 
 
 def tally_calls(turns: Iterable[Turn]) -> tuple[ToolTally, ...]:
-    """Return the answered calls of a trajectory, counted by tool; those that reached none under an empty name."""
+    """Return the answered calls of a trajectory, counted by tool; calls that reached no tool have an empty name."""
     tallies: dict[str, _Count] = {}
     for turn in turns:
         for call, result in zip(turn.calls, turn.results, strict=False):  # the last turn may have no results
@@ -35,7 +35,7 @@ def tally_calls(turns: Iterable[Turn]) -> tuple[ToolTally, ...]:
 
 
 def describe_failing_tools(summaries: Iterable[TrajectorySummary]) -> dict[str, str]:
-    """Return a line for each tool whose calls all failed, by its name; under an empty one if no call reached a tool.
+    """Return a line for each tool whose calls all failed, keyed by its name; the name is empty if no call reached a tool.
 
     Example: `{"calc": "tool `calc`: 12 of 12 calls failed, most often with `error`, ValueError at t.py:11"}`.
     """
@@ -49,13 +49,13 @@ def describe_failing_tools(summaries: Iterable[TrajectorySummary]) -> dict[str, 
         name: f"{f'tool `{name}`' if name else 'tools'}: {count.num_failed} of {count.num_calls} calls "
         f"failed, most often with {count.most_common}"
         for name, count in counts.items()
-        # Calls that reach no tool always fail: they are named where no other call reached one.
+        # Calls that reach no tool always fail: reported only if no call reached one.
         if count.num_calls == count.num_failed >= _MIN_CALLS and (name or len(counts) == 1)
     }
 
 
 def warn_of_failing_tools(during: str, summaries: Iterable[TrajectorySummary]) -> None:
-    """Log the lines of `describe_failing_tools`; a tool that stays so is named the 1st, 10th, 100th ... time."""
+    """Log the lines of `describe_failing_tools`; a tool that keeps failing is logged the 1st, 10th, 100th ... time."""
     for name, line in describe_failing_tools(summaries).items():
         logger.warning("%s: %s", during, line, extra=repeating(f"tool `{name}` fails"))
 

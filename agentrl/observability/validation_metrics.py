@@ -1,4 +1,4 @@
-"""Metrics of validation and evaluation: accuracy over all, pass@k, and the accuracy of each data set."""
+"""Metrics of validation and evaluation: total accuracy, pass@k, and accuracy by data set."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ def validation_metrics(
     samples_per_prompt: int,
     data_sets: Mapping[str, str],
 ) -> dict[str, float]:
-    """Return the `validation/...` metrics; where there are several data sets, each has its accuracy.
+    """Return the `validation/...` metrics; several data sets have their own accuracy.
 
     Args:
-        summaries: of the held-out prompts.
-        selection: what solved means.
-        samples_per_prompt: trajectories of each.
-        data_sets: name of the data set of each prompt, by its id.
+        summaries: trajectories of the held-out prompts.
+        selection: definition of solved.
+        samples_per_prompt: number of trajectories per prompt.
+        data_sets: data set names, keyed by prompt id.
     """
     metrics = summarise_validation(summaries, selection)
     metrics |= pass_at_k(summaries, selection, samples_per_prompt=samples_per_prompt)
