@@ -1,1 +1,1 @@
-"""Prompts in."""
+"""Data files: prompts and demonstrations."""

@@ -1,7 +1,7 @@
-"""From a row to a prompt: which column holds the messages, the answer and the id.
+"""Columns of a row: messages, answer and id of a prompt.
 
-While `data.prompt_key` and `data.answer_key` are the defaults, the names of rStar2 and verl are understood too: `messages` for
-the prompt, `reward_model.ground_truth` for the answer. `extra_info.index` may be the id.
+With the defaults of `data.prompt_key` and `data.answer_key`, the names of rStar2 and verl work too: `messages` for the prompt,
+`reward_model.ground_truth` for the answer. `extra_info.index` may be the id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,18 @@ _PICTURES = {"images": "<image>", "videos": "<video>"}
 
 
 class PromptColumns:
-    """Reads prompts from rows whose columns are named by the configuration."""
+    """Reads prompts from rows, by the column names of the configuration."""
 
     def __init__(self, *, prompt_key: str, answer_key: str, system_prompt: str | None) -> None:
         """Take `data.prompt_key`, `data.answer_key` and `data.system_prompt`; dots in a key enter a struct."""
-        # A column that the user names must be there; no other takes its place.
+        # A column that the user names must exist; no other replaces it.
         self._prompt_keys = [prompt_key, _MESSAGES_KEY] if prompt_key == _PROMPT_KEY else [prompt_key]
         self._answer_keys = [answer_key, _GROUND_TRUTH_KEY] if answer_key == _ANSWER_KEY else [answer_key]
         self._must_answer = answer_key != _ANSWER_KEY
         self._system_prompt = system_prompt
 
     def parse(self, row: Row, prompt_id: str) -> Prompt:
-        """Return the prompt of `row`; every column that is not its messages, answer or id is in `extra`.
+        """Return the prompt of `row`; columns other than messages, answer and id are in `extra`.
 
         Raises:
             DataLayoutError: a column is missing, or holds whole dialogues.
@@ -65,14 +65,14 @@ class PromptColumns:
         )
 
     def _answer_key_of(self, row: Row) -> str:
-        """Return the column of the answer, which only a key that the user has named must give."""
+        """Return the column of the answer, which may be missing unless the user has named it."""
         if self._must_answer:
             return _present_key(row, self._answer_keys, option="data.answer_key")
         return next((key for key in self._answer_keys if _look_up(row.values, key) is not None), self._answer_keys[0])
 
 
 def own_id(row: Row) -> str | None:
-    """Return the value of the row's `id` column, None where it has none.
+    """Return the value of the row's `id` column, or None.
 
     Raises:
         RowError: it is neither text nor a number.
@@ -82,7 +82,7 @@ def own_id(row: Row) -> str | None:
 
 
 def own_index(row: Row) -> str | None:
-    """Return the row's `extra_info.index`, which data sets of verl have, None where it has none or a struct."""
+    """Return the row's `extra_info.index` (verl's data sets), or None if it is missing or a struct."""
     value = _look_up(row.values, _INDEX_KEY)
     return str(value) if isinstance(value, str | int | float) else None
 
@@ -99,7 +99,7 @@ def _present_key(row: Row, keys: Sequence[str], *, option: str) -> str:
 
 
 def _look_up(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value at `key`, where dots enter structs; None when any part is missing or null."""
+    """Return the value at `key`, whose dots enter structs; None if any part is missing or null."""
     if key in values:
         return values[key]
     name, _, rest = key.partition(".")
@@ -108,7 +108,7 @@ def _look_up(values: Mapping[str, Any], key: str) -> Any:
 
 
 def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a copy of `values` that lacks `key`; structs on the way are copied, not changed."""
+    """Return a copy of `values` without `key`; structs on its path are copied."""
     name, _, rest = key.partition(".")
     inner = values.get(name)
     if key not in values and rest and isinstance(inner, Mapping):
@@ -123,7 +123,7 @@ def _text(row: Row, key: str, value: Any) -> str:
 
 
 def _refuse_pictures(row: Row, messages: Sequence[Message]) -> None:
-    """Refuse a row of verl whose prompt has places for pictures, which no policy here would see."""
+    """Refuse a row of verl whose prompt shows pictures."""
     for column, mark in _PICTURES.items():
         if row.values.get(column) and any(mark in message["content"] for message in messages):
-            raise RowError(f"{row.where}: the prompt shows `{column}` at `{mark}`, and the policy reads text alone")
+            raise RowError(f"{row.where}: the prompt shows `{column}` at `{mark}`, and the policy reads text only")

@@ -1,16 +1,14 @@
 """Whole dialogues from the rows of public data sets, for supervised training.
 
-A row has its dialogue in one of these forms, looked for in this order:
+A row has its dialogue in one of these forms, tried in this order:
 
     messages                      OpenAI messages, or ShareGPT turns (`from`, `value`)
     conversations                 likewise
     prompt, completion            each text or a list of messages; `response` is read as `completion`
     instruction, input, output    Alpaca; `input` may be empty or absent
 
-A `data.messages_key` other than `messages` names the only column that is looked at. Messages may be given as JSON text.
-
-Beside them, `system` is the system message of a dialogue that has none, and `tools` the schemas of its own tools, as a list or
-its JSON text.
+A `data.messages_key` other than `messages` names the only column that is read. Messages may be JSON text. A column `system` is
+the system message of a dialogue without one, and `tools` has its tool schemas, as a list or JSON text.
 """
 
 import json
@@ -44,12 +42,12 @@ _SHAREGPT_ROLES = {
 }
 _CALL_TURNS = ("function_call", "tool_call")
 _RESULT_TAG = "tool_response"
-"""Hermes' data sets have the tags around a result that its chat template writes, too."""
+"""Tag around a result in Hermes' data sets; its chat template writes the tag too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialogue:
-    """One demonstration, as it stands in its file.
+    """One demonstration.
 
     Example: `Dialogue(where="sft.jsonl:3", messages=[{"role": "user", ...}, {"role": "assistant", ...}], tools=[])`.
     """
@@ -57,7 +55,7 @@ class Dialogue:
     where: str
     messages: list[Message]
     tools: list[dict[str, Any]]
-    """Schemas of its own, in the form that chat templates take; empty: those of the run."""
+    """Its own tool schemas, in the form of chat templates; empty: those of the run."""
 
 
 def read_dialogues(files: Sequence[Path], *, messages_key: str) -> Iterator[Dialogue]:
@@ -65,7 +63,7 @@ def read_dialogues(files: Sequence[Path], *, messages_key: str) -> Iterator[Dial
 
     Raises:
         ConfigError: a file is missing or damaged.
-        RowError: a row has no dialogue, or one that cannot be read.
+        RowError: a row has no valid dialogue.
     """
     for file in files:
         for row in read_rows(file):
@@ -76,7 +74,7 @@ def read_dialogue(row: Row, *, messages_key: str) -> Dialogue:
     """Return the dialogue of a row.
 
     Raises:
-        RowError: it has none, or one that cannot be read.
+        RowError: it has no valid dialogue.
     """
     messages = _read_turns(row, messages_key)
     system = row.values.get("system")
@@ -89,7 +87,7 @@ def read_dialogue(row: Row, *, messages_key: str) -> Dialogue:
 
 def _read_turns(row: Row, messages_key: str) -> list[Message]:
     values = {name: value for name, value in row.values.items() if value is not None}
-    is_named = messages_key != _MESSAGES_KEY  # by the user, so that another column must not take its place
+    is_named = messages_key != _MESSAGES_KEY  # by the user: no other column replaces it
     for key in (messages_key,) if is_named else (_MESSAGES_KEY, _SHAREGPT_KEY):
         if key in values:
             return _read_list(values[key], where=f"{row.where}: column `{key}`")
@@ -133,7 +131,7 @@ def _read_completion(value: Any, *, where: str) -> list[Message]:
 
 
 def _from_sharegpt(turn: Any, *, where: str) -> dict[str, Any]:
-    """Return a turn of ShareGPT as an OpenAI message, still to be checked."""
+    """Return a turn of ShareGPT as an unchecked OpenAI message."""
     sender, value = (turn.get("from"), turn.get("value")) if isinstance(turn, Mapping) else (None, None)
     if sender not in _SHAREGPT_ROLES or not isinstance(value, str):
         raise RowError(f"{where} must have `value` and `from` ({', '.join(_SHAREGPT_ROLES)}), got {turn!r:.200}")
@@ -153,7 +151,7 @@ def _without_result_tag(text: str) -> str:
 
 
 def _read_tools(row: Row) -> list[dict[str, Any]]:
-    """Return the tools of a row, also where each is a bare function without `type`."""
+    """Return the tools of a row; bare functions without `type` are accepted."""
     value, where = row.values.get("tools"), f"{row.where}: column `tools`"
     if isinstance(value, str):
         value = _decoded(value, where=where) if value.strip() else None

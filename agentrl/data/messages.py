@@ -1,12 +1,11 @@
-"""Chat messages as data files have them, in the form that chat templates and the tool parser read.
+"""Chat messages of data files, normalised for chat templates and the tool parser.
 
-Read are OpenAI's messages: `content` as text, as null (beside tool calls) or as a list of parts, and `tool_calls` whose
-`arguments` are a mapping or its JSON text. Every message comes back with `content` as text, and every call as
+The input is OpenAI's messages: `content` as text, as null (beside tool calls) or as a list of parts, and `tool_calls` whose
+`arguments` are a mapping or JSON text. The output has `content` as text, and every call as
 `{"type": "function", "function": {"name": ..., "arguments": {...}}}`.
 
-Nulls. Parquet gives each struct every field that any struct of the column has, as null where a row lacks it, and files that
-were exported from Parquet to JSON keep them. So a field that is null is absent: of a message, of a call, and at any depth of
-`arguments` given as a mapping. A null that is meant survives in `arguments` given as JSON text.
+Null fields are dropped from messages, calls, and any depth of `arguments` given as a mapping: Parquet adds to each struct, as
+null, every field that any struct of the column has. A null in `arguments` given as JSON text is kept.
 """
 
 import json
@@ -20,7 +19,7 @@ SYSTEM_ROLES = ("system", "developer")
 _ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _CALL_KEYS = ("id", "type", "index")
 _ARGUMENT_KEYS = ("arguments", "parameters")
-"""Names of a call's arguments: OpenAI's, and that of Llama's template."""
+"""Keys of a call's arguments: OpenAI's and Llama's."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
@@ -35,7 +34,7 @@ def read_messages(value: Any, *, where: str) -> list[Message]:
         where: file, row and column, for errors: ``train.jsonl:17: column `prompt` ``.
 
     Raises:
-        RowError: it is no list of messages, or one of them cannot be used.
+        RowError: it is no list of messages, or a message is invalid.
     """
     if isinstance(value, str) and value.strip():
         value = messages_in_text(value) or [{"role": "user", "content": value}]
@@ -45,7 +44,7 @@ def read_messages(value: Any, *, where: str) -> list[Message]:
 
 
 def messages_in_text(text: str) -> list[Any] | None:
-    """Return the messages, still to be checked, whose JSON `text` is; None where it is any other text."""
+    """Return the unchecked messages whose JSON is `text`; None for any other text."""
     try:
         value = json.loads(text) if text.lstrip().startswith("[") else None
     except ValueError:
@@ -91,7 +90,7 @@ def _read_part(part: Any, *, where: str) -> str:
     if kind in (None, *_TEXT_PARTS) and isinstance(text, str):
         return text
     if kind is not None and kind not in _TEXT_PARTS:
-        raise RowError(f"{where} is of type `{kind}`, and the policy reads text alone; remove the row")
+        raise RowError(f"{where} is of type `{kind}`, and the policy reads text only; remove the row")
     raise RowError(f"{where} must be text or a part with `text`, got {part!r:.200}")
 
 
@@ -99,7 +98,7 @@ def _read_call(value: Any, *, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise RowError(f"{where} must be a call with `function`, got {value!r:.200}")
     call = {name: field for name, field in value.items() if field is not None}
-    # Without `function` around them: Hermes' data sets, Qwen's and Llama's.
+    # Data sets of Hermes, Qwen and Llama have no `function` around name and arguments.
     function = call.pop("function", None) or {key: call.pop(key) for key in ("name", *_ARGUMENT_KEYS) if key in call}
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name:
@@ -109,10 +108,10 @@ def _read_call(value: Any, *, where: str) -> dict[str, Any]:
 
 
 def _present_arguments(function: Mapping[str, Any], call: Mapping[str, Any], *, where: str) -> Any:
-    """Return the arguments as they stand, None for a call without any.
+    """Return the unparsed arguments, or None for a call without any.
 
     Raises:
-        RowError: there may be some, under a name that is not known.
+        RowError: an unknown field may hold them.
     """
     for key in _ARGUMENT_KEYS:
         if function.get(key) is not None:
@@ -140,7 +139,7 @@ def _read_arguments(value: Any, *, where: str) -> dict[str, Any]:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return `value` without the null fields of its mappings; nulls in lists have a place, and stay."""
+    """Return `value` without the null fields of its mappings; nulls in lists stay."""
     if isinstance(value, Mapping):
         return {name: without_nulls(field) for name, field in value.items() if field is not None}
     if isinstance(value, list):

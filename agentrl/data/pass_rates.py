@@ -1,4 +1,4 @@
-"""How often each prompt was solved, which tells a later stage of a run what is still worth training on."""
+"""Solved rate of each prompt, by which a later stage of a run leaves prompts out."""
 
 from collections.abc import Iterable
 from typing import Self
@@ -12,19 +12,19 @@ from agentrl.types import TrajectorySummary
 
 
 class PassRates:
-    """The share of solved trajectories of each prompt, the last time that it was rolled out.
+    """Share of solved trajectories of each prompt in its last rollout.
 
-    Example: of a group of 32 with 8 rewards of 1, `pass_rates["sums-17"]` becomes 0.25, whatever it was before.
+    Example: after a group of 32 with 8 rewards of 1, `pass_rates["sums-17"]` is 0.25.
     """
 
     def __init__(self, rates: dict[str, float] | None = None, left_out: Iterable[str] = ()) -> None:
-        """Start with what an earlier process counted, or with nothing."""
+        """Start with the rates of an earlier process, or empty."""
         self._rates = dict(rates or {})
         self.left_out = frozenset(left_out)
-        """Ids of the prompts that the stage which is under way leaves out."""
+        """Ids of the prompts that the current stage leaves out."""
 
     def record(self, summaries: Iterable[TrajectorySummary], selection: SelectionSection) -> None:
-        """Take in whole groups; trajectories without a reward do not count. `selection` says what solved means."""
+        """Add whole groups; trajectories without a reward do not count. `selection` defines solved."""
         solved: dict[str, list[bool]] = {}
         for summary in summaries:
             if summary.reward is not None:
@@ -32,26 +32,26 @@ class PassRates:
         self._rates |= {prompt_id: sum(marks) / len(marks) for prompt_id, marks in solved.items()}
 
     def go_back_to(self, earlier: Self) -> None:
-        """Forget what has been counted since `earlier` was saved; what is left out stays so."""
+        """Restore the rates of `earlier`; `left_out` stays."""
         self._rates = dict(earlier._rates)
 
     def leave_out_above(self, max_pass_rate: float | None) -> None:
-        """Leave out the prompts that were solved more often than that; None leaves out none. Unseen prompts stay."""
+        """Leave out the prompts with a higher rate; None leaves out none. Unseen prompts stay."""
         solved = (
             prompt_id for prompt_id, rate in self._rates.items() if max_pass_rate is not None and rate > max_pass_rate
         )
         self.left_out = frozenset(solved)
 
     def encode(self) -> bytes:
-        """Return all of it as JSON, for a checkpoint."""
+        """Return the state as JSON, for a checkpoint."""
         return orjson.dumps({"rates": self._rates, "left_out": sorted(self.left_out)})
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Return what `encode` wrote.
+        """Return the state that `encode` wrote.
 
         Raises:
-            ValueError, LookupError, TypeError: it is something else, such as a part of that.
+            ValueError, LookupError, TypeError: the content is damaged.
         """
         saved = orjson.loads(content)
         return cls(saved["rates"], saved["left_out"])

@@ -1,9 +1,9 @@
-"""The prompts of a run, in an order that depends on the seed alone and is known by one integer.
+"""The prompts of a run, in an order that depends on the seed only; one integer is the position.
 
-Ids. A row's own `id` is its prompt's id. Without one it is `<file>-<extra_info.index>`, or, where a file lacks indices or
-repeats them, `<file>-<row number>`; `<file>` is the file's name without its ending, after its folder's name where two files
-share it (in a run with stages: `name_files`). From the second pass on `@epoch1`, `@epoch2`, ... follow, so that a prompt
-drawn twice in one run, even within one step, makes two groups.
+A row's own `id` is its prompt's id. Without one it is `<file>-<extra_info.index>`, or `<file>-<row number>` if a file lacks
+indices or repeats them. `<file>` is the file's name without its ending, after its folder's name if two files share it (in a run
+with stages: `name_files`). From the second pass on `@epoch1`, `@epoch2`, ... is appended, so that a prompt drawn twice, even
+within one step, makes two groups.
 """
 
 from collections import Counter
@@ -20,14 +20,14 @@ from agentrl.types import Prompt
 
 _EPOCH_MARK = "@epoch"
 _SOURCE_KEY = "data_source"
-"""Column of verl's data sets that names where a row comes from."""
+"""Column of verl's data sets that names the source of a row."""
 
 
 class PromptDataset:
-    """Gives prompts without end, each once per epoch.
+    """An endless sequence of prompts, each once per epoch.
 
-    Example: of three prompts, `take(2)` gives two, `take(2)` then the third and the first of the second epoch, and
-    `position` is 4. After `seek(2)` the second call gives the same again.
+    Example: with three prompts, `take(2)` returns two, the next `take(2)` the third and the first of the second epoch, and
+    `position` is 4. After `seek(2)`, `take(2)` returns the same again.
     """
 
     def __init__(
@@ -46,12 +46,11 @@ class PromptDataset:
     ) -> None:
         """Read and check every row of `files`; the other arguments are those of the `data` section and `run.seed`.
 
-        `file_names` is what `name_files` gives for all stages of the run; without, `files` are all that there are. Prompts
-        whose id (that of the first epoch, as in `all`) is in `leave_out` are not given. `check_prompt` raises `DataError` for a
-        prompt that the reward could never score.
+        `file_names` comes from `name_files` for all stages of the run; absent: `files` are all. Prompts whose first-epoch id is
+        in `leave_out` are left out. `check_prompt` raises `DataError` for a prompt that the reward could never score.
 
         Raises:
-            RowError: a row cannot be used, and `skip_bad_rows` is false.
+            RowError: a row is invalid, and `skip_bad_rows` is false.
             ConfigError: a file is missing or damaged, or there is no prompt.
         """
         columns = PromptColumns(prompt_key=prompt_key, answer_key=answer_key, system_prompt=system_prompt)
@@ -65,14 +64,14 @@ class PromptDataset:
         )
         prompts = reader.read(paths)
         self.warnings = reader.warnings
-        """Warnings about the files: rows that are left out, indices that do not tell rows apart."""
+        """Warnings about skipped rows and ambiguous indices."""
         self._prompts = [prompt for prompt in prompts if prompt.prompt_id not in leave_out]
         self.num_left_out = len(prompts) - len(self._prompts)
-        """Prompts of `files` that `leave_out` names."""
+        """Number of prompts left out by `leave_out`."""
         if not self._prompts:
             raise ConfigError(
                 f"all {len(prompts)} prompts of {self._files} are left out: they were solved more often than "
-                "`max_pass_rate` of this stage allows. Raise it, or take the stage out of `stages`: the run goes on"
+                "`max_pass_rate` of this stage allows. Raise it, or remove the stage from `stages`: the run goes on"
             )
         self._shuffle = shuffle
         self._seed = seed
@@ -85,7 +84,7 @@ class PromptDataset:
         return len(self._prompts)
 
     def without(self, prompt_ids: Collection[str]) -> "PromptDataset":
-        """Return the data set without the prompts of these ids (of the first epoch), at the same position.
+        """Return the data set without the prompts of these first-epoch ids, at the same position.
 
         Raises:
             ConfigError: none is left.
@@ -98,22 +97,22 @@ class PromptDataset:
         return left
 
     def all(self) -> list[Prompt]:
-        """Return every prompt of the first epoch, in the order of the files; the position does not move."""
+        """Return every prompt of the first epoch, in file order; the position does not move."""
         return list(self._prompts)
 
     @property
     def position(self) -> int:
-        """Prompts given since the start of the run, over all epochs, were all of this data set."""
+        """Number of prompts taken so far, over all epochs."""
         return self._position
 
     def seek(self, position: int) -> None:
-        """Go on as if `position` prompts had been given."""
+        """Continue as if `position` prompts had been taken."""
         if position < 0:
             raise ValueError(f"prompt position must not be negative: {position}")
         self._position = position
 
     def seek_epoch(self, epoch: int) -> None:
-        """Go on with the begin of an epoch: what came before was another data set."""
+        """Continue at the start of an epoch."""
         self.seek(epoch * len(self))
 
     def take(self, count: int) -> list[Prompt]:
@@ -125,7 +124,7 @@ class PromptDataset:
         return taken
 
     def at(self, position: int) -> Prompt:
-        """Return the prompt that comes after `position` others; nothing moves."""
+        """Return the prompt at `position`; the data set's own position does not move."""
         epoch, offset = divmod(position, len(self._prompts))
         if epoch != self._order_epoch:
             self._order, self._order_epoch = self._order_of(epoch), epoch
@@ -135,8 +134,8 @@ class PromptDataset:
     def _order_of(self, epoch: int) -> list[int]:
         """Return the permutation of one epoch.
 
-        Sorting by a hash, unlike a library's shuffle, gives the same order in every release of every library, which is what
-        lets a resumed run trust its position.
+        Sorting by a hash, unlike a library's shuffle, gives the same order in every release, so a resumed run can trust its
+        position.
         """
         rows = range(len(self._prompts))
         if not self._shuffle:
@@ -145,10 +144,10 @@ class PromptDataset:
 
 
 def name_files(stages: Iterable[Sequence[Path]]) -> dict[Path, str]:
-    """Return the name in prompt ids of each file, given the files of all stages of a run in order.
+    """Return the name of each file in prompt ids, given the files of all stages of a run in order.
 
-    A file keeps its name in later stages, and none of another stage has the same. Names do not depend on the stages to come,
-    which may change when a run goes on.
+    Names are unique over the stages, and a file keeps its name in later ones. They do not depend on later stages, which may
+    change when a run is resumed.
 
     Example: `train` for `a/train.jsonl` of the first stage, then `b-train` for `b/train.jsonl` of the second.
     """
@@ -162,7 +161,7 @@ def name_files(stages: Iterable[Sequence[Path]]) -> dict[Path, str]:
 
 
 def _name(file: Path, taken: Collection[str], *, num_folders: int) -> str:
-    """Return the name of a file with those of its last `num_folders` folders before it, or of more where it is taken."""
+    """Return the name of a file after those of its last `num_folders` folders, or of more if that is taken."""
     folders = [folder.name for folder in file.parents]
     names = ("-".join([*reversed(folders[:count]), file.stem]) for count in range(num_folders, len(folders) + 1))
     return next((name for name in names if name not in taken), str(file))
@@ -179,7 +178,7 @@ def _digest(seed: int, epoch: int, prompt_id: str) -> bytes:
 
 
 class _Reader:
-    """Reads the prompts of several files, and notes what a user should know of the rows."""
+    """Reads the prompts of several files, and collects warnings."""
 
     def __init__(
         self,
@@ -236,7 +235,7 @@ class _Reader:
         return prompt
 
     def _numbers(self, file: Path, rows: Sequence[Row]) -> Sequence[str]:
-        """Return what tells the rows of a file apart: their own indices where these do, else the row numbers."""
+        """Return unique labels for the rows of a file: their own indices if unique, else the row numbers."""
         indices = [index for row in rows if (index := own_index(row)) is not None]
         if len(set(indices)) == len(rows):
             return indices

@@ -1,4 +1,4 @@
-"""Rows of JSONL and Parquet files, each with the place that an error message can point to."""
+"""Rows of JSONL and Parquet files, with their place for error messages."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,41 +26,41 @@ class Row:
 
     path: Path
     number: int
-    """Counts from 1: the line of a JSONL file (empty lines count), the row of a Parquet file."""
+    """Line of a JSONL file (empty lines count) or row of a Parquet file, from 1."""
     values: dict[str, Any]
 
     @property
     def where(self) -> str:
-        """Where the row is, for error messages: `data/train.jsonl:17`, `data/train.parquet: row 17`."""
+        """Place of the row for error messages: `data/train.jsonl:17`, `data/train.parquet: row 17`."""
         return _where(self.path, self.number)
 
 
 class BadRows:
-    """The rows that cannot be used: the first one ends the reading, or all are left out and counted.
+    """Invalid rows: the first raises, or all are skipped and counted.
 
     Example: after three of them, `warning(100)` is "3 of 100 rows are left out (`data.on_bad_row` is `skip`):
     train.jsonl:17: no value in column `prompt` ...".
     """
 
     def __init__(self, *, skip: bool) -> None:
-        """Take whether `data.on_bad_row` is `skip`."""
+        """Skip rows if `skip` (`data.on_bad_row: skip`)."""
         self._skip = skip
         self.reasons: list[str] = []
 
     def add(self, error: RowError) -> None:
-        """Note a row.
+        """Add a row.
 
         Raises:
-            RowError: it is not to be left out.
+            RowError: rows are not skipped.
         """
         if not self._skip and isinstance(error, DataLayoutError):
-            raise error  # without such rows none would be left
+            raise error  # no hint at `skip`: it would probably skip all rows
         if not self._skip:
             raise RowError(f"{error}; `data.on_bad_row: skip` leaves such rows out") from error
         self.reasons.append(str(error))
 
     def warning(self, num_rows: int) -> str:
-        """Return how many of `num_rows` are left out, and why the first of them; empty where none is."""
+        """Return a warning with the number of skipped rows and the first reasons; empty if none is."""
         if not self.reasons:
             return ""
         more = "; ..." if len(self.reasons) > _NUM_REASONS else ""
@@ -69,11 +69,11 @@ class BadRows:
 
 
 def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
-    """Yield the rows of a `.jsonl` or `.parquet` file in order, without those that `bad_rows` leaves out; None: nothing is.
+    """Yield the rows of a `.jsonl` or `.parquet` file in order; invalid ones go to `bad_rows`, or raise without it.
 
     Raises:
         RowError: a line is no JSON object.
-        ConfigError: the file is missing or damaged, or its format is not one of the two.
+        ConfigError: the file is missing or damaged, or has another format.
     """
     try:
         if not path.is_file():
@@ -87,10 +87,7 @@ def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as JSON has it: decimals and numpy's numbers and arrays as numbers and lists, dates and times as text.
-
-    Bytes stay, because tools may want them.
-    """
+    """Return `value` as plain data: numpy's types and decimals as numbers and lists, dates and times as text; bytes stay."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -101,7 +98,7 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, timedelta | UUID):
         return str(value)
-    # Numpy is not imported for it.
+    # `tolist` needs no import of numpy.
     return value.tolist() if hasattr(value, "tolist") else value
 
 

@@ -1,1 +1,1 @@
-"""What the policy can call: the `Tool` protocol, YAML loading, execution."""
+"""Tools of the policy: the `Tool` protocol, YAML loading, execution."""

@@ -1,4 +1,4 @@
-"""The `Tool` protocol, and the plain data that describes a tool before any worker has built it."""
+"""The `Tool` protocol, and plain data that describes a tool before a worker builds it."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -8,7 +8,7 @@ from agentrl.types import Deadline, ToolResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSchema:
-    """What the policy is told about a tool, in the words of the chat template (JSON schema for `parameters`)."""
+    """Description of a tool for the policy, in the chat template's terms (`parameters` is a JSON schema)."""
 
     name: str
     description: str
@@ -24,10 +24,10 @@ class ToolSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolConfig:
-    """A tool as plain data: this, and never a live tool, is what the runner sends to the workers.
+    """A tool as plain data, which the runner sends to the workers.
 
     Example: `ToolConfig(class_name="agentrl.tools.python_tool.PythonTool", config={"host_addr": "127.0.0.1",
-    "host_port": 8088}, tool_schema=None)`; a schema of None takes the one that the class declares.
+    "host_port": 8088}, tool_schema=None)`; a schema of None means the class's own.
     """
 
     class_name: str
@@ -37,7 +37,7 @@ class ToolConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """What a tool may know of the trajectory that calls it: stateful tools key their state by `episode_id`."""
+    """The trajectory that calls a tool, as the tool sees it; stateful tools key their state by `episode_id`."""
 
     episode_id: str
     prompt_id: str
@@ -47,8 +47,8 @@ class Episode:
 class Tool(Protocol):
     """One instance per worker, built from a `ToolConfig` by `Class(config: dict, schema: ToolSchema | None)`.
 
-    The constructor does no I/O; `start` makes the sessions. It and all other methods run on one event loop: the worker's for
-    the tools of this package, one in a thread of its own for any other, so that blocking code stops nobody else.
+    The constructor does no I/O; `start` opens sessions. `start` and all other methods run on one event loop: the worker's for
+    the tools of this package, one in a separate thread for user code, so that blocking code delays no other tool.
     """
 
     schema: ToolSchema
@@ -61,13 +61,13 @@ class Tool(Protocol):
         """Answer one call.
 
         Raises:
-            RolloutError: the tool's infrastructure failed, which is not the policy's fault; so does an `OSError`.
-            DataError: what the prompt brings (`episode.extra`) cannot be used.
+            RolloutError: the tool's infrastructure failed; an `OSError` means the same.
+            DataError: the prompt's data (`episode.extra`) cannot be used.
         """
         ...
 
     async def end_episode(self, episode: Episode) -> None:
-        """Free what the tool keeps for this trajectory."""
+        """Free the tool's state of this trajectory."""
         ...
 
     async def aclose(self) -> None:
@@ -77,8 +77,8 @@ class Tool(Protocol):
 
 @runtime_checkable
 class GivesFinalReward(Protocol):
-    """A tool that has something to say about a finished episode, such as how good the state is that it keeps for it."""
+    """A tool that rewards a finished episode, such as by the final state of its environment."""
 
     async def final_reward(self, episode: Episode) -> float | None:
-        """Return a reward that is added to that of the tool's last result; None for none. `end_episode` comes after it."""
+        """Return a reward, added to that of the tool's last result, or None; called before `end_episode`."""
         ...

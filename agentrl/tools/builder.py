@@ -1,4 +1,4 @@
-"""Makes live tools from plain data (worker side; `loader` reads the data)."""
+"""Builds tools from plain data, in the workers (`loader` reads the data)."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _METHODS = ("start", "call", "end_episode", "aclose")
 
 
 def build_tools(configs: Sequence[ToolConfig]) -> dict[str, Tool]:
-    """Return the tools by the name that the policy calls them by, in order; none of them is started yet.
+    """Return the tools, not started yet, in order, keyed by the name that the policy calls.
 
     Raises:
         ToolError: a class cannot be found or built, does not follow the `Tool` protocol, or two tools share a name.
@@ -33,7 +33,7 @@ def build_tools(configs: Sequence[ToolConfig]) -> dict[str, Tool]:
 
 
 def read_tool_schema(plain: Mapping[str, Any]) -> ToolSchema:
-    """Return the schema that `{type: function, function: {name, description, parameters}}` describes."""
+    """Return the schema of `{type: function, function: {name, description, parameters}}`."""
     function = plain["function"]
     return ToolSchema(
         name=function["name"], description=function.get("description", ""), parameters=function["parameters"]
@@ -60,7 +60,7 @@ def _build(config: ToolConfig) -> Tool:
     except ToolError:
         raise
     except Exception as error:
-        # The constructor is the user's own, and may raise anything.
+        # The user's constructor may raise anything.
         raise ToolError(f"{where}: cannot be built: {described(error)}") from error
     if not isinstance(known_schema, ToolSchema):
         raise ToolError(

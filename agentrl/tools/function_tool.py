@@ -1,7 +1,7 @@
 """A plain Python function as a tool: `function: my_module.my_function` in the tool YAML.
 
-Type hints give the schema, the docstring (Google style) gives the words: of `def look_up(word: str, limit: int = 3)`
-the policy is told the summary, that `word` is needed, and what its `Args:` say of `word` and `limit`.
+Type hints give the schema, the docstring (Google style) the descriptions: for `def look_up(word: str, limit: int = 3)` the
+policy sees the summary, that `word` is required, and the `Args:` of `word` and `limit`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from agentrl.user_code import cause_of, contained, contained_coroutine, raised_b
 FUNCTION_TOOL = "agentrl.tools.function_tool.FunctionTool"
 
 _MAX_THREADS = 1024
-"""Calls of one sync function at once, in one worker; threads start as calls need them."""
+"""Concurrent calls of one sync function per worker; threads start when needed."""
 
 
 class FunctionToolConfig(PlainConfig):
@@ -40,10 +40,9 @@ class FunctionToolConfig(PlainConfig):
 class FunctionTool:
     """Calls a function with the policy's arguments, checked and converted by its type hints.
 
-    A sync function runs in threads, as many calls at once as there are. What it returns is the result's text (anything
-    but a `str` as JSON), or a `ToolResult`; None is a result only where the type hint says so. What it raises is a failed call
-    whose text names the exception, because a function has no other way to refuse its arguments. `ConnectionError` and
-    `TimeoutError` are the world's fault, and pass through.
+    Calls of a sync function run in parallel threads. It returns the result's text (anything but a `str` as JSON), or a
+    `ToolResult`; None is a result only if the type hint allows it. An exception is a failed call whose text names it, since a
+    function cannot refuse arguments otherwise. `ConnectionError` and `TimeoutError` blame the infrastructure, and pass through.
     """
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
@@ -90,7 +89,7 @@ class FunctionTool:
         """Do nothing: a function keeps no state."""
 
     async def aclose(self) -> None:
-        """Let the threads end."""
+        """Shut the threads down."""
         self._calls.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
@@ -105,7 +104,7 @@ class FunctionTool:
 
 
 class _NoTitles(GenerateJsonSchema):
-    """Leaves out the titles that pydantic makes of parameter names: they only cost tokens."""
+    """Omits pydantic's titles for parameters: they only cost tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -127,7 +126,7 @@ def _adapter_of(function: Callable[..., Any]) -> TypeAdapter[Any]:
 
 
 def infer_schema(function: Callable[..., Any]) -> ToolSchema:
-    """Return the schema that a function's type hints and Google docstring describe.
+    """Return the schema of a function from its type hints and Google docstring.
 
     Raises:
         ConfigError: a parameter has no type hint, or one that JSON cannot express.

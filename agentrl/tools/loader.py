@@ -1,8 +1,8 @@
-"""Reads the tools of a run, in any of their three forms, into plain data (driver side; `builder` makes them live).
+"""Reads the tools of a run, in any of three forms, into plain data, in the driver (`builder` builds them).
 
 1. `tools: {code_judge: {...}}` in the run config;
 2. `tool_config_path` in the run config, at the root or under `rollout`;
-3. the file that it names: `tools:`, a list of `{class_name, config, tool_schema}`, or of `{function}` for a function.
+3. that file: `tools:`, a list of `{class_name, config, tool_schema}`, or of `{function}` for a function.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,11 +56,10 @@ class _FunctionEntry(PlainConfig):
 
 
 def load_tool_configs(config: RunConfig) -> list[ToolConfig]:
-    """Return the tools of a run as plain data; no tools at all is a run without tools.
+    """Return the tools of a run as plain data; empty for a run without tools.
 
     Raises:
-        ConfigError: given twice, unknown or wrong keys, or an address that contradicts `judge`; the message names the
-            file, the full key and the way out.
+        ConfigError: tools are given twice, a key is unknown or wrong, or an address contradicts `judge`.
     """
     path = _tool_config_path(config)
     if config.tools is not None and path is not None:
@@ -98,14 +97,14 @@ def load_tool_file(file: Path) -> list[ToolConfig]:
 
 
 def needs_judge(configs: Sequence[ToolConfig]) -> bool:
-    """Return whether a tool asks for the address of a judge that nobody has named yet."""
+    """Return whether a tool still lacks the address of its judge."""
     return any(lacks_address(tool.config) for tool in configs)
 
 
 def fill_judge_address(
     configs: Sequence[ToolConfig], urls: Sequence[str], *, token_env: str | None = None
 ) -> list[ToolConfig]:
-    """Return the configs with the running judges' addresses wherever theirs is absent (`host_addr: null`)."""
+    """Return the configs with the running judges' addresses filled in for `host_addr: null`."""
     return [replace(tool, config=fill_address(tool.config, urls, token_env=token_env)) for tool in configs]
 
 

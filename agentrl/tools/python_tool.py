@@ -1,4 +1,4 @@
-"""The built-in tool `python_code_with_standard_io(code, input)`: a program in the code judge, without state."""
+"""The built-in tool `python_code_with_standard_io(code, input)`, which runs a program in the code judge, without state."""
 
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ _REASONS = {
 
 
 class PythonToolConfig(JudgeConnection):
-    """The keys of the tool: how to reach the judge, and what the result says."""
+    """Keys of the tool: the connection to the judge, and the form of the result."""
 
     type: Literal["native"] = "native"
     show_execution_time: bool = False
@@ -48,7 +48,7 @@ class PythonTool:
     """Runs programs through one judge client per worker."""
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
-        """Check the config; `schema` None takes the tool's own, another one may rename the tool and its words.
+        """Check the config; `schema` may rename or describe the tool, None takes the tool's own.
 
         Raises:
             ConfigError: a wrong key, or no address of a judge.
@@ -66,7 +66,7 @@ class PythonTool:
         self._client = settings.client(owner=f"tool `{PYTHON_TOOL}`")
 
     async def start(self) -> None:
-        """Open the session, and see that a judge is there.
+        """Open the session, and check that a judge answers.
 
         Raises:
             ToolError: no judge answers, or they refuse the token.
@@ -82,7 +82,7 @@ class PythonTool:
         """Run `arguments["code"]` on `arguments["input"]`.
 
         Raises:
-            JudgeUnavailableError: the judge could not judge it in time.
+            JudgeUnavailableError: no verdict in time.
         """
         try:
             verdict = await self._client.run(arguments["code"], stdin=arguments.get("input", ""), deadline=deadline)
@@ -103,15 +103,15 @@ class PythonTool:
         await self._client.aclose()
 
     def take_judge_stats(self) -> JudgeStats:
-        """Return what the judge client counted since the last call."""
+        """Return the judge client's counts since the last call."""
         return self._client.take_stats()
 
 
 def result_text(verdict: Verdict, *, show_execution_time: bool) -> str:
     """Return a verdict as the policy reads it.
 
-    The first line is `success` or `failure: <reason>`; `stdout:` and `stderr:` follow where there is any, each on a line
-    of its own before the text, then the execution time if asked for.
+    The first line is `success` or `failure: <reason>`; then come non-empty `stdout:` and `stderr:`, each on a line before its
+    text, and the execution time if requested.
     """
     lines = ["success" if verdict.status is VerdictStatus.ACCEPTED else f"failure: {_reason(verdict)}"]
     for name, text in (("stdout", verdict.stdout), ("stderr", verdict.stderr)):

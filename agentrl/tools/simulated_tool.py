@@ -1,4 +1,4 @@
-"""A tool that only takes time, for simulations: so many calls at once, and a time each that its argument decides."""
+"""A tool that only takes time, for simulations; the `seed` argument of a call decides its duration."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ class SimulatedToolConfig(PlainConfig):
     max_time_s: float = Field(default=5.0, ge=0)
     """A longer call takes this."""
     num_slots: int = Field(default=0, ge=0)
-    """Calls that a worker's tool answers at once, others wait; 0 any number."""
+    """Concurrent calls per worker, others wait; 0: no limit."""
     result_chars: int = Field(default=200, ge=0)
     """Length of a result."""
 
@@ -74,7 +74,7 @@ class SimulatedTool:
         """See `Tool.aclose`."""
 
     async def _take(self, time_s: float) -> float:
-        """Return how long a slot took to come, in seconds."""
+        """Wait for a slot and sleep; return the seconds of waiting."""
         arrived_at = clock.now()
         async with self._slots or contextlib.nullcontext():
             started_at = clock.now()

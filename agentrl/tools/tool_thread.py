@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for a tool or a reward whose code is not ours: what blocks there stops nobody else."""
+"""An event loop in a separate thread, for a tool or a reward of the user's, whose code may block."""
 
 import asyncio
 import contextlib
@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 
 class ToolThread:
-    """Runs the coroutines of one tool, one loop for all of them, so that they may share sessions and locks."""
+    """Runs the coroutines of one tool on one loop, so that they may share sessions and locks."""
 
     def __init__(self, name: str) -> None:
-        """Take what it is called in messages; the thread starts with the first coroutine."""
+        """Take the name for messages; the thread starts with the first coroutine."""
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lag: LoopLag | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Run a coroutine there; cancelling the future cancels it there, and whatever it raises is an `Exception`."""
+        """Run a coroutine; cancelling the future cancels it, and all that it raises is an `Exception`."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._loop.call_soon_threadsafe(self._watch)
-            # A daemon: a call that never returns must not keep the process.
+            # A daemon: a call that never returns must not keep the process alive.
             threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True).start()
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained_coroutine(coroutine), self._loop))
 
@@ -50,7 +50,7 @@ class ToolThread:
         loop.close()
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        # A task that the user's code began beside its call may end with these, which asyncio lets end the loop.
+        # asyncio lets these end the loop if a task of the user's raises them.
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
 

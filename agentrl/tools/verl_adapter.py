@@ -27,7 +27,7 @@ class _FunctionView(BaseModel):
 
 
 class _SchemaView(BaseModel):
-    """What a verl tool reads of its schema: `.function.name`, `.model_dump()`."""
+    """The schema as verl tools read it: `.function.name`, `.model_dump()`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,10 +43,10 @@ def is_verl_tool(tool_class: type) -> bool:
 
 
 class VerlToolAdapter:
-    """Speaks agentrl's `Tool` protocol for one verl tool."""
+    """Adapts a verl tool to agentrl's `Tool` protocol."""
 
     def __init__(self, tool_class: type, config: dict[str, Any], schema: ToolSchema | None) -> None:
-        """Build the verl tool; `schema` None takes the one that `get_openai_tool_schema` gives.
+        """Build the verl tool; `schema` None takes that of `get_openai_tool_schema`.
 
         Raises:
             ToolError: it has no schema.
@@ -57,7 +57,7 @@ class VerlToolAdapter:
         self._instances: dict[str, tuple[Episode, asyncio.Future[Any]]] = {}
 
     async def start(self) -> None:
-        """Do nothing: verl tools open what they need by themselves."""
+        """Do nothing: verl tools open their sessions themselves."""
 
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
         """Execute one call on the episode's instance."""
@@ -78,7 +78,7 @@ class VerlToolAdapter:
             )
 
     async def final_reward(self, episode: Episode) -> float | None:
-        """Return what `calc_reward` gives for the episode; None where the tool has none, or was not called."""
+        """Return the result of `calc_reward` for the episode; None if the tool lacks it, or was not called."""
         if episode.episode_id not in self._instances or not hasattr(self._tool, "calc_reward"):
             return None
         opened_for, creation = self._instances[episode.episode_id]
@@ -88,7 +88,7 @@ class VerlToolAdapter:
         return await self._tool.calc_reward(_instance_id(creation.result()), **kwargs)
 
     async def end_episode(self, episode: Episode) -> None:
-        """Release the episode's instance, where one was created."""
+        """Release the episode's instance, if there is one."""
         if episode.episode_id not in self._instances:
             return
         opened_for, creation = self._instances.pop(episode.episode_id)
@@ -98,25 +98,25 @@ class VerlToolAdapter:
             await self._tool.release(_instance_id(creation.result()), **self._kwargs(opened_for, "release_kwargs"))
 
     async def aclose(self) -> None:
-        """Cancel what is still being created."""
+        """Cancel running creations of instances."""
         for _, creation in self._instances.values():
             creation.cancel()
 
     async def _execute(self, episode: Episode, arguments: dict[str, Any]) -> Any:
-        # One task per episode, so that calls of one turn, which run at once, share one instance.
+        # One task per episode: the concurrent calls of a turn share one instance.
         if episode.episode_id not in self._instances:
             creating = self._tool.create(episode.episode_id, **self._create_kwargs(episode))
             self._instances[episode.episode_id] = (episode, asyncio.ensure_future(contained_coroutine(creating)))
         _, creation = self._instances[episode.episode_id]
-        # Shielded: a call that runs out of time must not take the instance from the calls beside it.
+        # Shielded: a call that times out must not cancel the creation for other calls.
         created = await asyncio.shield(creation)
         return await self._tool.execute(_instance_id(created), arguments, **self._kwargs(episode, "execute_kwargs"))
 
     def _create_kwargs(self, episode: Episode) -> dict[str, Any]:
-        """Return the keywords as older verl passes them, and beside them as newer verl does: all in `create_kwargs`."""
+        """Return the keywords as older verl passes them, and also as newer verl does: all in `create_kwargs`."""
         kwargs = self._kwargs(episode, "create_kwargs")
         parameters = inspect.signature(self._tool.create).parameters.values()
-        takes_all = any(one.name == "create_kwargs" or one.kind is one.VAR_KEYWORD for one in parameters)
+        takes_all = any(p.name == "create_kwargs" or p.kind is p.VAR_KEYWORD for p in parameters)
         return kwargs | {"create_kwargs": kwargs} if kwargs and takes_all else kwargs
 
     def _kwargs(self, episode: Episode, kind: str) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class VerlToolAdapter:
         of_row = extra_info.get("tools_kwargs") if isinstance(extra_info, dict) else None
         of_tools = episode.extra.get("tools_kwargs") or of_row or {}
         of_tool = of_tools.get(self.schema.name) or {}
-        # Columns of a Parquet file hold every key in every row, as None where a row has no such key.
+        # Parquet adds missing keys to every row, as None.
         return {key: value for key, value in (of_tool.get(kind) or {}).items() if value is not None}
 
     def _own_schema(self) -> ToolSchema:
@@ -140,7 +140,7 @@ class VerlToolAdapter:
 
 
 def _instance_id(created: Any) -> Any:
-    """Return the id from what `create` gave: newer verl gives `(id, response)`, older the id alone."""
+    """Return the id from the result of `create`: `(id, response)` in newer verl, the id in older."""
     return created[0] if isinstance(created, tuple) else created
 
 

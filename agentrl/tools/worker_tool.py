@@ -1,6 +1,6 @@
-"""A tool that workers of an extra role answer (`cluster.extra_roles`), such as a model with a process, or a GPU, of its own.
+"""A tool that workers of an extra role answer (`cluster.extra_roles`), such as a model with its own process or GPU.
 
-The runner puts the handles of the started workers into the plain config; a handle is all that crosses a process border.
+The runner puts the handles of the started workers into the plain config.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from agentrl.types import Deadline, ToolResult, ToolStatus
 
 WORKER_TOOL = "agentrl.tools.worker_tool.WorkerTool"
 EPISODE_ID = "episode_id"
-"""The argument by which a method knows the episode; all others are the policy's."""
+"""Argument that names the episode; all others are the policy's."""
 _WORKERS = "workers"
 
 
@@ -34,19 +34,20 @@ class WorkerToolConfig(PlainConfig):
     role: str
     """Name in `cluster.extra_roles`."""
     method: str
-    """Method of its class, called as `method(episode_id=..., **arguments)`: what it returns is the result's text, anything but
-    a `str` as JSON; what it raises is a failed call whose text the policy reads, but for an `agentrl.errors.RolloutError`: the
-    world failed, and the trajectory is tried again.
+    """Method of its class, called as `method(episode_id=..., **arguments)`.
+
+    It returns the result's text, anything but a `str` as JSON. An exception is a failed call whose text the policy reads; an
+    `agentrl.errors.RolloutError` blames the infrastructure, and the trajectory is retried.
     """
     end_method: str | None = None
-    """Method that is called with `episode_id` when an episode ends; absent: the workers keep nothing of it."""
+    """Method that is called with `episode_id` when an episode ends; absent: the workers keep no state."""
 
 
 class WorkerTool:
-    """Calls the worker to which an episode belongs: always the same one, so that it may keep what the episode made."""
+    """Calls the worker of an episode; always the same one, so that it may keep state."""
 
     _answered: ClassVar[dict[tuple[str, str], str]] = {}
-    """Which process of a role has answered an episode, by both names: several tools may ask the same worker."""
+    """Worker process of an episode, keyed by role and episode: several tools may ask the same worker."""
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
         """Take the handles.
@@ -55,29 +56,29 @@ class WorkerTool:
             ToolError: there is no schema.
         """
         if schema is None:
-            raise ToolError(f"tool `{WORKER_TOOL}` has no `tool_schema`, from which the policy would know it")
+            raise ToolError(f"tool `{WORKER_TOOL}`: no `tool_schema`. Add one to the tool YAML")
         given = dict(config)
         self._workers: Sequence[Any] = given.pop(_WORKERS, ())
         self._config = read_plain_config(WorkerToolConfig, given, source=f"tool `{WORKER_TOOL}`")
         self.schema = schema
         self._known: dict[str, str] = {}
-        """Which process of its worker this tool knows to have answered an episode, by the episode's id."""
+        """Worker process that answered this tool, keyed by episode."""
 
     async def start(self) -> None:
-        """Do nothing more: the workers have been started with the cluster.
+        """Check that there are workers; they were started with the cluster.
 
         Raises:
             ToolError: there are none.
         """
         if not self._workers:
-            raise ToolError(f"tool `{WORKER_TOOL}`: no worker plays the role `{self._config.role}`")
+            raise ToolError(f"tool `{WORKER_TOOL}`: no worker has the role `{self._config.role}`")
 
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
-        """Have a worker answer; its death is the world's fault, what it raises is the call's.
+        """Call the worker; an exception of its method is a failed call.
 
         Raises:
-            RolloutError: the worker died, now or since the episode's first call, and what it kept of the episode with it.
-            ToolError: its method does not take what the schema names.
+            RolloutError: the worker died, now or since the episode's first call, so its state of the episode is lost.
+            ToolError: its method does not take the schema's arguments.
         """
         if EPISODE_ID in arguments:
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: there is no argument `{EPISODE_ID}`")
@@ -86,16 +87,16 @@ class WorkerTool:
             process = self._known[episode.episode_id] = await self._process_of(episode, worker, deadline)
             text = await worker.agentrl_call(process, self._config.method, named)
         except (WorkerDiedError, NotBuiltError) as error:
-            # Not an engine's death, for which the next try would get another seed (`agentrl.agent_loop.tries`).
+            # Not re-raised as it is: after an engine's death the retry gets another seed (`agentrl.agent_loop.tries`).
             raise RolloutError(f"tool `{WORKER_TOOL}`: {error}") from error
         except CallFailedError as error:
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {error}")
         except ArgumentMismatchError as error:
-            return self._misfit(arguments, error)
+            return self._mismatch(arguments, error)
         return ToolResult(status=ToolStatus.OK, text=text)
 
     async def end_episode(self, episode: Episode) -> None:
-        """Tell the worker that an episode which it has answered is over."""
+        """Call `end_method` of the worker, if it has answered the episode."""
         self._answered.pop((self._config.role, episode.episode_id), None)
         process = self._known.pop(episode.episode_id, None)
         if process is not None and self._config.end_method is not None:
@@ -103,16 +104,16 @@ class WorkerTool:
             try:
                 await worker.agentrl_call(process, self._config.end_method, named)
             except RolloutError:
-                return  # it died, and what it kept with it
+                return  # it died, and its state with it
 
     async def aclose(self) -> None:
         """Do nothing: the workers end with the cluster."""
 
     async def _process_of(self, episode: Episode, worker: Any, deadline: Deadline) -> str:
-        """Return which process has answered the episode, or will now.
+        """Return the worker process that has answered the episode, or will now.
 
         Raises:
-            RolloutError: it does not even say so, in half of the time that there is.
+            RolloutError: it does not answer in half of the remaining time.
         """
         key = (self._config.role, episode.episode_id)
         if key not in self._answered:
@@ -124,15 +125,15 @@ class WorkerTool:
             self._answered.setdefault(key, process)  # another call of the turn may have been first
         return self._answered[key]
 
-    def _misfit(self, arguments: Mapping[str, Any], error: ArgumentMismatchError) -> ToolResult:
-        """Answer a call that does not fit the method: only an argument that no schema names is of the policy's making.
+    def _mismatch(self, arguments: Mapping[str, Any], error: ArgumentMismatchError) -> ToolResult:
+        """Return a failed call if the policy passed an argument that is not in the schema.
 
         Raises:
-            ToolError: it is not.
+            ToolError: schema and method do not match.
         """
         if arguments.keys() <= self.schema.parameters.get("properties", {}).keys():
             raise ToolError(
-                f"tool `{self.schema.name}`: its `method`, `{self._config.method}`, does not take what `tool_schema` names: "
+                f"tool `{self.schema.name}`: its method `{self._config.method}` does not take the arguments of `tool_schema`: "
                 f"{error}. Change one of them"
             ) from error
         return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: invalid arguments: {error}")

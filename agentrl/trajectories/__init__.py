@@ -1,1 +1,1 @@
-"""Trajectory records out, and back in."""
+"""Trajectory records on disk."""

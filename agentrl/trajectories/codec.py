@@ -1,7 +1,4 @@
-"""Trajectories and prompts as JSON objects, and back exactly.
-
-Each record names its kind and the version of its format, so that files of several runs and releases can be told apart.
-"""
+"""Lossless encoding of trajectories and prompts as JSON objects, each with its kind and format version."""
 
 import json
 import math
@@ -28,7 +25,7 @@ JsonObject = dict[str, Any]
 
 
 class RecordKind(StrEnum):
-    """What a line of a trajectory file holds."""
+    """Kind of a line in a trajectory file."""
 
     BATCH = "batch"
     PROMPT = "prompt"
@@ -41,14 +38,14 @@ def encode_batch(num_trajectories: int) -> JsonObject:
 
 
 def encode_prompt(prompt: Prompt) -> JsonObject:
-    """Return `prompt` as a JSON object. Values of `extra` that JSON lacks (dates, decimals) are read back as text."""
+    """Return `prompt` as a JSON object; dates and decimals in `extra` are read back as text."""
     return _header(RecordKind.PROMPT) | _shallow(prompt)
 
 
 def encode_trajectory(trajectory: Trajectory) -> JsonObject:
-    """Return `trajectory` as a JSON object; the NaN of positions that were not sampled becomes null."""
+    """Return `trajectory` as a JSON object; the NaN of unsampled positions becomes null."""
     record = _header(RecordKind.TRAJECTORY) | _shallow(trajectory)
-    del record["experts"]  # hundreds of bytes a token, which only the update of the same step reads
+    del record["experts"]  # hundreds of bytes per token, used only by the update of the same step
     record["rollout_logprobs"] = [x if math.isfinite(x) else None for x in trajectory.rollout_logprobs]
     record["turns"] = [_encode_turn(turn) for turn in trajectory.turns]
     record["failures"] = [_shallow(failure) for failure in trajectory.failures]
@@ -57,10 +54,10 @@ def encode_trajectory(trajectory: Trajectory) -> JsonObject:
 
 
 def record_kind(record: JsonObject) -> RecordKind:
-    """Return what `record` holds.
+    """Return the kind of `record`.
 
     Raises:
-        ValueError: it is no record of this format, or of a version that this release cannot read.
+        ValueError: it has another format, or a version that this release cannot read.
     """
     version = record.get("version")
     if version != FORMAT_VERSION:
@@ -86,7 +83,7 @@ def decode_trajectory(record: JsonObject) -> Trajectory:
 
 
 def _encode_turn(turn: Turn) -> JsonObject:
-    # Arguments stay JSON text: the policy may write integers beyond 64 bits, or NaN, which a strict parser would change.
+    # Arguments stay JSON text: a strict parser would change NaN or integers beyond 64 bits, which the policy may write.
     calls = [_shallow(call) | {"arguments": json.dumps(call.arguments)} for call in turn.calls]
     record = {"text": turn.text, "calls": calls, "results": [_shallow(result) for result in turn.results]}
     return record | ({} if turn.final_tool_reward is None else {"final_tool_reward": turn.final_tool_reward})

@@ -1,10 +1,10 @@
-"""Every trajectory of a run on disk, with the prompts that it takes to score or to replay them.
+"""Every trajectory of a run on disk, with the prompts needed to score or replay them.
 
     <run>/trajectories/step_000012.jsonl         rolled out for update 12
     <run>/trajectories/validation_000012.jsonl   rolled out to validate the policy after update 12
 
-Each file holds a line for every batch, prompt and trajectory (see `codec`). Call `append` before the checkpoint
-of the same step is written: then everything that a checkpoint follows is here, and a torn line cannot precede it.
+Each file holds one line per batch, prompt and trajectory (see `codec`). Call `append` before the checkpoint of the same step is
+written, so that the files of a checkpoint are complete.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from agentrl.types import Prompt, Trajectory
 logger = logging.getLogger(__name__)
 
 _MAX_SIZES = 1000
-"""Files whose size is noted in a checkpoint: what fails at the end of a file strikes new ones."""
+"""Newest files whose size is saved in a checkpoint; only new files lose their end."""
 _FILE_NAME = re.compile(r"(?:step|validation)_(\d{6,})\.jsonl")
 
 
@@ -60,19 +60,17 @@ class TrajectoryStore:
         validation: bool = False,
         leave_out_recorded: bool = False,
     ) -> Path:
-        """Write down what was rolled out for update `step`, or to validate the policy after it.
-
-        May be called several times for one step; nothing that is there already is touched.
+        """Append the rollout of update `step`, or of the validation after it; may be called several times for a step.
 
         Args:
-            step: the update that these trajectories are for; with `validation`, the last update made.
-            trajectories: failed ones (`infra_error`) too.
-            prompts: those of `trajectories`, each once: without them a trajectory cannot be scored again.
-            validation: whether they only measure the policy.
-            leave_out_recorded: whether some may be there already, by their ids, because a writer was killed.
+            step: the update that these trajectories are for; with `validation`, the last update.
+            trajectories: the trajectories, failed ones (`infra_error`) included.
+            prompts: the prompts of `trajectories`, each once, so that these can be scored again.
+            validation: the trajectories only measure the policy.
+            leave_out_recorded: skip trajectories whose ids are already in the file, because a writer was killed.
 
         Returns:
-            The file, when everything is on the disk.
+            The file, once all is on the disk.
         """
         path = self._folder / f"{'validation' if validation else 'step'}_{step:06d}.jsonl"
         trajectories, num_missing = list(trajectories), 0
@@ -84,17 +82,14 @@ class TrajectoryStore:
         return path
 
     def sizes(self, *, up_to_step: int) -> dict[str, int]:
-        """Return the bytes of the newest files of steps up to `up_to_step`, by name; those of other processes count."""
+        """Return the sizes in bytes of the newest files up to step `up_to_step`, keyed by name."""
         files = {path.name: path for path in self._folder.glob("*.jsonl")}
         steps = {name: int(match[1]) for name in files if (match := _FILE_NAME.fullmatch(name))}
         known = sorted((name for name, step in steps.items() if step <= up_to_step), key=lambda name: steps[name])
         return {name: files[name].stat().st_size for name in known[-_MAX_SIZES:]}
 
     def losses(self, sizes: Mapping[str, int]) -> list[RecordLoss]:
-        """Return each file that has become shorter than it was (`sizes`), with what is left of it.
-
-        A file that is gone has been moved away by somebody, and is no loss.
-        """
+        """Return each file that is shorter than in `sizes`; a missing file was moved away, and is no loss."""
         losses = []
         for name, size in sizes.items():
             path, match = self._folder / name, _FILE_NAME.fullmatch(name)
@@ -109,7 +104,7 @@ class TrajectoryStore:
         return losses
 
     def take_back(self, *, after_step: int) -> None:
-        """Remove what came after the checkpoint of step `after_step`; -1 removes everything."""
+        """Remove the steps after `after_step`, a checkpoint; -1 removes all."""
         for path in self._folder.glob("*.jsonl"):
             match = _FILE_NAME.fullmatch(path.name)
             if match and int(match[1]) > after_step:
@@ -117,7 +112,7 @@ class TrajectoryStore:
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
-    """Yield the trajectories of one file as they were written; at its end, warn where some are lost.
+    """Yield the trajectories of one file in order; warn at its end if some are lost.
 
     Raises:
         ValueError: a line is damaged or from another version of the format.
@@ -137,7 +132,7 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
 
 
 def write_saved_group(path: Path, trajectories: Iterable[Trajectory]) -> str:
-    """Write trajectories into a file of a checkpoint, in place of what is there, and return a digest of it."""
+    """Write trajectories into a new file of a checkpoint, and return its digest."""
     path.unlink(missing_ok=True)
     append_json_lines(path, map(encode_trajectory, trajectories))
     return _digest_of(path)
@@ -148,17 +143,17 @@ def read_saved_group(path: Path, num_trajectories: int, *, digest: str | None, s
 
     Args:
         path: the file.
-        num_trajectories: in it.
-        digest: what `write_saved_group` returned; absent in a checkpoint of before there were any.
-        source: for errors.
+        num_trajectories: expected number of trajectories.
+        digest: result of `write_saved_group`; absent in old checkpoints.
+        source: the folder, for errors.
 
     Raises:
-        DamagedCheckpointError: the file is missing, or is not what was written.
+        DamagedCheckpointError: the file is missing or was changed.
     """
     try:
-        found = _digest_of(path)  # always, for a missing file would read as one without trajectories
-        if digest not in (None, found):
-            raise ValueError("its SHA-256 is not the one that was noted")
+        actual = _digest_of(path)  # always: a missing file would read as an empty one
+        if digest not in (None, actual):
+            raise ValueError("its SHA-256 differs from the recorded one")
         trajectories = list(read_trajectories(path))
         if len(trajectories) != num_trajectories:
             raise EOFError(f"{len(trajectories)} trajectories of {num_trajectories}")
@@ -168,7 +163,7 @@ def read_saved_group(path: Path, num_trajectories: int, *, digest: str | None, s
 
 
 def read_prompts(path: Path) -> dict[str, Prompt]:
-    """Return the prompts of one file by their id.
+    """Return the prompts of one file, keyed by id.
 
     Raises:
         ValueError: a line is damaged or from another version of the format.

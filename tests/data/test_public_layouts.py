@@ -110,7 +110,7 @@ def test_the_code_reward_refuses_a_row_without_tests_before_anything_starts(tmp_
 def test_a_prompt_with_places_for_pictures_is_refused(tmp_path: Path):
     picture = {"prompt": "<image>How many apples?", "images": [{"bytes": b"png"}], "answer": "2"}
     with pytest.raises(
-        ConfigError, match="row 1: the prompt shows `images` at `<image>`, and the policy reads text alone"
+        ConfigError, match="row 1: the prompt shows `images` at `<image>`, and the policy reads text only"
     ):
         read(tmp_path, picture)
     [prompt] = read(tmp_path, picture | {"prompt": "Edit the picture."})

@@ -94,7 +94,7 @@ def test_arguments_that_neither_schema_nor_method_have_are_a_failed_call_that_th
 def test_a_call_that_follows_a_schema_which_does_not_fit_the_method_is_not_the_policys_fault(
     painter: WorkerHandle, arguments: dict[str, object]
 ):
-    with pytest.raises(ToolError, match=r"`draw`, does not take what `tool_schema` names: .*Change one"):
+    with pytest.raises(ToolError, match=r"`draw` does not take the arguments of `tool_schema`: .*Change one"):
         asyncio.run(call(painter, arguments, names="colour"))
 
 
