@@ -1,9 +1,8 @@
-"""Asks code judges for verdicts: batches what has to wait, and retries what was not judged.
+"""Client of the code judges: sends submissions in batches, and retries those without a verdict.
 
-Nothing waits for a batch to fill. A submission leaves at once while a sender is idle; those that arrive while all
-senders are busy leave together, as soon as one is free. A sender is free again when most of its batch is judged, so that
-slow programs hold up neither the fast ones beside them nor those that come after. Verdicts are matched by id, never by
-position, and a submission is sent again only when nothing is known of it.
+Nothing waits for a batch to fill. A submission leaves at once while a sender is idle; submissions that arrive while all senders
+are busy leave together, once one is free. A sender is free when most of its batch is judged, so that slow programs delay no
+others. Verdicts are matched by id, and a submission is sent again only if its result is unknown.
 """
 
 import asyncio
@@ -29,12 +28,12 @@ from agentrl.types import Deadline
 from code_judge_server.schemas import Health, Submission, Verdict
 
 _MAX_REQUESTS_PER_SENDER = 8
-"""Open requests, nearly done ones included; with so many, senders wait for theirs to end."""
+"""Limit of open requests, nearly done ones included; beyond it senders wait for theirs to end."""
 _start_jitter_s = wait_random_exponential(multiplier=0.1, max=1.0)
 
 
 class InvalidSubmissionError(ValueError):
-    """No judge takes such a program, such as one with a NUL in it; nothing was sent."""
+    """No judge takes the program, such as one with a NUL; nothing was sent."""
 
 
 class JudgeClient:
@@ -46,11 +45,11 @@ class JudgeClient:
         """Take the settings; nothing is opened before `start`.
 
         Args:
-            base_urls: judges that are equal in kind, such as `http://127.0.0.1:8088`.
-            token: bearer token, if the judges ask for one.
-            concurrency: requests in flight at once; those that wait for their last few programs are not counted.
-            batch_size: submissions in one request at most.
-            batch_timeout_s: wall clock of one request; what it left unjudged is sent again while its caller waits.
+            base_urls: equal judges, such as `http://127.0.0.1:8088`.
+            token: bearer token, if the judges want one.
+            concurrency: requests in flight at once; nearly done ones are not counted.
+            batch_size: most submissions in one request.
+            batch_timeout_s: wall clock of one request; unjudged submissions are sent again while their callers wait.
         """
         self._stats = JudgeStats()
         name = uuid.uuid4().hex[:12]
@@ -74,12 +73,12 @@ class JudgeClient:
         await self._hosts.start()
 
     async def aclose(self) -> None:
-        """Close the session; whoever still waits gets a `JudgeUnavailableError`."""
+        """Close the session; waiting callers get a `JudgeUnavailableError`."""
         tasks = [*self._senders, *self._deliveries]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._senders.clear()  # one that was cancelled before its first step is still there
+        self._senders.clear()  # a sender that was cancelled before its first step is still in it
         fail(self._queue, JudgeUnavailableError(CLOSED))
         self._queue.clear()
         await self._hosts.aclose()
@@ -93,11 +92,11 @@ class JudgeClient:
         language: str = "python",
         deadline: Deadline,
     ) -> Verdict:
-        """Run a program and return what became of it, whatever that is; `queue_time_s` holds the wait in this client too.
+        """Run a program and return its verdict; `queue_time_s` includes the wait in this client.
 
         Raises:
-            InvalidSubmissionError: the program cannot be sent to any judge.
-            JudgeUnavailableError: it could not be judged by the deadline.
+            InvalidSubmissionError: no judge would take the program.
+            JudgeUnavailableError: no verdict by the deadline.
         """
         submission = _submission(next(self._ids), language, code, stdin, expected_output)
         verdict = asyncio.get_running_loop().create_future()
@@ -109,7 +108,7 @@ class JudgeClient:
         return await self._wait(pending)
 
     async def check(self, *, timeout_s: float) -> list[Health]:
-        """Return the health of every host, waiting up to `timeout_s` for hosts that are just starting.
+        """Return the health of every host, waiting up to `timeout_s` for starting hosts.
 
         Raises:
             JudgeUnavailableError: a host does not answer, or refuses the token.
@@ -117,10 +116,10 @@ class JudgeClient:
         return list(await asyncio.gather(*(self._health(url, timeout_s) for url in self._hosts.urls)))
 
     async def require_one(self, *, timeout_s: float) -> None:
-        """See that a judge answers, waiting up to `timeout_s`; the others get nothing until they answer, too.
+        """Wait up to `timeout_s` for an answer of a judge; judges without an answer are dropped until they answer.
 
         Raises:
-            JudgeUnavailableError: none does, or one refuses to answer, as with another token.
+            JudgeUnavailableError: no judge answers, or one refuses to, as with another token.
         """
         urls = self._hosts.urls
         answers = await asyncio.gather(*(self._health(url, timeout_s) for url in urls), return_exceptions=True)
@@ -131,7 +130,7 @@ class JudgeClient:
             self._hosts.leave_alone(url, cast(Exception, error))
 
     def take_stats(self) -> JudgeStats:
-        """Return what was counted since the last call, and start again from zero."""
+        """Return the counts since the last call, and reset them."""
         return self._stats.take()
 
     def _count_drop(self) -> None:
@@ -161,7 +160,7 @@ class JudgeClient:
             while batch := self._take_batch():
                 await self._send(batch)
         finally:
-            # At once, and not when the task is done: what enters the queue in between would count on this sender.
+            # Now, not when the task is done: a submission queued in between would rely on this sender.
             self._senders.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _send(self, batch: list[Pending]) -> None:
@@ -180,7 +179,7 @@ class JudgeClient:
             self._num_busy -= 1
 
     def _take_batch(self) -> list[Pending]:
-        """Return this sender's share of the queue: spread over idle senders, so that few verdicts wait for another's."""
+        """Return this sender's share of the queue, which is spread over the idle senders."""
         num_idle = self._concurrency - self._num_busy
         share = min(self._batch_size, math.ceil(len(self._queue) / num_idle))
         batch: list[Pending] = []
@@ -201,9 +200,9 @@ class JudgeClient:
             return await patiently(self._hosts.health, url, timeout_s=timeout_s)
         except (NotJudgedError, RefusedError) as error:
             raise JudgeUnavailableError(
-                f"judge: it does not answer: {error}. Start it with `python -m code_judge_server`, "
-                "or correct its address (`host_addr` and `host_port`, or `hosts`). A judge that a run started beside itself is "
-                "out of reach of other machines; `judge.placement=per_node` starts one on each"
+                f"judge: it does not answer: {error}. Start it with `python -m code_judge_server`, or correct its address "
+                "(`host_addr` and `host_port`, or `hosts`); other machines cannot reach the run's own judge without "
+                "`judge.placement=per_node`"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Where a tool or a reward finds the judges: the keys that both have in their plain config."""
+"""Connection of a tool or a reward to the judges: the keys of their plain config."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,41 +15,40 @@ from agentrl.judge.client import JudgeClient
 
 
 class JudgeConnection(PlainConfig):
-    """How to reach the judges, under the names of rStar2-Agent's tool configuration."""
+    """Connection to the judges, under the names of rStar2-Agent's tool configuration."""
 
     host_addr: str | None = None
-    """Address of the judge; the runner fills it in where it is absent."""
+    """Address of the judge; absent: filled in by the runner."""
     host_port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of the judge; the runner fills it in where it is absent."""
+    """Port of the judge; absent: filled in by the runner."""
     hosts: list[str] | None = None
-    """Instead of both: `host:port` or URLs of several judges; the runner fills it in where the run has several."""
+    """Instead of both: `host:port` or URLs of several judges; absent: filled in by the runner if it has several."""
     token_env: str | None = None
     """Environment variable that holds the judges' bearer token."""
     request_processor_concurrency: int = Field(default=CodeJudgeTools.concurrency, ge=1)
-    """Requests in flight at once; those that wait for their last few programs are not counted."""
+    """Requests in flight at once; nearly done ones are not counted."""
     request_processor_batch_size: int = Field(default=CodeJudgeTools.batch_size, ge=1, le=4096)
-    """Submissions sent in one request at most."""
+    """Most submissions in one request."""
     request_processor_batch_timeout_seconds: float = Field(default=CodeJudgeTools.batch_timeout_seconds, gt=0)
     """Wall clock of one request."""
 
     def client(self, *, owner: str) -> JudgeClient:
-        """Return a client, not yet started; `owner` is who asks, for the message.
+        """Return a client, not started yet; `owner` is for the error message.
 
         Raises:
             ConfigError: the address is still absent or is malformed, or the token's variable is not set.
         """
         if not self.hosts and (self.host_addr is None or self.host_port is None):
             raise ConfigError(
-                f"{owner}: `host_addr` and `host_port` of the judge are not set, and no run filled them in; give both, "
-                "or `hosts`"
+                f"{owner}: `host_addr` and `host_port` are not set, and no run filled them in. Set both, or `hosts`"
             )
         token = None
         if self.token_env is not None:
             token = os.environ.get(self.token_env)
             if not token:
                 raise ConfigError(
-                    f"{owner}: `token_env` is `{self.token_env}`, but that variable is not set in this process; "
-                    "export the judge's token under that name"
+                    f"{owner}: the variable of `token_env`, `{self.token_env}`, is not set in this process. Export the judge's "
+                    "token under that name"
                 )
         return JudgeClient(
             judge_urls(host_addr=self.host_addr, host_port=self.host_port, hosts=self.hosts, key=f"{owner}: "),
@@ -61,7 +60,7 @@ class JudgeConnection(PlainConfig):
 
 
 def fill_address(config: Mapping[str, Any], urls: Sequence[str], *, token_env: str | None = None) -> dict[str, Any]:
-    """Return `config` with the addresses of the run's judges where it has none; each key only where there is room for it.
+    """Return `config` with the addresses of the run's judges filled in for keys that are None.
 
     Several judges go into `hosts`; a config without that key gets the first one.
     """
@@ -79,12 +78,12 @@ def fill_address(config: Mapping[str, Any], urls: Sequence[str], *, token_env: s
 
 
 def lacks_address(config: Mapping[str, Any]) -> bool:
-    """Return whether `config` asks for a judge (`host_addr: null`) that the run has to name."""
+    """Return whether the run must fill in the judge's address (`host_addr: null`)."""
     return "host_addr" in config and config["host_addr"] is None and not config.get("hosts")
 
 
 def named_urls(config: Mapping[str, Any], *, key: str) -> tuple[str, ...]:
-    """Return the judges that the plain config of a tool or reward names itself; none if it leaves them to the run.
+    """Return the judges in the plain config of a tool or reward; empty if the run fills them in.
 
     Raises:
         ConfigError: an address is malformed, or given twice and different.
@@ -101,10 +100,10 @@ def check_address(config: Mapping[str, Any], judge: JudgeSection, *, key: str) -
     Args:
         config: the plain config of a tool or reward.
         judge: the run's own judges.
-        key: where `config` stands, for the message.
+        key: config key of `config`, for the message.
 
     Raises:
-        ConfigError: names both keys and values.
+        ConfigError: the addresses are contradictory or incomplete.
     """
     if "host_addr" not in config:
         return
@@ -126,7 +125,7 @@ def check_address(config: Mapping[str, Any], judge: JudgeSection, *, key: str) -
 
 
 def run_urls(judge: JudgeSection) -> tuple[str, ...]:
-    """Return the judges that the run itself names.
+    """Return the judges in the run's section `judge`.
 
     Raises:
         ConfigError: an address is malformed, or given twice and different.

@@ -1,7 +1,7 @@
-"""One batch on its way: sent, and what was not judged sent again, until nobody waits for any of it.
+"""Delivery of one batch: unjudged submissions are sent again until no caller waits.
 
-Each caller gets its verdict as soon as the judge has it. What is sent again keeps its id: a judge that has run it already,
-and only could not say so, answers from memory.
+Each caller gets its verdict as soon as the judge has it. A retried submission keeps its id: a judge that has already run it
+answers from memory.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ logger = logging.getLogger(__name__)
 CLOSED = "judge client: it was closed before the verdict came"
 _NOT_JUDGED = (VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.CANCELLED)
 _NEARLY_DONE = 1 / 8
-"""Share of a batch whose slow programs may be waited for while its sender takes the next batch."""
+"""Share of a batch that may still run when its sender takes the next batch."""
 
 
 class Delivery:
     """Gives every caller in `batch` a verdict or an error.
 
     Args:
-        batch: what to judge.
-        hosts: whom to ask.
-        stats: where to count.
-        request_timeout_s: wall clock of one request; what it left unjudged is sent again.
+        batch: the submissions.
+        hosts: the judges.
+        stats: counters, which are updated.
+        request_timeout_s: wall clock of one request; unjudged submissions are sent again.
     """
 
     def __init__(
@@ -48,10 +48,7 @@ class Delivery:
         self._judging: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Deliver; stop as soon as no caller waits any more.
-
-        Dropping the request tells the judge to kill what it still runs of it.
-        """
+        """Deliver until no caller waits; then dropping the request makes the judge kill the rest."""
         self._judging = asyncio.create_task(self._judge(self._batch))
         for pending in self._batch:
             pending.verdict.add_done_callback(self._count_down)
@@ -67,7 +64,7 @@ class Delivery:
         self._num_left -= 1
         if self._num_left <= len(self._batch) * _NEARLY_DONE:
             self.nearly_done.set()
-        # With a verdict for each, the reply ends by itself, and its connection serves the next batch.
+        # With a verdict for each, the reply ends by itself, and its connection can be reused.
         unwanted = self._num_left == 0 and any(pending.verdict.cancelled() for pending in self._batch)
         if unwanted and self._judging is not None:
             self._judging.cancel()
@@ -86,7 +83,7 @@ class Delivery:
                 left = waiting(left)
                 if len(left) == 1:
                     raise JudgeUnavailableError(f"judge: it refused a submission: {error}") from error
-                # One bad submission must not take the others with it: find it by halving.
+                # Find the one bad submission by halving.
                 middle = len(left) // 2
                 await asyncio.gather(self._judge_half(left[:middle]), self._judge_half(left[middle:]))
 
@@ -100,9 +97,9 @@ class Delivery:
         """Ask `host` once.
 
         Raises:
-            NotJudgedError: some of it has no verdict yet.
-            RefusedError: it can never have one as it is.
-            JudgeUnavailableError: the judge will never give one.
+            NotJudgedError: some submissions have no verdict yet.
+            RefusedError: the judge refuses the batch.
+            JudgeUnavailableError: the judge will never answer.
         """
         longest_s = max(pending.deadline.remaining_s() for pending in left)
         deadline_s = max(0.001, min(longest_s, self._request_timeout_s))
@@ -123,7 +120,7 @@ class Delivery:
             raise NotJudgedError(f"{host.url}: {len(left)} of {len(by_id)} submissions were not judged: {unjudged}")
 
     def _settle(self, pending: Pending, verdict: Verdict, host: Host) -> bool:
-        """Give its verdict to a caller; return whether it is one."""
+        """Give a verdict to its caller; return False if the submission was not judged."""
         if pending.verdict.done():
             return True
         if verdict.status in _NOT_JUDGED:
@@ -131,7 +128,7 @@ class Delivery:
         if verdict.status is not VerdictStatus.INTERNAL_ERROR:
             pending.verdict.set_result(verdict)
         elif pending.failed_on is None and len(self._hosts.urls) > 1:
-            # The judge has run it twice: its machine may be ill, and another one's may not be.
+            # The judge has run it twice: its machine may be faulty, so try another one.
             pending.failed_on = host.url
             return False
         else:

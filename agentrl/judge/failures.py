@@ -1,16 +1,16 @@
-"""What can become of one request to a judge other than verdicts; what to do about it is the client's business."""
+"""Failures of one request to a judge; the client decides about retries."""
 
 
 class NotJudgedError(Exception):
-    """A try that gave no verdict, and may be repeated; raised as one of its two kinds."""
+    """A try without a verdict, which may be repeated; raised as `BrokenError` or `BusyError`."""
 
 
 class BrokenError(NotJudgedError):
-    """No reply, half a reply, or one that no healthy judge gives (a 503 of one that is stopping among them)."""
+    """No reply, half a reply, or one of an unhealthy judge, such as a 503 while it stops."""
 
 
 class BusyError(NotJudgedError):
-    """The judge is well, and asks for patience: `retry_after_s` seconds of it."""
+    """The judge is full and asks to retry after `retry_after_s` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -18,4 +18,4 @@ class BusyError(NotJudgedError):
 
 
 class RefusedError(Exception):
-    """The judge will not take this request, however often it is sent."""
+    """The judge refuses this request; a retry is useless."""

@@ -1,7 +1,7 @@
-"""One judge as this client knows it: how long a submission would wait there, and whether to send it any.
+"""State of one judge: its health, and the estimated wait of a submission.
 
-The wait is what the judge last said, corrected by what this client has sent and received since then, at the pace that
-this client has seen it work. No clock but the monotonic one, no connection: `hosts` asks and tells.
+The estimate is the wait that the judge last reported, corrected by this client's submissions and verdicts since then, at the
+observed pace. This file has no connection; `hosts` asks the judge.
 """
 
 import ipaddress
@@ -17,9 +17,9 @@ from code_judge_server.schemas import Health
 _FIRST_BACK_OFF_S = 0.1
 _MAX_BACK_OFF_S = 5.0
 _FIRST_GUESS_S = 0.05
-"""Time of one program on one slot, until this client has seen some."""
+"""Time of one program on one slot before the first measurement."""
 _FAR_S = 0.1
-"""How much longer the wait on this machine may be before another one is asked."""
+"""Extra wait on this machine that is accepted before another machine is asked."""
 _SMOOTHING = 0.3
 """Weight of the newest measurement of the pace."""
 
@@ -30,36 +30,36 @@ class Host:
 
     url: str
     near: bool = False
-    """On this machine."""
+    """True if it is on this machine."""
     is_down: bool = False
-    """It failed, and has not answered a probe yet."""
+    """True from a failure to the next answered probe."""
     num_in_flight: int = 0
-    """Submissions of this client that are there."""
+    """This client's open submissions."""
     num_failures: int = 0
-    """Since its last verdict."""
+    """Failures since its last verdict."""
     busy_until: float = -math.inf
-    """It asked not to be sent anything before."""
+    """Time before which it asked for no requests."""
     asked_at: float = -math.inf
-    """When it was last asked for its wait."""
+    """Time of the last request for its wait."""
     _reported_at: float = -math.inf
     _num_slots: int = 1
     _reported_wait_s: float = 0.0
     _num_in_flight_then: int = 0
     _num_verdicts_since: int = 0
     _interval_s: float = 0.0
-    """Seconds from one verdict for this client to the next, while it has submissions there."""
+    """Seconds between two verdicts for this client, while it has open submissions."""
 
     def wait_s(self) -> float:
-        """Return how long a submission sent now would wait for a slot."""
+        """Return the estimated wait of a new submission for a slot."""
         change = self.num_in_flight - self._num_in_flight_then
         return max(0.0, self._reported_wait_s + change * self._interval_s)
 
     def rank(self) -> tuple[float, float]:
-        """Return what judges are compared by; the least gets the next batch."""
+        """Return the sort key of a judge; the least gets the next batch."""
         return self.wait_s() + (0.0 if self.near else _FAR_S), self.num_in_flight / self._num_slots
 
     def note_report(self, health: Health) -> None:
-        """Take in what the judge says of itself."""
+        """Update the state from a report of the judge."""
         now = time.monotonic()
         if self._interval_s == 0.0:
             self._interval_s = _FIRST_GUESS_S / health.num_slots
@@ -71,20 +71,20 @@ class Host:
         self._num_in_flight_then, self._num_verdicts_since, self._reported_at = self.num_in_flight, 0, now
 
     def note_verdict(self) -> None:
-        """Count one verdict: the judge works."""
+        """Count one verdict, and reset the failures."""
         self.num_in_flight -= 1
         self._num_verdicts_since += 1
         self.num_failures = 0
 
     def note_failure(self) -> float:
-        """Count one failure, and return the jittered seconds to leave the judge alone: more with every failure in a row."""
+        """Count one failure; return the jittered back-off in seconds, which grows with consecutive failures."""
         self.num_failures += 1
         longest_s = min(_FIRST_BACK_OFF_S * 2 ** min(self.num_failures - 1, 10), _MAX_BACK_OFF_S)
         return random.uniform(0.5, 1.0) * longest_s
 
 
 def is_on_this_machine(url: str) -> bool:
-    """Return whether the address in `url` is one of this machine's own; a name other than `localhost` counts as far."""
+    """Return whether the address in `url` is one of this machine's; False for names other than `localhost`."""
     name = urlsplit(url).hostname or ""
     try:
         address = ipaddress.ip_address("127.0.0.1" if name == "localhost" else name)

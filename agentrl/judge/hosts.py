@@ -1,7 +1,7 @@
-"""Several judges that are equal in kind: which one to ask next, and which to leave alone.
+"""Selection among equal judges.
 
-A judge that fails is dropped, and taken back when it answers a probe; one that is full is passed over for as long as it
-asks. Probes and questions after the wait are few: with back-off, and only while there is something to send.
+A failed judge is dropped until it answers a probe; a full one is skipped for as long as it asks. Probes have a back-off, and
+judges are asked for their wait only while there is something to send.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class JudgeHosts:
     def __init__(
         self, base_urls: Sequence[str], *, client_name: str, token: str | None, on_drop: Callable[[], None]
     ) -> None:
-        """Take addresses such as `http://127.0.0.1:8088`, and whom to tell when a judge is dropped."""
+        """Take addresses such as `http://127.0.0.1:8088`; `on_drop` is called when a judge is dropped."""
         urls = [url.rstrip("/") for url in base_urls]
         self._hosts = [Host(url=url, near=is_on_this_machine(url)) for url in dict.fromkeys(urls)]
         self._transport = Transport(client_name=client_name, token=token)
@@ -69,7 +69,7 @@ class JudgeHosts:
                 return min(usable, key=Host.rank)
             patience_s = min((host.busy_until for host in up), default=now + 60.0) - now
             try:
-                # Callers that wait for the same judge must not all come at the same moment.
+                # Jitter: callers that wait for the same judge must not all come at once.
                 async with asyncio.timeout(patience_s * random.uniform(1.0, 1.1) + random.uniform(0.0, 0.05)):
                     await self._taken_back.wait()
             except TimeoutError:
@@ -79,7 +79,7 @@ class JudgeHosts:
         """Yield verdicts of `host` as they come.
 
         Raises:
-            NotJudgedError: not all of them came; `host` is not asked again for a while.
+            NotJudgedError: verdicts are missing; `host` is not asked again for a while.
             RefusedError: the batch, or something in it, is wrong.
             JudgeUnavailableError: the address or the token is wrong.
         """
@@ -101,7 +101,7 @@ class JudgeHosts:
             host.num_in_flight -= num_left
 
     def pass_over(self, host: Host, retry_after_s: float = 0.0) -> None:
-        """Send `host` nothing for `retry_after_s` and a jittered while that grows with each failure in a row."""
+        """Skip `host` for `retry_after_s` and a jittered back-off that grows with consecutive failures."""
         host.busy_until = time.monotonic() + retry_after_s + host.note_failure()
 
     async def health(self, url: str, *, timeout_s: float) -> Health:
@@ -113,16 +113,16 @@ class JudgeHosts:
         return await self._transport.health(url, timeout_s=timeout_s)
 
     def leave_alone(self, url: str, error: Exception) -> None:
-        """Send the judge at `url` nothing until it answers."""
+        """Drop the judge at `url` until it answers."""
         self._drop(next(host for host in self._hosts if host.url == url), error)
 
     def _drop(self, host: Host, error: Exception) -> None:
         pause_s = host.note_failure()
         if host.is_down:
-            return  # several requests were there when it failed
+            return  # several requests fail at once
         host.is_down = True
         self._on_drop()
-        logger.warning("judge: %s is dropped until it answers again: %s", host.url, error)
+        logger.warning("judge: %s: dropped until it answers again: %s", host.url, error)
         self._run(self._probe(host, pause_s))
 
     async def _probe(self, host: Host, pause_s: float) -> None:
@@ -131,7 +131,7 @@ class JudgeHosts:
             if await self._transport.is_ready(host.url):
                 break
             pause_s = host.note_failure()
-        logger.info("judge: %s is taken back", host.url)
+        logger.info("judge: %s: answers again", host.url)
         host.is_down = False
         self._taken_back.set()
         self._taken_back.clear()
@@ -142,7 +142,7 @@ class JudgeHosts:
         now = time.monotonic()
         for host in hosts:
             if now - host.asked_at > _REPORT_EVERY_S:
-                # Each a little later than due, so that the workers of a run do not ask at the same moment.
+                # Jitter: the workers of a run must not all ask at once.
                 host.asked_at = now + random.uniform(0.0, 0.5)
                 self._run(self._ask(host))
 
@@ -152,7 +152,7 @@ class JudgeHosts:
         except BrokenError as error:
             self._drop(host, error)
         except (NotJudgedError, RefusedError, JudgeUnavailableError) as error:
-            logger.debug("judge: %s does not tell its wait: %s", host.url, error)
+            logger.debug("judge: %s: does not report its wait: %s", host.url, error)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

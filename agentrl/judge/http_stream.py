@@ -1,4 +1,4 @@
-"""What every HTTP client here needs of a connection: it is watched, read line by line, and says when to come back."""
+"""Helpers of HTTP clients: sockets that notice a lost peer, lines of a stream, `Retry-After`."""
 
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -13,11 +13,11 @@ _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
 )
-"""A machine that lost its power says nothing any more: the kernel notices after about ten seconds (the last is in ms)."""
+"""Keep-alive that notices a lost machine after about ten seconds (the last option is in ms)."""
 
 
 def watched_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket, for `aiohttp.TCPConnector`, whose peer is found to be gone after about ten seconds."""
+    """Return a socket for `aiohttp.TCPConnector` that notices a lost peer after about ten seconds."""
     family, kind, protocol, *_ = address
     opened = socket.socket(family=family, type=kind, proto=protocol)
     for level, option, value in _SOCKET_OPTIONS:
@@ -26,9 +26,9 @@ def watched_socket(address: tuple[Any, ...]) -> socket.socket:
 
 
 async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the lines of `stream` as they come; what follows the last newline was cut off and is no line.
+    """Yield the complete lines of `stream` as they come.
 
-    The stream's own `readline` refuses a line longer than its buffer, and one with the output of a program may be.
+    The stream's own `readline` refuses lines longer than its buffer; a line with a program's output may be longer.
     """
     rest = bytearray()
     async for chunk in stream.iter_any():
@@ -42,7 +42,7 @@ async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the header `Retry-After` in seconds; none, or its date form, counts as 0."""
+    """Return the header `Retry-After` in seconds; 0 without it or for a date."""
     try:
         return max(0.0, float(headers.get("Retry-After") or 0.0))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Starts a code judge for one run, on this machine and a free port, again where it dies, and stops it with the run."""
+"""A code judge for one run, on this machine and a free port; it is restarted if it dies, and stopped with the run."""
 
 import contextlib
 import logging
@@ -23,42 +23,42 @@ _LISTENING = re.compile(r"listening on (?P<url>http://\S+:\d+)")
 _OF_ANOTHER_JUDGE = re.compile(
     r"CODE_JUDGE_|MAX_(EXECUTION_TIME|MEMORY|WORKERS|STDOUT_ERROR_LENGTH|QUEUE_WORK_LIFE_TIME)$"
 )
-"""Settings in the environment are for a judge that somebody else runs; this one's are in the config."""
+"""Environment variables of other judges; this judge's settings are in the config."""
 
-_MAX_WORDS = 2000
-"""Characters of what the judge wrote that an error quotes."""
+_MAX_QUOTED_CHARACTERS = 2000
+"""Length of the judge's output in an error."""
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 _MAX_DEATHS = 5
-"""In a row, each soon after the one before; then the judge stays dead."""
+"""Consecutive deaths after which the judge is not restarted."""
 _FORGIVEN_AFTER_S = 600.0
-"""A judge that worked for so long did not die of what killed it before."""
+"""Working time after which earlier deaths no longer count."""
 _FIRST_BACK_OFF_S = 0.5
-"""Before a judge that died again is started; twice as long with every further death."""
+"""Pause before the second restart; doubled by every further death."""
 
 
 class _KilledError(JudgeUnavailableError):
-    """It was killed while it started, by whoever does such things."""
+    """The judge was killed while it started."""
 
 
 class LocalJudge:
     """A judge process; `with LocalJudge(section) as judge:` it listens at `judge.url`.
 
-    It holds the read end of a pipe whose write end is ours, and stops when that pipe closes: so it dies with this
-    process, however that ends. If it dies alone, it is started again at the same address, and its clients find it there.
+    It holds the read end of a pipe of this process and stops when the pipe closes, so it dies with this process. If it dies
+    alone, it is restarted at the same address.
     """
 
     def __init__(
         self, section: JudgeSection, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
     ) -> None:
-        """Take what the judge must keep to; nothing starts yet.
+        """Take the settings; entering the context starts the judge.
 
         Args:
-            section: limits, and the isolation that it must reach.
+            section: limits, and the required isolation.
             host: address of this machine to listen on.
-            port: to listen on; 0: any that is free.
-            token: bearer token to ask for; none but a loopback address does without.
+            port: port to listen on; 0: any free one.
+            token: bearer token to demand; required unless `host` is a loopback address.
         """
         self._section = section
         self._listen_on = host
@@ -73,12 +73,12 @@ class LocalJudge:
 
     @property
     def host(self) -> str:
-        """Address that it listens on."""
+        """Address that the judge listens on."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def port(self) -> int:
-        """Port that it listens on; before it does, the one that it is to listen on."""
+        """Port that the judge listens on, or will listen on."""
         return urlsplit(self.url).port or self._first_port
 
     def __enter__(self) -> "LocalJudge":
@@ -108,11 +108,11 @@ class LocalJudge:
         self._stop()
 
     def _first_start(self) -> str:
-        """Start a process, and another one where it is killed: nobody watches it yet."""
+        """Start a process, and restart it if it is killed: it is not watched yet."""
         for _ in range(_MAX_DEATHS):
             with contextlib.suppress(_KilledError):
                 return self._start()
-            logger.warning("judge: killed before it listened; starting it again")
+            logger.warning("judge: killed before it listened; restarting")
         return self._start()
 
     def _start(self) -> str:
@@ -123,7 +123,7 @@ class LocalJudge:
         with self._starting:
             if self._is_stopping.is_set():
                 raise JudgeUnavailableError("judge: it is being stopped")
-            # A session of its own: Ctrl-C reaches the run, which stops the judge when it no longer needs it.
+            # A separate session: Ctrl-C must reach the run only, which stops the judge later.
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.PIPE,
@@ -137,7 +137,7 @@ class LocalJudge:
         return self._wait_until_listening(self._process)
 
     def _watch(self) -> None:
-        """Start the judge again whenever it dies by itself, at most a few times in a row."""
+        """Restart the judge whenever it dies, at most a few times in a row."""
         started_at, num_deaths = time.monotonic(), 0
         while True:
             process = self._process
@@ -148,30 +148,28 @@ class LocalJudge:
             back_off_s = _FIRST_BACK_OFF_S * 2 ** (num_deaths - 2) if num_deaths > 1 else 0.0
             if self._is_stopping.wait(back_off_s):
                 return
-            words = (
-                f"judge: it ended by itself with code {process.returncode}: {self._error_text() or 'it wrote no error'}"
-            )
+            cause = f"judge: died with code {process.returncode}: {self._error_text() or 'no error output'}"
             if num_deaths > _MAX_DEATHS:
-                logger.error("%s; %d times in a row: it is not started again, and its programs fail", words, num_deaths)
+                logger.error("%s; %d times in a row, not restarted, its programs fail", cause, num_deaths)
                 return
-            logger.warning("%s; starting it again", words)
-            if self._started_again():
+            logger.warning("%s; restarting", cause)
+            if self._try_restart():
                 started_at = time.monotonic()
                 logger.info("judge: listening on %s again", self.url)
 
-    def _started_again(self) -> bool:
+    def _try_restart(self) -> bool:
         try:
             self._start()
         except (ConfigError, JudgeUnavailableError) as error:
             logger.warning("%s", error)
             if self._process is not None:
-                self._process.kill()  # it may hang, and is waited for next
+                self._process.kill()  # it may hang, and `_watch` waits for it
             return False
         return True
 
     def _command(self) -> list[str]:
         limits = self._section
-        # -P: a file beside the config must not shadow a module of the judge.
+        # `-P`: a file beside the config must not shadow a module of the judge.
         command = [sys.executable, "-P", "-m", "code_judge_server", "--host", self._listen_on, "--port", str(self.port)]
         command += [
             "--exit-with-stdin",
@@ -193,7 +191,7 @@ class LocalJudge:
     def _wait_until_listening(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None, "piped"
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # The thread goes on reading to the end, so that the judge never blocks on a full pipe.
+        # The thread reads to the end, so that the judge never blocks on a full pipe.
         threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True).start()
         give_up_at = time.monotonic() + _START_TIMEOUT_S
         while True:
@@ -201,22 +199,20 @@ class LocalJudge:
                 line = lines.get(timeout=max(0.0, give_up_at - time.monotonic()))
             except queue.Empty:
                 raise JudgeUnavailableError(
-                    f"judge: not listening after {_START_TIMEOUT_S:g} s: {self._error_text() or 'it wrote no error'}"
+                    f"judge: not listening after {_START_TIMEOUT_S:g} s: {self._error_text() or 'no error output'}"
                 ) from None
-            if found := _LISTENING.search(line):
-                return found["url"]
+            if match := _LISTENING.search(line):
+                return match["url"]
             if not line:
                 code, text = process.wait(), self._error_text()
                 if code < 0:
                     raise _KilledError(
-                        f"judge: killed by signal {-code} before it listened. It says: {text or 'nothing'}"
+                        f"judge: killed by signal {-code} before it listened. Its output: {text or 'none'}"
                     )
-                too_weak = (
-                    f" (`judge.min_isolation` is `{self._section.min_isolation}`; a weaker tier must be named there)"
-                )
+                too_weak = f" (`judge.min_isolation` is `{self._section.min_isolation}`; set it to a weaker tier to allow that)"
                 raise ConfigError(
                     f"judge: it ended with code {code} instead of listening{too_weak if 'require_isolation' in text else ''}. "
-                    f"It says: {text}"
+                    f"Its output: {text}"
                 )
 
     def _error_text(self) -> str:
@@ -231,7 +227,7 @@ class LocalJudge:
         process = self._process
         if process is not None:
             if process.stdin is not None:
-                process.stdin.close()  # unlike a signal, it does not make the judge finish what it has first
+                process.stdin.close()  # unlike a signal, it does not let the judge finish its programs
             try:
                 process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -246,15 +242,15 @@ class LocalJudge:
 
 
 def _without_traceback(text: str) -> str:
-    """Return in one line what a process wrote, of a traceback only its last line, which is the cause."""
-    before, found, after = text.rpartition("Traceback (most recent call last):\n")
-    if found:
-        # The exception comes after the indented frames; what follows it is the end of the process.
+    """Return the output of a process in one line, with only the last line of a traceback."""
+    before, traceback, after = text.rpartition("Traceback (most recent call last):\n")
+    if traceback:
+        # The exception comes after the indented frames.
         lines = [line for line in after.splitlines() if line.strip() and not line.startswith(" ")]
         text = lines[0] if lines else after
         if lines and before.strip() and "Traceback" not in before:
             text = f"{before} {text}"
-    return " ".join(text[-_MAX_WORDS:].split())
+    return " ".join(text[-_MAX_QUOTED_CHARACTERS:].split())
 
 
 def _forward_lines(stream: IO[str], lines: "queue.SimpleQueue[str]") -> None:

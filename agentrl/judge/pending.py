@@ -12,7 +12,7 @@ from code_judge_server.schemas import Submission, Verdict
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Pending:
-    """One call of `JudgeClient.run`; done when its verdict is set, is an error, or nobody waits for it any more."""
+    """One call of `JudgeClient.run`; done when `verdict` is set, an error, or cancelled."""
 
     submission: Submission
     verdict: asyncio.Future[Verdict]
@@ -25,11 +25,11 @@ class Pending:
 
 
 def waiting(batch: Iterable[Pending]) -> list[Pending]:
-    """Return those that are not done."""
+    """Return the calls that are not done."""
     return [pending for pending in batch if not pending.verdict.done()]
 
 
 def fail(batch: Iterable[Pending], error: BaseException) -> None:
-    """Give `error` to those that are not done."""
+    """Set `error` on the calls that are not done."""
     for pending in waiting(batch):
         pending.verdict.set_exception(error)

@@ -1,4 +1,4 @@
-"""What a judge client counts, as plain data that a worker can hand to the metrics."""
+"""Counters of a judge client, as plain data for the metrics."""
 
 import math
 from collections.abc import Sequence
@@ -7,25 +7,25 @@ from dataclasses import dataclass, field, fields, replace
 
 @dataclass(slots=True, kw_only=True)
 class JudgeStats:
-    """Counters and samples since they were last taken; records of several clients add up with `+`."""
+    """Counters and samples since the last call; `+` adds those of several clients."""
 
     num_submissions: int = 0
-    """Verdicts asked for."""
+    """Requested verdicts."""
     num_requests: int = 0
     """HTTP requests sent."""
     num_retries: int = 0
-    """Submissions sent again, because nothing is known of an earlier try."""
+    """Submissions sent again, because the result of an earlier try is unknown."""
     num_unavailable: int = 0
-    """Submissions that were never judged: `JudgeUnavailableError`, cancelled callers not counted."""
+    """Submissions that ended in a `JudgeUnavailableError`; cancelled callers are not counted."""
     num_dropped_hosts: int = 0
-    """Times that a judge failed and was left alone until it answered again."""
+    """Times that a judge failed and was dropped until it answered again."""
     queue_wait_s: list[float] = field(default_factory=list)
-    """Of each verdict: from the call to the start of the program, in this client and in the judge."""
+    """Time from the call to the start of the program, per verdict."""
     round_trip_s: list[float] = field(default_factory=list)
-    """Of each verdict: from the call to the answer."""
+    """Time from the call to the verdict, per verdict."""
 
     def take(self) -> "JudgeStats":
-        """Return what is counted here, and start again from zero."""
+        """Return the counts, and reset them."""
         taken, fresh = replace(self), JudgeStats()
         for item in fields(self):
             setattr(self, item.name, getattr(fresh, item.name))
@@ -43,7 +43,7 @@ class JudgeStats:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return `judge/...` metrics; times only where there was a verdict."""
+        """Return `judge/...` metrics; times only if there was a verdict."""
         metrics = {
             "judge/submissions": float(self.num_submissions),
             "judge/requests": float(self.num_requests),

@@ -1,4 +1,4 @@
-"""One HTTP request to one judge: bytes out, verdicts in as they come, and each failure under its name."""
+"""HTTP requests to a judge: sends submissions, yields verdicts as they come, names failures."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,9 +15,9 @@ from code_judge_server.schemas import Health, SubmissionBatch, Verdict
 _CONNECT_TIMEOUT_S = 5.0
 _READY_TIMEOUT_S = 5.0
 _REPLY_GRACE_S = 5.0
-"""How much longer than the deadline that the judge was given the client waits for its reply."""
+"""Time that the client waits for a reply beyond the judge's deadline."""
 _IDLE_CONNECTION_S = 4.0
-"""Less than the server's own limit, so that an idle connection is closed from this side and no request is lost in the race."""
+"""Less than the server's limit, so that this side closes an idle connection and no request is lost."""
 _REFUSED = (400, 413, 422)
 
 
@@ -25,13 +25,13 @@ class Transport:
     """The HTTP session to all judges of a client."""
 
     def __init__(self, *, client_name: str, token: str | None) -> None:
-        """Take the name by which judges give fair shares and know ids again, and the bearer token if they ask for one."""
+        """Take the client's name, by which judges share fairly and recognise ids, and the bearer token if they want one."""
         self._headers = {"Judge-Client": client_name} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Open the session on the running event loop."""
-        # aiohttp's own limit of 100 connections would throttle silently; the client bounds its requests itself.
+        # The client limits its requests itself; aiohttp's limit of 100 connections would throttle silently.
         connector = aiohttp.TCPConnector(
             limit=0, limit_per_host=0, keepalive_timeout=_IDLE_CONNECTION_S, socket_factory=watched_socket
         )
@@ -44,11 +44,11 @@ class Transport:
             self._session = None
 
     async def judge(self, url: str, batch: SubmissionBatch, *, deadline_s: float) -> AsyncGenerator[Verdict, None]:
-        """Yield the verdicts of the judge at `url` as they come; closing the iterator tells the judge to drop the rest.
+        """Yield the verdicts of the judge at `url` as they come; closing the iterator makes the judge drop the rest.
 
         Raises:
-            BrokenError: the reply ended early, is none of a judge, or never came.
-            BusyError: the judge asks for patience.
+            BrokenError: the reply ended early, is invalid, or never came.
+            BusyError: the judge is full.
             RefusedError: the batch, or something in it, is wrong.
             JudgeUnavailableError: the address or the token is wrong.
         """
@@ -72,7 +72,7 @@ class Transport:
         try:
             return Health.model_validate_json(content)
         except ValidationError as error:
-            raise JudgeUnavailableError(f"judge {url}: what answers there is no code judge of agentrl") from error
+            raise JudgeUnavailableError(f"judge {url}: the server there is no code judge of agentrl") from error
 
     async def is_ready(self, url: str) -> bool:
         """Return whether the judge at `url` takes work."""
@@ -86,9 +86,9 @@ class Transport:
     async def _reply(
         self, method: str, url: str, *, timeout_s: float, body: str | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Give a reply whose status is 200; a failure of the connection while it is read is named too."""
+        """Yield a reply with status 200; failures, those while it is read included, are raised by name."""
         if self._session is None:
-            raise RuntimeError("judge client: not started; await `start()` on the loop that uses it")
+            raise RuntimeError("judge client: not started; await `start()` on its event loop")
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
         headers = {"Content-Type": "application/json"}
         try:
@@ -104,7 +104,7 @@ async def _raise_for(reply: aiohttp.ClientResponse, url: str) -> None:
     reason = f"{url}: HTTP {reply.status}: {(await reply.content.read(300)).decode(errors='replace')}"
     if reply.status == 429:
         raise BusyError(reason, retry_after_s=retry_after_s(reply.headers))
-    if reply.status >= 500 or reply.status == HTTPStatus.REQUEST_TIMEOUT:  # it does not have the whole body
+    if reply.status >= 500 or reply.status == HTTPStatus.REQUEST_TIMEOUT:  # the body did not arrive completely
         raise BrokenError(reason)
     if reply.status in _REFUSED:
         raise RefusedError(reason)

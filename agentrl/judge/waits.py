@@ -1,4 +1,4 @@
-"""What the calls of a piece of code waited for the judge, for those who run it and do not know whom it asks."""
+"""Judge waits of the calls inside a context, for callers that do not know the judge client."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _heard_s: ContextVar[list[float] | None] = ContextVar("judge_waits_s", default=N
 
 @contextlib.contextmanager
 def judge_waits() -> Iterator[list[float]]:
-    """Give a list to which every call that is answered adds its seconds in the queue; tasks begun inside belong to it."""
+    """Yield a list to which every answered call adds its seconds in the queue, also calls of tasks begun inside."""
     waits_s: list[float] = []
     token = _heard_s.set(waits_s)
     try:
@@ -19,6 +19,6 @@ def judge_waits() -> Iterator[list[float]]:
 
 
 def note_judge_wait(wait_s: float) -> None:
-    """Tell whoever listens of one call."""
+    """Add the wait of one call to the current context's list."""
     if (waits_s := _heard_s.get()) is not None:
         waits_s.append(wait_s)

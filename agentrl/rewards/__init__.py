@@ -1,1 +1,1 @@
-"""From a finished trajectory to a number."""
+"""Rewards of finished trajectories."""

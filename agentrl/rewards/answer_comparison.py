@@ -1,7 +1,7 @@
-r"""Equality of two answers by their structure: relations, lists, intervals; single values are left to a function.
+r"""Equality of two answers by their structure: relations, lists, intervals; a function compares single values.
 
-An answer is right where all that it says is right: each member of `6 * 7 = 42`, each value of a list, in as many values as the
-reference has. So an answer that names several values, or a relation that the reference has not, is wrong.
+An answer is right if all of its parts are: each member of `6 * 7 = 42`, each value of a list of the reference's length. So an
+answer with further values, or with a relation that the reference lacks, is wrong.
 """
 
 import re
@@ -21,7 +21,7 @@ from agentrl.rewards.answer_text import (
 )
 
 Comparison = Callable[[str, str], bool]
-"""Decides if two single values, `(reference, answer)`, are equal."""
+"""Returns whether two single values, `(reference, answer)`, are equal."""
 
 _MAX_CHARS = 500
 _MAX_ITEMS = 20
@@ -50,18 +50,18 @@ _BINDER = re.compile(
     r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf|det|gcd|lcm|max|min|frac\s*\{\s*d\s*\}|partial)(?![a-zA-Z])|\bd/d"
 )
 _UNFINISHED = re.compile(r"\d\s+\d|\\[lc]?dots|\.\.\.")
-"""Two numbers side by side, which sympy adds, and dots, which it skips."""
+"""Adjacent numbers, which sympy would add, and dots, which it would skip."""
 _BASE = re.compile(r"(?P<digits>[0-9a-zA-Z]+)\s*_\s*(?:\{\s*(?:\\text\{)?\s*(?P<base>\w+)\s*\}?\s*\}|(?P<digit>\d))")
 _FACTORIAL = re.compile(r"(?P<number>\d*)(?P<group>[)\]}]?)\s*(?P<marks>!(?:\s*!)*)")
 
 
 def equal_answers(reference: str, answer: str, equal_values: Comparison) -> bool:
-    r"""Return whether `answer` says what `reference` says.
+    r"""Return whether `answer` equals `reference`.
 
     Args:
         reference: the right answer.
-        answer: what the policy gave.
-        equal_values: asked about pairs of single values that are not decided by their text.
+        answer: the policy's answer.
+        equal_values: compares single values that their text does not decide.
     """
     if same_text(reference, answer):
         return True
@@ -72,11 +72,11 @@ def equal_answers(reference: str, answer: str, equal_values: Comparison) -> bool
 
 
 class _UndecidedError(Exception):
-    """The text alone does not decide."""
+    """The text does not decide the comparison."""
 
 
 def equal_by_text(reference: str, answer: str) -> bool | None:
-    """Return the same as `equal_answers` where no expression must be evaluated for it; None where one must."""
+    """Return the result of `equal_answers`, or None if an expression must be evaluated for it."""
 
     def undecided(*_: str) -> bool:
         raise _UndecidedError
@@ -88,7 +88,7 @@ def equal_by_text(reference: str, answer: str) -> bool | None:
 
 
 def is_hopeless(answer: str, reference: str = "") -> bool:
-    """Return whether `answer` is too long or too nested, or holds powers or factorials too large, to be compared."""
+    """Return whether `answer` is too long or nested to compare, or has too large powers or factorials."""
     if len(answer) > max(_MAX_CHARS, 4 * len(reference)) or re.search(rf"\d{{{_MAX_DIGITS},}}", answer):
         return True
     if nesting(answer) > max(_MAX_NESTING, nesting(reference)):
@@ -118,7 +118,7 @@ def _is_large_power(text: str, start: int) -> bool:
 
 
 def _group(text: str, start: int) -> tuple[str, str]:
-    """Return the braced or bracketed group, or the single token, that begins at `start`, and what follows it."""
+    """Return the bracketed group or the single token at `start`, and the rest of the text."""
     while start < len(text) and text[start] == " ":
         start += 1
     if text[start : start + 1] not in ("{", "("):
@@ -176,27 +176,27 @@ def _assigned(text: str) -> tuple[str, str]:
 
 
 def _relations(text: str) -> Counter[str]:
-    found = (match[0] for match in _RELATION.finditer(text))
-    return Counter(_FLIPPED.get(relation, relation) for relation in found)
+    relations = (match[0] for match in _RELATION.finditer(text))
+    return Counter(_FLIPPED.get(relation, relation) for relation in relations)
 
 
 def _equal_values(reference: str, answer: str, equal_values: Comparison) -> bool:
-    """Compare two values or collections of values that hold no relation."""
+    """Compare two values or collections of values without a relation."""
     if same_text(reference, answer):
         return True
+
+    def equal(left: str, right: str) -> bool:
+        return _equal_values(left, right, equal_values)
+
     first, second = _Collection.read(reference), _Collection.read(answer)
     if "union" in (first.kind, second.kind) or r"\mathbb" in reference:
         if first.kind == second.kind and len(first.items) == len(second.items):
-            return _match(first.items, second.items, lambda one, other: _equal_values(one, other, equal_values))
+            return _match(first.items, second.items, equal)
         return first.kind in _SET_KINDS and second.kind in _SET_KINDS and equal_values(reference, answer)
     if len(first.items) != len(second.items) or not first.takes(second):
         return False
     if first.kind == second.kind == "value":
         return _equal_scalars(first.items[0], second.items[0], equal_values)
-
-    def equal(left: str, right: str) -> bool:
-        return _equal_values(left, right, equal_values)
-
     if first.is_ordered or second.is_ordered:
         return all(map(equal, first.items, second.items))
     return _match(first.items, second.items, equal)
@@ -207,7 +207,7 @@ _SET_KINDS = ("union", "set", "value", "(]", "[)", "[]", "()")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Collection:
-    """Items that an answer lists. Example: `[1, 2)` has kind `[)` and the items `1` and `2`, and `42` the kind `value`."""
+    """Items of an answer. Example: `[1, 2)` has the kind `[)` and the items `1` and `2`; `42` has the kind `value`."""
 
     kind: str
     items: list[str]
@@ -232,11 +232,11 @@ class _Collection:
 
     @property
     def is_ordered(self) -> bool:
-        """True if the place of an item has a meaning."""
+        """True if the order of items matters."""
         return self.kind not in ("list", "set", "value")
 
     def takes(self, other: "_Collection") -> bool:
-        """Return whether an answer may be written as `other` is, where this is the reference."""
+        """Return whether an answer may have the form of `other` if this is the reference."""
         unordered = ("list", "set", "value")
         if self.kind in unordered:
             return other.kind in unordered or (self.kind == "list" and other.kind == "()")
@@ -262,7 +262,7 @@ def _equal_scalars(reference: str, answer: str, equal_values: Comparison) -> boo
 
 
 def _with_percent(reference: str, answer: str) -> list[tuple[str, str]]:
-    """Return the pairs one of which must be equal where one side has a percent sign: `5%` is `5` or `0.05`."""
+    """Return the pairs of which one must be equal if one side has a percent sign: `5%` is `5` or `0.05`."""
     if reference.endswith("%"):
         value = reference.rstrip("% ")
         return [(value, answer), (rf"\frac{{{value}}}{{100}}", answer)]
@@ -289,7 +289,7 @@ def _number(text: str) -> PlainNumber | None:
 
 
 def _equal_in_base(reference: str, answer: str) -> bool:
-    """Compare where a base is written: `1011_2` may be given as `1011`, but for `1011` it may be another number."""
+    """Compare numbers with a base: for the reference `1011_2`, `1011` is right; for `1011`, `1011_2` is wrong."""
     wanted, given = _BASE.fullmatch(reference), _BASE.fullmatch(answer)
     if wanted is None or given is None:
         return wanted is not None and same_text(wanted["digits"], answer)
@@ -303,7 +303,7 @@ def _is_interval(text: str) -> bool:
 
 
 def _split(text: str, *, separator: str = ",") -> list[str]:
-    """Split at the separators that stand in no bracket; `and` and `or` separate too, and thousands do not."""
+    """Split at separators outside of brackets; `and` and `or` separate too, the commas of thousands do not."""
     if separator == ",":
         if _THOUSANDS.fullmatch(text):
             return [text]
@@ -319,7 +319,7 @@ def _split(text: str, *, separator: str = ",") -> list[str]:
 
 
 def _match(references: Sequence[str], answers: Sequence[str], equal: Comparison) -> bool:
-    """Return whether every reference has an answer of its own that equals it."""
+    """Return whether the answers match the references one to one, in any order."""
     if len(references) > _MAX_ITEMS:
         return False
     left = list(answers)

@@ -1,8 +1,8 @@
-r"""The place of the final answer in what a policy wrote.
+r"""Extraction of the final answer from a completion.
 
-Every format reads at most one answer, from the end of the last turn: a policy gains nothing by choosing another format, or by
-giving several answers. `auto` asks the prompt and never the completion which format holds. Where the prompt asks for none, the
-reference decides whether words alone are an answer.
+Every format reads at most one answer, from the end of the last turn: a policy gains nothing by another format, or by several
+answers. `auto` takes the format from the prompt, never from the completion. If the prompt asks for none, the reference decides
+whether words alone are an answer.
 """
 
 import re
@@ -21,7 +21,7 @@ READS: dict[AnswerFormat, str] = {
     "hashes": "from the line after the last `####`",
     "last_number": "from the last number",
 }
-"""Words for the log: where each format reads the answer."""
+"""Description of each format, for the log."""
 
 _THINKING_OPEN, _THINKING_CLOSE = "<think>", "</think>"
 _ANSWER_OPEN, _ANSWER_CLOSE = "<answer>", "</answer>"
@@ -42,13 +42,13 @@ _STATEMENT_END = re.compile(
      \)(?=\s*(?:[.,;:!]|$))""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""End of a stated answer on its line: the next sentence, the reason for the answer, or a remark in brackets."""
+"""End of a stated answer on its line: the next sentence, a reason, or a remark in brackets."""
 _VALUE = re.compile(
     r"[\d\\\u221e\u2205\u221a\u00bc-\u00be]|(?<![\w'\u2019])(?!(?:a|I)\s+[A-Za-z]{2})[^\W\d_](?!\w|['\u2019]\w)"
 )
-"""Sign of a value: a digit, LaTeX or a single letter; `correct` and `a good one` have none."""
+"""Part of a value: a digit, LaTeX or a single letter; `correct` and `a good one` have none."""
 _MAX_SCANNED_CHARS = 50_000
-"""Characters that are searched, from the end of a completion: answers stand there."""
+"""Length of the searched end of a completion."""
 _NUMBER = re.compile(
     r"""(?<![\w.])
     (?:(?<!\))[-\u2212])?                                                    # not the minus of a difference
@@ -66,9 +66,9 @@ class FoundAnswer:
     r"""The final answer of a completion. Example: `FoundAnswer(text="42")`, or `FoundAnswer(problem=r"no \boxed{}")`."""
 
     text: str = ""
-    """Empty where there is none."""
+    """Empty if there is none."""
     problem: str = ""
-    """Reason why there is none."""
+    """Reason for a missing answer."""
 
 
 def find_answer(
@@ -76,7 +76,7 @@ def find_answer(
 ) -> FoundAnswer:
     r"""Return the final answer in the last turn of an episode.
 
-    A `reference` of words (`red`) lets a stated answer be words; it is not compared here.
+    A `reference` of words (`red`) allows a stated answer of words; it is not compared here.
 
     >>> find_answer(r"so <answer>\boxed{\frac{1}{2}}</answer>", [], "tagged").text
     '\\frac{1}{2}'
@@ -110,7 +110,7 @@ def requested_format(request: str) -> AnswerFormat | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}`; None if there is none that is closed."""
+    r"""Return the content of the last `\boxed{...}`; None without one, or if it is not closed."""
     boxes = list(_BOXED.finditer(text))
     return _balanced(text, boxes[-1].end()) if boxes else None
 
@@ -129,9 +129,9 @@ def _tagged(completion: str, *, needs_box: bool) -> FoundAnswer:
     if start < 0:
         return FoundAnswer(problem=f"no `{_ANSWER_OPEN}...{_ANSWER_CLOSE}`")
     block = completion[start + len(_ANSWER_OPEN) : end].strip()
-    found = _boxed(block)
-    if found.text or needs_box or _BOXED.search(block):
-        return found if found.text else FoundAnswer(problem=f"{found.problem} in `{_ANSWER_OPEN}`")
+    boxed = _boxed(block)
+    if boxed.text or needs_box or _BOXED.search(block):
+        return boxed if boxed.text else FoundAnswer(problem=f"{boxed.problem} in `{_ANSWER_OPEN}`")
     return FoundAnswer(text=block) if block else FoundAnswer(problem=f"`{_ANSWER_OPEN}` is empty")
 
 
@@ -151,25 +151,25 @@ def _is_words(reference: str) -> bool:
 def _stated(completion: str, *, may_be_words: bool) -> FoundAnswer:
     r"""Read the last of `\boxed{}` and "the answer is ..."; without either, the last number.
 
-    A statement without a value ("so the answer is correct") is passed over where there is anything else to read; if
-    `may_be_words`, only after a box.
+    A statement without a value ("so the answer is correct") is skipped if there is another candidate; if `may_be_words`, only
+    after a box.
     """
     text = completion.replace("**", "")
     box_at = max((match.start() for match in _BOXED.finditer(text)), default=-1)
     words, end = "", len(text)
     for match in reversed(list(_STATED.finditer(text, max(0, box_at)))):
-        # Up to the next statement, so that the time does not grow with the square of their number.
+        # Up to the next statement, so that the time is linear in their number.
         statement, end = _statement(text[match.end() : end]), match.start()
         if _VALUE.search(statement) or (statement and may_be_words and box_at < 0):
             return FoundAnswer(text=statement)
         words = words or statement
-    found = _boxed(text) if box_at >= 0 else _last_number(text)
-    return FoundAnswer(text=words) if words and not found.text else found
+    fallback = _boxed(text) if box_at >= 0 else _last_number(text)
+    return FoundAnswer(text=words) if words and not fallback.text else fallback
 
 
 def _statement(text: str) -> str:
-    """Return the first line of `text`, without the reason for the answer and further sentences."""
-    # Cut in steps rather than matched by one pattern: its time would be the square of a line of blanks.
+    """Return the first line of `text`, without a reason for the answer or further sentences."""
+    # Cut in steps: one pattern would take quadratic time on a line of blanks.
     line = text.partition("\n")[0].strip()
     end = _STATEMENT_END.search(line, 1)
     return line[: end.start()].rstrip(" \t,") if end else line
@@ -187,7 +187,7 @@ def _last(pattern: re.Pattern[str], completion: str, *, problem: str) -> FoundAn
 
 
 def _balanced(text: str, start: int) -> str | None:
-    """Return `text` from `start` up to the brace that closes the one just before it; None if none does."""
+    """Return `text` from `start` to the brace that closes the one before `start`; None if it is not closed."""
     depth = 1
     for index in range(start, len(text)):
         if text[index] in "{}" and text[index - 1] != "\\":

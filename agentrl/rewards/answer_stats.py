@@ -1,11 +1,11 @@
-"""Counts of what an answer check read, as plain data that a worker hands to the driver."""
+"""Counters of answer checks, as plain data for the driver."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerStats:
-    """Counts since they were last taken; those of several workers add up with `+`.
+    """Counts since the last call; `+` adds those of several workers.
 
     Example: `AnswerStats(num_scored=16, num_missing=16, examples=("prompt `p`: nothing found: ...",))`.
     """
@@ -13,11 +13,11 @@ class AnswerStats:
     num_scored: int = 0
     """Finished trajectories that were scored."""
     num_missing: int = 0
-    """Scored trajectories in which no answer was found."""
+    """Scored trajectories without an answer."""
     num_given_up: int = 0
-    """Answers called wrong because comparing them took too long or crashed."""
+    """Answers scored as wrong because the comparison took too long or crashed."""
     examples: tuple[str, ...] = ()
-    """One line for each of the first trajectories that the check ever scored."""
+    """One line for each of the first scored trajectories."""
 
     def __add__(self, other: "AnswerStats") -> "AnswerStats":
         return AnswerStats(

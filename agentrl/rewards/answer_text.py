@@ -1,6 +1,6 @@
-r"""Answers as text: one spelling for each thing, without units, and plain numbers read as fractions.
+r"""Normalisation of answers: one spelling for each thing, no units, plain numbers as fractions.
 
-Reads what policies and data sets write: LaTeX, plain numbers, words. Nothing here evaluates an expression.
+Inputs are LaTeX, plain numbers and words. Nothing here evaluates an expression.
 """
 
 import re
@@ -63,7 +63,7 @@ _NO_UNIT = re.compile(
     r"trillion|sqrt|pi|sin|cos|tan|log|ln|exp|max|min|div|if|is)\b",
     re.IGNORECASE,
 )
-"""Words that change the answer or open a second one."""
+"""Words that change the answer or begin a second one."""
 _UNSIGNED = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 _DECIMAL = re.compile(rf"(?P<digits>{_UNSIGNED})(?:[eE](?P<exponent>[-+]?\d{{1,3}}))?")
 _SCIENTIFIC = re.compile(
@@ -76,21 +76,21 @@ _RATIO = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainNumber:
-    """A number that is written out. Example: `1.50` is `PlainNumber(value=Fraction(3, 2), is_decimal=True)`."""
+    """A literal number. Example: `1.50` is `PlainNumber(value=Fraction(3, 2), is_decimal=True)`."""
 
     value: Fraction
     is_decimal: bool
-    """True if it is written with a point or an exponent, and so may be rounded."""
+    """True if written with a point or an exponent, and so maybe rounded."""
 
     def equals(self, other: "PlainNumber") -> bool:
-        """Return whether both mean the same; decimals may differ after the sixth place."""
+        """Return whether both are equal; decimals may differ after the sixth place."""
         if not (self.is_decimal or other.is_decimal):
             return self.value == other.value
         return close(self.value, other.value)
 
 
 def close(first: Fraction, second: Fraction) -> bool:
-    """Return whether two numbers agree to six decimal places, and to four digits where they are small."""
+    """Return whether two numbers agree to six decimal places, and to four digits if they are small."""
     difference = abs(first - second)
     return difference <= Fraction(1, 10**6) and difference <= max(abs(first), abs(second)) / 10**4
 
@@ -101,7 +101,7 @@ def normalised(text: str) -> str:
     >>> normalised(r"$\left( \dfrac12 ,\, 3 \right)$")
     '( \\frac{1}{2} , 3 )'
     """
-    text = " ".join(text.split())  # patterns below take the square of a line of blanks
+    text = " ".join(text.split())  # the patterns take quadratic time on a line of blanks
     for pattern, replacement in _REPLACEMENTS:
         text = pattern.sub(replacement, text)
     text = text.strip().rstrip(".,;:").strip()
@@ -124,7 +124,7 @@ def closes_at_end(text: str, opened_at: int) -> bool:
 
 
 def nesting(text: str) -> int:
-    """Return how many brackets are open at once at most."""
+    """Return the maximal nesting depth of brackets."""
     deepest = depth = 0
     for character in text:
         depth = max(0, depth + (character in "{([") - (character in "})]"))
@@ -133,17 +133,17 @@ def nesting(text: str) -> int:
 
 
 def same_text(first: str, second: str) -> bool:
-    """Return whether two texts differ in nothing but spaces, and for words in case, `\\text` and brackets around a letter."""
+    """Return whether two texts differ only in spaces, `\\text`, brackets around a letter, or the case of words."""
     return _bare(first) == _bare(second)
 
 
 def is_words(text: str) -> bool:
-    """Return whether an answer is words rather than mathematics: it can only be compared as text."""
+    """Return whether an answer is words rather than mathematics, and can be compared as text only."""
     return bool(_TEXT.search(text)) or bool(re.fullmatch(r"[A-Za-z][a-z]{3,}|(?:[A-Za-z]{2,}[ -])+[A-Za-z]{2,}", text))
 
 
 def without_unit(text: str) -> str:
-    r"""Return a value without the unit that follows it; what could hold a second answer is no unit.
+    r"""Return a value without its unit; text that could hold a second answer is no unit.
 
     >>> without_unit(r"42 \text{ cm}^2"), without_unit(r"42 \text{ or 41}")
     ('42', '42 \\text{ or 41}')
@@ -159,7 +159,7 @@ def without_unit(text: str) -> str:
 
 
 def plain_number(text: str) -> PlainNumber | None:
-    r"""Return the number that `text` spells out (`-1,234.5`, `1e-05`, `3/4`, `1 \frac{1}{2}`); None for anything else."""
+    r"""Return the number of a literal (`-1,234.5`, `1e-05`, `3/4`, `1 \frac{1}{2}`); None for anything else."""
     text = text.strip()
     sign = -1 if text.startswith("-") else 1
     text = text[1:].strip() if text[:1] in ("-", "+") else text

@@ -1,7 +1,7 @@
 """The `Reward` protocol: a number for a finished trajectory, from sampled text only.
 
-A reward class may also have a static method `check_prompt(prompt)`, which raises `DataError` for a prompt that it could never
-score. It is asked about every prompt before anything starts, by `--check` too.
+A reward class may also have a static method `check_prompt(prompt)`, which raises `DataError` for a prompt that it can never
+score. It is called for every prompt before the start, by `--check` too.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ class Reward(Protocol):
         ...
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float | Mapping[str, Any]:
-        """Return the reward of one trajectory: a number, or a mapping with the number in `score`, whose others become metrics.
+        """Return the reward of one trajectory: a number, or a mapping with the number in `score`; other entries are metrics.
 
-        `turns` hold what the policy wrote (`text`), tool results apart. Episodes that were cut short (turns, tokens, time) are
-        asked about with `reward.score_unfinished: score` alone.
+        `Turn.text` is the policy's text, without tool results. Episodes that were cut short (turns, tokens, time) are scored
+        with `reward.score_unfinished: score` only.
 
         Raises:
-            RolloutError: it could not be scored; after the last try the trajectory is an `infra_error`, not a wrong answer.
-                An `OSError` means the same.
-            DataError: it can never be, because of what the prompt holds; the trajectory is a `data_error`. Any other exception
-                means the same, where it comes a second time.
+            RolloutError: scoring failed; after the last try the trajectory is an `infra_error`, not a wrong answer. An
+                `OSError` means the same.
+            DataError: the prompt's data cannot be scored; the trajectory is a `data_error`. Any other exception means the
+                same if it is repeated.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close them again."""
+        """Close sessions and processes."""
         ...

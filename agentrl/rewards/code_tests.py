@@ -23,16 +23,16 @@ _PYTHON_BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.DOTA
 
 
 class Scoring(StrEnum):
-    """What a program gets that passes some of the tests."""
+    """Reward of a program that passes some tests."""
 
     ALL = "all"
     """1 if every test passes, else 0."""
     FRACTION = "fraction"
-    """The share of the tests that pass."""
+    """Share of the tests that pass."""
 
 
 class CodeTestsConfig(JudgeConnection):
-    """The keys of `reward.config`: how to reach the judge, and how to score."""
+    """Keys of `reward.config`: the connection to the judge, and the scoring."""
 
     scoring: Scoring = Field(default=Scoring.ALL, strict=False)
     """`all` or `fraction`."""
@@ -52,7 +52,7 @@ class CodeTestsReward:
         self._client = settings.client(owner="`reward.config`")
 
     async def start(self) -> None:
-        """Open the session, and see that a judge is there.
+        """Open the session, and check that a judge answers.
 
         Raises:
             ConfigError: no judge answers, or they refuse the token.
@@ -69,7 +69,7 @@ class CodeTestsReward:
 
         Raises:
             DataError: the prompt has no tests.
-            JudgeUnavailableError: not every test could be judged in time.
+            JudgeUnavailableError: a test got no verdict in time.
         """
         tests = _tests(prompt)
         code = last_python_block(turns[-1].text if turns else "")
@@ -94,7 +94,7 @@ class CodeTestsReward:
         await self._client.aclose()
 
     def take_judge_stats(self) -> JudgeStats:
-        """Return what the judge client counted since the last call."""
+        """Return the judge client's counts since the last call."""
         return self._client.take_stats()
 
     async def _judge(self, code: str, tests: Sequence[tuple[str, str]], deadline: Deadline) -> list[Verdict]:

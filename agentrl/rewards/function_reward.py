@@ -1,17 +1,15 @@
 """A plain Python function as a reward: `reward.function: my_module.my_function`.
 
-The names of its parameters say how it is called:
+The names of its parameters select the calling convention:
 
-- agentrl: `fn(prompt, turns)`, as `Reward.score`; `deadline` too if it takes one.
-- verl: `fn(data_source, solution_str, ground_truth, extra_info)`. `solution_str` is what the policy wrote in all turns,
-  without the results of tools, so that nothing that a tool prints can be an answer; `extra_info` also has `num_turns` and
-  `tool_rewards`.
-- TRL: `fn(prompts, completions, **columns)`, lists of one trajectory each: `completions` holds the messages of the
-  policy and of its tools. Where the row's prompt is plain text, both are texts, and a completion is what the policy wrote in
-  all turns. The columns are those of `prompt.extra`, and the answer under its own name and as `answer`. It returns a list of
-  one number.
+- agentrl: `fn(prompt, turns)`, as `Reward.score`; `deadline` is optional.
+- verl: `fn(data_source, solution_str, ground_truth, extra_info)`. `solution_str` is the policy's text of all turns, without
+  tool results, so that no tool output can be an answer; `extra_info` also has `num_turns` and `tool_rewards`.
+- TRL: `fn(prompts, completions, **columns)`, lists of one trajectory: `completions` holds the messages of the policy and its
+  tools. If the row's prompt is plain text, both are texts, and a completion is the policy's text of all turns. The columns are
+  those of `prompt.extra`, and the answer under its own name and as `answer`. It returns a list of one number.
 
-`reward.config` gives the values of further parameters.
+`reward.config` has the values of further parameters.
 """
 
 import asyncio
@@ -28,7 +26,7 @@ from agentrl.types import Deadline, Message, Prompt, Turn
 from agentrl.user_code import contained
 
 _MAX_THREADS = 64
-"""Calls of one sync function at once, in one worker."""
+"""Concurrent calls of one sync function per worker."""
 
 
 class CallStyle(StrEnum):
@@ -49,12 +47,12 @@ _MARKS: dict[CallStyle, tuple[str, ...]] = {
     CallStyle.VERL: ("solution_str", "ground_truth"),
     CallStyle.TRL: ("completions",),
 }
-"""The parameters that tell a style from the others."""
+"""Parameters that identify a style."""
 _VERL_EXTRA = "extra_info"
 
 
 class FunctionReward:
-    """Calls a function for each trajectory; one that is not `async` runs in threads."""
+    """Calls a function for each trajectory; a sync function runs in threads."""
 
     def __init__(self, path: str, config: Mapping[str, Any], *, key: str) -> None:
         """Import the function.
@@ -62,7 +60,7 @@ class FunctionReward:
         Args:
             path: its import path.
             config: values of further parameters.
-            key: of the config, that names it.
+            key: config key of `path`.
 
         Raises:
             ConfigError: no such function, or its parameters cannot be filled.
@@ -83,7 +81,7 @@ class FunctionReward:
         """Do nothing: a function has no sessions."""
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> Any:
-        """Return what the function gives; see `agentrl.rewards.score.read_score`."""
+        """Return the function's result; see `agentrl.rewards.score.read_score`."""
         arguments = self._arguments(prompt, turns, deadline) | self._config
         if self._is_async:
             returned = await self._function(**arguments)
@@ -96,7 +94,7 @@ class FunctionReward:
         return next(iter(returned)) if self._style is CallStyle.TRL and _is_one_of_a_list(returned) else returned
 
     async def aclose(self) -> None:
-        """Let the threads end."""
+        """Shut the threads down."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _arguments(self, prompt: Prompt, turns: tuple[Turn, ...], deadline: Deadline) -> dict[str, Any]:
@@ -128,7 +126,7 @@ def _verl_arguments(prompt: Prompt, turns: Sequence[Turn]) -> dict[str, Any]:
 
 def _trl_arguments(prompt: Prompt, turns: Sequence[Turn]) -> dict[str, Any]:
     columns = {"answer": prompt.answer, **prompt.extra}
-    if prompt.answer_column.isidentifier():  # of a struct's field the column is the struct, which is in `extra`
+    if prompt.answer_column.isidentifier():  # else a struct's field; the struct is in `extra`
         columns[prompt.answer_column] = prompt.answer
     given = {name: [value] for name, value in columns.items()}
     if prompt.is_text:
@@ -137,12 +135,12 @@ def _trl_arguments(prompt: Prompt, turns: Sequence[Turn]) -> dict[str, Any]:
 
 
 def _text(turns: Sequence[Turn]) -> str:
-    """Return what the policy wrote in all turns; nothing that a tool prints can be an answer."""
+    """Return the policy's text of all turns; tool output cannot be an answer."""
     return "\n".join(turn.text for turn in turns)
 
 
 def _messages(turns: Sequence[Turn]) -> list[Message]:
-    """Return an episode as TRL has it: what the policy wrote, and between its turns what tools answered."""
+    """Return an episode as messages of TRL: the policy's turns, and tool results between them."""
     messages: list[Message] = []
     for turn in turns:
         messages.append({"role": "assistant", "content": turn.text})
@@ -172,7 +170,7 @@ def _style_of(parameters: Mapping[str, inspect.Parameter], path: str, key: str) 
 def _check_parameters(
     parameters: Mapping[str, inspect.Parameter], style: CallStyle, config: Mapping[str, Any], *, where: str
 ) -> None:
-    """Refuse what would fail at every call; columns of a data set are not known here, so TRL's may be missing."""
+    """Refuse parameters that would fail at every call; TRL's may be columns of the data set, unknown here."""
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     own = _PARAMETERS[style]
     unknown = [name for name in config if name in own or not (takes_all or name in parameters)]

@@ -1,4 +1,4 @@
-"""From `reward` in the run config to a reward: its judge's address on the driver, the live object in each worker."""
+"""Builds the reward of the run config: checks and the judge's address in the driver, the object in each worker."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _METHODS = ("start", "score", "aclose")
 
 
 def check_reward(section: RewardSection, judge: JudgeSection) -> RewardSection:
-    """Return the section with every key of a built-in reward's config spelled out (driver side, no imports of users').
+    """Return the section with every key of a built-in reward's config filled in, without importing user code.
 
     Raises:
         ConfigError: unknown or wrong keys, or an address that contradicts `judge`.
@@ -34,8 +34,8 @@ def check_reward(section: RewardSection, judge: JudgeSection) -> RewardSection:
         model = None if part.class_name is None else _BUILT_IN.get(part.class_name)
         config = part.config
         if model is not None:
-            read = read_plain_config(model, config, source="reward", prefix=f"{key}.config.")
-            config = read.model_dump(mode="json")
+            settings = read_plain_config(model, config, source="reward", prefix=f"{key}.config.")
+            config = settings.model_dump(mode="json")
         check_address(config, judge, key=f"{key}.config")
         return config
 
@@ -43,7 +43,7 @@ def check_reward(section: RewardSection, judge: JudgeSection) -> RewardSection:
 
 
 def import_rewards(section: RewardSection) -> None:
-    """See that everything that the section names can be imported, and that functions can be called as rewards.
+    """Check that the section's classes and functions can be imported, and functions called as rewards.
 
     Raises:
         ConfigError: a module or a name is missing, or a function's parameters cannot be filled.
@@ -56,17 +56,17 @@ def import_rewards(section: RewardSection) -> None:
 
 
 def reward_needs_judge(section: RewardSection) -> bool:
-    """Return whether a reward asks for the address of a judge that nobody has named yet (after `check_reward`)."""
+    """Return whether a reward still lacks the address of its judge (after `check_reward`)."""
     return any(lacks_address(part.config) for part in section.scorers)
 
 
 def fill_reward_address(section: RewardSection, urls: Sequence[str], *, token_env: str | None = None) -> RewardSection:
-    """Return the section with the running judges' addresses where its own are absent (`host_addr: null`)."""
+    """Return the section with the running judges' addresses filled in for `host_addr: null`."""
     return _with_configs(section, lambda part, _: fill_address(part.config, urls, token_env=token_env))
 
 
 def prompt_check(section: RewardSection) -> Callable[[Prompt], None] | None:
-    """Return the rewards' own checks of a prompt as one, None where none has any; see `agentrl.rewards.base`.
+    """Return the rewards' `check_prompt` methods as one function, or None; see `agentrl.rewards.base`.
 
     Raises:
         ConfigError: a class cannot be found.
@@ -76,7 +76,7 @@ def prompt_check(section: RewardSection) -> Callable[[Prompt], None] | None:
         for part, key in zip(section.scorers, _keys(section), strict=True)
         if part.function is None and part.class_name is not None
     ]
-    checks = [one.check_prompt for one in classes if hasattr(one, "check_prompt")]
+    checks = [cls.check_prompt for cls in classes if hasattr(cls, "check_prompt")]
 
     def check_prompt(prompt: Prompt) -> None:
         for check in checks:
@@ -91,7 +91,7 @@ def prompt_check(section: RewardSection) -> Callable[[Prompt], None] | None:
 
 
 def build_reward(section: RewardSection) -> Reward:
-    """Return the reward, not yet started (worker side).
+    """Return the reward, not started yet; called in the workers.
 
     Raises:
         ConfigError: a class or function cannot be found or built, or does not follow the `Reward` protocol.
@@ -131,7 +131,7 @@ def _build(part: RewardPartSection, key: str, answer_format: AnswerFormat) -> Re
     except ConfigError:
         raise
     except Exception as error:
-        # The constructor is the user's own, and may raise anything.
+        # The user's constructor may raise anything.
         raise ConfigError(f"{where}: cannot be built: {described(error)}") from error
     try:
         require_parameters(reward.start)
@@ -143,7 +143,7 @@ def _build(part: RewardPartSection, key: str, answer_format: AnswerFormat) -> Re
 
 
 def _keys(section: RewardSection) -> list[str]:
-    """Return where each part stands in the config."""
+    """Return the config key of each part."""
     return [f"reward.parts[{index}]" for index in range(len(section.parts))] or ["reward"]
 
 

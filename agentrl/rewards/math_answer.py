@@ -1,4 +1,4 @@
-"""Reward 1 for a final answer that is mathematically the reference answer, else 0."""
+"""Reward 1 for a final answer that equals the reference answer mathematically, else 0."""
 
 import math
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ class MathAnswerConfig(PlainConfig):
     """The keys of `reward.config`."""
 
     num_processes: int = Field(default=2, ge=2)
-    """Answers compared at once, each in a process of its own; one that takes long never has the last place."""
+    """Answers compared at once, each in its own process; slow ones never take the last slot."""
     check_timeout_s: float = Field(default=5.0, gt=0)
     """CPU time of one comparison; an answer that takes longer is wrong."""
 
@@ -52,7 +52,7 @@ class MathAnswerReward:
         return taken + AnswerStats(num_given_up=self._pool.take_num_given_up())
 
     async def start(self) -> None:
-        """Start the processes that compare.
+        """Start the processes of the comparisons.
 
         Raises:
             ConfigError: `math-verify` is not installed.
@@ -71,9 +71,9 @@ class MathAnswerReward:
         """
         reference = reference_answer(prompt)
         text = turns[-1].text if turns else ""
-        found = find_answer(text, prompt.messages, self._format, reference=reference)
-        reward = await self._compare(reference, found.text, deadline)
-        self._count(prompt, reference, found, reward)
+        answer = find_answer(text, prompt.messages, self._format, reference=reference)
+        reward = await self._compare(reference, answer.text, deadline)
+        self._count(prompt, reference, answer, reward)
         return reward
 
     @staticmethod
@@ -92,17 +92,17 @@ class MathAnswerReward:
             return float(is_equal)
         return float(await self._pool.equivalent(reference, answer, deadline=deadline))
 
-    def _count(self, prompt: Prompt, reference: str, found: FoundAnswer, reward: float) -> None:
+    def _count(self, prompt: Prompt, reference: str, answer: FoundAnswer, reward: float) -> None:
         examples: tuple[str, ...] = ()
         if self._num_shown < _NUM_EXAMPLES:
             self._num_shown += 1
-            answer = f"answer {_shown(found.text)}" if found.text else f"nothing found: {found.problem}"
-            examples = (f"prompt `{prompt.prompt_id}`: {answer}, reference {_shown(reference)}, score {reward:g}",)
-        self._stats += AnswerStats(num_scored=1, num_missing=int(not found.text), examples=examples)
+            shown = f"answer {_shown(answer.text)}" if answer.text else f"nothing found: {answer.problem}"
+            examples = (f"prompt `{prompt.prompt_id}`: {shown}, reference {_shown(reference)}, score {reward:g}",)
+        self._stats += AnswerStats(num_scored=1, num_missing=int(not answer.text), examples=examples)
 
 
 def reference_answer(prompt: Prompt) -> str:
-    r"""Return the reference answer as text; of a whole solution the answer after `####` (GSM8K) or in `\boxed{}` (MATH).
+    r"""Return the reference answer as text; from a whole solution the part after `####` (GSM8K) or in `\boxed{}` (MATH).
 
     Raises:
         DataError: there is none, or it is neither text nor a finite number.

@@ -1,10 +1,10 @@
-"""Mathematical equivalence of two answers, in processes that may hang and are then killed.
+"""Mathematical equivalence of two answers, in processes that are killed if they hang.
 
-sympy can take for ever or all memory on an answer that a policy makes up. So each comparison runs in a process of its own,
-forked from one that has sympy imported, with a limit of CPU time. A comparison first gets a short slice. One that needs more
-begins again in a second lane with its whole limit, and never takes the last slot: others do not wait behind it.
+On some answers sympy takes for ever, or all memory. So each comparison runs in its own process, forked from one that has
+imported sympy, with a limit of CPU time. A comparison first gets a short slice. One that needs more restarts in a second lane
+with its whole limit, which never takes the last slot, so that fast comparisons do not wait.
 
-Not a pool of a library: those are built on named semaphores, which stay in shared memory when a run is killed.
+No library's pool: these use named semaphores, which stay in shared memory when a run is killed.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0
 _SLICE_S = 0.2
-"""CPU time of the first slice; nearly all honest comparisons take less."""
+"""CPU time of the first slice; nearly all comparisons take less."""
 _MARGIN_S = 0.5
-"""Time before the deadline at which a comparison that had its slice is given up."""
+"""Time before the deadline at which a slow comparison is given up."""
 _MAX_CRASHES = 2
-"""A process that dies under an answer may have been killed from outside; one that dies twice died of the answer."""
+"""Deaths after which the answer is to blame; the first may have another cause."""
 
 
 class EquivalencePool:
@@ -37,7 +37,7 @@ class EquivalencePool:
     """
 
     def __init__(self, *, num_processes: int, timeout_s: float) -> None:
-        """Take the number of comparisons that run at once, at least 2, and the CPU time of one."""
+        """Take the number of concurrent comparisons, at least 2, and the CPU time limit of one."""
         self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(num_processes)
         self._slow_slots = asyncio.Semaphore(num_processes - 1)
@@ -47,12 +47,12 @@ class EquivalencePool:
         self._num_given_up = 0
 
     def take_num_given_up(self) -> int:
-        """Return the comparisons since the last call that took too long or crashed, and were decided as not equivalent."""
+        """Return the number of comparisons since the last call that took too long or crashed, and count as different."""
         taken, self._num_given_up = self._num_given_up, 0
         return taken
 
     async def start(self, *, deadline: Deadline) -> None:
-        """Start the process that forks, and see that it works.
+        """Start the forking process, and try it.
 
         Raises:
             RolloutError: it does not start, or does not compare.
@@ -76,12 +76,12 @@ class EquivalencePool:
             raise
 
     async def equivalent(self, reference: str, answer: str, *, deadline: Deadline) -> bool:
-        """Return whether `answer` is mathematically the same as `reference` (both LaTeX or plain expressions).
+        """Return whether `answer` equals `reference` mathematically (both LaTeX or plain expressions).
 
-        A comparison that takes longer than its limit, or that kills its process, is the answer's fault: False, and counted.
+        A comparison that exceeds its limit, or kills its process, is counted and returns False.
 
         Raises:
-            RolloutError: too busy to begin by the deadline, or no process can be started.
+            RolloutError: the comparison could not begin by the deadline, or no process can be started.
         """
         outcome = Outcome.DIED
         for _ in range(_MAX_CRASHES):
@@ -117,7 +117,7 @@ class EquivalencePool:
             raise RolloutError("answer check: its process cannot be started") from error
 
     async def _whole_time(self, reference: str, answer: str, deadline: Deadline) -> Outcome:
-        """Compare again with the whole limit; it has had a slice, so that no turn in time is its own fault."""
+        """Compare again with the whole limit; after a first slice, no slot in time counts as a timeout."""
         wait_s = min(self._timeout_s, max(0.0, deadline.remaining_s() - _MARGIN_S))
         try:
             async with asyncio.timeout(wait_s):
@@ -135,7 +135,7 @@ class EquivalencePool:
             raise RolloutError("answer check: its process cannot be started") from error
 
     async def _run(self, reference: str, answer: str, cpu_s: float, slots: list[asyncio.Semaphore]) -> Outcome:
-        """Compare in slots that are taken; they are freed when the comparison has ended, not when the caller goes."""
+        """Compare in acquired slots, and release them when the comparison ends, even if the caller is cancelled."""
         task = asyncio.create_task(self._ask(reference, answer, cpu_s))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -166,7 +166,7 @@ class EquivalencePool:
 
 
 class _MathServer:
-    """The process that forks, over a socket pair."""
+    """Client of the forking process, over a socket pair."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -186,7 +186,7 @@ class _MathServer:
         return self._process.poll() is None and self._reading is not None and not self._reading.done()
 
     async def connect(self) -> None:
-        """Wait until everything is imported.
+        """Wait until the process has imported everything.
 
         Raises:
             ConnectionError: it ended instead.
@@ -197,7 +197,7 @@ class _MathServer:
         self._reading = asyncio.create_task(self._read(reader))
 
     async def compare(self, reference: str, answer: str, cpu_s: float) -> Outcome:
-        """Return what became of a comparison that may use `cpu_s` seconds of a CPU.
+        """Return the outcome of a comparison limited to `cpu_s` seconds of CPU time.
 
         Raises:
             ConnectionError: the process died.
@@ -211,7 +211,7 @@ class _MathServer:
         return await future
 
     def kill(self) -> None:
-        """End it at once, and with it what it has forked."""
+        """Kill the process and its children."""
         self._process.kill()
         self._process.wait()
         if self._reading is not None:

@@ -1,9 +1,9 @@
-"""The process behind `EquivalencePool`: it has everything imported, and forks a child for each comparison.
+"""The process behind `EquivalencePool`, which imports everything once and forks a child for each comparison.
 
 python -m agentrl.rewards.math_process FILE_DESCRIPTOR
 
-It reads comparisons as JSON lines from a socket and writes an outcome for each. A timer of the kernel kills a child after its
-CPU time, also inside C code, so that a comparison that hangs costs no more than its limit, and no state is left behind.
+It reads comparisons as JSON lines from a socket and writes an outcome for each. A kernel timer kills a child after its CPU
+time, even inside C code.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from agentrl.rewards.answer_comparison import equal_answers
 _PR_SET_PDEATHSIG = 1
 _MEMORY_LIMIT_BYTES = 1024**3
 _WALL_PER_CPU_SECOND = 20.0
-"""A child that waits instead of computing, as on a machine that swaps, is ended too."""
+"""Wall clock limit per second of CPU time, for a child that waits, as on a swapping machine."""
 _WARM_UP = [
     (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
     ("x^2 - 1", "(x - 1)(x + 1)"),
@@ -37,18 +37,18 @@ _MAX_LINE_BYTES = 2**20
 
 
 class Outcome(StrEnum):
-    """Result of a comparison, or the reason why it has none."""
+    """Result of a comparison."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
     TIMEOUT = "timeout"
-    """It took longer than its limit."""
+    """It exceeded its limit."""
     DIED = "died"
-    """It ended by itself, as without memory, or was killed from outside."""
+    """Its process crashed, as without memory, or was killed."""
 
     @classmethod
     def of(cls, wait_status: int) -> "Outcome":
-        """Return what the exit of a child means."""
+        """Return the outcome for the exit status of a child."""
         if os.WIFEXITED(wait_status):
             return {0: cls.EQUAL, 1: cls.DIFFERENT}.get(os.WEXITSTATUS(wait_status), cls.DIED)
         return cls.TIMEOUT if os.WTERMSIG(wait_status) in _TIMERS else cls.DIED
@@ -61,7 +61,7 @@ class _Child:
 
 
 class _Server:
-    """Forks a child for each line that comes, and writes a line when the child has ended."""
+    """Forks a child for each line it reads, and writes a line when the child has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -102,7 +102,7 @@ class _Server:
 
 
 def _compare(comparison: dict[str, Any]) -> None:
-    """Compare in this child, and exit with what came out: 0 for equal, 1 for different."""
+    """Compare in this child, and exit with 0 for equal, 1 for different."""
     _die_with_parent()
     signal.setitimer(signal.ITIMER_PROF, comparison["cpu_s"])
     signal.setitimer(signal.ITIMER_REAL, comparison["cpu_s"] * _WALL_PER_CPU_SECOND)
@@ -124,7 +124,7 @@ def _die_with_parent() -> None:
 
 
 def _main(descriptor: int) -> None:
-    """Serve until the other end closes; the first line says that everything is imported."""
+    """Serve until the other end closes; the first line is `ready`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))

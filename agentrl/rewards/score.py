@@ -1,4 +1,4 @@
-"""Conversion of what a reward returns to a number and its breakdown."""
+"""Conversion of a reward's return value to a number and its breakdown."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ SCORE_KEY = "score"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The reward of one trajectory, and the numbers that it is made of.
+    """The reward of one trajectory, and its breakdown.
 
     Example: `{"score": 0.9, "accuracy": True, "predicted": "42"}` becomes `Score(value=0.9, metrics={"accuracy": 1.0})`.
     """
@@ -23,12 +23,12 @@ class Score:
 
 
 def read_score(returned: Any, *, where: str) -> Score:
-    """Return the score that a reward's result stands for.
+    """Return the score from a reward's return value.
 
     Args:
         returned: a number (bool, NumPy scalar, array or tensor without dimensions included), or a mapping with the number in
-            `score`. Its other finite numbers are metrics; text, None and all else in it is left out.
-        where: start of the message.
+            `score`. Its other finite numbers are metrics; all other entries are dropped.
+        where: start of the error message.
 
     Raises:
         UnexplainedError: it is neither, or the number is not finite.
@@ -51,7 +51,7 @@ def _finite(value: Any, where: str) -> float:
 
 
 def _number(value: Any) -> float:
-    """Return `value` as a float; NaN where it is no number, text that looks like one included."""
+    """Return `value` as a float; NaN if it is no number, or a number as text."""
     if isinstance(value, str | bytes | bytearray):
         return math.nan
     try:

@@ -1,4 +1,4 @@
-"""A reward that scores nothing: a share of the trajectories is right, by a hash of what they are."""
+"""A reward for simulations: a hash of the text decides which share of the trajectories is right."""
 
 import hashlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Equality of two single values by sympy; imported in the processes that compare only."""
+"""Equality of two single values by sympy; imported in the comparison processes only."""
 
 import math
 import re
@@ -17,7 +17,7 @@ _NORMALISATION = NormalizationConfig(
 )
 _IMAGINARY = re.compile(r"(?<![a-zA-Z\\{])i(?![a-zA-Z])")
 _MAX_LOG10 = 20_000.0
-"""Decimal digits of the largest number that is computed."""
+"""Decimal digits of the largest computed number."""
 _GROWING = (sympy.Pow, CombinatorialFunction, sympy.gamma)
 _MAX_TERMS = 5_000
 _DIGITS = 30
@@ -25,7 +25,7 @@ _RELATIVE_ERROR = sympy.Float("1e-18", _DIGITS)
 
 
 def equal_values(reference: str, answer: str) -> bool:
-    """Return whether two values are equal; what cannot be parsed equals nothing."""
+    """Return whether two values are equal; False if one cannot be parsed."""
     is_complex = any(should_treat_as_complex(text) or _IMAGINARY.search(text) for text in (reference, answer))
     try:
         wanted, given = _parsed(reference, is_complex), _parsed(answer, is_complex)
@@ -104,7 +104,7 @@ def _is_bounded(expression: Any) -> bool:
 
 
 def _num_terms(power: sympy.Pow) -> int:
-    """Return how many terms a power of a sum has when it is expanded."""
+    """Return the number of terms of an expanded power of a sum."""
     base, exponent = power.args
     if not (isinstance(base, sympy.Add) and base.free_symbols and exponent.is_Integer and exponent > 0):
         return 1
@@ -112,7 +112,7 @@ def _num_terms(power: sympy.Pow) -> int:
 
 
 def _log10(node: Any) -> float:
-    """Return an upper bound of the logarithm of the absolute value; 0 for what has free symbols."""
+    """Return an upper bound of the logarithm of the absolute value; 0 with free symbols."""
     if node.free_symbols:
         return 0.0
     if node.is_Number:

@@ -1,4 +1,4 @@
-"""Several rewards as one: the sum of their scores times their weights, with every score as a metric."""
+"""A weighted sum of several rewards, with every score as a metric."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from agentrl.types import Deadline, Prompt, Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardPart:
-    """A reward, its name among the metrics, and its factor in the sum."""
+    """A reward, its name in the metrics, and its weight."""
 
     name: str
     weight: float
@@ -25,12 +25,12 @@ class RewardPart:
 class WeightedParts:
     """Scores a trajectory with all parts at once.
 
-    A part that returns None does not apply to this trajectory: it adds nothing, and has no metric. Further numbers of a part's
+    A part that returns None does not apply to this trajectory: it adds nothing, and has no metric. Other numbers of a part's
     mapping are metrics named `PART/NAME`.
     """
 
     def __init__(self, parts: Sequence[RewardPart]) -> None:
-        """Take the parts, not yet started."""
+        """Take the parts, not started yet."""
         self._parts = list(parts)
 
     def mapped(self, function: Callable[[Reward], Reward]) -> "WeightedParts":
@@ -53,7 +53,7 @@ class WeightedParts:
         """Return the sum as `score`, and the breakdown.
 
         Raises:
-            UnexplainedError: a part raised what nobody expected, gave no number, or no part applies.
+            UnexplainedError: a part raised an unexpected exception, returned no number, or no part applies.
         """
         tasks = [asyncio.create_task(self._ask(part, prompt, turns, deadline)) for part in self._parts]
         try:
@@ -77,12 +77,12 @@ class WeightedParts:
             await part.reward.aclose()
 
     def take_judge_stats(self) -> JudgeStats:
-        """Return what the judge clients of the parts counted since the last call."""
+        """Return the counts of the parts' judge clients since the last call."""
         clients: list[Any] = [part.reward for part in self._parts if hasattr(part.reward, "take_judge_stats")]
         return sum((client.take_judge_stats() for client in clients), JudgeStats())
 
     def take_answer_stats(self) -> AnswerStats:
-        """Return what the answer checks among the parts counted since the last call."""
+        """Return the counts of the parts' answer checks since the last call."""
         checks: list[Any] = [part.reward for part in self._parts if hasattr(part.reward, "take_answer_stats")]
         return sum((check.take_answer_stats() for check in checks), AnswerStats())
 
@@ -93,6 +93,6 @@ class WeightedParts:
         except (AgentRLError, OSError):
             raise
         except Exception as error:
-            # The part may be the user's own, and may raise anything.
+            # A part of the user's may raise anything.
             raise UnexplainedError.of(where, error) from error
         return None if returned is None else read_score(returned, where=where)

@@ -156,12 +156,12 @@ async def test_stop_strings_are_passed_on_with_the_text_of_their_last_token(
         ([chunk([3], [-9999.0], "stop")], "log-probability of a sampled token is -9999"),
         ([chunk([3], [0.5], "stop")], "log-probability of a sampled token is 0.5"),
         ([chunk([3, 10**9], [-0.5, -0.5], "stop")], r"token id 1e\+09 is not in the vocabulary of `model.path`"),
-        ([chunk([-1], [-0.5], "stop")], "token id -1 came"),
-        ([chunk([2**70], [-0.5], "stop")], r"token id 1\.18059e\+21 came"),
+        ([chunk([-1], [-0.5], "stop")], "token id -1 is not"),
+        ([chunk([2**70], [-0.5], "stop")], r"token id 1\.18059e\+21 is not"),
         ([chunk([3] * 7, [-0.5] * 7, "stop")], "7 tokens came, more than `max_tokens` \\(6\\)"),
         ([chunk([3], [-0.5], "content_filter")], "unknown finish reason `content_filter`"),
         ([{"choices": "none"}], "not a stream of completions"),
-        ([Status(200, "{}", {"Content-Type": "application/json"})], "no stream, but `application/json`"),
+        ([Status(200, "{}", {"Content-Type": "application/json"})], "the reply is `application/json`, not a stream"),
         ([Status(400, "too long")], "HTTP 400: too long"),
         ([Status(307, "", {"Location": "http://127.0.0.1:1/v1"})], "HTTP 307"),
         ([{"error": {"message": "bad request", "code": 400}}], "HTTP 400.*bad request"),
@@ -355,7 +355,7 @@ async def test_what_only_the_owner_of_the_servers_can_do_is_refused(server: Open
         engine.wake(("weights",)),
         engine.pause("keep"),
     ):
-        with pytest.raises(EngineError, match="run by others and cannot"):
+        with pytest.raises(EngineError, match=r"external servers in `rollout.openai.base_urls` cannot"):
             await refused
 
 
@@ -368,7 +368,7 @@ async def test_a_prompt_that_leaves_no_room_is_refused_and_one_that_leaves_littl
             engine = await start_engine(server)
         assert "a context of 5 tokens" in caplog.text
         assert len((await generate(engine)).token_ids) == 2
-        with pytest.raises(EngineError, match="does not fit a context of 5"):
+        with pytest.raises(EngineError, match="leaves no room in a context of 5"):
             await engine.generate([5] * 5, PARAMS, request_id="r", deadline=Deadline.after(60))
 
 

@@ -81,7 +81,7 @@ async def test_a_server_that_comes_back_as_another_program_stays_out(
         other.script = lambda body: iter([Status(503)] if body["prompt"] == PROMPT else [chunk(None, [-0.5], "stop")])
         with caplog.at_level(logging.WARNING):
             await asyncio.gather(*(generate(engine, name=f"r{index}") for index in range(4)))
-            await until(lambda: "stays out" in caplog.text)
+            await until(lambda: "still dropped" in caplog.text)
         before = asked(other)
         await asyncio.gather(*(generate(engine, name=f"s{index}") for index in range(4)))
         assert asked(other) == before
@@ -126,11 +126,11 @@ def without_stopping(body: Body) -> Iterator[Any]:
         (without_ids, "no `token_ids`.*vLLM 0.10.2"),
         (without_logprobs, "1 tokens came with 0 log-probabilities"),
         (of_another_tokenizer, "other token ids than the tokenizer in `model.path`"),
-        (without_the_stop_token, "came back without any token|must keep `stop_token_ids`"),
-        (without_stopping, "must keep `stop_token_ids`"),
+        (without_the_stop_token, "has no token|must obey `stop_token_ids`"),
+        (without_stopping, "must obey `stop_token_ids`"),
         (always(Status(404, "no such route")), "HTTP 404.*`rollout.openai.base_urls`"),
         (always(Status(401)), "HTTP 401.*token_env"),
-        (always(Status(200, "{}", {"Content-Type": "application/json"})), "no stream"),
+        (always(Status(200, "{}", {"Content-Type": "application/json"})), "not a stream"),
     ],
 )
 async def test_a_server_that_will_not_do_is_refused_at_the_start(start_engine: StartEngine, script: Any, named: str):
@@ -167,7 +167,7 @@ async def test_a_named_model_is_asked_for(start_engine: StartEngine):
 
 async def test_no_server_at_all_is_an_error_that_names_each(start_engine: StartEngine):
     servers = [OpenAIServer(), OpenAIServer()]
-    with pytest.raises(EngineError, match="none of the servers") as caught:
+    with pytest.raises(EngineError, match="no server in") as caught:
         await start_engine(*servers)
     assert all(server.base_url in str(caught.value) for server in servers)
 

@@ -82,7 +82,7 @@ def test_a_tier_that_the_machine_cannot_give_is_a_config_error_that_says_what_to
     without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     command = [*without_rights, sys.executable, "-c", program]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
-    assert "`judge.min_isolation` is `A`; a weaker tier must be named there" in said
+    assert "`judge.min_isolation` is `A`; set it to a weaker tier to allow that" in said
 
 
 async def test_a_judge_with_a_token_asks_for_it() -> None:
@@ -111,7 +111,7 @@ def test_a_judge_that_cannot_even_import_says_the_cause_and_no_traceback(
     with pytest.raises(ConfigError) as refusal, LocalJudge(SECTION):
         pass
     assert str(refusal.value) == (
-        "judge: it ended with code 1 instead of listening. It says: ImportError: no libssl here"
+        "judge: it ended with code 1 instead of listening. Its output: ImportError: no libssl here"
     )
 
 
@@ -160,7 +160,7 @@ def test_a_judge_that_is_killed_before_it_listens_is_started_again(
     monkeypatch.setattr(LocalJudge, "_command", lambda self: commands.pop() if commands else command(self))
     with LocalJudge(SECTION) as judge:
         assert is_listening(judge.host, judge.port)
-    assert caplog.text.count("killed before it listened; starting it again") == 2
+    assert caplog.text.count("killed before it listened; restarting") == 2
 
 
 def test_a_judge_that_dies_again_and_again_is_given_up_with_its_last_words(
@@ -173,4 +173,4 @@ def test_a_judge_that_dies_again_and_again_is_given_up_with_its_last_words(
         judge._watcher.join(100)
         assert not judge._watcher.is_alive()
     assert "ended by itself with code -9" in caplog.text
-    assert "6 times in a row: it is not started again" in caplog.text
+    assert "6 times in a row, not restarted" in caplog.text

@@ -25,7 +25,7 @@ def test_a_scale_on_which_nothing_is_solved_is_warned_of():
 
 def test_a_policy_that_never_ends_a_turn_is_warned_of():
     cut = [short_summary(f"p{n}", reward=0.0, termination=Termination.MAX_RESPONSE_TOKENS) for n in range(8)]
-    assert "was not asked once: all 8 trajectories were cut short" in reward_warnings(cut, REWARD, SELECTION)[0]
+    assert "was never asked: all 8 trajectories were cut short" in reward_warnings(cut, REWARD, SELECTION)[0]
 
 
 def test_rewards_of_both_kinds_and_batches_that_are_too_small_are_not_warned_of():
