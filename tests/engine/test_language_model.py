@@ -160,7 +160,7 @@ def test_windows_experts_and_latent_attention_equal_separate_forwards(config: Pr
     ("config", "why"),
     [
         (GptOssConfig(**SMALL, num_key_value_heads=2, num_local_experts=2, pad_token_id=0), "s_aux"),
-        (StableLmConfig(**SMALL, num_key_value_heads=2), "hands no arguments"),
+        (StableLmConfig(**SMALL, num_key_value_heads=2), "passes no arguments"),
     ],
     ids=["sinks", "no arguments"],
 )

@@ -21,7 +21,7 @@ async def test_the_token_comes_from_the_variable_that_is_named(monkeypatch: pyte
         connection = JudgeConnection(host_addr="127.0.0.1", host_port=server.port, token_env="MY_JUDGE_TOKEN")
         client = connection.client(owner="test")
         await client.start()
-        with pytest.raises(JudgeUnavailableError, match="what answers there is no code judge"):
+        with pytest.raises(JudgeUnavailableError, match="the server there is no code judge"):
             await client.check(timeout_s=60)
         await client.aclose()
     assert seen == ["Bearer s3cret"]
@@ -39,7 +39,7 @@ async def test_an_ipv6_address_is_put_in_brackets() -> None:
 def test_a_variable_that_is_not_set_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_JUDGE_TOKEN", raising=False)
     connection = JudgeConnection(host_addr="127.0.0.1", host_port=9, token_env="MY_JUDGE_TOKEN")
-    with pytest.raises(ConfigError, match="`token_env` is `MY_JUDGE_TOKEN`, but that variable is not set"):
+    with pytest.raises(ConfigError, match="the variable of `token_env`, `MY_JUDGE_TOKEN`, is not set"):
         connection.client(owner="test")
 
 

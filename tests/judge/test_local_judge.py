@@ -172,5 +172,5 @@ def test_a_judge_that_dies_again_and_again_is_given_up_with_its_last_words(
         os.kill(process_of(judge).pid, signal.SIGKILL)
         judge._watcher.join(100)
         assert not judge._watcher.is_alive()
-    assert "ended by itself with code -9" in caplog.text
+    assert "died with code -9" in caplog.text
     assert "6 times in a row, not restarted" in caplog.text

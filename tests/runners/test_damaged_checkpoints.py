@@ -74,7 +74,7 @@ def test_the_command_names_the_damaged_file_and_the_way_out_in_one_line(
     assert rstar2.main() == 1
     errors = capsys.readouterr().err
     assert errors.startswith(f"error: checkpoint {newest(run_dir)} is damaged: `{name}` cannot be read (")
-    assert "Remove the whole folder of that step, and the run goes on from the one before it; where there is" in errors
+    assert "Remove the whole folder of that step, and the run goes on from the one before it; if there is" in errors
     assert errors.count("\n") == 1
     assert {path: path.read_bytes() for path in newest(run_dir).iterdir()} == before, "it is no leftover"
 

@@ -331,7 +331,7 @@ def test_a_run_whose_next_stage_leaves_out_every_prompt_goes_on_by_both_ways_tha
     first = f"train_files: [{without_ids(tmp_path / 'four' / 'train.jsonl', 4)}]"
     plan = staged_plan(tmp_path, first, f"{first}, max_pass_rate: 0.0")
     checkpoint(plan, 1, PassRates({prompt.prompt_id: 0.5 for prompt in plan.prompts.all()}))
-    with pytest.raises(ConfigError, match=r"all 4 prompts of .* Raise it, or take the stage out of `stages`: the run"):
+    with pytest.raises(ConfigError, match=r"all 4 prompts of .* Raise it, or remove the stage from `stages`: the run"):
         plan_stage(plan, plan.stages[1])
     plan.directory.close()
     raised = staged_plan(tmp_path, first, f"{first}, max_pass_rate: 0.5")

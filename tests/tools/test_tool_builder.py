@@ -143,12 +143,12 @@ def test_a_class_that_is_no_tool_is_refused_with_the_reason(class_name: str, mes
 
 
 def test_a_judge_address_that_nobody_filled_in_is_named() -> None:
-    with pytest.raises(ToolError, match="`host_addr` and `host_port` of the judge are not set"):
+    with pytest.raises(ToolError, match="`host_addr` and `host_port` are not set"):
         build_tools([ToolConfig(class_name=PYTHON_TOOL)])
 
 
 def test_a_token_that_is_not_exported_is_named_without_its_value() -> None:
-    with pytest.raises(ToolError, match="`token_env` is `NO_SUCH_TOKEN`, but that variable is not set"):
+    with pytest.raises(ToolError, match="the variable of `token_env`, `NO_SUCH_TOKEN`, is not set"):
         build_tools([ToolConfig(class_name=PYTHON_TOOL, config=ADDRESS | {"token_env": "NO_SUCH_TOKEN"})])
 
 

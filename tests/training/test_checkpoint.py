@@ -147,7 +147,7 @@ def test_a_damaged_file_is_named_in_one_line_with_the_way_out(
             load()
         told = str(raised.value)
         assert told.startswith(f"checkpoint {tmp_path} is damaged: `{name}` cannot be read (")
-        assert "Remove the whole folder of that step, and the run goes on from the one before it; where" in told
+        assert "Remove the whole folder of that step, and the run goes on from the one before it; if" in told
         assert "\n" not in told
         assert str(pickle.loads(pickle.dumps(raised.value))) == told
     assert not [record for record in caplog.records if record.exc_info], "nor does torch show a traceback"

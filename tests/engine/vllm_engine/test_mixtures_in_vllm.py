@@ -89,8 +89,8 @@ def test_experts_in_a_reply_of_vllm_become_those_of_the_completion() -> None:
         )
 
     assert engine._experts(reply(routed), "r") == routed.tobytes()
-    for wrong, words in ((None, "none"), (routed[:3], "3")):
-        with pytest.raises(EngineError, match=f"request `r`: experts of {words} tokens, and 4 were computed"):
+    for wrong, words in ((None, "0"), (routed[:3], "3")):
+        with pytest.raises(EngineError, match=f"request `r`: experts of {words} of 4 computed tokens"):
             engine._experts(reply(wrong), "r")
 
 
