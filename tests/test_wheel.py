@@ -8,6 +8,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +23,7 @@ MY_TOOLS = '''
 """A tool of the user's own, which answers what the policy of the example asks for."""
 import os
 from pathlib import Path
+from typing import Any
 from agentrl.tools.base import ToolSchema
 from agentrl.types import ToolResult, ToolStatus
 
@@ -149,6 +151,12 @@ def test_a_runner_without_its_extra_says_what_to_install(small_env: Path, tmp_pa
     )
 
 
+def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.loads(reply.read())
+
+
 def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, small_env: Path, tmp_path: Path):
     python = install(small_env, wheel, "[sci]")
     missing = subprocess.run([python, "-c", "import torch"], capture_output=True)
@@ -158,12 +166,12 @@ def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, small_env: Path, tmp
         assert server.stdout is not None
         address = server.stdout.readline().split()[-1]
         solution = "import numpy, sympy; print(numpy.arange(3).sum(), sympy.sqrt(8))"
-        body = json.dumps({"type": "python", "solution": solution}).encode()
-        request = urllib.request.Request(f"{address}/run", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            result = json.loads(reply.read())
+        result = post(f"{address}/run", {"type": "python", "solution": solution})
         with urllib.request.urlopen(f"{address}/v1/health", timeout=60) as reply:
             isolation = json.loads(reply.read())["isolation"]
+        if isolation in ("A", "B"):
+            session = post(f"{address}/v1/sessions", {})["session_id"]
+            assert post(f"{address}/v1/sessions/{session}/cells", {"code": "6 * 7"})["display"][0]["text/plain"] == "42"
         server.communicate(timeout=100)
     assert isolation == find_tier().tier
     assert result["run_success"], result

@@ -34,6 +34,8 @@ _MODULES = {
     f"code_judge_server/jail/{module.__name__.rpartition('.')[2]}.py": module
     for module in (notebook, notebook_display, session_files, session_main)
 }
+_PACKAGES = ("code_judge_server/__init__.py", "code_judge_server/jail/__init__.py")
+"""Empty: without them an installed judge's own packages, which the program can read too, would be imported."""
 
 
 class _Message(BaseModel):
@@ -140,6 +142,7 @@ class SessionJob:
     def _start(self, control: int, python: str, limits: JobLimits, memory_is_sampled: bool) -> None:
         files = {
             _SCRIPT: _START,
+            **dict.fromkeys(_PACKAGES, b""),
             **{path: Path(str(module.__file__)).read_bytes() for path, module in _MODULES.items()},
         }
         memory_bytes = int(limits.memory_bytes * (_SAMPLED_MEMORY_FACTOR if memory_is_sampled else 1))
