@@ -1,7 +1,4 @@
-"""Refuses a model some of whose weights are in none of its files, or have another shape there.
-
-Transformers draws those at random, and only warns.
-"""
+"""Refusal of models whose files lack weights or have them in another shape; transformers only warns and draws random ones."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -13,25 +10,26 @@ from agentrl.errors import ConfigError
 _NUM_NAMED = 3
 
 
-def require_weights(model: PreTrainedModel, found: Mapping[str, Any], where: str, *, needs_head: bool = True) -> None:
+def require_weights(
+    model: PreTrainedModel, loading_info: Mapping[str, Any], where: str, *, needs_head: bool = True
+) -> None:
     """Refuse a model that was not loaded whole.
 
     Args:
-        model: what transformers has built.
-        found: what it says of that (`output_loading_info`, with `ignore_mismatched_sizes`, without which it names none);
-            tied weights are not missing where one of them is there.
-        where: the key, and the folder that it names.
-        needs_head: whether more than the backbone (`model.base_model`) is used.
+        model: model as built by transformers.
+        loading_info: its `output_loading_info`, loaded with `ignore_mismatched_sizes`.
+        where: config key and folder.
+        needs_head: True if more than the backbone (`model.base_model`) is used.
 
     Raises:
-        ConfigError: which weights are missing, and what the files have instead; or which have another shape.
+        ConfigError: weights are missing or have another shape; the error names them.
     """
     needed = "" if needs_head or model.base_model is model else f"{model.base_model_prefix}."
-    missing = {name for name in found["missing_keys"] if name.startswith(needed)}
+    missing = {name for name in loading_info["missing_keys"] if name.startswith(needed)}
     if not missing:
-        _require_shapes({entry for entry in found["mismatched_keys"] if entry[0].startswith(needed)}, where)
+        _require_shapes({entry for entry in loading_info["mismatched_keys"] if entry[0].startswith(needed)}, where)
         return
-    others = set(found["unexpected_keys"])
+    others = set(loading_info["unexpected_keys"])
     instead = f", and has {named(others)}, which the model does not know" if others else ""
     raise ConfigError(
         f"{where} has no weights {named(missing)}, which would be random numbers{instead}. Save the whole model with "
@@ -51,6 +49,6 @@ def _require_shapes(mismatched: Collection[tuple[str, Sequence[int], Sequence[in
 
 
 def named(names: Collection[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names, and the number of further ones."""
     first = ", ".join(f"`{name}`" for name in sorted(names)[:_NUM_NAMED])
     return first if len(names) <= _NUM_NAMED else f"{first} and {len(names) - _NUM_NAMED} more"

@@ -1,8 +1,8 @@
 """The actor: the policy in training on one rank, from trajectories and rewards to new weights.
 
-One update is: advantages (`credit`) -> packed micro-batches -> old log-probabilities -> for each mini-batch, loss and
-gradient over its micro-batches and one optimiser step. The loss is a sum over sampled tokens divided by their number in
-the whole mini-batch, over all ranks, so that packing, accumulation and the number of ranks do not change the gradient.
+An update: advantages (`credit`) -> packed micro-batches -> old log-probabilities -> per mini-batch, loss and gradient over
+its micro-batches and one optimiser step. The loss is a sum over sampled tokens divided by their number in the whole
+mini-batch over all ranks, so packing, accumulation and the number of ranks do not change the gradient.
 """
 
 import time
@@ -31,7 +31,7 @@ from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.credit import CreditAssignment
 from agentrl.training.merged_attention import can_share_prefixes
 from agentrl.training.model import decoder_layers, export_model, shape_of
-from agentrl.training.model_flops import measured_peak_flops, wait_for
+from agentrl.training.model_flops import measured_peak_flops, synchronize
 from agentrl.training.objective import Objective
 from agentrl.training.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
 from agentrl.training.packed_attention import num_query_rows
@@ -60,7 +60,7 @@ class Actor:
         """Take the settings; `setup` loads the model.
 
         Raises:
-            ValueError: the temperature is 0, where sampled tokens have no log-probability to learn from.
+            ValueError: the temperature is 0, at which log-probabilities are undefined.
         """
         self._temperature = config.rollout.temperature
         if self._temperature <= 0:
@@ -83,7 +83,7 @@ class Actor:
         self._checks_weights = config.cluster.check_weights
         self._adapters: Adapters | None = None
         self._warmed_up_from = 0
-        """The update after which the optimiser began; the warm-up counts from there."""
+        """Update after which the warm-up began."""
 
     def setup(self, context: RoleContext) -> None:
         """Load the model and shard it over the ranks."""
@@ -121,13 +121,13 @@ class Actor:
         )
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
-        """Return the log-probabilities of the scored tokens of each of this rank's trajectories; it may have none."""
+        """Return the log-probabilities of the scored tokens of each of this rank's trajectories."""
         return score_trajectories(self._score, trajectories, self._parallel, self._packing)
 
     def reference_logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
-        """Return what `logprobs` does of the base model, which LoRA leaves as it was."""
-        assert self._adapters is not None, "without LoRA the reference is a model of its own"
-        with self._adapters.off():
+        """Return `logprobs` of the base model, without LoRA's factors."""
+        assert self._adapters is not None, "without LoRA the reference is a separate model"
+        with self._adapters.disabled():
             return self.logprobs(trajectories)
 
     def update(
@@ -136,9 +136,9 @@ class Actor:
         """Train on this rank's share of a step.
 
         Args:
-            shard: the plan; `shard.items[i]` says what `trajectories[i]` is.
-            trajectories: this rank's; it may have none.
-            inputs: what the loss needs of others, for each of them.
+            shard: plan; `shard.items[i]` describes `trajectories[i]`.
+            trajectories: this rank's trajectories, maybe none.
+            inputs: values of other components that the loss needs, one per trajectory.
 
         Returns:
             Metrics `actor/...`, the same on every rank.
@@ -151,7 +151,7 @@ class Actor:
         mini_batches = self._mini_batches(shard, trajectories, inputs)
         packed = time.perf_counter()
         old_logprobs = self._old_logprobs(mini_batches)
-        wait_for(self._parallel.device)
+        synchronize(self._parallel.device)
         scored = time.perf_counter()
         kl_coefficient = self._kl_coefficient
         learning_rate = learning_rate_at(shard.step - self._warmed_up_from, self._config)
@@ -181,14 +181,14 @@ class Actor:
     def _work_metrics(
         self, trajectories: Sequence[Trajectory], mini_batches: Sequence[Sequence[MicroBatch]], started: float
     ) -> dict[str, float]:
-        """Return how much all ranks computed in an update that began at `started`, and how well."""
+        """Return the amount and speed of all ranks' work in an update that began at `started`."""
         packed = [batch.tokens for batches in mini_batches for batch in batches]
         computed = sum(len(row.token_ids_T) for row in packed)
         num_tokens, num_computed, num_rows, flops = self._parallel.sum(
             [
                 sum(len(trajectory.token_ids) for trajectory in trajectories),
                 computed,
-                sum(num_query_rows(row.here.layout, self._dtype) for row in packed),
+                sum(num_query_rows(row.local.layout, self._dtype) for row in packed),
                 sum(self._shape.flops(row) for row in packed) * self._config.epochs_per_step,
             ]
         )
@@ -206,7 +206,7 @@ class Actor:
         }
 
     def kl_coefficient(self) -> float:
-        """Return what a nat of distance from the reference costs in the next update; the same on every rank."""
+        """Return the KL coefficient of the next update, the same on every rank."""
         return self._kl_coefficient
 
     def _adapt_kl_coefficient(self, metrics: Mapping[str, float], *, num_trajectories: int) -> None:
@@ -223,7 +223,7 @@ class Actor:
     def _mini_batches(
         self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
     ) -> list[list[MicroBatch]]:
-        """Pack each mini-batch of this rank, with as many micro-batches as the rank that has most."""
+        """Pack each mini-batch of this rank into as many micro-batches as the rank with the most has."""
         advantages = self._credit.advantages(
             shard, trajectories, inputs, self._parallel, kl_coefficient=self._kl_coefficient
         )
@@ -247,8 +247,8 @@ class Actor:
         return mini_batches
 
     def _old_logprobs(self, mini_batches: Sequence[Sequence[MicroBatch]]) -> list[list[Tensor | None]]:
-        """Return log-probabilities before the update; None where the pass that learns is the first anyway."""
-        if self._algorithm.kl_in_reward:  # the reward has been made of them
+        """Return log-probabilities before the update; None if the update's own pass is the first."""
+        if self._algorithm.kl_in_reward:  # the reward depends on them
             return [[batch.old_logprobs_N for batch in batches] for batches in mini_batches]
         if len(mini_batches) * self._config.epochs_per_step > 1:
             return [[self._score(batch.tokens) for batch in batches] for batches in mini_batches]
@@ -268,7 +268,7 @@ class Actor:
         kl_coefficient: float,
         stats: UpdateStats,
     ) -> None:
-        """Make one optimiser update from the micro-batches of a mini-batch."""
+        """Run one optimiser update over the micro-batches of a mini-batch."""
         sizes = [(len(batch.advantages_N), batch.num_trajectories, batch.tokens.num_tokens) for batch in batches]
         num_scored, num_trajectories, num_tokens = self._parallel.sum([sum(each) for each in zip(*sizes, strict=True)])
         if num_scored == 0:
@@ -284,7 +284,7 @@ class Actor:
                 kl_coefficient=kl_coefficient,
                 tally=tally,
             )
-            # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
+            # FSDP averages gradients over the ranks, and this loss is a sum over them.
             (loss_sum * (self._parallel.world_size / num_scored)).backward()
         reduced = tally.reduce(self._parallel)
         require_finite("loss", reduced.sums["loss"], step)
@@ -307,7 +307,7 @@ class Actor:
         kl_coefficient: float,
         tally: TokenTally,
     ) -> Tensor:
-        """Return the loss summed over the tokens of a micro-batch, and count what is reported."""
+        """Return the loss summed over the tokens of a micro-batch, and add its metrics to `tally`."""
         scores = score_tokens(
             self._model,
             batch.tokens,
@@ -316,7 +316,7 @@ class Actor:
             router_loss=self._config.router_aux_loss_coef > 0,
         )
         if old_logprobs_N is None:
-            # With one mini-batch the weights have not changed since the rollout: this pass is the recomputation.
+            # With a single mini-batch the weights are still those before the update.
             old_logprobs_N = scores.logprobs_N.detach()
         return self._objective.loss(
             batch,
@@ -331,14 +331,14 @@ class Actor:
     def publish_weights(
         self, transport: Transport = Transport.SHARED_MEMORY, receivers: Sequence[str] = ()
     ) -> WeightSource | None:
-        """Have the weights where engines can read them, in the type that they compute in; see `WeightPublishing.publish`."""
+        """Publish the weights in the engines' type; see `WeightPublishing.publish`."""
         return self._weights.publish(transport, receivers)
 
     def send_weights(self, source: WeightSource) -> str | None:
-        """Send what `publish_weights` offered as a stream; every rank must be called.
+        """Send the weights that `publish_weights` announced as a stream; every rank must be called.
 
         Returns:
-            Who did not take it; None where all did. It is no error here: an engine that is gone ends no training.
+            The failed receivers, as text; None if all took the weights. A lost engine must not end the training.
         """
         try:
             self._weights.send(source)
@@ -352,35 +352,35 @@ class Actor:
         return full_tensors(self._model, self._dtype)
 
     def save(self, url: str) -> None:
-        """Begin to write this rank's part of a checkpoint into the folder `url`; returns when training may go on.
+        """Start writing this rank's part of a checkpoint into the folder `url`; training may go on meanwhile.
 
         The folder is complete when `saved` is true on all ranks.
 
         Raises:
-            CheckpointError: the checkpoint before this one could not be written.
+            CheckpointError: the previous checkpoint could not be written.
         """
         extra = {"warmed_up_from": self._warmed_up_from, "kl_coefficient": self._kl_coefficient}
         self._checkpoints.begin(url, self._model, self._optimiser, extra=extra)
 
     def saved(self) -> bool:
-        """Return whether this rank's part is written, without waiting for it; the error is that of `save`."""
+        """Return True once this rank's part is written; raises as `save` does."""
         return self._checkpoints.is_done()
 
     def load(self, url: str) -> None:
-        """Go on from the checkpoint in the folder `url`, written by any number of ranks."""
+        """Load the checkpoint in the folder `url`, written by any number of ranks."""
         extra = load_checkpoint(url, self._model, self._optimiser)
         self._warmed_up_from = extra["warmed_up_from"]
         self._kl_coefficient = extra["kl_coefficient"]
 
     def reset_optimiser(self, step: int) -> None:
-        """Forget what the optimiser remembers, and begin the warm-up after update `step`."""
+        """Clear the optimiser's state, and restart the warm-up after update `step`."""
         self._optimiser.state.clear()
         self._warmed_up_from = step
 
     def export(self, path: str) -> None:
-        """Write the policy as a Hugging Face folder, with its tokenizer, in the type that engines compute in.
+        """Write the policy as a Hugging Face folder, with its tokenizer, in the engines' type.
 
-        With LoRA its factors are merged into the weights, and also written by themselves, in the folder `adapter` there.
+        LoRA's factors are merged into the weights, and also written separately into the subfolder `adapter`.
         """
         on_rank_0 = self._parallel.rank == 0
         weights = {name: tensor for name, tensor in self._whole_weights() if on_rank_0}
@@ -391,6 +391,6 @@ class Actor:
         self._parallel.barrier()
 
     def close(self) -> None:
-        """Finish the checkpoint that is being written, and give back the shared memory."""
+        """Finish the checkpoint that is being written, and release the shared memory."""
         self._checkpoints.wait()
         self._weights.close()

@@ -1,8 +1,7 @@
-"""Compares packed training with transformers' own attention, on a small random model of the same architecture.
+"""Trial of an architecture: packed training against transformers' own attention, on a small random model.
 
-Architectures that the tests cover need no trial (`attention_support.TESTED`). Of the others some have attention of their own,
-a position bias, positions that they count themselves, or a state along the row: a packed row would be computed without an
-error, and wrong.
+Architectures that the tests cover need no trial (`attention_support.TESTED`). Others may have their own attention, a position
+bias, positions that they count themselves, or a state along the row: packed rows would be silently wrong.
 """
 
 import copy
@@ -25,21 +24,21 @@ _WINDOW = 8
 _LENGTHS = (23, 16, 17)
 _NUM_SHARED = 9
 _TOLERANCE = 0.01
-"""Nats. What is computed wrongly differs by tenths and more, rounding by 0.001 at most."""
+"""Nats. Wrong results differ by tenths and more, rounding by 0.001 at most."""
 
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, OSError, ImportError)
-"""Exceptions of an architecture's code that does not fit."""
+"""Exceptions of an architecture that cannot be tried."""
 
 
 def require_packable(config: PretrainedConfig, where: str) -> None:
-    """Refuse an architecture whose packed log-probabilities differ from those of each sequence by itself.
+    """Refuse an architecture whose packed log-probabilities differ from those of single sequences.
 
     Args:
-        config: of the model.
-        where: the key, and the folder that it names.
+        config: configuration of the model.
+        where: config key and folder.
 
     Raises:
-        ConfigError: its trial failed or went wrong.
+        ConfigError: they differ, or the trial failed.
     """
     kind = config.model_type
     wrong = f"{where}: packed training of the architecture `{kind}`"
@@ -49,8 +48,8 @@ def require_packable(config: PretrainedConfig, where: str) -> None:
     except ConfigError as error:
         raise ConfigError(f"{where} ({kind}): {error}") from error
     except _FAILURES as error:
-        says = " ".join(str(error).split())
-        raise ConfigError(f"{wrong} could not be tried: {type(error).__name__}: {says[:200]}. {way_out}") from error
+        message = " ".join(str(error).split())
+        raise ConfigError(f"{wrong} could not be tried: {type(error).__name__}: {message[:200]}. {way_out}") from error
     if not difference <= _TOLERANCE:
         raise ConfigError(
             f"{wrong} is wrong: log-probabilities in a packed row differ by {difference:.2g} from those of single sequences. "
@@ -60,11 +59,11 @@ def require_packable(config: PretrainedConfig, where: str) -> None:
 
 @torch.random.fork_rng(devices=[])
 def _largest_difference(config: PretrainedConfig) -> float:
-    """Return by how much packed log-probabilities differ from transformers' own at most."""
+    """Return the largest difference of packed log-probabilities from transformers' own."""
     attention = "agentrl_packed_trial"
     AttentionInterface.register(attention, packed_attention)
     packed, plain = (
-        # Each with a copy, in which transformers writes the attention.
+        # A copy each, because transformers writes the attention into it.
         AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32, attn_implementation=name).eval()
         for name in (attention, "eager")
     )
@@ -76,12 +75,12 @@ def _largest_difference(config: PretrainedConfig) -> float:
     with torch.no_grad():
         expected = torch.cat([_logprobs(plain, example) for example in examples])
         rows = (pack_tokens(examples), pack_tokens(examples, families))
-        found = [score_tokens(packed, row, temperature=1.0).logprobs_N for row in rows]
-    return max(float((logprobs - expected).abs().max()) for logprobs in found)
+        results = [score_tokens(packed, row, temperature=1.0).logprobs_N for row in rows]
+    return max(float((logprobs - expected).abs().max()) for logprobs in results)
 
 
 def _examples(draws: torch.Generator) -> list[TokenisedExample]:
-    """Return sequences of random tokens, of which the first two begin alike."""
+    """Return sequences of random tokens; the first two share a prefix."""
     ids = [torch.randint(2, _VOCABULARY, (length,), generator=draws).tolist() for length in _LENGTHS]
     ids[1][:_NUM_SHARED] = ids[0][:_NUM_SHARED]
     masks = [[0] * _NUM_SHARED + [1] * (length - _NUM_SHARED) for length in _LENGTHS]
@@ -97,7 +96,7 @@ def _logprobs(model: Any, example: TokenisedExample) -> Tensor:
 
 @torch.no_grad()
 def _randomise(model: Any, draws: torch.Generator) -> None:
-    """Draw weights that are wide enough for every part of the model to show in its output."""
+    """Draw weights large enough for every part of the model to influence its output."""
     for weight in model.parameters():
         drawn = torch.randn(weight.shape, generator=draws)
         if weight.ndim > 1:
@@ -107,7 +106,7 @@ def _randomise(model: Any, draws: torch.Generator) -> None:
 
 
 def _shrunk(config: PretrainedConfig) -> PretrainedConfig:
-    """Return the configuration with few layers, heads, experts and tokens, and a short window; the rest stays."""
+    """Return the configuration with few layers, heads, experts and tokens, and a short window."""
     small = copy.deepcopy(config)
     text = small.get_text_config()
     sizes: dict[str, Any] = {"vocab_size": _VOCABULARY} | dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Limits of a model by its configuration: attention that is not computed, and positions. No torch: the runner asks, too."""
+"""Limits of a model by its configuration: unsupported attention, and positions. Without torch, for the runner."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,61 +12,59 @@ TESTED = frozenset(
         *("smollm3", "starcoder2"),
     }
 )
-"""Architectures whose packed log-probabilities and gradients the tests compare; of others, a small model is tried first."""
+"""Architectures whose packed log-probabilities and gradients are tested; others are tried on a small model first."""
 
 Settings = Mapping[str, Any]
-"""What `config.json` says of the language model. Example: `{"model_type": "qwen3", "sliding_window": None, ...}`."""
-
+"""Content of `config.json` about the language model. Example: `{"model_type": "qwen3", "sliding_window": None, ...}`."""
 
 _LENGTHENING = ("yarn", "linear")
-"""Rotary scalings whose `factor` gives a model more positions; that of `llama3` is counted in `max_position_embeddings`."""
+"""Rotary scalings whose `factor` adds positions; with `llama3`, `max_position_embeddings` includes it already."""
 _WITH_SINKS = frozenset({"deepseek_v4", "gpt_oss", "granite_swa", "granitemoe_swa", "hy_v4", "mimo_v2_flash"})
 
 
 def unsupported_attention(settings: Settings) -> str | None:
-    """Return what of a model's attention is not computed; None where nothing of that kind is known."""
+    """Return the feature of a model's attention that is not supported; None if all are."""
     if settings.get("attn_logit_softcapping"):
         return "capped scores (`attn_logit_softcapping`)"
     return None
 
 
 def has_sinks(settings: Settings) -> bool:
-    """Return whether a model has attention sinks, as far as is known: training computes them, the embedded engine does not."""
+    """Return True if a model is known to have attention sinks; the embedded engine does not compute them."""
     return settings.get("model_type") in _WITH_SINKS
 
 
 def num_positions(settings: Settings) -> int | None:
-    """Return how many positions a model has; None where its configuration does not say it.
+    """Return a model's number of positions; None if its configuration does not say.
 
-    `max_position_embeddings` may be the number before or after the scaling: the larger reading counts. Engines, warm starts and
-    `--check` all take this number, since a smaller one would cut trajectories that the check accepted.
+    `max_position_embeddings` may be the number before or after the scaling; this takes the larger one. Engines, warm starts and
+    `--check` all use it.
     """
-    named = settings.get("max_position_embeddings") or settings.get("n_positions")  # the name of GPT-2
-    if not isinstance(named, int):
+    declared = settings.get("max_position_embeddings") or settings.get("n_positions")  # GPT-2's name
+    if not isinstance(declared, int):
         return None
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
-    # Gemma 3 always names the number after the scaling.
+    # Gemma 3 always declares the number after the scaling.
     lengthens = _kind_of(rope) in _LENGTHENING and "gemma3" not in str(settings.get("model_type"))
     factor = (rope.get("factor") if lengthens else None) or 1
-    return max(named, int((_before_scaling(rope, settings) or named) * factor))
+    return max(declared, int((_before_scaling(rope, settings) or declared) * factor))
 
 
 def exact_positions(settings: Settings) -> int | None:
-    """Return up to which length a sequence has the same rotary frequencies as any other; None: at any length.
+    """Return the length up to which rotary frequencies are constant; None: at any length.
 
     Beyond it (dynamic NTK, longrope) they depend on the longest sequence of a packed row, or of an engine's batch.
     """
-    named = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # the older name goes first
-    kinds = [
-        each for each in (named, *named.values()) if isinstance(each, Mapping)
-    ]  # some have one set per kind of layer
+    scaling = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # the older name goes first
+    # Some models have a set of settings per kind of layer.
+    kinds = [each for each in (scaling, *scaling.values()) if isinstance(each, Mapping)]
     limits = [_exact_positions(kind, settings) for kind in kinds]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _exact_positions(rope: Settings, settings: Settings) -> int | None:
     kind = _kind_of(rope)
-    if kind in ("longrope", "su"):  # the same by an older name
+    if kind in ("longrope", "su"):  # an older name of the same
         return _before_scaling(rope, settings) or settings.get("max_position_embeddings")
     return settings.get("max_position_embeddings") if "dynamic" in kind else None
 

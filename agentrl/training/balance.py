@@ -1,4 +1,4 @@
-"""Packed rows that take about as long as each other: ranks wait for the slowest of them in every pass."""
+"""Packing into rows of balanced cost, because ranks wait for the slowest row in every pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,38 +12,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """How sequences become packed rows. Example: `Packing(max_tokens=16384)`."""
+    """Settings of packing. Example: `Packing(max_tokens=16384)`."""
 
     max_tokens: int
-    """Computed tokens of a row; a longer single sequence has a row of its own."""
+    """Limit of computed tokens per row; a longer single sequence has a row of its own."""
     share_prefixes: bool = True
-    """Compute what sequences of one prompt begin with in common once per row."""
+    """Compute common prefixes of sequences once per row."""
     cost: SequenceCost = field(default_factory=SequenceCost)
-    """What is evened out."""
+    """Cost to be balanced."""
 
 
 def balanced_bins(
     families: Sequence[Family], sequences: "Sequence[TokenSequence]", packing: Packing, *, min_bins: int = 0
 ) -> list[list[Family]]:
-    """Put families into as few rows as first-fit decreasing finds, of costs as even as can be.
+    """Distribute families over as few rows as first-fit decreasing finds, with balanced costs.
 
     Args:
-        families: each stays whole; one of more than `max_tokens` has a row of its own.
-        sequences: what their members count.
-        packing: limit and costs.
-        min_bins: make as many, if there are as many families.
+        families: families, each kept whole; one larger than `max_tokens` has a row of its own.
+        sequences: sequences that the families' members index.
+        packing: limit and cost.
+        min_bins: least number of rows, if there are as many families.
 
     Returns:
-        The bins, the costliest first: where ranks work in step, their costly ones then meet.
+        The rows, costliest first, so that the costly rows of all ranks run at the same time.
     """
     lengths = [len(sequence.token_ids) for sequence in sequences]
     sizes = [family.num_tokens(lengths) for family in families]
     costs = [packing.cost.of(family, lengths) for family in families]
-    fitting = _first_fit(sizes, packing.max_tokens)
-    count = min(len(families), max(len(fitting), min_bins))
-    bins = _evened(sizes, costs, packing.max_tokens, count) or fitting
+    fewest = _first_fit(sizes, packing.max_tokens)
+    count = min(len(families), max(len(fewest), min_bins))
+    bins = _balanced(sizes, costs, packing.max_tokens, count) or fewest
     bins.sort(key=lambda members: -sum(costs[index] for index in members))
-    # Neighbours of like length share attention calls.
+    # Neighbours of similar length share attention calls.
     return [
         sorted((families[index] for index in members), key=lambda family: -lengths[family.members[0]])
         for members in bins
@@ -64,8 +64,8 @@ def _first_fit(sizes: Sequence[int], max_tokens: int) -> list[list[int]]:
     return bins
 
 
-def _evened(sizes: Sequence[int], costs: Sequence[float], max_tokens: int, count: int) -> list[list[int]] | None:
-    """Give each family, costliest first, to the cheapest bin with room; None where one is left without."""
+def _balanced(sizes: Sequence[int], costs: Sequence[float], max_tokens: int, count: int) -> list[list[int]] | None:
+    """Put each family, costliest first, into the cheapest bin with room; None if one fits nowhere."""
     bins: list[list[int]] = [[] for _ in range(count)]
     used, spent = [0] * count, [0.0] * count
     for index in sorted(range(len(sizes)), key=lambda i: (-costs[i], i)):

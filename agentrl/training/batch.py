@@ -1,8 +1,7 @@
-"""From token sequences to packed micro-batches: packing, and the next-token shift (here and nowhere else).
+"""Packing of token sequences into micro-batches, with the next-token shift (here and nowhere else).
 
-No padding token is computed, and what sequences begin with in common can be computed once. Only
-positions whose *next* token was sampled by the policy are scored, so everything per token (targets, advantages,
-log-probabilities) is kept for those positions alone.
+There is no padding, and common prefixes can be computed once. Only positions whose *next* token was sampled by the policy are
+scored; everything per token (targets, advantages, log-probabilities) exists only for those.
 
 Letters in shapes: T packed input tokens of a micro-batch, N scored tokens among them.
 """
@@ -37,18 +36,18 @@ class TokenSequence(Protocol):
 
     @property
     def response_mask(self) -> list[int]:
-        """1 for each id that the policy sampled or is to learn."""
+        """1 for each token that the policy sampled or is to learn."""
         ...
 
     @property
     def experts(self) -> bytes:
-        """Experts of each token, laid out as `Trajectory.experts`."""
+        """Experts of each token, in the layout of `Trajectory.experts`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenisedExample:
-    """One demonstration. Example: `TokenisedExample(token_ids=[5, 6, 7, 8], response_mask=[0, 0, 1, 1])`."""
+    """A demonstration. Example: `TokenisedExample(token_ids=[5, 6, 7, 8], response_mask=[0, 0, 1, 1])`."""
 
     token_ids: list[int]
     response_mask: list[int]
@@ -58,32 +57,32 @@ class TokenisedExample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTokens:
-    """What one forward pass needs.
+    """Input of a forward pass.
 
-    Example: the example above, packed alone: `token_ids_T=[5, 6, 7]` (the last token predicts nothing), positions
+    Example: the demonstration above, packed alone: `token_ids_T=[5, 6, 7]` (the last token predicts nothing), positions
     `[0, 1, 2]`, `scored_N=[1, 2]` and `targets_N=[7, 8]`.
     """
 
     token_ids_T: Tensor
     position_ids_T: Tensor
-    """Restart at 0 with each sequence, and after its prefix with each continuation."""
+    """Positions within each sequence; a continuation goes on after its prefix."""
     uses_T: Tensor
-    """Number of sequences that hold each token, float32: 1, or for a shared prefix as many as continue it."""
+    """Number of sequences that contain each token, float32; above 1 in a shared prefix."""
     layout: RowLayout
     scored_N: Tensor
-    """Indices into T of the tokens whose successor was sampled, sequence by sequence. A token of a shared prefix is there
-    once for each sequence that was sampled from it."""
+    """Indices into T of the tokens whose successor was sampled, sequence by sequence. A token of a shared prefix occurs once
+    for each sequence that was sampled from it."""
     targets_N: Tensor
-    """That successor."""
+    """Successors of the scored tokens."""
     experts_TB: Tensor | None = None
-    """Bytes of each token's experts in the rollout (`Trajectory.experts`); of a shared prefix, those of its longest trajectory.
-    None: of one or more sequences they are unknown."""
+    """Bytes of each token's experts in the rollout (`Trajectory.experts`); in a shared prefix, those of its longest trajectory.
+    None if unknown for any sequence."""
     part: RowPart | None = None
-    """What this rank computes of it; absent: all."""
+    """Part of the row that this rank computes; None: all of it."""
 
     @property
-    def here(self) -> RowPart:
-        """What this rank computes of the row."""
+    def local(self) -> RowPart:
+        """Part of the row that this rank computes."""
         return self.part or RowPart(
             token_ids_L=self.token_ids_T,
             position_ids_L=self.position_ids_T,
@@ -99,32 +98,32 @@ class PackedTokens:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of its sequences, as if nothing were shared; without the last of each."""
+        """Tokens of the sequences without the last of each; shared ones counted for each sequence."""
         return int(self.uses_T.sum())
 
     def to(self, device: torch.device, sequence: SequenceGroup | None) -> "PackedTokens":
-        """Return a copy whose `here` is on `device`: the part of this rank of a `sequence` group, or the whole row."""
-        part = self.here if sequence is None else self.here.shared_by(sequence)
+        """Return a copy whose `local` part is on `device`: this rank's in a `sequence` group, or the whole row."""
+        part = self.local if sequence is None else self.local.shared_by(sequence)
         return replace(self, part=part.to(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """One forward and backward pass of the policy update: tokens, and what the loss needs of each scored token."""
+    """One forward and backward pass of the policy update: tokens, and the loss's inputs for each scored token."""
 
     tokens: PackedTokens
     advantages_N: Tensor
     rollout_logprobs_N: Tensor
     trajectory_N: Tensor
-    """Number of the trajectory that each is of, from 0."""
+    """Number of each token's trajectory, from 0."""
     num_trajectories: int
     reference_logprobs_N: Tensor | None = None
-    """Absent: nobody has computed them."""
+    """Log-probabilities of the reference; None if not computed."""
     old_logprobs_N: Tensor | None = None
-    """Of the actor before the update; absent: nobody has computed them."""
+    """Log-probabilities of the actor before the update; None if not computed."""
 
     def to(self, device: torch.device, sequence: SequenceGroup | None) -> "MicroBatch":
-        """Return a copy on `device`; see `PackedTokens.to`. What the loss needs is there of all tokens."""
+        """Return a copy on `device` (`PackedTokens.to`); the loss's inputs are those of the whole row."""
         return MicroBatch(
             tokens=self.tokens.to(device, sequence),
             advantages_N=self.advantages_N.to(device),
@@ -140,9 +139,8 @@ def pack_tokens(sequences: Sequence[TokenSequence], families: Sequence[Family] |
     """Pack sequences into one row.
 
     Args:
-        sequences: what to pack; scored tokens come in this order.
-        families: which of them stand next to each other and share how much (`families_of`); absent: each stands alone,
-            in the order given, and nothing is shared.
+        sequences: sequences to pack; scored tokens follow their order.
+        families: sequences that share a prefix (`families_of`); None: nothing is shared.
 
     Raises:
         ValueError: a sequence of fewer than two tokens, or a mask of another length than its ids.
@@ -180,7 +178,7 @@ def pack_tokens(sequences: Sequence[TokenSequence], families: Sequence[Family] |
 
 
 class _Row:
-    """A row that grows family by family, and where each sequence's tokens are in it."""
+    """A row that grows family by family, with the places of each sequence's tokens."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
@@ -190,7 +188,7 @@ class _Row:
         self.prefixes: list[SharedPrefix] = []
         self._experts: list[NDArray[np.uint8] | None] = []
         self._places: dict[int, tuple[int, int, int]] = {}
-        """By sequence: start of its shared part, the length of that, start of the rest."""
+        """Start of the shared part, its length, and start of the rest, keyed by sequence."""
 
     def append(self, sequences: Sequence[TokenSequence], family: Family) -> None:
         start, shared = len(self.token_ids), family.num_shared
@@ -209,7 +207,7 @@ class _Row:
         return start + position if position < shared else rest + position - shared
 
     def experts(self) -> Tensor | None:
-        """Return `[T, B]`; None where a sequence came without."""
+        """Return `[T, B]`; None if a sequence has none."""
         known = [part for part in self._experts if part is not None]
         return torch.from_numpy(np.concatenate(known)) if known and len(known) == len(self._experts) else None
 
@@ -228,14 +226,14 @@ class _Row:
 
 
 def pack_examples(examples: Sequence[TokenSequence], packing: Packing) -> list[PackedTokens]:
-    """Pack demonstrations into micro-batches that take about as long as each other."""
+    """Pack demonstrations into micro-batches of balanced cost."""
     plan = plan_rows(examples, packing)
     return [plan.pack(row, examples) for row in range(len(plan.rows))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlan:
-    """Which trajectories stand in which packed row, before anything is packed.
+    """Assignment of trajectories to packed rows.
 
     Example: two trajectories that share 5 tokens in one row, a third in another: `RowPlan(rows=[[Family(members=(0, 1),
     num_shared=5)], [Family(members=(2,), num_shared=0)]])`.
@@ -245,11 +243,11 @@ class RowPlan:
 
     @property
     def members(self) -> list[list[int]]:
-        """Of each row, the trajectories in the order in which their scored tokens come."""
+        """Trajectories of each row, in the order of their scored tokens."""
         return [[member for family in row for member in family.members] for row in self.rows]
 
     def pack(self, row: int, sequences: Sequence[TokenSequence]) -> PackedTokens:
-        """Pack one row; `sequences` are all."""
+        """Pack row number `row`; `sequences` are those of all rows."""
         order = self.members[row]
         place = {member: index for index, member in enumerate(order)}
         families = [
@@ -260,12 +258,12 @@ class RowPlan:
 
 
 def plan_rows(sequences: Sequence[TokenSequence], packing: Packing, *, min_rows: int = 0) -> RowPlan:
-    """Divide sequences over packed rows that take about as long as each other.
+    """Divide sequences over packed rows of balanced cost.
 
     Args:
-        sequences: what to pack.
-        packing: how.
-        min_rows: make as many rows where there are enough sequences, such as the ranks with more of them have.
+        sequences: sequences to pack.
+        packing: settings.
+        min_rows: least number of rows, if there are enough sequences; the number that other ranks have, say.
     """
     families = families_of(sequences, max_tokens=packing.max_tokens, share_prefixes=packing.share_prefixes)
     return RowPlan(rows=balanced_bins(families, sequences, packing, min_bins=min_rows))
@@ -279,9 +277,9 @@ def pack_trajectories(
     packing: Packing,
     min_rows: int = 0,
 ) -> list[MicroBatch]:
-    """Pack trajectories, each with one advantage for all of its sampled tokens or one for each, into micro-batches.
+    """Pack trajectories into micro-batches (`plan_rows`); each has one advantage for all of its sampled tokens or one for each.
 
-    See `plan_rows`. `inputs` are what other components have computed, one for each trajectory; absent: nothing.
+    `inputs` are results of other components, one per trajectory.
 
     Raises:
         ValueError: a sampled token without a finite rollout log-probability.
@@ -300,13 +298,13 @@ def pack_trajectories(
 
 
 def empty_tokens() -> PackedTokens:
-    """Return a row in which nothing is scored: what a rank computes while others still have work, to meet them."""
+    """Return a row without scored tokens, for a rank that must join the collectives of others."""
     filler = pack_tokens([TokenisedExample(token_ids=[0, 0], response_mask=[0, 0])])
     return replace(filler, uses_T=torch.zeros_like(filler.uses_T))
 
 
 def empty_micro_batch() -> MicroBatch:
-    """Return `empty_tokens` as a micro-batch; it adds nothing to loss or gradient."""
+    """Return a micro-batch that adds nothing to loss or gradient."""
     nothing = torch.empty(0, dtype=torch.float32)
     return MicroBatch(
         tokens=empty_tokens(),
@@ -320,7 +318,7 @@ def empty_micro_batch() -> MicroBatch:
 
 
 def fill_up(batches: list[_Batch], filler: _Batch, count: int) -> list[_Batch]:
-    """Return `batches` followed by fillers up to `count`: collectives need as many passes on every rank."""
+    """Return `batches` padded with fillers to `count`: collectives need the same number of passes on every rank."""
     return batches + [filler] * (count - len(batches))
 
 
@@ -348,9 +346,9 @@ def _micro_batch(
 
 
 def _concatenated(parts: Sequence[NDArray[np.float32] | None]) -> Tensor | None:
-    """Return one row of all parts; None where they are absent, which is then the case for every trajectory of a step."""
-    given = [part for part in parts if part is not None]
-    return torch.from_numpy(np.concatenate(given)) if given else None
+    """Return all parts as one tensor; None if they are None, which they are for all trajectories or for none."""
+    present = [part for part in parts if part is not None]
+    return torch.from_numpy(np.concatenate(present)) if present else None
 
 
 def _scored_logprobs(trajectory: Trajectory) -> list[float]:

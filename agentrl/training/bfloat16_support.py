@@ -4,7 +4,7 @@ import torch
 
 
 def cpu_bfloat16() -> str | None:
-    """Return the name of this CPU's instructions for products of bfloat16; None where it has none."""
+    """Return the name of this CPU's bfloat16 matrix instructions; None if it has none."""
     if torch.cpu._is_amx_tile_supported():
         return "AMX"
     if torch.cpu._is_avx512_bf16_supported():

@@ -1,4 +1,4 @@
-"""From a folder to a sharded model: what is done to it, and in which order."""
+"""Building of a sharded model from a folder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,29 +33,29 @@ class OpenedModel:
 
     model: PreTrainedModel
     files: ModelFiles | None
-    """Where its weights are to be read from, for it is an outline; None: it has them."""
+    """Files to read the weights from, if the model is an outline; None: it has its weights."""
 
 
 def open_model(source: "ModelSection", *, needs_head: bool = True, key: str = "model.path") -> OpenedModel:
-    """Return the outline of a model, or the loaded model where its files cannot be read in parts.
+    """Return the outline of a model, or the loaded model if its files cannot be read in parts.
 
     Args:
-        source: where it is.
-        needs_head: whether the files must hold more than the backbone.
-        key: of the config that names it.
+        source: config section of the model.
+        needs_head: True if the files must hold more than the backbone.
+        key: config key that names the model.
 
     Raises:
-        ConfigError: it is not there, no causal LM, lacks weights, or has layers that packing would break.
+        ConfigError: the model does not exist, is no causal LM, lacks weights, or has layers that packing would break.
     """
     load = partial(load_model, source, needs_head=needs_head, key=key)
     return _open(source.path, outline=partial(outline_model, source, key=key), load=load)
 
 
 def open_classifier(path: str) -> OpenedModel:
-    """Return the same of a sequence classifier.
+    """Return the outline of a sequence classifier, or the loaded one if its files cannot be read in parts.
 
     Raises:
-        ConfigError: it is not there, no sequence classifier, or has layers that packing would break.
+        ConfigError: it does not exist, is no sequence classifier, or has layers that packing would break.
     """
     return _open(path, outline=partial(outline_classifier, path), load=partial(load_classifier, path))
 
@@ -78,17 +78,17 @@ def shard_model(
     *,
     dtype: torch.dtype,
 ) -> None:
-    """Shard a model over the ranks, in place, each of which reads its part of the weights.
+    """Shard a model over the ranks, in place; each rank reads its part of the weights.
 
     Args:
-        model: an opened one, or what has been made of it.
-        files: of the opened one.
+        model: an opened model, or one built on it.
+        files: files of the opened model.
         parallel: the ranks.
-        actor: how models are held and computed.
-        dtype: of the computation.
+        actor: settings for memory and computation.
+        dtype: type of the computation.
 
     Raises:
-        ConfigError: Liger's kernels are asked for where there is no CUDA device.
+        ConfigError: `actor.liger` is set without a CUDA device.
     """
     if actor.liger:
         _use_liger(model, parallel)
@@ -103,12 +103,12 @@ def shard_model(
 
 
 def _use_liger(model: nn.Module, parallel: Parallel) -> None:
-    """Replace norms, rotary embeddings and gated layers by Liger's kernels, where it has some for the architecture."""
+    """Replace norms, rotary embeddings and gated layers by Liger's kernels, if it supports the architecture."""
     if parallel.device.type != "cuda":
         raise ConfigError("`actor.liger` is set, but its kernels are for CUDA devices, and there is none; leave it out")
     from transformers.integrations.liger import apply_liger_kernel
 
-    # It knows models of transformers alone: of a critic, the backbone.
-    known = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
-    # The scores are computed by `vocabulary`.
-    apply_liger_kernel(known, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+    # Liger knows only models of transformers, such as a critic's backbone.
+    supported = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
+    # `vocabulary` computes the scores.
+    apply_liger_kernel(supported, {"cross_entropy": False, "fused_linear_cross_entropy": False})

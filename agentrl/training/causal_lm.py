@@ -1,4 +1,4 @@
-"""Loads the language model of a folder, whole or not at all."""
+"""Loading of a folder's language model, with all of its weights."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentrl.training.absent_weights import require_weights
-from agentrl.training.loading_errors import telling_why
+from agentrl.training.loading_errors import refuse_unloadable
 
 
 def load_causal_lm(
@@ -15,23 +15,23 @@ def load_causal_lm(
     """Return the causal LM of a folder, on the CPU.
 
     Args:
-        path: the folder, or a name on a hub.
-        key: of the config, which names it.
-        dtype: of the weights.
-        attention: registered with transformers.
-        needs_head: whether the files must hold more than the backbone.
+        path: folder, or name on the hub.
+        key: config key that names it.
+        dtype: type of the weights.
+        attention: name of the attention, as registered with transformers.
+        needs_head: True if the files must hold more than the backbone.
 
     Raises:
-        ConfigError: it is not there, no causal LM, lacks weights, or does not take this attention.
+        ConfigError: the model does not exist, is no causal LM, lacks weights, or does not take this attention.
     """
-    with telling_why("a causal LM", path, key=key, attention=attention):
+    with refuse_unloadable("a causal LM", path, key=key, attention=attention):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
             attn_implementation=attention,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # which are named below
+            ignore_mismatched_sizes=True,  # `require_weights` names them
         )
-    model, found = loaded
-    require_weights(model, found, f"`{key}`: {path}", needs_head=needs_head)
+    model, loading_info = loaded
+    require_weights(model, loading_info, f"`{key}`: {path}", needs_head=needs_head)
     return model

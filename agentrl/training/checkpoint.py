@@ -1,9 +1,8 @@
 """Checkpoints of a sharded model and its optimiser, which load on any number of ranks.
 
 Every rank writes its part into one folder (`torch.distributed.checkpoint`), on disk or in any store that fsspec knows. A
-`CheckpointWriter` copies the state first, which is quick, and writes the copy while training goes on. The folder is complete
-when the writers of all ranks are done; making it count is the caller's part, and so are learning rates, a function of the
-step.
+`CheckpointWriter` copies the state, which is quick, and writes the copy while training goes on. The folder is complete when
+the writers of all ranks are done; committing it is the caller's task.
 """
 
 import io
@@ -34,15 +33,15 @@ from torch.distributed.checkpoint.state_dict import (
 from agentrl.errors import CheckpointError, DamagedCheckpointError
 
 _METADATA = ".metadata"
-"""Where torch writes which tensors there are."""
+"""Torch's file that lists the tensors of a checkpoint."""
 StorageT = TypeVar("StorageT", FsspecReader, FsspecWriter)
 
 
 class CheckpointWriter:
-    """Writes this rank's part of one checkpoint after the other, behind the training; every rank must make the same calls."""
+    """Background writer of this rank's part of checkpoints, one at a time; every rank must make the same calls."""
 
     def __init__(self) -> None:
-        """Form a group of all ranks: what the writers tell each other must not come between the collectives of an update."""
+        """Form a group of all ranks, separate from that of the update's collectives."""
         self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
         self._url = ""
         self._written: Future[Any] | None = None
@@ -50,16 +49,16 @@ class CheckpointWriter:
     def begin(
         self, url: str, model: nn.Module, optimiser: torch.optim.Optimizer, *, extra: Mapping[str, Any] | None = None
     ) -> None:
-        """Copy the state and start to write it; returns when training may change it.
+        """Copy the state and start writing it; training may change it once this returns.
 
         Args:
-            url: an empty folder, or one that is not there: a path, or a URL such as `s3://bucket/run/step_000010/actor`.
-            model: its weights that are trained are written, sharded as they are.
-            optimiser: its state is written likewise, and the state of torch's generators.
-            extra: what else belongs to the model, such as a coefficient that adapts; `load_checkpoint` returns it.
+            url: an empty or new folder: a path, or a URL such as `s3://bucket/run/step_000010/actor`.
+            model: model whose trained weights are written, sharded as they are.
+            optimiser: optimiser whose state is written, with that of torch's generators.
+            extra: further state of the model, such as an adaptive coefficient; `load_checkpoint` returns it.
 
         Raises:
-            CheckpointError: the checkpoint before this one could not be written.
+            CheckpointError: the previous checkpoint could not be written.
         """
         self.wait()
         state = _state(model, optimiser) | {
@@ -67,16 +66,16 @@ class CheckpointWriter:
             "extra": dict(extra or {}),
         }
         on_disk = isinstance(url_to_fs(url)[0], LocalFileSystem)
-        writer = _over_telling_files(FsspecWriter(url, sync_files=on_disk), url)
+        writer = _with_diagnosis(FsspecWriter(url, sync_files=on_disk), url)
         self._url = url
         written = state_dict_saver.async_save(state, storage_writer=writer, process_group=self._group)
         self._written = cast(Future[Any], written)
 
     def is_done(self) -> bool:
-        """Return whether all that was begun is written, without waiting for it.
+        """Return True once the checkpoint is written; does not wait.
 
         Raises:
-            CheckpointError: it could not be written, by this rank or by another one.
+            CheckpointError: this rank or another one could not write it.
         """
         if self._written is not None and not self._written.done():
             return False
@@ -84,38 +83,38 @@ class CheckpointWriter:
         return True
 
     def wait(self) -> None:
-        """Return when all that was begun is written; the errors are those of `is_done`."""
+        """Wait until the checkpoint is written; raises as `is_done` does."""
         written, self._written = self._written, None
         if written is None:
             return
         error = written.exception()
         if error is not None:
             raise CheckpointError(
-                f"checkpoint {self._url}: not written: {_one_line(error)}. The one before it still counts; look at the "
-                "room and the permissions there"
+                f"checkpoint {self._url}: not written: {_one_line(error)}. The previous one stays valid; check free "
+                "space and permissions there"
             ) from error
 
 
 def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """Read what a `CheckpointWriter` wrote into a model and an optimiser of the same kind; every rank must call it.
+    """Load a checkpoint into a model and an optimiser of the same kind; every rank must call it.
 
-    A rank that there was not when it was written keeps its generators.
+    A rank beyond those that wrote it keeps its generators.
 
     Returns:
-        What was given as `extra`.
+        The `extra` that was written.
 
     Raises:
-        DamagedCheckpointError: a file of it is missing, or is not what was written.
+        DamagedCheckpointError: a file of it is missing or damaged.
         CheckpointError: it cannot be read, or is that of another model.
     """
-    reader, rank = _over_telling_files(FsspecReader(url), url), str(dist.get_rank())
-    known = _contents(reader, url)
+    reader, rank = _with_diagnosis(FsspecReader(url), url), str(dist.get_rank())
+    keys = _contents(reader, url)
     state = _state(model, optimiser)
-    state["extra"] = {key.removeprefix("extra."): None for key in known if key.startswith("extra.")}
-    if any(key.startswith(f"generator.{rank}.") for key in known):
+    state["extra"] = {key.removeprefix("extra."): None for key in keys if key.startswith("extra.")}
+    if any(key.startswith(f"generator.{rank}.") for key in keys):
         state["generator"] = {rank: _generators()}
     _load(state, reader, url)
-    # What is frozen is not there, and stays as it is.
+    # Frozen weights are not in it, and stay as they are.
     options = StateDictOptions(strict=all(weight.requires_grad for weight in model.parameters()))
     set_state_dict(
         model, optimiser, model_state_dict=state["model"], optim_state_dict=state["optimiser"], options=options
@@ -126,21 +125,21 @@ def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer
 
 
 def load_weights(url: str, model: nn.Module, *, trained_only: bool = False) -> None:
-    """Read only the weights of a checkpoint into a model of the same kind; every rank must call it.
+    """Load only the weights of a checkpoint into a model of the same kind; every rank must call it.
 
-    Without a process group it is read by this process alone.
+    Without a process group this process reads all of them.
 
     Args:
         url: folder of the checkpoint.
-        model: what is in it may be anything.
-        trained_only: leave what is frozen as it is, for a checkpoint holds it only if it was trained there.
+        model: model to fill.
+        trained_only: leave frozen weights as they are; a checkpoint does not hold those that were frozen.
 
     Raises:
-        DamagedCheckpointError: a file of it is missing, or is not what was written.
+        DamagedCheckpointError: a file of it is missing or damaged.
         CheckpointError: it cannot be read, or is that of another model.
     """
-    reader = _over_telling_files(FsspecReader(url), url)
-    _contents(reader, url)  # torch would show the traceback of a damaged one before it raises
+    reader = _with_diagnosis(FsspecReader(url), url)
+    _contents(reader, url)  # torch would print the traceback of a damaged one
     weights = get_model_state_dict(model)
     if trained_only:
         weights = _trained(weights, model)
@@ -154,13 +153,14 @@ def _state(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]
 
 
 def _trained(weights: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Return those of the weights that are not frozen."""
-    frozen = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
+    """Return the weights that are not frozen."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    frozen = {name for name, parameter in parameters if not parameter.requires_grad}
     return {name: weight for name, weight in weights.items() if name not in frozen}
 
 
 def _contents(reader: FsspecReader, url: str) -> list[str]:
-    """Return the names of all that a checkpoint holds."""
+    """Return the names of a checkpoint's entries."""
     try:
         return list(reader.read_metadata().state_dict_metadata)
     except OSError as error:
@@ -172,23 +172,23 @@ def _load(state: dict[str, Any], reader: FsspecReader, url: str) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is")  # one process is enough to read
             state_dict_loader.load(state, storage_reader=reader)
-    except CheckpointException as error:  # which is no `Exception`
+    except CheckpointException as error:  # not a subclass of `Exception`
         for failure, _ in error.failures.values():
             if isinstance(failure, DamagedCheckpointError):
                 raise failure from error
         raise CheckpointError(f"checkpoint {url}: cannot be read: {_one_line(error)}") from error
 
 
-class _TellingFiles(FileSystem):
-    """Files of a checkpoint, on disk or in a store, that say what is wrong with them."""
+class _DiagnosingFiles(FileSystem):
+    """Files of a checkpoint, on disk or in a store, with errors that name the damage."""
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """Open a file; what is raised while it is open is told as what it means for the file.
+        """Open a file, and translate errors that are raised while it is open.
 
         Raises:
-            OSError: it cannot be read or written, say because the disk is full.
-            DamagedCheckpointError: it is missing, or is not what was written.
+            OSError: it cannot be read or written; the disk is full, say.
+            DamagedCheckpointError: it is missing or damaged.
         """
         url, _, name = os.fspath(path).rpartition("/")
         try:
@@ -196,27 +196,26 @@ class _TellingFiles(FileSystem):
                 yield stream
         except Exception as error:
             if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
-                # After a write that failed torch ends its archive, which fails in words that do not name the full disk. The
-                # room there would tell nobody either: by now what there was of the file is removed.
+                # After a failed write torch closes its archive, and that error hides the cause, such as a full disk.
                 raise error.__context__ from None
-            if "r" not in mode or not _tells_of_damage(name, error):
+            if "r" not in mode or not _means_damage(name, error):
                 raise
-            # What is pickled in `.metadata` are classes of torch, which another version may have elsewhere.
+            # `.metadata` pickles classes of torch, which another version may have elsewhere.
             written_by = "torch" if isinstance(error, AttributeError | ImportError) else ""
             raise DamagedCheckpointError.of(url, name, error, written_by=written_by) from error
 
 
-def _tells_of_damage(name: str, error: Exception) -> bool:
-    """Return whether that is what reading a file raises when it is not what was written."""
+def _means_damage(name: str, error: Exception) -> bool:
+    """Return True if reading a damaged file raises this."""
     if isinstance(error, RuntimeError):
         return "PytorchStreamReader" in str(error)
-    if name == _METADATA:  # a pickle with other bytes in its middle may raise anything
+    if name == _METADATA:  # a damaged pickle may raise anything
         return isinstance(error, FileNotFoundError) or not isinstance(error, OSError | MemoryError)
     return isinstance(error, FileNotFoundError | EOFError | pickle.UnpicklingError | UnicodeDecodeError)
 
 
-def _over_telling_files(storage: StorageT, url: str) -> StorageT:
-    storage.fs = _TellingFiles()
+def _with_diagnosis(storage: StorageT, url: str) -> StorageT:
+    storage.fs = _DiagnosingFiles()
     storage.path = storage.fs.init_path(url)
     return storage
 
@@ -235,6 +234,6 @@ def _set_generators(states: Mapping[str, torch.Tensor]) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return what went wrong, without the tracebacks that torch puts around it."""
+    """Return the cause, without the tracebacks that torch adds."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""From a checkpoint of the actor to a Hugging Face folder: one process on the CPU, no process group and no optimiser."""
+"""Export of an actor's checkpoint as a Hugging Face folder, by one process on the CPU without a process group."""
 
 from typing import TYPE_CHECKING
 
@@ -16,27 +16,26 @@ if TYPE_CHECKING:
 
 
 def export_checkpoint(url: str, config: "RunConfig", path: str) -> None:
-    """Write the policy of a checkpoint as `Actor.export` would have at that step, to the bit.
+    """Write the policy of a checkpoint exactly as `Actor.export` would have at that step.
 
-    It takes the memory of the weights in float32, and once more in `model.dtype` where that is another type.
+    Needs memory for the weights in float32, and once more in `model.dtype` if that is another type.
 
     Args:
         url: folder of the actor's part of a checkpoint, written by any number of ranks.
-        config: its `model` and `actor.lora` are those of the run.
-        path: folder to write, made if absent.
+        config: the run's config; only `model` and `actor.lora` are read.
+        path: folder to write, created if absent.
 
     Raises:
         ConfigError: the model or its adapters cannot be built.
-        CheckpointError: there is no checkpoint, a part of it is missing, or it is that of another model.
+        CheckpointError: the checkpoint is missing, incomplete, or that of another model.
     """
     opened = open_model(config.model)
     model, dtype = opened.model, getattr(torch, config.model.dtype)
     adapters = _adapters(opened, config) if config.actor.lora.rank > 0 else None
     if opened.files is not None:
-        # Nothing is read from them: what is not in the checkpoint, such as frozen weights, takes no memory as long as nobody
-        # writes to it.
+        # The files are not read. Weights that the checkpoint lacks, such as frozen ones, take no memory until written.
         materialise(model, torch.device("cpu"))
-        model.tie_weights()  # tied ones have become two
+        model.tie_weights()  # `materialise` unties them
     load_weights(url, model, trained_only=True)
     weights = full_tensors(model, dtype) if adapters is None else adapters.merged_tensors(dtype)
     export_model(model, dict(weights), config.model, path)

@@ -1,8 +1,8 @@
-"""From the rewards of the groups of a step to what each sampled token is worth, on each rank for its own trajectories.
+"""Credit assignment: advantages and returns of sampled tokens from the rewards of a step's groups, per rank.
 
-Whole groups are needed for a baseline, so each rank knows all rewards; what is made of single tokens (the divergence, a
-critic's values) is known to the rank that has the trajectory, and added up where a group needs it. Letters in shapes: N scored
-tokens of one trajectory.
+Baselines need whole groups, so each rank knows all rewards. Per-token values (divergence, a critic's values) are known only
+to the rank of the trajectory, and summed over ranks if a group needs them. Letters in shapes: N scored tokens of one
+trajectory.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class CreditAssignment:
-    """Advantages and returns, by the config's `algorithm`."""
+    """Advantages and returns as the config's `algorithm` defines them."""
 
     def __init__(self, algorithm: "AlgorithmSection") -> None:
-        """Find the estimators that the config names.
+        """Look up the estimators that the config names.
 
         Raises:
-            ConfigError: one of the user's own cannot be imported.
+            ConfigError: a custom one cannot be imported.
         """
         self._config = algorithm
         estimator = own_functions.advantage(algorithm.advantage)
@@ -56,21 +56,21 @@ class CreditAssignment:
         """Return the advantages `[N]` of the scored tokens of this rank's trajectories; every rank must call it.
 
         Args:
-            shard: the plan, with the rewards of all groups.
-            trajectories: this rank's.
-            inputs: log-probabilities where the reward has a divergence in it, and values where the estimator uses them.
+            shard: plan, with the rewards of all groups.
+            trajectories: this rank's trajectories.
+            inputs: log-probabilities if the reward includes a divergence, and values if the estimator uses them.
             parallel: the ranks.
-            kl_coefficient: of this step.
+            kl_coefficient: coefficient of this step.
 
         Raises:
             ValueError: an input is missing.
-            ConfigError: a function of the user's own gave what it must not.
+            ConfigError: a custom function returned something invalid.
         """
         if self._by_token is not None:
             credits = self._token_credits(self._by_token, shard, trajectories, inputs, kl_coefficient)
             advantages = [credit.advantages_N for credit in credits]
             return normalised(advantages, add_up=parallel.sum) if self._config.normalise_by_std else advantages
-        assert self._by_group is not None  # it is the one or the other
+        assert self._by_group is not None  # there is always exactly one of the two
         divergences = [self._divergence(*pair) for pair in zip(trajectories, inputs, strict=True)]
         rewards = self._rewards_with_divergence(shard, divergences, parallel, kl_coefficient)
         groups = [torch.tensor(rewards_G) for rewards_G in rewards]
@@ -90,10 +90,10 @@ class CreditAssignment:
         *,
         kl_coefficient: float,
     ) -> list[Tensor]:
-        """Return what a critic is to learn, `[N]` for each of this rank's trajectories; see `advantages`.
+        """Return the targets of a critic, `[N]` for each of this rank's trajectories; see `advantages`.
 
         Raises:
-            ValueError: the estimator gives one advantage per trajectory, so that there is nothing to expect of a token.
+            ValueError: the estimator gives one advantage per trajectory, and no returns.
         """
         if self._by_token is None:
             raise ValueError(
@@ -111,17 +111,17 @@ class CreditAssignment:
         kl_coefficient: float,
     ) -> list[TokenCredit]:
         credits = []
-        for item, trajectory, given in zip(shard.items, trajectories, inputs, strict=True):
+        for item, trajectory, token_inputs in zip(shard.items, trajectories, inputs, strict=True):
             rewards_N = token_rewards(
                 shard.group_rewards[item.group][item.member],
-                self._divergence(trajectory, given),
+                self._divergence(trajectory, token_inputs),
                 kl_coefficient=kl_coefficient,
             )
-            values_N = None if given.values is None else torch.tensor(given.values)
+            values_N = None if token_inputs.values is None else torch.tensor(token_inputs.values)
             if values_N is None and estimator.uses_values:
                 raise ValueError(
                     f"trajectory `{trajectory.trajectory_id}`: `algorithm.advantage: {self._config.advantage}` needs values, "
-                    "and there are none: is there a critic?"
+                    "and there are none; add a critic"
                 )
             credits.append(
                 estimator.estimate(
@@ -130,21 +130,21 @@ class CreditAssignment:
             )
         return credits
 
-    def _divergence(self, trajectory: Trajectory, given: TokenInputs) -> Tensor:
-        """Return what each token is charged for, before the coefficient: zeros where the reward has no such term."""
+    def _divergence(self, trajectory: Trajectory, inputs: TokenInputs) -> Tensor:
+        """Return the divergence of each token, without the coefficient; zeros if the reward has no such term."""
         if not self._config.kl_in_reward:
             return torch.zeros(sum(trajectory.response_mask[1:]))
-        if given.old_logprobs is None or given.ref_logprobs is None:
+        if inputs.old_logprobs is None or inputs.ref_logprobs is None:
             raise ValueError(
                 f"trajectory `{trajectory.trajectory_id}`: `algorithm.kl_in: reward` needs the log-probabilities of actor and "
                 "reference before the update"
             )
-        return self._kl_estimator(torch.tensor(given.old_logprobs), torch.tensor(given.ref_logprobs))
+        return self._kl_estimator(torch.tensor(inputs.old_logprobs), torch.tensor(inputs.ref_logprobs))
 
     def _rewards_with_divergence(
         self, shard: UpdateShard, divergences: Sequence[Tensor], parallel: Parallel, kl_coefficient: float
     ) -> list[list[float]]:
-        """Return the rewards of all groups, less what the tokens of each trajectory cost, whichever rank has it."""
+        """Return the rewards of all groups minus the divergence of each trajectory, over all ranks."""
         if not self._config.kl_in_reward:
             return shard.group_rewards
         starts = [0, *accumulate(len(rewards_G) for rewards_G in shard.group_rewards)]

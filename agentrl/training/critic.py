@@ -1,7 +1,7 @@
-"""The critic on one rank: learns what reward is still to come at each token; the actor learns from what it did not expect.
+"""The critic on one rank: predicts at each token the reward still to come.
 
-One update is: returns (`credit`) -> packed micro-batches -> for each mini-batch, the clipped squared error and one optimiser
-step. As of the actor, the loss is a mean over all sampled tokens of a mini-batch, so that packing and ranks do not change it.
+An update: returns (`credit`) -> packed micro-batches -> per mini-batch, the clipped squared error and one optimiser step. As in
+the actor, the loss is a mean over all sampled tokens of a mini-batch, so packing and ranks do not change it.
 """
 
 import time
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueBatch:
-    """One forward and backward pass: tokens, and of each scored one its value before the update and its return."""
+    """One forward and backward pass: tokens, with value before the update and return of each scored token."""
 
     tokens: PackedTokens
     old_values_N: Tensor
@@ -65,10 +65,10 @@ class Critic:
         self._kl_coefficient = config.algorithm.kl_coefficient
         self._actor = config.actor
         self._warmed_up_from = 0
-        """The update after which the optimiser began; the warm-up counts from there."""
+        """Update after which the warm-up began."""
 
     def setup(self, context: RoleContext) -> None:
-        """Load the backbone, put a head on it, and shard both over the ranks."""
+        """Load the backbone, add a value head, and shard both over the ranks."""
         self._parallel = context.parallel
         self._checkpoints = CheckpointWriter()
         opened = open_model(self._source, needs_head=False, key="critic.path" if self._config.path else "model.path")
@@ -87,7 +87,7 @@ class Critic:
         )
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
-        """Return what is expected before each scored token of each of this rank's trajectories; it may have none."""
+        """Return the values before each scored token of each of this rank's trajectories."""
         return score_trajectories(self._model, trajectories, self._parallel, self._packing)
 
     def update(
@@ -96,17 +96,17 @@ class Critic:
         """Train on this rank's share of a step.
 
         Args:
-            shard: the plan; `shard.items[i]` says what `trajectories[i]` is.
-            trajectories: this rank's; it may have none.
-            inputs: for each of them, the values before the update, and the log-probabilities where the reward is made of them.
+            shard: plan; `shard.items[i]` describes `trajectories[i]`.
+            trajectories: this rank's trajectories, maybe none.
+            inputs: values before the update, and log-probabilities if the reward depends on them, one per trajectory.
 
         Returns:
-            Metrics `critic/...`, the same on every rank. `critic/explained_variance` is of the values before the update: 1 is
-            perfect, 0 as good as their mean.
+            Metrics `critic/...`, the same on every rank. `critic/explained_variance` is that of the values before the update: 1
+            is perfect, 0 no better than the mean of the returns.
 
         Raises:
             FloatingPointError: loss or gradient is not finite.
-            ValueError: there are no values, or nothing was sampled.
+            ValueError: values are missing, or nothing was sampled.
         """
         started = time.perf_counter()
         learning_rate = learning_rate_at(shard.step - self._warmed_up_from, self._config)
@@ -126,7 +126,7 @@ class Critic:
     def _mini_batches(
         self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
     ) -> list[list[ValueBatch]]:
-        """Pack each mini-batch of this rank, with as many micro-batches as the rank that has most."""
+        """Pack each mini-batch of this rank into as many micro-batches as the rank with the most has."""
         kl_coefficient = self._kl_coefficient if shard.kl_coefficient is None else shard.kl_coefficient
         returns = self._credit.returns(shard, trajectories, inputs, kl_coefficient=kl_coefficient)
         members = [
@@ -152,20 +152,20 @@ class Critic:
     def _update_once(
         self, batches: Sequence[ValueBatch], *, step: int, learning_rate: float
     ) -> tuple[dict[str, float], float]:
-        """Make one optimiser update; return sums over its tokens, and the norm of the gradient."""
+        """Run one optimiser update; return sums over its tokens, and the norm of the gradient."""
         [num_scored] = self._parallel.sum([sum(len(batch.returns_N) for batch in batches)])
         if num_scored == 0:
             raise ValueError(f"update {step}: a mini-batch has no sampled token; look at the response masks")
         tally = TokenTally()
         for batch in self._parallel.gradient_passes(self._model, batches):
             values_N = self._model(batch.tokens)
-            found = value_loss(values_N, batch.old_values_N, batch.returns_N, clip=self._config.value_clip)
-            # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
-            (found.loss_N.sum() * (self._parallel.world_size / num_scored)).backward()
+            result = value_loss(values_N, batch.old_values_N, batch.returns_N, clip=self._config.value_clip)
+            # FSDP averages gradients over the ranks, and this loss is a sum over them.
+            (result.loss_N.sum() * (self._parallel.world_size / num_scored)).backward()
             returns_N = batch.returns_N.double()
             tally.add(
-                loss=found.loss_N.sum(),
-                clip_fraction=found.clipped_N.sum(),
+                loss=result.loss_N.sum(),
+                clip_fraction=result.clipped_N.sum(),
                 value_mean=batch.old_values_N.sum(),
                 return_mean=returns_N.sum(),
                 return_square=returns_N.square().sum(),
@@ -184,20 +184,20 @@ class Critic:
         return sums | {"tokens": num_scored}, norm
 
     def save(self, url: str) -> None:
-        """Begin to write this rank's part of a checkpoint, as `Actor.save` does."""
+        """Start writing this rank's part of a checkpoint, as `Actor.save` does."""
         self._checkpoints.begin(url, self._model, self._optimiser, extra={"warmed_up_from": self._warmed_up_from})
 
     def saved(self) -> bool:
-        """Return whether this rank's part is written, without waiting for it; the error is that of `save`."""
+        """Return True once this rank's part is written; raises as `save` does."""
         return self._checkpoints.is_done()
 
     def load(self, url: str) -> None:
-        """Go on from the checkpoint in the folder `url`, written by any number of ranks."""
+        """Load the checkpoint in the folder `url`, written by any number of ranks."""
         extra = load_checkpoint(url, self._model, self._optimiser)
         self._warmed_up_from = extra["warmed_up_from"]
 
     def reset_optimiser(self, step: int) -> None:
-        """Forget what the optimiser remembers, and begin the warm-up after update `step`."""
+        """Clear the optimiser's state, and restart the warm-up after update `step`."""
         self._optimiser.state.clear()
         self._warmed_up_from = step
 
@@ -226,16 +226,14 @@ def _pack(
     ]
 
 
-def _values(trajectory: Trajectory, given: TokenInputs) -> Tensor:
-    if given.values is None:
-        raise ValueError(
-            f"trajectory `{trajectory.trajectory_id}`: the critic has given it no values before the update"
-        )
-    return torch.tensor(given.values)
+def _values(trajectory: Trajectory, inputs: TokenInputs) -> Tensor:
+    if inputs.values is None:
+        raise ValueError(f"trajectory `{trajectory.trajectory_id}`: the critic's values before the update are missing")
+    return torch.tensor(inputs.values)
 
 
 def _metrics(totals: dict[str, float]) -> dict[str, float]:
-    """Turn sums over the tokens of a step into what is reported."""
+    """Return the metrics of a step from sums over its tokens."""
     means = {name: value / totals["tokens"] for name, value in totals.items() if name != "tokens"}
     spread = means.pop("return_square") - means["return_mean"] ** 2
     unexplained = means.pop("error_square") - means.pop("error") ** 2

@@ -1,4 +1,4 @@
-"""The weights of a model under the names of its files: transformers stacks the experts of a mixture, and vLLM reads each."""
+"""Weights of a model under the names of its files: transformers stacks the experts of a mixture, files and vLLM do not."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -15,40 +15,40 @@ class FileNames:
     """Names and parts of one model's weights in the files that transformers would write."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Take the model, of which only the architecture counts."""
+        """Take the model; only its architecture is used."""
         self._model = model
         self.are_converted = bool(get_model_conversion_mapping(model, add_legacy=False))
-        """True if transformers gives weights other names or forms than they have in the files."""
+        """True if names or forms of weights in transformers differ from those in the files."""
 
     @classmethod
     def of_folder(cls, path: str) -> Self:
-        """Take the architecture from the `config.json` of a folder, or of a model on a hub."""
+        """Take the architecture from the `config.json` of a folder, or of a model on the hub."""
         with torch.device("meta"):
             return cls(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, trust_remote_code=False)))
 
     def of(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of the files, from those of the model, one after another."""
+        """Yield the tensors of the files, converted from those of the model."""
         for name, tensor in weights:
             yield from self.parts(name, tensor).items()
 
     def parts(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
-        """Return the tensors of the files that a weight of the model is written as."""
+        """Return the tensors that a weight of the model is written as."""
         return revert_weight_conversion(self._model, {name: tensor}) if self.are_converted else {name: tensor}
 
     def of_experts(self, name: str, tensor: Tensor) -> list[list[str]] | None:
-        """Return the tensors that make up each expert of a stack `[E, R, C]`, one behind another in R.
+        """Return the names of the tensors that make up each expert of a stack `[E, R, C]`, concatenated along R.
 
-        None: the weight is no stack, or its files have it in another form.
+        None if the weight is no stack, or is stored in another form.
         """
         if not self.are_converted or tensor.ndim != 3:
             return None
-        # Each expert has four rows of two columns, which say where they are: transformers is asked where it would write them.
+        # A small stack whose values are its row numbers: converted by transformers, it shows where each row goes.
         probe = torch.arange(4 * tensor.shape[0]).view(-1, 4, 1).repeat(1, 1, 2)
-        found: defaultdict[int, dict[int, str]] = defaultdict(dict)
+        experts: defaultdict[int, dict[int, str]] = defaultdict(dict)
         for part, rows in self.parts(name, probe).items():
             first = int(rows.flatten()[0])
             expected = torch.arange(first, first + len(rows)).unsqueeze(1).repeat(1, 2)
             if rows.shape != expected.shape or not torch.equal(rows, expected):
                 return None
-            found[first // 4][first % 4] = part
-        return [[parts[row] for row in sorted(parts)] for _, parts in sorted(found.items())]
+            experts[first // 4][first % 4] = part
+        return [[parts[row] for row in sorted(parts)] for _, parts in sorted(experts.items())]

@@ -1,7 +1,6 @@
-"""Has transformers load a model from the headers of its files, which say names and shapes, to see what would be missing.
+"""Trial load of a model by transformers from the headers of its files, on the device `meta`, to find missing weights.
 
-No value is read and no memory taken: everything is on the device `meta`. Names that transformers changes, tied weights
-and what an architecture may lack are its own judgement.
+Takes neither values nor memory. Renamed, tied and optional weights are left to transformers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,20 +24,20 @@ def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> N
     """Refuse a folder whose files do not hold the whole model.
 
     Args:
-        path: the folder.
-        shapes: of all tensors in its files, by name.
-        key: of the config, which says what the model is for: `model.path`, `critic.path` or `reward.model.path`.
+        path: folder of the model.
+        shapes: shapes of all tensors in its files, by name.
+        key: config key, which tells the model's use: `model.path`, `critic.path` or `reward.model.path`.
 
     Raises:
-        ConfigError: which weights are missing, or have another shape; or it is no model of the kind.
+        ConfigError: weights are missing or have another shape, or the model is of another kind.
     """
     outline: Any = _outline(path, key=key)
     if getattr(outline.config, "quantization_config", None) is not None:
-        return  # loading one may take the GPU of a worker, which looks at what it loads
+        return  # loading may need a worker's GPU; the worker checks it
     weights = {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
     try:
         with _silence():
-            model, found = type(outline).from_pretrained(
+            model, loading_info = type(outline).from_pretrained(
                 None,
                 config=outline.config,
                 state_dict=weights,
@@ -49,15 +48,15 @@ def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> N
             )
     except (RuntimeError, ValueError, LookupError) as error:
         refuse_incomplete(error, f"{key}: {path}")
-        return  # something that may need values; the workers have them, and refuse what is missing
-    require_weights(model, found, f"{key}: {path}", needs_head=key != "critic.path")
+        return  # the conversion may need values; the workers check then
+    require_weights(model, loading_info, f"{key}: {path}", needs_head=key != "critic.path")
 
 
 def try_architecture(path: str, *, key: str) -> None:
     """Refuse a folder whose architecture packed training would compute wrongly (`require_packable`).
 
     Raises:
-        ConfigError: it would, or the folder is no model of the kind.
+        ConfigError: it would, or the model is of another kind.
     """
     with _silence():
         require_packable(_outline(path, key=key).config, f"`{key}`: {path}")
@@ -68,7 +67,7 @@ def _outline(path: str, *, key: str) -> PreTrainedModel:
 
 
 def try_router_loss(path: str) -> None:
-    """Refuse a policy to which `actor.router_aux_loss_coef` cannot apply (`require_router_loss`).
+    """Refuse a policy without the routers' auxiliary loss (`require_router_loss`).
 
     Raises:
         ConfigError: it has no such loss, or is no causal LM.
@@ -78,10 +77,10 @@ def try_router_loss(path: str) -> None:
 
 
 def try_routing_replay(path: str) -> None:
-    """Refuse a policy to which `rollout.replay_routing` cannot apply (`replay_routing`).
+    """Refuse a policy whose routing cannot be replayed (`replay_routing`).
 
     Raises:
-        ConfigError: its routing cannot be replayed, or it is no causal LM.
+        ConfigError: it cannot, or the policy is no causal LM.
     """
     with _silence():
         outline = _outline(path, key="model.path")
@@ -90,7 +89,7 @@ def try_routing_replay(path: str) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep transformers from showing its progress, and from warning of what is refused anyway."""
+    """Silence transformers' progress bars and warnings."""
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

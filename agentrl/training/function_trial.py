@@ -1,4 +1,4 @@
-"""Calls the user's own functions of an algorithm on a few tokens, so that a wrong result is told before anything starts."""
+"""Trial of a user's custom algorithm functions on a few tokens, to report wrong results before anything starts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 
 def try_functions(algorithm: "AlgorithmSection") -> list[str]:
-    """Call all functions that a config names with three tokens, and with none, as on a rank that has nothing to do.
+    """Call all functions that a config names with three tokens, and with none, as on an idle rank; return warnings.
 
-    What they raise themselves, and nan or infinity, is no reason to refuse them: some compute on GPUs alone, and some need
-    other numbers than these made-up ones, such as trajectories of more than one token. Returns what there is to say of it.
+    Their own exceptions, nan and infinity are only warnings: a function may need a GPU, or other numbers than these.
 
     Raises:
-        ConfigError: one gave what it must not; see `own_functions`.
+        ConfigError: one returned something invalid; see `own_functions`.
     """
     calls: dict[tuple[str, str], Callable[[str, int], Any]] = {
         ("algorithm.policy_loss", algorithm.policy_loss): partial(_call_loss, algorithm),
@@ -41,14 +40,14 @@ def try_functions(algorithm: "AlgorithmSection") -> list[str]:
 
 
 def _problem(call: Callable[[], Any]) -> str:
-    """Return what a trial met that may be all right in an update, or nothing."""
+    """Return a failure that may not occur in an update; empty if there is none."""
     try:
         contained(call)
     except NotFiniteError:
         return "gave nan or infinity, which ends a run that meets it in an update"
     except ConfigError:
         raise
-    except Exception as error:  # noqa: BLE001 - of any kind: it is the user's own
+    except Exception as error:  # noqa: BLE001 - user code
         return f"raised {described(error)}"
     return ""
 
@@ -76,16 +75,16 @@ def _call_advantage(algorithm: "AlgorithmSection", name: str, count: int) -> Non
     if isinstance(estimator, TokenAdvantage):
         values_N = torch.full((count,), 0.5) if estimator.uses_values else None
         estimator.estimate(rewards_N, values_N, discount=algorithm.discount, gae_lambda=algorithm.gae_lambda)
-    elif count:  # a group has a trajectory at least
-        # Of different rewards, as what is not is most often dropped (`selection.drop_equal_reward`).
+    elif count:  # a group is never empty
+        # Rewards differ, because groups of equal rewards are dropped by default (`selection.drop_equal_reward`).
         estimator([rewards_N, torch.tensor([1.0, 0.0])], normalise_by_std=algorithm.normalise_by_std)
 
 
 def _logprobs(count: int) -> torch.Tensor:
-    """Return what has a gradient, as of a forward pass."""
+    """Return log-probabilities with a gradient, as after a forward pass."""
     return torch.full((count,), -1.0, requires_grad=True) * 1.0
 
 
 def _trajectory(count: int) -> torch.Tensor:
-    """Return two trajectories of two tokens and one."""
+    """Return the trajectory numbers of two trajectories, of two tokens and of one."""
     return torch.tensor([0, 0, 1])[:count]

@@ -1,4 +1,4 @@
-"""Says of a folder that transformers cannot load what is wrong with it, where transformers raises whatever comes up."""
+"""Translation of transformers' loading errors into ConfigErrors that name key, folder and cause."""
 
 import re
 import traceback
@@ -12,17 +12,17 @@ _ARCHITECTURE = re.compile(r"configuration class <class '[\w.]*\.(\w+)Config'>")
 
 
 @contextmanager
-def telling_why(kind: str, path: str, *, key: str, attention: str) -> Iterator[None]:
-    """Name the key and the folder where loading fails inside.
+def refuse_unloadable(kind: str, path: str, *, key: str, attention: str) -> Iterator[None]:
+    """Translate errors of loading a model inside.
 
     Args:
-        kind: of model, with its article.
-        path: the folder, or hub name.
-        key: of the config that names it.
-        attention: the name of the attention that the model is to compute.
+        kind: kind of model, with its article.
+        path: folder, or name on the hub.
+        key: config key that names it.
+        attention: name of the attention that the model is to use.
 
     Raises:
-        ConfigError: it failed.
+        ConfigError: loading failed.
     """
     try:
         yield
@@ -36,10 +36,10 @@ def telling_why(kind: str, path: str, *, key: str, attention: str) -> Iterator[N
                 f"{where}: its architecture takes no other attention than its own ({error!r}); use another architecture"
             ) from error
         if "Unrecognized configuration class" in str(error):
-            named = _ARCHITECTURE.search(str(error))
+            architecture = _ARCHITECTURE.search(str(error))
             raise ConfigError(
-                f"{where}: transformers has none of its architecture{f' (`{named[1]}`)' if named else ''}. Name a folder of a "
-                "decoder, such as Qwen3 or Llama"
+                f"{where}: transformers has none of its architecture{f' (`{architecture[1]}`)' if architecture else ''}. "
+                "Name a folder of a decoder, such as Qwen3 or Llama"
             ) from error
         if "does not recognize this architecture" in str(error):
             raise ConfigError(
@@ -52,24 +52,24 @@ def telling_why(kind: str, path: str, *, key: str, attention: str) -> Iterator[N
                 "architecture that transformers has"
             ) from error
         needs_class = not isinstance(error, OSError | ValueError | RuntimeError)
-        says = f"{type(error).__name__}: " if needs_class else ""
-        says += " ".join(str(error).split())
+        message = f"{type(error).__name__}: " if needs_class else ""
+        message += " ".join(str(error).split())
         raise ConfigError(
-            f"{where}: {says.rstrip('.')}. Name a folder whose `config.json` and weights transformers loads"
+            f"{where}: {message.rstrip('.')}. Name a folder whose `config.json` and weights transformers loads"
         ) from error
 
 
 def refuse_incomplete(error: Exception, where: str) -> None:
-    """Refuse a folder if `error` is that transformers could not make weights of its tensors: it stacks experts, say.
+    """Refuse a folder if `error` is that transformers could not build weights of its tensors, such as stacked experts.
 
     Args:
-        error: what transformers has raised.
-        where: the key, and the folder that it names.
+        error: exception of transformers.
+        where: config key and folder.
 
     Raises:
-        ConfigError: it is; which weights.
+        ConfigError: it is; the error names the weights.
     """
-    # Neither the error nor `output_loading_info` has their names; the function that raised it does.
+    # Only the frame that raised it has their names.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     failed = getattr(frame.f_locals.get("loading_info"), "conversion_errors", None)
     if failed:

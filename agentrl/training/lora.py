@@ -1,7 +1,7 @@
-"""LoRA (arXiv:2106.09685) by PEFT: two thin factors beside each linear weight are trained, and the weights stay as they are.
+"""LoRA (arXiv:2106.09685) by PEFT: two thin factors beside each linear weight are trained, and the weights are frozen.
 
-The factors stand inside the model of transformers (`layer.q_proj.lora_A`), so that sharding, packing and scoring need not know
-of them. Without them the same model is the reference.
+The factors are submodules of transformers' model (`layer.q_proj.lora_A`), so sharding, packing and scoring treat them like
+any weight. Without them the same model is the reference.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from agentrl.errors import ConfigError
 from agentrl.training.building import OpenedModel
-from agentrl.training.model import decoder_layers, give_usual_rights
+from agentrl.training.model import apply_umask, decoder_layers
 from agentrl.training.parallel import local_part
 from agentrl.weight_sync.base import LoraBase
 from agentrl.weight_sync.lora_factors import FACTOR_A, FACTOR_B, whole_model
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from agentrl.config.schema import ModelSection
 
 _ADAPTER = "default"
-"""PEFT's name for the only one."""
+"""PEFT's name for the only adapter."""
 _BASE = ".base_layer."
-"""What PEFT puts into the names of adapted weights."""
+"""Part that PEFT inserts into the names of adapted weights."""
 
 
 class Adapters:
     """The factors beside the linear layers of a model; every rank must make the same calls."""
 
     def __init__(self, opened: OpenedModel, section: "LoraSection", source: "ModelSection", *, key: str) -> None:
-        """Put them into a model that is not sharded yet, and freeze the rest; `key` is the name of the section in the config.
+        """Insert them into a model that is not sharded yet, and freeze the rest; `key` names the config section.
 
         Raises:
-            ConfigError: a module of `target_modules` is not there, or no linear layer of a decoder block; or engines
-                could not read the model's files.
+            ConfigError: `target_modules` names a missing module or one that is no linear layer of a decoder block, or engines
+                cannot read the model's files.
         """
         if opened.files is None or opened.files.file_names.are_converted:
             raise ConfigError(
                 f"`{key}` is set, but `model.path` ({source.path}) is no folder with safetensors files under the "
-                f"model's own names, where engines read what factors are added to; save it as one, or leave `{key}` out"
+                f"model's own names, from which engines read the base weights; save it as one, or leave `{key}` out"
             )
         model = opened.model
         self._model = model
@@ -71,13 +71,13 @@ class Adapters:
             elif hasattr(module, "lora_A"):
                 raise ConfigError(
                     f"`{key}.target_modules` is {list(section.target_modules)}: `{name}` is no linear layer of a decoder "
-                    "block, and nothing else is adapted here; leave it out"
+                    "block, and nothing else can be adapted; leave it out"
                 )
         self.base = LoraBase(folder=source.path, scale=section.alpha / section.rank)
 
     @torch.no_grad()
     def reset(self, seed: int) -> None:
-        """Begin as PEFT does, with products that are 0; the same for any number of ranks."""
+        """Initialise as PEFT does, with products of 0; the same for any number of ranks."""
         generator = torch.Generator().manual_seed(seed)
         for layer in self._layers.values():
             a, b = _factors(layer)
@@ -88,9 +88,9 @@ class Adapters:
             local_part(b)[0].zero_()
 
     @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
-        """Compute without them inside."""
-        # Not by `enable_adapters`, which turns their gradients off as well: FSDP keeps what it finds at the first pass.
+    def disabled(self) -> Iterator[None]:
+        """Disable them inside."""
+        # `enable_adapters` would also turn off their gradients, which FSDP reads only at the first pass.
         for layer in self._layers.values():
             layer._disable_adapters = True
         try:
@@ -106,20 +106,23 @@ class Adapters:
                 yield name + end, factor
 
     def merged_tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yield what `full_tensors` would of a model in which the products are added to the weights.
+        """Yield `full_tensors` of the model with the factors merged.
 
-        As engines do it: to what the files hold, which may be more exact than what is computed with here.
+        As in engines, they are merged into the weights of the files, which may be more precise than those in memory.
         """
         gathered = [(name, _whole(factor)) for name, factor in self.factors()]
-        weights = {name.replace(_BASE, "."): one for name, one in self._model.state_dict(keep_vars=True).items()}
+        state = self._model.state_dict(keep_vars=True)
+        weights = {name.replace(_BASE, "."): tensor for name, tensor in state.items()}
         for name, whole in whole_model(gathered, self.base):
             weight = weights.get(name)
             if weight is not None:
-                weights = {other: one for other, one in weights.items() if one is not weight}  # tied ones come once
+                weights = {
+                    other: tensor for other, tensor in weights.items() if tensor is not weight
+                }  # tied ones come once
                 yield name, whole.to(dtype) if whole.is_floating_point() else whole
 
     def export(self, path: str, *, writes: bool) -> None:
-        """Write them as a folder that PEFT loads; all ranks gather, and the one that `writes` does."""
+        """Write them as a folder that PEFT loads; all ranks gather, and only those with `writes` write."""
         tensors = {
             f"base_model.model.{name.removesuffix(end)}{end}.weight": whole.contiguous()
             for name, whole in [(name, _whole(factor)) for name, factor in self.factors()]
@@ -130,7 +133,7 @@ class Adapters:
             folder = Path(path)
             folder.mkdir(parents=True, exist_ok=True)
             save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-            give_usual_rights(folder)
+            apply_umask(folder)
             self._config.save_pretrained(path)
 
 

@@ -1,17 +1,17 @@
-"""How much memory the models of a run take, before any of them is loaded. Pure functions, without torch.
+"""Estimate of the memory that a run's models need, before any is loaded. Pure functions, without torch.
 
-What is certain (weights, gradients, optimiser, the engine's copy, a KV cache of a given size) is kept apart from what may be
-taken at most (a KV cache that grows, activations, copies, what the allocator keeps).
+Certain amounts (weights, gradients, optimiser, the engine's copy, a KV cache of fixed size) are separate from upper bounds (a
+growing KV cache, activations, copies, memory that the allocator keeps).
 
 With N weights over R ranks, of which G are gathered at once, b bytes in the type of the computation and T tokens in the longest
 row, a rank that trains all weights takes at most
 
-    runtime + a (16 N / R + b G + (b + 4) G' + b T K + 8 C) + 12 N / R,
+    runtime + a (16 N / R + b G + (b + 4) G' + b T K + 8 C) + 12 N / R.
 
-where 16 are the bytes of weight, gradient and AdamW's two moments; G is N on a single rank, which gathers all weights for an
-update, else the embedding, the head and two layers; G' is the largest group, whose gradients are reduced; K is what the layers
-keep of a token; C is a chunk of logits; 12 are the bytes of the copy for a checkpoint, on the host; and a is 1 on a GPU, and
-1 + `_ALLOCATOR_SHARE` on a CPU. `benchmarks/training/memory.py` compares it with measured peaks.
+16 are the bytes of weight, gradient and AdamW's two moments; G is N on a single rank, which gathers all weights for an
+update, else the embedding, the head and two layers; G' is the largest group, whose gradients are reduced; K is the number of
+activations kept per token; C is a chunk of logits; 12 are the bytes of the checkpoint's copy, on the host; and a is 1 on a
+GPU, and 1 + `_ALLOCATOR_SHARE` on a CPU. `benchmarks/training/memory.py` compares it with measured peaks.
 """
 
 from collections.abc import Mapping
@@ -22,76 +22,76 @@ from agentrl.config.schema import RunConfig
 
 GIB = 2**30
 _MASTER_BYTES = 4
-"""What is trained, its gradients and both moments of AdamW are float32, whatever the type of the computation."""
+"""Trained weights, gradients and both moments of AdamW are float32, whatever the type of the computation."""
 _LOGIT_ARRAYS = 2
 """Arrays of a chunk of logits that exist at once in the backward pass."""
 _CHUNK_LOGITS = {True: 2**28, False: 2**25}
-"""Logits that exist at once, with a GPU or without (`agentrl.training.vocabulary`)."""
+"""Logits that exist at once, on a GPU or a CPU (`agentrl.training.vocabulary`)."""
 
 _ALLOCATOR_SHARE = 0.35
-"""Share of a model's memory on a CPU that glibc keeps in pieces after it was freed (three sizes measured)."""
+"""Share of a model's memory that glibc keeps after it was freed, on a CPU (measured for three sizes)."""
 _RUNTIME_BYTES = {True: 0.75 * GIB, False: 0.375 * GIB}
-"""Bytes of each process: on a GPU its CUDA context, else Python and the libraries."""
+"""Bytes of each process: its CUDA context on a GPU, Python and libraries on a CPU."""
 
 _TRAINED = ("actor", "critic")
-"""The other models are asked only: what a layer of theirs has computed is gone when the next has."""
+"""Components that are trained; the others free a layer's activations after the next layer."""
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """What of a model decides how much memory it takes; of an 8B model, about `num_weights=8 * 10**9, num_layers=36, ...`."""
+    """Sizes of a model that determine its memory. Example: `ModelSize(num_weights=8 * 10**9, num_layers=36, ...)`."""
 
     num_weights: int
-    """Of the language model with its head; tied weights count once."""
+    """Weights of the language model with its head; tied ones count once."""
     vocabulary: int
     num_layers: int
     width: int
     heads_width: int
-    """All query heads of a layer side by side."""
+    """Width of all query heads of a layer together."""
     kv_width: int
-    """All key heads of a layer side by side; the value heads take as much."""
+    """Width of all key heads of a layer together, which is also that of the value heads."""
     inner_width: int
-    """Of the feed-forward part; with experts, of those that a token goes through."""
+    """Width of the feed-forward part; with experts, of those that a token uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes, by what takes them. Added up where processes share a device."""
+    """Bytes by use; added up if processes share a device."""
 
     weights: float = 0.0
-    """Of everything that is trained or asked, sharded."""
+    """Weights of all models, sharded."""
     gradients: float = 0.0
     optimiser: float = 0.0
     engine: float = 0.0
     """The engine's copy of the policy."""
     kv_cache: float = 0.0
-    """Of a size that the config gives."""
+    """KV cache of a size that the config sets."""
     checkpoint: float = 0.0
-    """The copy of what is trained that is written while training goes on; always in the memory of the host."""
+    """Copy of the trained state that is written in the background; always on the host."""
     shared_weights: float = 0.0
-    """The copy of what the actor publishes that the engines of a machine map, in the memory of the host."""
+    """Copy of the published weights that the engines of a machine map; on the host."""
     kv_cache_at_most: float = 0.0
-    """Of the embedded engine, which takes what its sequences need."""
+    """KV cache of the embedded engine, which grows with its sequences."""
     activations_at_most: float = 0.0
-    """Of the largest micro-batch, with its logits where there are some."""
+    """Activations of the largest micro-batch, with its logits."""
     gathered_at_most: float = 0.0
-    """Whole weights that a rank computes with, and whole gradients of the group that is reduced."""
+    """Gathered weights, and gradients of the group that is reduced."""
     allocator_at_most: float = 0.0
-    """Freed memory that the allocator of the host keeps."""
+    """Freed memory that the host's allocator keeps."""
     runtime_at_most: float = 0.0
-    """Memory of the processes themselves."""
+    """Base memory of the processes."""
 
     def __add__(self, other: "Memory") -> "Memory":
         return Memory(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(Memory)})
 
     def times(self, number: float) -> "Memory":
-        """Return what `number` such processes take."""
+        """Return the memory of `number` such processes."""
         return Memory(**{item.name: getattr(self, item.name) * number for item in fields(Memory)})
 
     def in_turns(self, other: "Memory") -> "Memory":
-        """Return what two take that never compute at the same time, and leave nothing of it behind."""
+        """Return the memory of two models that never compute at the same time."""
         return replace(
             self + other,
             gradients=max(self.gradients, other.gradients),
@@ -100,27 +100,27 @@ class Memory:
         )
 
     def in_updates(self) -> "Memory":
-        """Return what is there while engines sleep: nothing of theirs."""
+        """Return the memory during updates, while engines sleep."""
         return replace(self, engine=0.0, kv_cache=0.0, kv_cache_at_most=0.0)
 
     def in_rollouts(self) -> "Memory":
-        """Return what is there while nothing is trained or scored; while weights are synced, it is this without a KV cache."""
+        """Return the memory during rollouts; during a weight sync it is this without a KV cache."""
         return replace(self, gradients=0.0, activations_at_most=0.0, gathered_at_most=0.0)
 
     @property
     def certain(self) -> float:
-        """What is taken in any case."""
+        """Bytes needed in any case."""
         models = self.weights + self.gradients + self.optimiser + self.checkpoint + self.shared_weights
         return models + self.engine + self.kv_cache
 
     @property
     def in_a_full_row(self) -> float:
-        """Bytes taken once a row is as long as it may be, as the first long trajectories make it."""
+        """Bytes needed once a row has its full length."""
         return self.at_most - self.kv_cache_at_most
 
     @property
     def at_most(self) -> float:
-        """What may be taken."""
+        """Upper bound of the bytes."""
         return sum(getattr(self, item.name) for item in fields(Memory))
 
     def describe(self) -> str:
@@ -133,13 +133,13 @@ class Memory:
 def memory_of_process(
     placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize], *, on_gpu: bool
 ) -> Memory:
-    """Return what each process of a role takes, on its device; an engine on several GPUs, on each of them.
+    """Return the memory of each process of a role on its device; of an engine on several GPUs, on each of them.
 
     Args:
-        placement: the role, and over how many processes its models are sharded.
-        config: the whole, checked tree.
-        sizes: of the models, by the key that names each: `model.path`, and `critic.path` and `reward.model.path` where set.
-        on_gpu: whether the device is a GPU.
+        placement: the role, and the number of processes that share its models.
+        config: the checked config.
+        sizes: sizes of the models, by config key: `model.path`, and `critic.path` and `reward.model.path` if set.
+        on_gpu: True if the device is a GPU.
     """
     total = _models(placement, config, sizes)
     if on_gpu:
@@ -160,9 +160,9 @@ def memory_of_process(
 
 
 def _gathered(component: str, placement: Placement, config: RunConfig, size: ModelSize) -> float:
-    """Return what a rank holds of whole weights in one pass, and of whole gradients while they are reduced."""
+    """Return the bytes of gathered weights in one pass, and of gradients while they are reduced."""
     each, is_frozen = DTYPE_BYTES[config.model.dtype], component == "actor" and config.actor.lora.rank > 0
-    root = min(size.num_weights, 2 * size.vocabulary * size.width)  # embedding and head, which are gathered together
+    root = min(size.num_weights, 2 * size.vocabulary * size.width)  # embedding and head are gathered together
     layer = max(0, size.num_weights - root) / size.num_layers
     if component not in _TRAINED or is_frozen:
         return each * (root + 2 * layer)
@@ -172,13 +172,13 @@ def _gathered(component: str, placement: Placement, config: RunConfig, size: Mod
 
 
 def host_memory_of_process(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
-    """Return what each process of a role that has a GPU takes of the host: its copy for a checkpoint, or all (offloaded)."""
+    """Return the host memory of each process of a role with a GPU: the checkpoint's copy, or everything if offloaded."""
     models = _models(placement, config, sizes)
     return models if config.actor.cpu_offload else Memory(checkpoint=models.checkpoint)
 
 
 def shared_weights(config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
-    """Return what the weights take that engines map, of LoRA its factors; once, as on the machine of the actor."""
+    """Return the memory of the weights (or LoRA factors) that engines map, once per machine."""
     size = sizes["model.path"]
     if factors := factor_weights(size, config.actor.lora.rank):
         return Memory(shared_weights=_MASTER_BYTES * factors)
@@ -186,7 +186,7 @@ def shared_weights(config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
 
 
 def _models(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
-    """Return this process's part of the models that it trains or asks, and of the copy for a checkpoint."""
+    """Return this process's part of its models, and of the checkpoint's copy."""
     total = Memory()
     for component in placement.components:
         if component == "rollout":
@@ -211,7 +211,7 @@ def _trained(num_weights: int) -> Memory:
 
 
 def factor_weights(size: ModelSize, rank: int) -> int:
-    """Return the numbers in LoRA's factors beside all linear layers of the decoder, of which a config may choose some."""
+    """Return the number of weights in LoRA's factors if all linear layers of the decoder have some."""
     width = size.width
     attention = 2 * (width + size.heads_width) + 2 * (width + size.kv_width)
     return rank * size.num_layers * (attention + 3 * (width + size.inner_width))
@@ -223,7 +223,7 @@ def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
     if rollout.kv_memory_gb:
         return Memory(engine=copy, kv_cache=rollout.kv_memory_gb * GIB)
     if rollout.engine == "vllm" and on_gpu:
-        return Memory(engine=copy)  # its KV cache is what is left
+        return Memory(engine=copy)  # its KV cache takes the rest of the GPU
     tokens = rollout.max_concurrent_trajectories * config.max_trajectory_tokens
     cache = tokens * 2 * size.num_layers * size.kv_width * each / rollout.tensor_parallel_size
     if rollout.engine == "vllm":
@@ -232,7 +232,7 @@ def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
 
 
 def _activations(component: str, config: RunConfig, size: ModelSize, *, on_gpu: bool) -> float:
-    """Return what the largest pass of a model takes, without the weights: of one that is trained, until its backward pass."""
+    """Return the bytes of a model's largest pass without its weights, up to the backward pass if it is trained."""
     rollout, actor = config.rollout, config.actor
     micro_batches = {"critic": config.critic, "reward": config.reward.model}
     longest = config.max_trajectory_tokens
@@ -250,9 +250,9 @@ def _activations(component: str, config: RunConfig, size: ModelSize, *, on_gpu: 
 
 
 def kept_per_token(size: ModelSize) -> int:
-    """Return the numbers that one decoder layer keeps of a token for its backward pass, without recomputation.
+    """Return the number of activations per token that a decoder layer keeps for its backward pass, without recomputation.
 
-    Counted for Qwen3, which keeps more than Llama: three times the width for each norm with what goes into the products behind
-    it; queries and keys before and after their norm and their rotation; the four arrays of the feed-forward part.
+    Counted for Qwen3, which keeps more than Llama: three widths for each norm and the input of the products behind it;
+    queries and keys before and after norm and rotation; four arrays of the feed-forward part.
     """
     return 6 * size.width + 5 * size.heads_width + 4 * size.kv_width + 4 * size.inner_width

@@ -1,13 +1,13 @@
-"""Attention in parts over a packed row: each segment on itself, and continuations on their shared prefix, merged exactly.
+"""Attention over a packed row in parts: within each segment, and from continuations to their shared prefix, merged exactly.
 
 Attention over two sets of keys is a weighted mean of the attention over each. With `lse` the logarithm of the sum of a
 query's exponentiated scores,
 
     lse = log(exp(lse_a) + exp(lse_b)),    out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b.
 
-The backward pass of FlashAttention (arXiv:2205.14135, algorithm 4) needs of the forward pass only `out` and `lse`: each
-part, given those of the whole, yields its own share of the gradients, and the shares add up. So a prefix that many
-continuations share is attended by all of their queries in one call, is never copied, and needs no mask.
+The backward pass of FlashAttention (arXiv:2205.14135, algorithm 4) needs only `out` and `lse` of the forward pass: given
+those of the whole, each part yields its share of the gradients, and the shares add up. So all continuations of a prefix
+attend to it in one call, without a copy or a mask.
 
 An attention sink (arXiv:2309.17453) is one more key per head, with a learned score and no value: a part like any other.
 
@@ -27,34 +27,34 @@ from agentrl.training.row_layout import Bucket, RowLayout
 
 
 class Part(NamedTuple):
-    """One kernel call; those of segments on themselves come first, and cover the row."""
+    """One kernel call; those within segments come first, and cover the row."""
 
     queries: "Tokens"
     keys: "Tokens"
     is_causal: bool
-    """Segments on themselves; else every query attends to every key."""
+    """True within segments; else every query attends to every key."""
     window: int | None = None
-    """Most tokens that a query attends to in its own segment, itself included; None: all before it."""
+    """Limit of the tokens that a query attends to in its segment, itself included; None: no limit."""
 
 
 class Tokens(Protocol):
-    """A choice of tokens of the row, in the shape that a kernel takes."""
+    """A selection of tokens of the row, in a kernel's shape."""
 
     def take(self, states_THX: Tensor, /) -> Tensor:
-        """Return the chosen tokens' states in the kernel's shape."""
+        """Return the states of the selected tokens in the kernel's shape."""
         ...
 
     def put(self, states_THX: Tensor, states: Tensor, /) -> None:
-        """Write states in the kernel's shape over those of the chosen tokens."""
+        """Overwrite the states of the selected tokens, given in the kernel's shape."""
         ...
 
     def add(self, states_THX: Tensor, states: Tensor, /) -> None:
-        """Add states in the kernel's shape to those of the chosen tokens, in place."""
+        """Add to the states of the selected tokens, given in the kernel's shape."""
         ...
 
 
 class Kernel(Protocol):
-    """Attention that tells its `lse`, and its backward pass from the `out` and `lse` of the whole."""
+    """Attention that returns its `lse`, with a backward pass from the `out` and `lse` of the whole."""
 
     def forward(
         self, part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float | None, /
@@ -79,7 +79,7 @@ class Kernel(Protocol):
 
 
 def can_share_prefixes(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether `merged_attention` has a kernel: on GPUs the one of float32 does not tell its `lse`."""
+    """Return True if `merged_attention` has a kernel; on GPUs the float32 kernel does not return its `lse`."""
     return device.type != "cuda" or dtype in (torch.float16, torch.bfloat16)
 
 
@@ -101,19 +101,19 @@ def merged_attention(
         value: as `key`.
         layout: the segments and the prefixes, on the device of the others.
         scale: factor on the scores; None takes `1 / sqrt(D)`.
-        window: the most tokens that a query attends to; such a row shares no prefixes (`unshared_row`).
+        window: limit of the tokens that a query attends to; such a row shares no prefixes (`unshared_row`).
         sinks: `[Hq]`, the score of each head's sink.
 
     Returns:
         `[1, T, Hq, D]`.
 
     Raises:
-        ConfigError: float32 on a GPU, for which no kernel tells its `lse`.
+        ConfigError: float32 on a GPU, for which no kernel returns its `lse`.
     """
     if query.device.type == "cuda":
         if not can_share_prefixes(query.device, query.dtype):
             raise ConfigError(
-                f"shared prefixes and attention sinks in {query.dtype} on a GPU are not computed; "
+                f"shared prefixes and attention sinks in {query.dtype} on a GPU are not supported; "
                 "set `model.dtype: bfloat16`, or `actor.share_prefixes: false` for a model without sinks"
             )
         from agentrl.training.varlen_kernel import VarlenKernel, varlen_parts
@@ -159,7 +159,7 @@ class _MergedAttention(torch.autograd.Function):
         query, key, value, sinks_H, out_THD, lse_TH1 = ctx.saved_tensors
         grad_out_THD = gradients[0][0]
         states = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
-        # Shares of a key come from several calls: they are added up in float32.
+        # Shares of a key come from several calls and are added up in float32.
         totals = [torch.zeros(tensor.shape, dtype=torch.float32, device=query.device) for tensor in states]
         for part in ctx.parts:
             tokens = (part.queries, part.keys, part.keys)
@@ -174,7 +174,7 @@ class _MergedAttention(torch.autograd.Function):
             for chosen, total, share in zip(tokens, totals, shares, strict=True):
                 chosen.add(total, share)
         grad_sinks_H = None
-        if sinks_H is not None:  # whose value is 0, so that only its share of the weights counts
+        if sinks_H is not None:  # a sink's value is 0, so only its share of the weights matters
             share_TH = (sinks_H.float() - lse_TH1.squeeze(-1)).exp()
             grad_sinks_H = -(share_TH * (grad_out_THD.float() * out_THD.float()).sum(-1)).sum(0).to(sinks_H.dtype)
         grads = (total.transpose(0, 1).unsqueeze(0).to(query.dtype) for total in totals)
@@ -182,7 +182,7 @@ class _MergedAttention(torch.autograd.Function):
 
 
 def _merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return attention over both sets of keys; `out` has one dimension more than `lse`."""
+    """Return attention over both sets of keys; `out` has one more dimension than `lse`."""
     lse = torch.logaddexp(lse_a, lse_b)
     weight_a, weight_b = ((each - lse).exp().unsqueeze(-1) for each in (lse_a, lse_b))
     return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse
@@ -190,7 +190,7 @@ def _merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Neighbouring tokens as one sequence, `[1, H, n, D]`."""
+    """Consecutive tokens as one sequence, `[1, H, n, D]`."""
 
     start: int
     end: int
@@ -207,7 +207,7 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class BucketTokens:
-    """The segments of a bucket, padded on the right with zeros: `[S, H, L, D]`."""
+    """The segments of a bucket, right-padded with zeros: `[S, H, L, D]`."""
 
     bucket: Bucket
 
@@ -226,7 +226,7 @@ class BucketTokens:
         return rows if self.bucket.padded_index is None else rows.index_select(0, self.bucket.padded_index)
 
     def put(self, states_THX: Tensor, states: Tensor, /) -> None:
-        """Write `[S, H, L, D]` over the bucket's tokens."""
+        """Overwrite the bucket's tokens with `[S, H, L, D]`."""
         states_THX[self.bucket.start : self.bucket.end] = self.untake(states)
 
     def add(self, states_THX: Tensor, states: Tensor, /) -> None:
@@ -243,13 +243,13 @@ def _cpu_parts(layout: RowLayout, window: int | None) -> Iterator[Part]:
 
 
 def window_mask(length: int, window: int | None, like: Tensor) -> Tensor | None:
-    """Return `[L, L]`, 0 where a query attends to a key and minus infinity elsewhere; None: causal attention needs none."""
+    """Return `[L, L]`, 0 where a query attends to a key and minus infinity elsewhere; None if causal attention is enough."""
     return None if window is None or length <= window else _window_mask(length, window, like.dtype, like.device)
 
 
-@lru_cache(maxsize=4)  # every layer of a model asks for those of the same few lengths, forward and backward
+@lru_cache(maxsize=4)  # every layer needs the same few lengths
 def _window_mask(length: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # autograd may save a mask that a pass without gradients has built
+    with torch.inference_mode(False):  # autograd may save a mask that was built in a pass without gradients
         reach = torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
         return torch.zeros(length, length, dtype=dtype, device=device).masked_fill(~reach, -torch.inf)
 
@@ -277,7 +277,7 @@ class _CpuKernel:
         scale: float | None,
         /,
     ) -> Sequence[Tensor]:
-        # In float32 whatever the model's type: of short segments the bfloat16 kernel takes two to six times as long.
+        # Always in float32: for short segments the bfloat16 kernel takes two to six times as long.
         states = (each.float() for each in (grad_out, query, key, value, out))
         mask = window_mask(query.shape[2], part.window, lse)
         is_causal = part.is_causal and mask is None

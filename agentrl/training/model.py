@@ -1,7 +1,7 @@
-"""The policy as a Hugging Face model: loaded for packed training, and written back as a folder that others can load.
+"""Loading of Hugging Face models for packed training, and export as a folder that others can load.
 
-The only file of this room that loads and writes models of transformers. They stay in evaluation mode: reinforcement learning
-compares log-probabilities of two passes over the same tokens, which dropout would make differ.
+Models stay in evaluation mode: training compares log-probabilities of two passes over the same tokens, which dropout would
+change.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from agentrl.errors import ConfigError
 from agentrl.training.absent_weights import require_weights
 from agentrl.training.attention_support import unsupported_attention
 from agentrl.training.causal_lm import load_causal_lm
-from agentrl.training.loading_errors import telling_why
+from agentrl.training.loading_errors import refuse_unloadable
 from agentrl.training.model_flops import ModelShape
 from agentrl.training.packed_attention import packed_attention
 
@@ -64,17 +64,17 @@ def load_model(
     """Build the model of `model.path` on the CPU, with float32 weights and packed attention.
 
     Args:
-        model: where it is; its `dtype` is the type of the computation, which `Parallel.shard` takes care of.
+        model: config section; its `dtype`, the type of the computation, is left to `Parallel.shard`.
         initial_weights: `random` needs only a `config.json`, and draws from torch's global generator.
-        needs_head: whether the files must hold more than the backbone.
-        key: of the config that names the folder.
+        needs_head: True if the files must hold more than the backbone.
+        key: config key that names the folder.
 
     Raises:
-        ConfigError: it is not there, no causal LM, lacks weights, or has layers that packing would break.
+        ConfigError: the model does not exist, is no causal LM, lacks weights, or has layers that packing would break.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
     if initial_weights == "random":
-        with telling_why("a causal LM", model.path, key=key, attention=_ATTENTION):
+        with refuse_unloadable("a causal LM", model.path, key=key, attention=_ATTENTION):
             built = AutoModelForCausalLM.from_config(
                 AutoConfig.from_pretrained(model.path, trust_remote_code=False),
                 dtype=torch.float32,
@@ -87,14 +87,14 @@ def load_model(
 
 
 def outline_model(model: "ModelSection", *, key: str = "model.path") -> PreTrainedModel:
-    """Build what `load_model` would, with weights that have a shape and no memory (device `meta`).
+    """Build the model of `load_model` without memory for its weights (device `meta`).
 
     Raises:
-        ConfigError: it is not there, no causal LM, or has layers that packing would break.
+        ConfigError: it does not exist, is no causal LM, or has layers that packing would break.
     """
-    with telling_why("a causal LM", model.path, key=key, attention=_ATTENTION):
+    with refuse_unloadable("a causal LM", model.path, key=key, attention=_ATTENTION):
         built = _outlined(AutoModelForCausalLM, model.path)
-    with contextlib.suppress(OSError):  # a folder need not have any
+    with contextlib.suppress(OSError):  # optional
         built.generation_config = GenerationConfig.from_pretrained(model.path)
     _require_attention_only(built, f"`{key}`: {model.path}")
     return built.eval()
@@ -108,18 +108,16 @@ def _outlined(kind: Any, path: str) -> Any:
 
 
 def _require_attention_only(built: PreTrainedModel, where: str) -> None:
-    """Refuse layers that carry a state along the row: in a packed row, a sequence would go on from its neighbour's.
-
-    Attention of a kind that packing does not compute is refused as well.
+    """Refuse layers with a state along the row, which would leak between packed sequences, and unsupported attention.
 
     Raises:
-        ConfigError: there are such layers.
+        ConfigError: the model has some.
     """
     kinds = set(getattr(built.config.get_text_config(), "layer_types", None) or ()) - _ATTENTION_LAYERS
     if kinds or getattr(built, "_is_stateful", False):
-        found = ", ".join(f"`{kind}`" for kind in sorted(kinds)) or "a recurrent state"
+        names = ", ".join(f"`{kind}`" for kind in sorted(kinds)) or "a recurrent state"
         raise ConfigError(
-            f"{where} ({built.config.model_type}) has layers of {found}, which see across the sequences of "
+            f"{where} ({built.config.model_type}) has layers of {names}, which see across the sequences of "
             "a packed row; use a model whose layers are full or sliding attention"
         )
     missing = unsupported_attention(built.config.get_text_config().to_dict())
@@ -131,18 +129,17 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
     """Build the sequence classifier of a folder as `load_model` builds the policy.
 
     Args:
-        path: the folder, or hub name. One of a causal LM will do, too: the classifier on top of it is then new, drawn from
-            torch's global generator.
-        num_labels: outputs of a new one; absent: those that the folder declares.
+        path: folder, or name on the hub. For a causal LM a new classifier is drawn from torch's global generator.
+        num_labels: outputs of a new classifier; None: those of the folder.
 
     Raises:
-        ConfigError: it is not there, its architecture has no such form, it lacks weights of its own where none are to be new,
-            or packing would break its layers.
+        ConfigError: the model does not exist, its architecture has no classifier, weights are missing (unless the classifier is
+            new), or packing would break its layers.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
     labels = {} if num_labels is None else {"num_labels": num_labels}
-    with telling_why("a sequence classifier", path, key=_CLASSIFIER_KEY, attention=_ATTENTION):
-        built, found = AutoModelForSequenceClassification.from_pretrained(
+    with refuse_unloadable("a sequence classifier", path, key=_CLASSIFIER_KEY, attention=_ATTENTION):
+        built, loading_info = AutoModelForSequenceClassification.from_pretrained(
             path,
             dtype=torch.float32,
             attn_implementation=_ATTENTION,
@@ -150,20 +147,22 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
             ignore_mismatched_sizes=True,
             **labels,
         )
-    # A new head is for a policy or a critic, whose backbone is to be there all the same.
+    # Even with a new head the backbone must be complete.
     where = f"`{_CLASSIFIER_KEY}`: {path}"
-    require_weights(built, found, f"{where} is no trained sequence classifier: it", needs_head=num_labels is None)
+    require_weights(
+        built, loading_info, f"{where} is no trained sequence classifier: it", needs_head=num_labels is None
+    )
     _require_attention_only(built, where)
     return built.eval()
 
 
 def outline_classifier(path: str) -> PreTrainedModel:
-    """Build what `load_classifier` would, with weights that have a shape and no memory.
+    """Build the model of `load_classifier` without memory for its weights.
 
     Raises:
-        ConfigError: it is not there, its architecture has no such form, or packing would break its layers.
+        ConfigError: it does not exist, its architecture has no classifier, or packing would break its layers.
     """
-    with telling_why("a sequence classifier", path, key=_CLASSIFIER_KEY, attention=_ATTENTION):
+    with refuse_unloadable("a sequence classifier", path, key=_CLASSIFIER_KEY, attention=_ATTENTION):
         built = _outlined(AutoModelForSequenceClassification, path)
     _require_attention_only(built, f"`{_CLASSIFIER_KEY}`: {path}")
     return built.eval()
@@ -175,22 +174,22 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def compile_layers(model: nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compile what each block computes but its attention, which calls kernels of its own."""
+    """Compile each block except its attention, which calls custom kernels."""
     AttentionInterface.register(_ATTENTION, torch.compiler.disable(packed_attention))
     for layer in decoder_layers(model):
-        # Rows differ in length; one program is to serve all.
+        # Rows differ in length, and one program must serve all.
         layer.forward = torch.compile(layer.forward, backend=backend, dynamic=True)
 
 
 def recompute_activations(model: nn.Module) -> None:
-    """Keep of each block only what goes in, and compute the rest again in the backward pass: the gradients are the same."""
+    """Keep only the input of each block, and recompute the rest in the backward pass."""
     for layer in decoder_layers(model):
-        # Nothing here draws random numbers, whose state would have to be kept as well.
+        # No block draws random numbers.
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def shape_of(model: nn.Module) -> ModelShape:
-    """Return what decides how much a model computes."""
+    """Return the sizes that determine a model's amount of computation."""
     assert isinstance(model, PreTrainedModel)
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -203,10 +202,10 @@ def shape_of(model: nn.Module) -> ModelShape:
 
 
 def _used_weights(layer: nn.Module, config: Any) -> int:
-    """Return how many weights of a block a token goes through: of its experts, so many as the router chooses."""
+    """Return the number of a block's weights that a token uses: of its experts only those that the router chooses."""
     used = 0
     for name, weight in layer.named_parameters():
-        is_of_experts = ".experts." in f".{name}"  # whose first dimension they are
+        is_of_experts = ".experts." in f".{name}"  # stacked along the first dimension
         used += weight.numel() // weight.shape[0] * config.num_experts_per_tok if is_of_experts else weight.numel()
     return used
 
@@ -215,10 +214,10 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
     """Write `weights` as a Hugging Face folder that `AutoModelForCausalLM` and `AutoTokenizer` load.
 
     Args:
-        model: gives the configuration; its own weights may be sharded and are not read.
-        weights: full tensors by name; of tied ones either name is enough.
-        source: gives the type that the folder declares, the tokenizer files that travel along, and the chat template.
-        path: folder to write, made if absent.
+        model: source of the configuration; its weights may be sharded and are not read.
+        weights: full tensors by name; either name of tied ones is enough.
+        source: source of the declared type, the tokenizer files and the chat template.
+        path: folder to write, created if absent.
     """
     assert isinstance(model, PreTrainedModel)
     folder = Path(path)
@@ -227,7 +226,7 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
         shell = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=getattr(torch, source.dtype))
     shell.generation_config = model.generation_config
     shell.save_pretrained(folder, state_dict=dict(weights))
-    give_usual_rights(folder)
+    apply_umask(folder)
     origin = Path(source.path)
     if not origin.is_dir():
         origin = Path(snapshot_download(source.path, allow_patterns=list(_TOKENIZER_FILES)))
@@ -236,14 +235,14 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
             target = folder / file.relative_to(origin)
             if file.is_file() and file.resolve() != target.resolve():
                 target.parent.mkdir(exist_ok=True)
-                shutil.copyfile(file, target)  # whose rights are the usual ones too
+                shutil.copyfile(file, target)  # gets the umask's permissions
     if source.chat_template is not None:
         template = read_chat_template(source, AutoTokenizer.from_pretrained(folder))
         _replace_chat_template(folder, str(template))
 
 
 def _replace_chat_template(folder: Path, template: str) -> None:
-    """Leave `template` as the only one in the folder."""
+    """Make `template` the only one in the folder."""
     for file in [*folder.glob("chat_template*"), *folder.glob("additional_chat_templates/*")]:
         file.unlink()
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
@@ -254,10 +253,10 @@ def _replace_chat_template(folder: Path, template: str) -> None:
         file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
 
-def give_usual_rights(folder: Path) -> None:
-    """Give the weights in `folder` the rights of any file that is made there: safetensors shuts out all but their owner."""
-    usual = folder / ".usual_rights"
-    usual.touch()  # as the umask can be asked for only by changing it, for all threads, and a disk may have rules of its own
+def apply_umask(folder: Path) -> None:
+    """Give the weights in `folder` the permissions of any new file there; safetensors lets only the owner read them."""
+    probe = folder / ".permissions_probe"
+    probe.touch()  # the umask cannot be read without changing it for all threads, and a disk may have rules of its own
     for file in folder.glob("*.safetensors"):
-        shutil.copymode(usual, file)
-    usual.unlink()
+        shutil.copymode(probe, file)
+    probe.unlink()

@@ -1,4 +1,4 @@
-"""What the policy update minimises: policy loss, divergence from the reference, entropy, and what each token counts.
+"""Loss of the policy update: policy loss, divergence from the reference, entropy, and weights of tokens.
 
 Letters in shapes: N scored tokens of a micro-batch.
 """
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class Objective:
-    """The loss of micro-batches, by the config's `algorithm`."""
+    """The loss of micro-batches as the config's `algorithm` defines it."""
 
     def __init__(
         self, algorithm: "AlgorithmSection", *, max_response_tokens: int, router_coefficient: float = 0.0
     ) -> None:
-        """Find the functions that the config names.
+        """Look up the functions that the config names.
 
         Args:
-            algorithm: the loss and its numbers.
+            algorithm: config section.
             max_response_tokens: longest response, for `fixed_length`.
-            router_coefficient: of the routers' auxiliary loss, where the scores have it.
+            router_coefficient: coefficient of the routers' auxiliary loss, if the scores have it.
 
         Raises:
-            ConfigError: a function of the user's own cannot be imported.
+            ConfigError: a custom function cannot be imported.
         """
         self._config = algorithm
         self._max_length = max_response_tokens
@@ -57,20 +57,20 @@ class Objective:
         tally: TokenTally,
         scored_share: float = 1.0,
     ) -> Tensor:
-        """Return the loss summed over the tokens of a micro-batch, `[]`, and count what is reported.
+        """Return the loss summed over the tokens of a micro-batch, `[]`, and add its metrics to `tally`.
 
         Args:
-            batch: the tokens, with the reference's log-probabilities if the config has a term of them.
-            scores: of the current forward pass.
-            old_logprobs_N: of the actor before the update.
+            batch: the tokens, with the reference's log-probabilities if the loss needs them.
+            scores: scores of the current forward pass.
+            old_logprobs_N: log-probabilities of the actor before the update.
             mean_length: scored tokens per trajectory in the whole mini-batch, over all ranks.
-            kl_coefficient: of this step.
-            tally: sums over tokens are added to it.
+            kl_coefficient: coefficient of this step.
+            tally: sums over tokens.
             scored_share: scored tokens per token in the whole mini-batch, over all ranks, for the routers' loss.
 
         Raises:
             ValueError: the reference's log-probabilities are missing.
-            ConfigError: a function of the user's own gave what it must not.
+            ConfigError: a custom function returned something invalid.
         """
         policy = self._policy_loss(
             scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip
@@ -82,7 +82,7 @@ class Objective:
         if self._config.kl_coefficient:
             kl_N = self._divergence(batch, scores, old_logprobs_N)
             tally.add(kl_reference=kl_N.sum())
-            if not self._config.kl_in_reward:  # there, the advantages have it already
+            if not self._config.kl_in_reward:  # else it is in the advantages
                 loss_N = loss_N + kl_coefficient * kl_N
         if self._config.entropy_coefficient:
             loss_N = loss_N - self._config.entropy_coefficient * scores.entropy_N
@@ -90,19 +90,19 @@ class Objective:
             loss_N = loss_N * self._aggregation(
                 batch.trajectory_N, mean_length=mean_length, max_length=self._max_length
             )
-        self._count(batch, policy, scores, old_logprobs_N, tally)
+        self._add_metrics(batch, policy, scores, old_logprobs_N, tally)
         loss = loss_N.sum()
-        if scores.router_loss is not None:  # a sum over all tokens, beside one over the scored ones
+        if scores.router_loss is not None:  # summed over all tokens, the rest over scored ones
             router_loss = scores.router_loss * scored_share
             tally.add(router_aux_loss=router_loss)
             loss = loss + self._router_coefficient * router_loss
         tally.add(loss=loss)
         return loss
 
-    def _count(
+    def _add_metrics(
         self, batch: MicroBatch, policy: PolicyLoss, scores: TokenScores, old_logprobs_N: Tensor, tally: TokenTally
     ) -> None:
-        """Add what is reported of a micro-batch, whatever its loss is made of."""
+        """Add the metrics of a micro-batch to `tally`."""
         mismatch = rollout_mismatch(old_logprobs_N, batch.rollout_logprobs_N)
         tally.add(
             clip_fraction=policy.clipped_N.sum(),
@@ -114,7 +114,7 @@ class Objective:
         )
         if policy.clipped_dual_N is not None:
             tally.add(clip_fraction_dual=policy.clipped_dual_N.sum())
-        # A rank may have nothing, and its extremes must not count then.
+        # The extremes of a rank without tokens must not count.
         ratio_max = policy.ratio_N.max() if len(policy.ratio_N) else policy.ratio_N.new_zeros(())
         ratio_min = policy.ratio_N.min() if len(policy.ratio_N) else policy.ratio_N.new_full((), math.inf)
         tally.raise_to(ratio_max=ratio_max, rollout_ratio_max=mismatch.ratio_max)
@@ -123,14 +123,14 @@ class Objective:
     def _divergence(self, batch: MicroBatch, scores: TokenScores, old_logprobs_N: Tensor) -> Tensor:
         if batch.reference_logprobs_N is None:
             raise ValueError(
-                f"actor: `algorithm.kl_coefficient` is {self._config.kl_coefficient}, and nobody has given the reference's "
-                "log-probabilities; give them as `TokenInputs.ref_logprobs`"
+                f"actor: `algorithm.kl_coefficient` is {self._config.kl_coefficient}, but the reference's log-probabilities "
+                "are missing; pass them as `TokenInputs.ref_logprobs`"
             )
         measured_N = old_logprobs_N if self._config.kl_in_reward else scores.logprobs_N
         return self._kl_estimator(measured_N, batch.reference_logprobs_N)
 
     def _rollout_weights(self, batch: MicroBatch, old_logprobs_N: Tensor, tally: TokenTally) -> Tensor | None:
-        """Return the importance weights of a micro-batch; None where the loss has none."""
+        """Return the importance weights of a micro-batch; None if the loss has none."""
         correction = self._config.rollout_correction
         if correction.method == "none":
             return None

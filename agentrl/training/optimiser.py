@@ -1,4 +1,4 @@
-"""The optimiser, its learning rates, and the step that refuses to go on with numbers that are not finite."""
+"""The optimiser, its learning rates, and a step that refuses numbers that are not finite."""
 
 import math
 from collections.abc import Iterable
@@ -13,16 +13,13 @@ from agentrl.config.update_schema import UpdateSection
 def build_adamw(
     parameters: Iterable[nn.Parameter], *, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.AdamW:
-    """Return AdamW (arXiv:1711.05101) over what is not frozen; `apply_gradients` sets the learning rate of each step."""
+    """Return AdamW (arXiv:1711.05101) over the weights that are not frozen; `apply_gradients` sets the learning rate."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     return torch.optim.AdamW(trained, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
 
 
 def warmup(step: int, *, peak: float, warmup_steps: int) -> float:
-    """Return the learning rate of update `step` (from 1): linear up to `peak`, then constant.
-
-    It is a function of the step alone, so a resumed run needs no state for it.
-    """
+    """Return the learning rate of update `step` (from 1): linear up to `peak`, then constant."""
     return peak * min(1.0, step / warmup_steps) if warmup_steps > 0 else peak
 
 
@@ -38,7 +35,7 @@ def warmup_cosine(step: int, *, peak: float, warmup_steps: int, num_steps: int, 
 
 
 def learning_rate_at(step: int, config: UpdateSection) -> float:
-    """Return the learning rate of update `step`, from 1, counted from where the warm-up began; a function of these alone."""
+    """Return the learning rate of update `step`, from 1, counted from the start of the warm-up."""
     if config.decay_steps == 0:
         return warmup(step, peak=config.learning_rate, warmup_steps=config.warmup_steps)
     return warmup_cosine(

@@ -1,12 +1,11 @@
-"""Causal attention over the segments of a packed row, with no mask and next to no padding.
+"""Causal attention over the segments of a packed row, without a mask and almost without padding.
 
-A mask for a packed row would be `[T, T]`; here every segment attends on its own, so the cost is that of the segments.
-On a CPU, segments of nearly equal length share one batched call: they are padded on the right, where causal attention
-never looks. On a GPU in half precision, all segments go through one call of PyTorch's variable-length FlashAttention.
-Rows with shared prefixes and models with attention sinks are `merged_attention`'s.
+Every segment attends on its own, so the cost is that of the segments. On a CPU, segments of nearly equal length share one
+batched call, padded on the right. On a GPU in half precision, all segments share one call of PyTorch's variable-length
+FlashAttention. `merged_attention` handles shared prefixes and attention sinks.
 
-A layer with a sliding window shorter than a sequence computes the row written out, each continuation behind a copy of its
-prefix: what a query sees of the prefix depends on where it stands.
+A layer with a sliding window shorter than a sequence copies the prefix before each continuation, because the visible part of
+the prefix depends on the query's position.
 
 Letters in shapes: T packed tokens, S segments of a bucket, L their longest length, H heads, D head size.
 """
@@ -24,7 +23,7 @@ from agentrl.training.row_layout import RowLayout, unshared_row
 from agentrl.training.sequence_parallel import SequenceGroup
 
 _CHANGES_THE_RESULT = ("softcap", "position_bias", "attention_mask", "dropout")
-"""Arguments with which some architectures change attention in a way that is not implemented here."""
+"""Arguments of some architectures that change attention in an unsupported way."""
 
 
 def packed_attention(
@@ -42,7 +41,7 @@ def packed_attention(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each segment and to its prefix; the form that the `AttentionInterface` of transformers asks for.
+    """Attend within each segment and to its prefix, with the signature of transformers' `AttentionInterface`.
 
     Args:
         module: the attention layer; not read.
@@ -50,24 +49,24 @@ def packed_attention(
         key: `[1, Hkv, T, D]`, where Hkv divides Hq.
         value: as `key`.
         attention_mask: must be None.
-        layout: which tokens are which segment, from the caller of the model; None: the model did not hand it down.
-        sequence: the ranks that have the row's tokens together; T of the shapes here are then those of this rank.
+        layout: segments of the row, from the caller of the model; None: the model did not pass it on.
+        sequence: ranks that share the row; T in the shapes is then this rank's number of tokens.
         scaling: factor on the scores; None takes `1 / sqrt(D)`.
         dropout: probability of dropping an attention weight.
-        sliding_window: the most tokens that a token of the layer attends to, itself included; None: all before it.
-        s_aux: `[Hq]`, the scores of the heads' attention sinks, if the layer has any.
-        **kwargs: what else the model passes down; refused where it would change the result.
+        sliding_window: limit of the tokens that a token attends to, itself included; None: no limit.
+        s_aux: `[Hq]`, scores of the heads' attention sinks, if any.
+        **kwargs: further arguments of the model; refused if they would change the result.
 
     Returns:
         `[1, T, Hq, D]` and None for the weights.
 
     Raises:
-        ConfigError: the architecture needs attention that this function does not compute.
+        ConfigError: the architecture needs unsupported attention.
     """
     del module
     if layout is None:
         raise ConfigError(
-            "this architecture does not hand arguments down to its attention, so that packed training cannot say where "
+            "this architecture does not pass arguments on to its attention, so packed training cannot say where "
             "sequences end; use another"
         )
     is_merged = _goes_in_one_call(layout, query.dtype) or bool(layout.prefixes) or s_aux is not None
@@ -90,10 +89,10 @@ def packed_attention(
 
 
 def _require_computable(arguments: Mapping[str, Any]) -> None:
-    """Refuse what would change the result.
+    """Refuse arguments that would change the result.
 
     Raises:
-        ConfigError: the architecture asks for it.
+        ConfigError: the architecture needs one.
     """
     foreign = [name for name in _CHANGES_THE_RESULT if arguments.get(name) is not None]
     if foreign:
@@ -103,7 +102,7 @@ def _require_computable(arguments: Mapping[str, Any]) -> None:
 
 
 def num_query_rows(layout: RowLayout, dtype: torch.dtype) -> int:
-    """Return how many queries attention over a row computes: its tokens, and the padding of buckets where it has some."""
+    """Return the number of queries that attention over a row computes, padding of buckets included."""
     return sum(layout.lengths) if _goes_in_one_call(layout, dtype) else layout.num_attention_rows
 
 
@@ -112,7 +111,7 @@ def _goes_in_one_call(layout: RowLayout, dtype: torch.dtype) -> bool:
 
 
 def _widened(value: Tensor, size: int) -> Tensor:
-    """Return `value` with zeros up to the size of the keys, without which kernels do not take it; there are narrower ones."""
+    """Return `value` zero-padded to the size of the keys, which kernels require."""
     return value if value.shape[-1] == size else functional.pad(value, (0, size - value.shape[-1]))
 
 
@@ -150,7 +149,7 @@ def _in_buckets(
     dropout: float,
     window: int | None = None,
 ) -> Tensor:
-    """Return `[1, T, Hq, D]`: segments of like length in one call of PyTorch's attention."""
+    """Return `[1, T, Hq, D]`: segments of similar length in one call of PyTorch's attention."""
     enable_gqa = query.shape[1] != key.shape[1]
     outputs = []
     for bucket in layout.buckets:

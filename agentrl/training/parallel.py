@@ -1,4 +1,4 @@
-"""The ranks that train one model: process group, device, sharding, and the few collectives that the rest needs.
+"""The ranks that train a model: process group, device, sharding, and collectives.
 
 The same code runs on CPU (gloo) and on GPU (NCCL for CUDA tensors, gloo for the others), with one rank or many.
 """
@@ -32,41 +32,41 @@ _LOST_PEER_TEXTS = (
     "No route to host",
     "ncclRemoteError",
 )
-"""What gloo and NCCL write when a connection to another rank breaks."""
+"""Messages of gloo and NCCL when a connection to another rank breaks."""
 
 _COLLECTIVE_FOLDERS = (
     os.path.join(os.path.dirname(dist.__file__), ""),
     os.path.join(os.path.dirname(os.path.dirname(__file__)), "weight_sync", ""),
 )
-"""Whose code calls process groups: torch's own, and ours that does without torch's functions around them."""
+"""Folders with code that calls process groups: torch's, and ours that calls them directly."""
 
 T = TypeVar("T")
 
 Store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
-"""What the ranks of a group meet at."""
+"""Store at which the ranks of a group meet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelContext:
-    """Which rank this process is, and where rank 0 is met. Example: `ParallelContext(rank=0, world_size=1, ...)`."""
+    """Rank of this process, and address of rank 0. Example: `ParallelContext(rank=0, world_size=1, ...)`."""
 
     rank: int
     world_size: int
     master_addr: str
     master_port: int
     store: Store | None = None
-    """Rank 0: what listens there already (`open_store`); absent, it listens there itself, if nobody else does by then."""
+    """Rank 0: the store that listens there already (`open_store`); None: open one."""
     sequence_parallel_size: int = 1
-    """Neighbouring ranks that compute each row together; they must be given the same trajectories."""
+    """Number of neighbouring ranks that compute each row together; they must get the same trajectories."""
     num_threads: int = 0
-    """CPU threads of the calling thread's operators; 0 leaves them as they are."""
+    """CPU threads of the calling thread's operators; 0: unchanged."""
 
 
 def open_store(host: str) -> Store:
-    """Return what the ranks meet at, as rank 0: it listens from now on, so that nobody else can have its `port`."""
+    """Return the store of rank 0; it listens already, so that nobody else can take its `port`."""
     if not host.startswith("127."):
         return Store(host, 0, is_master=True, wait_for_workers=False)
-    # By itself a store listens on every interface, whatever `host` is, and asks nobody who he is.
+    # On its own a store listens on every interface, whatever `host` is, without authentication.
     listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
     return Store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
@@ -87,7 +87,7 @@ class Parallel:
             context.master_addr, context.master_port, is_master=context.rank == 0, wait_for_workers=False
         )
         self.store: Store = store
-        """What the ranks meet at, and others who know its `address`."""
+        """Store of the ranks, and of others who know its `address`."""
         self.address = f"{context.master_addr}:{context.master_port}"
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
@@ -103,15 +103,15 @@ class Parallel:
         self.sequence = join_sequence_group(
             context.rank, context.world_size, context.sequence_parallel_size, timeout=_COLLECTIVE_TIMEOUT
         )
-        """The ranks that compute each row together with this one; None: it has its rows for itself."""
+        """Ranks that compute each row together with this one; None: there are none."""
         self.num_shares = context.world_size // context.sequence_parallel_size
-        """Into how many parts the trajectories of a step are divided."""
+        """Number of parts into which the trajectories of a step are divided."""
         self._numbers = count(1)
 
     def next_number(self) -> int:
-        """Return a number that no earlier call got: the ranks, which call in the same order, get the same one.
+        """Return a new number, the same on all ranks if they call in the same order.
 
-        With it in their name, messages at the store are not taken for those of an earlier model of the group.
+        Used in the names of messages at the store, it tells the models of a group apart.
         """
         return next(self._numbers)
 
@@ -124,17 +124,16 @@ class Parallel:
         shard_size: int = 0,
         offload: bool = False,
     ) -> None:
-        """Shard `model` in place over the ranks (FSDP2): what is trained keeps its type, the computation uses `dtype`.
+        """Shard `model` in place over the ranks (FSDP2): trained weights keep their type, the computation uses `dtype`.
 
-        Frozen weights are kept in `dtype`, which is all that the computation sees of them.
+        Frozen weights are converted to `dtype`.
 
         Args:
-            model: in memory, or outlined on the device `meta`, where its weights then stay.
-            layers: those of its modules that are gathered one at a time.
-            dtype: of the computation.
-            shard_size: neighbouring ranks that divide the weights; others hold a copy. 0: all of them.
-            offload: keep weights, gradients and so the optimiser on the CPU, and bring each layer to the device when its turn
-                comes.
+            model: model in memory, or on the device `meta`, where its weights then stay.
+            layers: modules of the model that are gathered one at a time.
+            dtype: type of the computation.
+            shard_size: number of neighbouring ranks that share the weights; others hold a copy. 0: all.
+            offload: keep weights, gradients and optimiser on the CPU, and copy each layer to the device when it runs.
 
         Raises:
             ConfigError: its heads cannot be divided over a sequence group.
@@ -157,9 +156,9 @@ class Parallel:
     def gradient_passes(self, model: nn.Module, batches: Sequence[T]) -> Iterator[T]:
         """Yield the micro-batches of an update, each for one forward and one backward pass of `model`.
 
-        Copies of the weights (`shard_size`) add up their gradients with the last micro-batch alone. A single rank, whose
-        exchanges are but copies, gathers its weights with the first and reduces their gradients with the last, where no weight
-        is frozen or on the host. The gradients are the same.
+        Saves communication without changing the gradients: copies of the weights (`shard_size`) add up gradients only with the
+        last micro-batch. A single rank also gathers weights only with the first and reduces gradients only with the last, if no
+        weight is frozen or on the host.
         """
         root, groups = cast(FSDPModule, model), [part for part in model.modules() if isinstance(part, FSDPModule)]
         keeps_gathered = self.world_size == 1 and all(
@@ -176,17 +175,17 @@ class Parallel:
             try:
                 yield batch
             finally:
-                if keeps_gathered:  # a pass without gradients frees each layer, though never the root
+                if keeps_gathered:  # a pass without gradients frees each layer, but never the root
                     for group in groups:
                         group.set_reshard_after_forward(group is not root, recurse=False)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Add each of `values` over the ranks; those of a sequence group, which are equal, count once."""
+        """Sum each of `values` over the ranks; equal values of a sequence group count once."""
         counted = values if self.sequence is None or self.sequence.rank == 0 else [0.0] * len(values)
         return self._reduce(counted, dist.ReduceOp.SUM)
 
     def max(self, values: Sequence[float]) -> list[float]:
-        """Take the greatest of each of `values` over the ranks."""
+        """Return the maximum of each of `values` over the ranks."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
@@ -195,7 +194,7 @@ class Parallel:
         return totals.tolist()
 
     def peak_memory_bytes(self) -> int:
-        """Return the most memory that this rank has used so far: allocated on its GPU, or resident where there is none."""
+        """Return the peak memory of this rank: allocated on its GPU, or resident without one."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -210,10 +209,10 @@ class Parallel:
 
 
 def is_lost_peer(error: BaseException | None) -> bool:
-    """Return whether a collective failed because another rank, or the way to it, is gone; causes of `error` included.
+    """Return True if a collective failed because another rank, or the network, is gone; looks at causes of `error` too.
 
-    Gloo says so by nothing but the text of a `RuntimeError`; one that was raised elsewhere, such as by a loss that asks a
-    service, may have the same text and is no lost rank.
+    Gloo reports this only by the text of a `RuntimeError`. One raised elsewhere, such as by a loss that calls a service, may
+    have the same text, but is no lost rank.
     """
     while error is not None:
         if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
@@ -226,13 +225,13 @@ def is_lost_peer(error: BaseException | None) -> bool:
 
 
 def _raised_in_collective(error: BaseException) -> bool:
-    """Return whether a collective was being called; FSDP's hooks in a backward pass are a part of `torch.distributed`."""
+    """Return True if the error was raised in a collective; FSDP's backward hooks are part of `torch.distributed`."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code.co_filename.startswith(_COLLECTIVE_FOLDERS) for frame, _ in frames)
 
 
 def full_tensors(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield every weight by name, gathered to the CPU one at a time; all ranks must go through all of them.
+    """Yield every weight by name, gathered to the CPU one at a time; all ranks must iterate over all of them.
 
     Tied weights come once, under the first name, as in a Hugging Face checkpoint.
     """
@@ -242,14 +241,14 @@ def full_tensors(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Te
 
 
 def named_weights(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """Yield every weight by name, sharded (DTensor) where it is; tied ones once, under the first name."""
+    """Yield every weight by name, as a DTensor if it is sharded; tied ones once, under the first name."""
     yield from model.named_parameters()
     saved = model.state_dict().keys()
     yield from ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
 
 
 def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
-    """Return what this rank holds of a tensor, and where that stands in the whole, one slice for each dimension."""
+    """Return this rank's part of a tensor, and its place in the whole, one slice per dimension."""
     if not isinstance(tensor, DTensor):
         return tensor, tuple(slice(0, size) for size in tensor.shape)
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)

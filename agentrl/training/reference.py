@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Reference:
-    """Holds the weights of `model.path`, or of a checkpoint, and never trains them; all ranks score in step."""
+    """Frozen weights of `model.path`, or of a checkpoint; all ranks score in step."""
 
     def __init__(self, config: "RunConfig", role: str) -> None:
         """Take the settings; `setup` loads the model."""
@@ -43,11 +43,11 @@ class Reference:
         shard_model(self._model, opened.files, context.parallel, self._actor, dtype=dtype)
 
     def load(self, url: str) -> None:
-        """Become the policy of the checkpoint in the folder `url`; every rank must call it."""
+        """Load the policy of the checkpoint in the folder `url`; every rank must call it."""
         load_weights(url, self._model)
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
-        """Return the log-probabilities of the scored tokens of each of this rank's trajectories; it may have none."""
+        """Return the log-probabilities of the scored tokens of each of this rank's trajectories."""
         return score_trajectories(self._score, trajectories, self._parallel, self._packing)
 
     def _score(self, tokens: PackedTokens) -> torch.Tensor:

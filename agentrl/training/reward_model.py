@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RewardModel:
-    """Holds the weights of `reward.model.path` and never changes them; all ranks score in step."""
+    """Frozen weights of `reward.model.path`; all ranks score in step."""
 
     def __init__(self, config: "RunConfig", role: str) -> None:
         """Take the settings; `setup` loads the model.
@@ -30,7 +30,7 @@ class RewardModel:
             raise ValueError(f"{role}: there is no reward model; name one in `reward.model.path`")
         self._path = self._config.path
         self._actor = config.actor
-        # What is scored stands at the end, so that only equal sequences would have anything in common.
+        # The scored token is the last one, so only equal sequences would share a prefix.
         self._packing = Packing(max_tokens=self._config.max_tokens_per_micro_batch, share_prefixes=False)
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
 
@@ -47,7 +47,7 @@ class RewardModel:
 
     @torch.no_grad()
     def score(self, trajectories: Sequence[Trajectory]) -> list[float]:
-        """Return a score for each of this rank's trajectories, from its state at the last token; it may have none."""
+        """Return a score for each of this rank's trajectories, from the state at its last token."""
         sequences = [whole_sequence(trajectory.token_ids) for trajectory in trajectories]
         plan = plan_rows(sequences, self._packing)
         [num_rows] = self._parallel.max([len(plan.rows)])
@@ -55,9 +55,9 @@ class RewardModel:
         outputs = [self._model(row.to(self._parallel.device, self._parallel.sequence)) for row in rows]
         if self._config.activation == "sigmoid":
             outputs = [output.sigmoid() for output in outputs]
-        found = {
+        score_of = {
             index: score
             for members, output in zip(plan.members, outputs, strict=False)  # the rest are empty rows
             for index, score in zip(members, output.tolist(), strict=True)
         }
-        return [found[index] for index in range(len(trajectories))]
+        return [score_of[index] for index in range(len(trajectories))]

@@ -1,7 +1,7 @@
-"""What a component of a model worker is: actor, reference, critic, reward model, each the same class alone or beside others.
+"""Interface of a model worker's components: actor, reference, critic, reward model.
 
-A process plays one role or several: `actor_ref` is an actor and a reference in each process. All components of a process
-share one membership in the process group, so all of them are called in step over the ranks.
+A process may have several: `actor_ref` is an actor and a reference in each process. Its components share one membership in the
+process group, so all ranks must call them in the same order.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleContext:
-    """Where a component finds itself: rank, number of ranks, device and collectives are those of `parallel`."""
+    """Environment of a component: rank, number of ranks, device and collectives."""
 
     parallel: Parallel
 
 
 class Role(Protocol):
-    """A component; its other methods are its own, and every rank calls them in the same order."""
+    """A component; every rank must call its methods in the same order."""
 
     def __init__(self, config: "RunConfig", role: str) -> None:
-        """Take the settings and do nothing heavy; `role` is the one that it plays (`actor`)."""
+        """Take the settings, without heavy work; `role` is the component's role (`actor`)."""
         ...
 
     def setup(self, context: RoleContext) -> None:

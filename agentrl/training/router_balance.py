@@ -1,7 +1,7 @@
-"""The balance of a mixture's experts: the auxiliary loss that transformers adds for the routers of some architectures.
+"""Balance of a mixture's experts: transformers' auxiliary loss for the routers of some architectures.
 
-It is the number of experts times the sum over experts of (share of tokens sent there) x (mean probability of being sent
-there), over all layers together (Switch Transformer, arXiv:2101.03961, equations 4 to 6). Even routing to k experts gives k.
+The loss is the number of experts times the sum over experts of (share of tokens routed there) x (mean routing probability),
+over all layers together (Switch Transformer, arXiv:2101.03961, equations 4 to 6). Even routing to k experts gives k.
 
 Letters in shapes: L packed tokens of this rank, E experts.
 """
@@ -21,14 +21,14 @@ _PARAMETERS = ["gate_logits", "num_experts", "top_k", "attention_mask"]
 
 
 def require_router_loss(model: nn.Module, where: str) -> None:
-    """Refuse a model for whose architecture transformers has no auxiliary loss.
+    """Refuse a model whose architecture has no auxiliary loss in transformers.
 
     Args:
         model: a causal LM of transformers.
-        where: the key, and the folder that it names.
+        where: config key and folder.
 
     Raises:
-        ConfigError: it has no experts, or balances them by other means.
+        ConfigError: the model has no experts, or balances them by other means.
     """
     function, kind = _loss_function(model), getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     has_loss = function is not None and list(inspect.signature(function).parameters) == _PARAMETERS
@@ -39,29 +39,29 @@ def require_router_loss(model: nn.Module, where: str) -> None:
         )
 
 
-def router_loss_sum(model: Any, router_logits: tuple[Tensor, ...], here: RowPart) -> Tensor:
-    """Return the auxiliary loss of a row, `[]`, times its tokens, so that those of rows may be added.
+def router_loss_sum(model: Any, router_logits: tuple[Tensor, ...], local: RowPart) -> Tensor:
+    """Return the auxiliary loss of a row times its number of tokens, `[]`, so that those of rows can be added.
 
-    A token of a shared prefix counts once for each sequence that continues it, as if nothing were shared. Where several ranks
-    share a row, the loss is of each rank's tokens by themselves, and their sum is the same on every rank.
+    A token of a shared prefix counts once for each sequence that continues it. If several ranks share a row, the loss is taken
+    over each rank's tokens and summed.
 
     Args:
-        model: from `load_model`; `require_router_loss` has accepted it.
+        model: model accepted by `require_router_loss`.
         router_logits: `[L, E]` of each layer with experts.
-        here: what this rank computes of the row.
+        local: this rank's part of the row.
     """
     function = _loss_function(model)
     assert function is not None
-    num_tokens = here.uses_L.sum()
-    # Of a row that only fills up, any finite loss is multiplied by 0.
-    weights_1L = (here.uses_L + (num_tokens == 0)).unsqueeze(0)
+    num_tokens = local.uses_L.sum()
+    # In an empty row any finite loss will do: it is multiplied by 0.
+    weights_1L = (local.uses_L + (num_tokens == 0)).unsqueeze(0)
     loss = function(
         tuple(logits.float() for logits in router_logits), model.num_experts, model.num_experts_per_tok, weights_1L
     )
-    return here.sum_of_parts(loss * num_tokens)
+    return local.sum_over_ranks(loss * num_tokens)
 
 
 def _loss_function(model: nn.Module) -> Callable[..., Tensor] | None:
-    """Return the function that stands beside the model's own class, of which FSDP makes another one."""
+    """Return the loss function from the module of the model's class; FSDP wraps the class, hence the search."""
     files = (sys.modules[kind.__module__] for kind in type(model).__mro__)
     return next((getattr(file, _FUNCTION) for file in files if hasattr(file, _FUNCTION)), None)

@@ -1,9 +1,8 @@
-"""Sends each token to the experts that it had in the rollout, with weights of the model's own (R3, arXiv:2510.11370).
+"""Replay of the rollout's expert choice in training (R3, arXiv:2510.11370).
 
-Engine and actor round differently, so that a token may reach other experts in training than in the rollout, and get quite
-another log-probability. Here routers choose the recorded experts: their logits, and so gradients and the weights of the chosen
-experts, are those of the current forward pass. All routers of transformers choose by one `topk` over the experts, whatever
-they make of its result, so that is what is replaced.
+Engine and actor round differently, so a token may reach other experts in training than in the rollout, and get a very
+different log-probability. With replay, routers choose the recorded experts, with logits, gradients and weights of the current
+forward pass. All routers of transformers choose by one `topk` over the experts, so this replaces `topk`.
 
 Letters in shapes: L packed tokens of this rank, E experts, K experts of a token, B bytes.
 """
@@ -22,30 +21,30 @@ from agentrl.training.batch import PackedTokens
 
 _REPLAY = "agentrl_routing_replay"
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""Exceptions of a router that is called otherwise than here."""
+"""Exceptions of a router with another signature."""
 
 
 @dataclass
 class _Replay:
-    """The experts that the routers of one model choose, kept for a second pass over its layers (recomputed activations)."""
+    """Experts that a model's routers must choose, also in a second pass (recomputed activations)."""
 
     num_layers: int
     num_chosen: int
-    """K."""
+    """Number of experts per token, K."""
     experts: Tensor | None = None
     """`[L, layers, K]`, int64; None: routers choose freely."""
 
 
 def replay_routing(model: Any, layers: Sequence[nn.Module], where: str) -> None:
-    """Have the routers of a model, which is not sharded yet, choose the experts that a row brings along.
+    """Make the routers of a model, which is not sharded yet, choose the experts that are recorded in a row.
 
     Args:
         model: a causal LM of transformers, maybe on the device `meta`.
         layers: all of its blocks, in order (`decoder_layers`).
-        where: the key, and the folder that it names.
+        where: config key and folder.
 
     Raises:
-        ConfigError: it has no experts, or none whose router is known to choose by one `topk` over all of them.
+        ConfigError: the model has no experts, or its routers do not choose by one `topk` over all of them.
     """
     recorder: Any = (getattr(model.get_decoder(), "_can_record_outputs", None) or {}).get("router_logits")
     kind = getattr(recorder, "target_class", None)
@@ -66,19 +65,19 @@ def replay_routing(model: Any, layers: Sequence[nn.Module], where: str) -> None:
 
 
 def begin_row(model: nn.Module, tokens: PackedTokens) -> None:
-    """Give the routers the experts of a row, where `replay_routing` was called.
+    """Pass the experts of a row to the routers, if `replay_routing` was called.
 
     Raises:
-        ValueError: the row has none, or those of another model.
+        ValueError: the row has no experts, or those of another model.
     """
     replay: _Replay | None = getattr(model, _REPLAY, None)
     if replay is None:
         return
-    experts_LB = tokens.here.experts_LB
+    experts_LB = tokens.local.experts_LB
     if experts_LB is None:
         if tokens.num_tokens:
             raise ValueError(
-                "actor: a trajectory has no experts, which the engine did not return; leave `rollout.replay_routing` out"
+                "actor: the engine did not return the experts of a trajectory; leave `rollout.replay_routing` out"
             )
         replay.experts = None
         return
@@ -90,12 +89,12 @@ def begin_row(model: nn.Module, tokens: PackedTokens) -> None:
         )
     values = experts_LB if size == 1 else experts_LB.view(torch.int16)
     replay.experts = (
-        values.to(tokens.here.token_ids_L.device).long().unflatten(1, (replay.num_layers, replay.num_chosen))
+        values.to(tokens.local.token_ids_L.device).long().unflatten(1, (replay.num_layers, replay.num_chosen))
     )
 
 
 def _problem(routers: Sequence[Any], config: Any) -> str:
-    """Return what keeps routers from replaying, or nothing, by one call of the first."""
+    """Return the reason why routers cannot replay, found by one call of the first; empty if they can."""
     if not routers:
         return "has no experts, or none whose routers are known"
     router = routers[0]
@@ -120,7 +119,7 @@ def _route(
 
 
 class _Chosen(TorchFunctionMode):
-    """Within it, `topk` over all experts gives these."""
+    """Mode in which `topk` over all experts returns the given ones."""
 
     def __init__(self, experts_LK: Tensor, num_experts: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Which tokens of a packed row are which sequence, and which of them continue a prefix that stands there only once.
+"""Layout of a packed row: its segments, and the prefixes that several segments continue.
 
 A row is a chain of segments, `[segment 0 | segment 1 | ...]`. A token attends to the earlier tokens of its own segment,
-and, where its segment continues a shared prefix, to the whole of that prefix: `[prefix | suffix 0 | suffix 1 | ...]`.
+and to all of the shared prefix that its segment continues, if any: `[prefix | suffix 0 | suffix 1 | ...]`.
 
 Letters in shapes: T packed tokens, S segments of a bucket, L their longest length, F shared prefixes.
 """
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 _MAX_PADDING_SHARE = 0.1
-"""A bucket may compute this much more attention rows than it has tokens: fewer calls against wasted rows."""
+"""Limit of the padding in a bucket, as a share of its tokens: trades wasted rows for fewer calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Neighbouring segments that attend in one call.
+    """Consecutive segments that attend in one call.
 
     Example: lengths 4 and 3 behind a first segment of 9 tokens: `start=9, end=16, num_sequences=2, max_length=4,
     padded_index=[0, 1, 2, 3, 4, 5, 6]` (row 7 of the padded `[2 * 4]` rows stays empty).
@@ -33,7 +33,7 @@ class Bucket:
     num_sequences: int
     max_length: int
     padded_index: Tensor | None
-    """Where each token goes among the `[S * L]` padded rows; None when all lengths are equal and nothing is padded."""
+    """Place of each token among the `[S * L]` padded rows; None if all lengths are equal."""
 
     def to(self, device: torch.device) -> "Bucket":
         """Return a copy whose index is on `device`."""
@@ -42,49 +42,49 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """A segment that the segments behind it continue.
+    """A segment that the following segments continue.
 
     Example: a prompt of 4 tokens at the start of a row, with two responses of 2 and 3: `start=0, end=4, suffix_end=9`.
     """
 
     start: int
     end: int
-    """One past the prefix, where the first of its continuations starts."""
+    """One past the prefix, where its first continuation starts."""
     suffix_end: int
-    """One past the last of them."""
+    """One past its last continuation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarlenIndex:
-    """The boundaries of a row as the variable-length kernels of GPUs want them, int32 on their device."""
+    """Boundaries of a row for the variable-length kernels of GPUs, int32 on the device."""
 
     boundaries: Tensor
-    """`[segments + 1]`: 0 and the end of each segment."""
+    """`[segments + 1]`: 0, and the end of each segment."""
     suffix_index: Tensor
     """Tokens that continue a prefix, in order."""
     suffix_boundaries: Tensor
-    """`[F + 1]`: into `suffix_index`, by prefix."""
+    """`[F + 1]`: boundaries in `suffix_index`, by prefix."""
     prefix_index: Tensor
     """Tokens of all prefixes, in order."""
     prefix_boundaries: Tensor
-    """`[F + 1]`: into `prefix_index`."""
+    """`[F + 1]`: boundaries in `prefix_index`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # never changed, but not frozen: see the docstring
 class RowLayout:
-    """The segments of one packed row; `row_layout` makes it.
+    """The segments of one packed row; `row_layout` creates it.
 
-    Plain Python integers, computed once per micro-batch: reading a tensor of boundaries would stop a GPU in every layer.
-    Compiled layers hand it down to their attention. Dynamo reads every field of a frozen dataclass and, before torch 2.13,
-    compiles a layer again for each new value; of other objects it checks the type alone.
+    Plain Python integers, computed once per micro-batch: reading a tensor of boundaries would synchronise a GPU in every layer.
+    Compiled layers pass it on to their attention. Before torch 2.13, Dynamo recompiles a layer for each new value of a frozen
+    dataclass; of other objects it checks only the type.
     """
 
     lengths: tuple[int, ...]
-    """Of all segments, in order."""
+    """Lengths of all segments, in order."""
     buckets: tuple[Bucket, ...]
     prefixes: tuple[SharedPrefix, ...]
     varlen: VarlenIndex | None = None
-    """On a GPU only."""
+    """Boundaries for a GPU's kernels; None on a CPU."""
 
     @property
     def num_attention_rows(self) -> int:
@@ -93,7 +93,7 @@ class RowLayout:
 
     @property
     def max_context(self) -> int:
-        """The most tokens that any token may attend to, itself included."""
+        """Largest number of tokens that a token attends to, itself included."""
         ends = accumulate(self.lengths)
         segments = [(end - length, end) for end, length in zip(ends, self.lengths, strict=True)]
         return max(
@@ -126,7 +126,7 @@ class RowLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsharedRow:
-    """A row with shared prefixes, written out: each continuation behind a copy of its prefix.
+    """A row with shared prefixes expanded: each continuation follows a copy of its prefix.
 
     Example: a prompt of 4 tokens with two responses of 2 and 3 (`lengths` 4, 2, 3) becomes segments of 6 and 7 tokens:
     `source_U=[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 6, 7, 8]`, `place_T=[0, 1, 2, 3, 4, 5, 10, 11, 12]`.
@@ -134,14 +134,14 @@ class UnsharedRow:
 
     layout: RowLayout
     source_U: Tensor
-    """The token of the row that each token of the written-out row is."""
+    """Index in the row of each token of the expanded row."""
     place_T: Tensor
-    """Position of each token of the row in the written-out row; of a prefix, in its first copy."""
+    """Index in the expanded row of each token of the row; for a prefix, in its first copy."""
 
 
-@lru_cache(maxsize=4)  # every layer of a model asks for that of the same few rows
+@lru_cache(maxsize=4)  # every layer needs the same few rows
 def unshared_row(lengths: tuple[int, ...], prefixes: tuple[SharedPrefix, ...], device: torch.device) -> UnsharedRow:
-    """Return what a row of these segments is without sharing, on `device`."""
+    """Return a row of these segments with its prefixes expanded, on `device`."""
     starts = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
     begins = {prefix.start for prefix in prefixes}
     segments = []
@@ -161,12 +161,12 @@ def unshared_row(lengths: tuple[int, ...], prefixes: tuple[SharedPrefix, ...], d
 
 
 def row_layout(lengths: Sequence[int], prefixes: Sequence[SharedPrefix] = ()) -> RowLayout:
-    """Return the layout of segments of these lengths; sort neighbours downwards to get few buckets."""
+    """Return the layout of segments of these lengths; descending lengths give few buckets."""
     return RowLayout(lengths=tuple(lengths), buckets=bucket_sequences(lengths), prefixes=tuple(prefixes))
 
 
 def bucket_sequences(lengths: Sequence[int]) -> tuple[Bucket, ...]:
-    """Group neighbours of nearly equal length."""
+    """Group consecutive segments of nearly equal length."""
     buckets, first, start = [], 0, 0
     while first < len(lengths):
         last, num_tokens, longest = first, 0, lengths[first]

@@ -1,4 +1,4 @@
-"""A decoder with one number per token on top: a critic, or a reward model.
+"""A decoder with a head of one output: a critic, or a reward model.
 
 Letters in shapes: N scored tokens of a packed row, M those of them that this rank computes.
 """
@@ -15,7 +15,7 @@ from agentrl.training.scoring import scored_states
 
 
 class ScalarModel(nn.Module):
-    """A backbone of transformers and a linear head of one output."""
+    """A backbone of transformers with a linear head of one output."""
 
     def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
         """Take both parts."""
@@ -24,15 +24,15 @@ class ScalarModel(nn.Module):
         self.head = head
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return `[N]` float32: what the head makes of the state at each scored token, its successor not seen."""
-        here = tokens.here
-        values_M = self.head(scored_states(self.backbone, here)).squeeze(-1).float()
-        # A copy, because FSDP hooks its backward pass to what is returned, and warns of views.
-        return here.of_whole_row(values_M).clone()
+        """Return `[N]`, float32: the head's output at each scored token, before its successor."""
+        local = tokens.local
+        values_M = self.head(scored_states(self.backbone, local)).squeeze(-1).float()
+        # FSDP hooks its backward pass to the output, and warns of views.
+        return local.gather(values_M).clone()
 
 
 def value_model(causal_lm: PreTrainedModel) -> ScalarModel:
-    """Return a critic on the backbone of a language model; its head is zero, so that it expects nothing at first."""
+    """Return a critic on the backbone of a language model; its head starts at zero, so first values are 0."""
     backbone = cast(PreTrainedModel, causal_lm.base_model)
     head = nn.Linear(backbone.config.get_text_config().hidden_size, 1)
     with torch.no_grad():
@@ -42,7 +42,7 @@ def value_model(causal_lm: PreTrainedModel) -> ScalarModel:
 
 
 def classifier_model(classifier: PreTrainedModel) -> ScalarModel:
-    """Return a sequence classifier of one label in the same form.
+    """Return a sequence classifier of one label as a `ScalarModel`.
 
     Raises:
         ConfigError: it has more labels, or a head of another kind.
@@ -57,8 +57,5 @@ def classifier_model(classifier: PreTrainedModel) -> ScalarModel:
 
 
 def whole_sequence(token_ids: list[int]) -> TokenisedExample:
-    """Return a sequence of which only the state at the last token is scored.
-
-    Packing leaves out the last token, which predicts nothing; here one more stands in its place.
-    """
+    """Return a sequence with only its last token scored; a filler follows it, because packing drops the last token."""
     return TokenisedExample(token_ids=[*token_ids, token_ids[-1]], response_mask=[0] * len(token_ids) + [1])

@@ -1,4 +1,4 @@
-"""What a reward model says, in the rewards that are trained on. Runs on the driver, without torch."""
+"""Scores of a reward model as part of the rewards. Runs on the driver, without torch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ def with_scores(
     """Return the groups with `reward_weight x reward + score_weight x score` as the rewards of their trajectories.
 
     Args:
-        groups: selected ones, so that every trajectory has a reward.
-        scores: of the reward model, by the id of the trajectory.
-        reward_weight: of what there is.
-        score_weight: of what comes to it.
+        groups: selected groups, in which every trajectory has a reward.
+        scores: scores of the reward model, by trajectory id.
+        reward_weight: factor on the reward.
+        score_weight: factor on the score.
 
     Raises:
         RolloutError: a score is not finite.
@@ -27,12 +27,13 @@ def with_scores(
     weighed = []
     for group in groups:
         members = []
-        for made, reward in zip(group.trajectories, group.rewards, strict=True):
-            score = scores[made.summary.trajectory_id]
+        for trajectory, reward in zip(group.trajectories, group.rewards, strict=True):
+            summary = trajectory.summary
+            score = scores[summary.trajectory_id]
             if not math.isfinite(score):
-                raise RolloutError(f"reward model: trajectory `{made.summary.trajectory_id}` has the score {score}")
+                raise RolloutError(f"reward model: trajectory `{summary.trajectory_id}` has the score {score}")
             total = reward_weight * reward + score_weight * score
-            members.append(replace(made, summary=replace(made.summary, reward=total)))
+            members.append(replace(trajectory, summary=replace(summary, reward=total)))
         weighed.append(replace(group, trajectories=members))
     return weighed
 
@@ -40,19 +41,19 @@ def with_scores(
 def score_metrics(
     groups: Sequence[Group], scores: Mapping[str, float], selection: SelectionSection
 ) -> dict[str, float]:
-    """Return the mean score, and how much higher it is for solved trajectories: a model that says nothing gives 0.
+    """Return the mean score, and its margin of solved over unsolved trajectories; an uninformative model has margin 0.
 
     Args:
-        groups: with the rewards that the model has no say in.
-        scores: by the id of the trajectory.
-        selection: what solved means.
+        groups: groups with their rewards before the scores were added.
+        scores: scores by trajectory id.
+        selection: definition of solved.
     """
-    made = [one.summary for group in groups for one in group.trajectories]
-    found = {True: [], False: []}
-    for summary in made:
-        found[is_solved(summary, selection)].append(scores[summary.trajectory_id])
-    means = {solved: sum(values) / len(values) if values else 0.0 for solved, values in found.items()}
-    metrics = {"reward_model/score_mean": sum(scores[one.trajectory_id] for one in made) / len(made)}
-    if found[True] and found[False]:
+    summaries = [trajectory.summary for group in groups for trajectory in group.trajectories]
+    by_outcome: dict[bool, list[float]] = {True: [], False: []}
+    for summary in summaries:
+        by_outcome[is_solved(summary, selection)].append(scores[summary.trajectory_id])
+    means = {solved: sum(values) / len(values) if values else 0.0 for solved, values in by_outcome.items()}
+    metrics = {"reward_model/score_mean": sum(scores[summary.trajectory_id] for summary in summaries) / len(summaries)}
+    if by_outcome[True] and by_outcome[False]:
         metrics["reward_model/score_margin"] = means[True] - means[False]
     return metrics

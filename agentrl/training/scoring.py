@@ -1,11 +1,9 @@
 """Log-probabilities that a policy gives to sampled tokens, from packed rows.
 
-The model runs in two parts: the decoder over the whole row, and the head over the scored tokens only, in chunks, so that
-the logits of a row never exist together. Both run inside one forward pass of the model as FSDP sees it, because the
-weight of the head belongs to the outermost group of weights.
+The decoder runs over the whole row, the head only over the scored tokens, in chunks, so that the logits of a row never
+exist at once. For FSDP both are one forward pass, because the head's weight belongs to the outermost group.
 
-Letters in shapes: T packed tokens, N scored tokens, L and M those of them that this rank computes, V vocabulary, W width of
-the decoder.
+Letters in shapes: T packed tokens, N scored tokens, L and M this rank's parts of them, V vocabulary, W width of the decoder.
 """
 
 from collections.abc import Callable
@@ -31,19 +29,19 @@ _HEAD_IS_PLAIN = "agentrl_head_is_plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScores:
-    """What the model says about each scored token."""
+    """Scores of each scored token."""
 
     logprobs_N: Tensor
-    """float32, differentiable where gradients are on."""
+    """Log-probabilities, float32, differentiable."""
     entropy_N: Tensor
-    """float32, in nats; differentiable where it was asked for."""
+    """Entropies in nats, float32; differentiable only with `entropy_gradient`."""
     router_loss: Tensor | None = None
-    """Auxiliary loss of the routers times the tokens of the row, `[]`, differentiable; absent: it was not asked for."""
+    """Auxiliary loss of the routers times the row's number of tokens, `[]`; None if not requested."""
 
 
 @dataclass
 class _DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """Hidden states in place of what a decoder returns, with the fields that heads pass on, empty."""
+    """Output of a decoder with given hidden states; other fields that heads read are empty."""
 
     router_logits: tuple[Tensor, ...] | None = None
 
@@ -59,11 +57,11 @@ def score_tokens(
     """Run the model over a packed row and score the tokens that were sampled.
 
     Args:
-        model: from `load_model`, on the device of `tokens.here`; if it is to be sharded, then before its first row.
+        model: from `load_model`, on the device of `tokens.local`; shard it before its first row.
         tokens: the row.
-        temperature: divides the logits, as it did when the tokens were sampled.
-        entropy_gradient: let gradients through the entropy as well.
-        router_loss: compute the auxiliary loss of the routers as well; `require_router_loss` has accepted the model.
+        temperature: divisor of the logits, that of the sampling.
+        entropy_gradient: make the entropy differentiable.
+        router_loss: also compute the routers' auxiliary loss; needs a model that `require_router_loss` accepts.
     """
     if not hasattr(model, _SCORE_ROW):
         setattr(model, _SCORE_ROW, MethodType(_score_row, model))
@@ -73,26 +71,26 @@ def score_tokens(
     return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N, router_loss=router_sum)
 
 
-def scored_states(decoder: nn.Module, here: RowPart) -> Tensor:
+def scored_states(decoder: nn.Module, local: RowPart) -> Tensor:
     """Run a decoder over a packed row.
 
     Args:
-        decoder: the part of a Hugging Face model below its head, loaded with packed attention.
-        here: what this rank computes of the row.
+        decoder: part of a Hugging Face model below its head, loaded with packed attention.
+        local: this rank's part of the row.
 
     Returns:
-        `[M, W]`: of the last layer, at the scored tokens of this rank.
+        `[M, W]`: states of the last layer at this rank's scored tokens.
     """
-    return _decoded(decoder, here).last_hidden_state[0][here.scored_M]
+    return _decoded(decoder, local).last_hidden_state[0][local.scored_M]
 
 
-def _decoded(decoder: nn.Module, here: RowPart, **options: Any) -> Any:
+def _decoded(decoder: nn.Module, local: RowPart, **options: Any) -> Any:
     return decoder(
-        input_ids=here.token_ids_L.unsqueeze(0),
-        position_ids=here.position_ids_L.unsqueeze(0),
+        input_ids=local.token_ids_L.unsqueeze(0),
+        position_ids=local.position_ids_L.unsqueeze(0),
         use_cache=False,
-        layout=here.layout,
-        sequence=here.sequence,
+        layout=local.layout,
+        sequence=local.sequence,
         **options,
     )
 
@@ -100,18 +98,18 @@ def _decoded(decoder: nn.Module, here: RowPart, **options: Any) -> Any:
 def _score_row(
     model: Any, tokens: PackedTokens, temperature: float, entropy_gradient: bool, router_loss: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    here = tokens.here
+    local = tokens.local
     begin_row(model, tokens)
-    decoded = _decoded(model.get_decoder(), here, **({"output_router_logits": True} if router_loss else {}))
-    hidden_MW = decoded.last_hidden_state[0][here.scored_M]
-    router_sum = router_loss_sum(model, decoded.router_logits, here) if router_loss else None
+    decoded = _decoded(model.get_decoder(), local, **({"output_router_logits": True} if router_loss else {}))
+    hidden_MW = decoded.last_hidden_state[0][local.scored_M]
+    router_sum = router_loss_sum(model, decoded.router_logits, local) if router_loss else None
     if not hasattr(model, _HEAD_IS_PLAIN):
         setattr(model, _HEAD_IS_PLAIN, _head_is_plain(model, hidden_MW))
     if getattr(model, _HEAD_IS_PLAIN):
         logprobs_M, entropy_M = vocabulary_scores(
             hidden_MW,
             model.get_output_embeddings().weight,
-            here.targets_M,
+            local.targets_M,
             temperature=temperature,
             entropy_gradient=entropy_gradient,
         )
@@ -119,10 +117,10 @@ def _score_row(
         size = chunk_size(model.config.get_text_config().vocab_size, hidden_MW.device)
         chunks = [
             checkpoint(_score_chunk, model, hidden, targets, temperature, entropy_gradient, use_reentrant=False)
-            for hidden, targets in zip(hidden_MW.split(size), here.targets_M.split(size), strict=True)
+            for hidden, targets in zip(hidden_MW.split(size), local.targets_M.split(size), strict=True)
         ]
         logprobs_M, entropy_M = (torch.cat(parts) for parts in zip(*chunks, strict=True))
-    return here.of_whole_row(logprobs_M), here.of_whole_row(entropy_M), router_sum
+    return local.gather(logprobs_M), local.gather(entropy_M), router_sum
 
 
 def _score_chunk(
@@ -136,21 +134,21 @@ def _score_chunk(
 
 @torch.no_grad()
 def _head_is_plain(model: Any, hidden_NW: Tensor) -> bool:
-    """Whether logits are the product of the head's weight and the hidden state, and nothing more.
+    """Return True if logits are just the product of the head's weight and the hidden state.
 
-    Some architectures scale or bend them, each by a setting of its own name; so a state is tried, enlarged until it would show.
+    Some architectures scale or cap logits, by various settings; so this tries a state large enough to show it.
     """
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or head.bias is not None:
         return False
     probe_1W = 100 * torch.linspace(-1, 1, hidden_NW.shape[-1], dtype=hidden_NW.dtype, device=hidden_NW.device)[None]
-    expected, found = (probe_1W @ head.weight.T).float(), _logits(model, probe_1W).float()
+    expected, logits = (probe_1W @ head.weight.T).float(), _logits(model, probe_1W).float()
     tolerance = 1e-2 if hidden_NW.dtype in (torch.bfloat16, torch.float16) else 1e-4
-    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
+    return bool((logits - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 def _logits(model: Any, hidden_CW: Tensor) -> Tensor:
-    """Return `[C, V]`: what the model makes of these states after its decoder, whatever that is."""
+    """Return the logits `[C, V]` that the model computes from the states of its decoder."""
     decoder = model.get_decoder()
 
     states: Any = hidden_CW.unsqueeze(0)

@@ -1,12 +1,10 @@
-"""Several ranks compute one packed row together (Ulysses, arXiv:2309.14509): each has a part of its tokens.
+"""Sequence parallelism (Ulysses, arXiv:2309.14509): several ranks share a packed row, each with a part of its tokens.
 
-Everything but attention treats tokens one by one. Attention needs all tokens of a sequence, but its heads know nothing of
-each other: before it, the ranks exchange parts, so that each has all tokens of some heads, and after it they exchange back.
-Attention itself does not notice, so packing and shared prefixes work as on one rank.
+Only attention needs all tokens of a sequence, but its heads are independent: before it, the ranks exchange parts, so that each
+has all tokens of some heads; after it they exchange back. Packing and shared prefixes work as on one rank.
 
-The scored numbers of a row (log-probabilities, values) are brought together on every rank, and every rank computes the same
-loss of the whole row. Its gradient goes back to the rank's own tokens alone, so that the gradients of the ranks of a sequence
-group add up to the gradient of the row, as those of other ranks add up to that of the batch.
+The scores of a row (log-probabilities, values) are gathered on every rank, and every rank computes the same loss of the whole
+row. Its gradient flows only to the rank's own tokens, so the gradients of a sequence group add up to that of the row.
 
 Letters in shapes: R ranks of a sequence group, T tokens of a row, L = T / R of them on one rank, H heads, D head size,
 N scored tokens of the row, M of them on one rank.
@@ -27,16 +25,16 @@ from agentrl.training.row_layout import RowLayout, row_layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceGroup:
-    """The ranks that compute rows together, and this process's place among them."""
+    """Ranks that compute rows together, with this process's place among them."""
 
     rank: int
     size: int
     process_group: dist.ProcessGroup
 
     def by_heads(self, states_1HLD: Tensor) -> Tensor:
-        """Give this rank's tokens of all heads for all tokens of its heads: `[1, H, L, D]` to `[1, H / R, T, D]`.
+        """Exchange this rank's tokens of all heads for all tokens of its heads: `[1, H, L, D]` to `[1, H / R, T, D]`.
 
-        Key heads that are too few for every rank to have one are repeated first.
+        Key heads are repeated first if there are fewer than ranks.
         """
         states_LHD = self._enough_heads(states_1HLD)[0].transpose(0, 1)
         parts_RLHD = states_LHD.unflatten(1, (self.size, -1)).transpose(0, 1)
@@ -44,7 +42,7 @@ class SequenceGroup:
         return received_THD.transpose(0, 1).unsqueeze(0)
 
     def by_tokens(self, mixed_1THD: Tensor) -> Tensor:
-        """Undo `by_heads` behind the attention: `[1, T, H / R, D]` to `[1, L, H, D]`."""
+        """Undo `by_heads` after attention: `[1, T, H / R, D]` to `[1, L, H, D]`."""
         parts_RLHD = mixed_1THD[0].unflatten(0, (self.size, -1))
         received_RLHD = _Exchange.apply(parts_RLHD, self.process_group)
         return received_RLHD.transpose(0, 1).flatten(1, 2).unsqueeze(0)
@@ -57,45 +55,45 @@ class SequenceGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPart:
-    """What one rank computes of a packed row: all of it, or its part where several ranks share the row.
+    """One rank's part of a packed row; all of it if no other rank shares the row.
 
-    Example, for the second of two ranks, of a row of 7 tokens (and one to fill up) with tokens 2 and 5 scored:
-    `token_ids_L` has tokens 4 to 7, `scored_M=[1]` (token 5), `places_M=[1]` (the second that is scored), `num_scored=2`.
+    Example, second of two ranks, row of 7 tokens (and a filler) with tokens 2 and 5 scored: `token_ids_L` has tokens 4 to 7,
+    `scored_M=[1]` (token 5), `places_M=[1]` (the second scored one), `num_scored=2`.
     """
 
     token_ids_L: Tensor
     position_ids_L: Tensor
     uses_L: Tensor
-    """Number of sequences that hold each token, float32; 0 for tokens that only fill up."""
+    """Number of sequences that contain each token, float32; 0 for fillers."""
     layout: RowLayout
-    """Of the whole row: what attention sees."""
+    """Layout of the whole row, for attention."""
     scored_M: Tensor
-    """Indices into L."""
+    """Indices into L of the scored tokens."""
     targets_M: Tensor
     places_M: Tensor
-    """Which of the N scored tokens of the row they are."""
+    """Their indices among the N scored tokens of the row."""
     num_scored: int
-    """N."""
+    """Number of scored tokens of the row, N."""
     sequence: SequenceGroup | None
-    """None: this rank has the row for itself."""
+    """Ranks that share the row; None: no other rank."""
     experts_LB: Tensor | None = None
-    """Bytes of the experts of each token in the rollout, layer by layer, on the host; None: unknown."""
+    """Bytes of each token's experts in the rollout, layer by layer, on the host; None if unknown."""
 
-    def of_whole_row(self, values_M: Tensor) -> Tensor:
-        """Return `[N]`, on every rank of the group; gradients go back to this rank's own."""
+    def gather(self, values_M: Tensor) -> Tensor:
+        """Return the values of the whole row, `[N]`, on every rank of the group; gradients flow only to this rank's."""
         if self.sequence is None:
             return values_M
-        return _BroughtTogether.apply(values_M, self.places_M, self.num_scored, self.sequence.process_group)  # type: ignore[no-any-return]
+        return _Gather.apply(values_M, self.places_M, self.num_scored, self.sequence.process_group)  # type: ignore[no-any-return]
 
-    def sum_of_parts(self, value: Tensor) -> Tensor:
-        """Add a number, `[]`, over the ranks of the group, which all get the sum; gradients go back to this rank's own."""
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """Return the sum of a scalar over the ranks of the group; gradients flow only to this rank's."""
         if self.sequence is None:
             return value
         place = torch.tensor([self.sequence.rank], device=value.device)
-        return _BroughtTogether.apply(value[None], place, self.sequence.size, self.sequence.process_group).sum()
+        return _Gather.apply(value[None], place, self.sequence.size, self.sequence.process_group).sum()
 
     def to(self, device: torch.device) -> "RowPart":
-        """Return a copy on `device`; the experts stay on the host, for those of an update would fill gigabytes of a GPU."""
+        """Return a copy on `device`; the experts, gigabytes in an update, stay on the host."""
         return replace(
             self,
             token_ids_L=self.token_ids_L.to(device),
@@ -108,9 +106,9 @@ class RowPart:
         )
 
     def shared_by(self, sequence: SequenceGroup) -> "RowPart":
-        """Return what this rank computes of this row, which must be whole.
+        """Return this rank's part of this row, which must be whole.
 
-        The ranks' parts are equal: the last one is filled up with tokens of a segment of their own, less than one per rank.
+        Parts are equal: the last one is padded with filler tokens, fewer than ranks, in a segment of their own.
         """
         filler = -len(self.token_ids_L) % sequence.size
         nothing = torch.zeros(filler, dtype=torch.long)
@@ -118,19 +116,19 @@ class RowPart:
             torch.cat([values_T, nothing.to(values_T.dtype)]).chunk(sequence.size)
             for values_T in (self.token_ids_L, self.position_ids_L, self.uses_L)
         )
-        num_here = len(token_ids_T[sequence.rank])
+        num_local = len(token_ids_T[sequence.rank])
         experts_LB = None
         if self.experts_LB is not None:
             filled_TB = nn.functional.pad(self.experts_LB, (0, 0, 0, filler))
             experts_LB = filled_TB.chunk(sequence.size)[sequence.rank]
-        places_M = (self.scored_M // num_here == sequence.rank).nonzero().squeeze(1)
+        places_M = (self.scored_M // num_local == sequence.rank).nonzero().squeeze(1)
         layout = row_layout([*self.layout.lengths, filler], self.layout.prefixes) if filler else self.layout
         return RowPart(
             token_ids_L=token_ids_T[sequence.rank],
             position_ids_L=position_ids_T[sequence.rank],
             uses_L=uses_T[sequence.rank],
             layout=layout,
-            scored_M=self.scored_M[places_M] % num_here,
+            scored_M=self.scored_M[places_M] % num_local,
             targets_M=self.targets_M[places_M],
             places_M=places_M,
             num_scored=self.num_scored,
@@ -140,13 +138,13 @@ class RowPart:
 
 
 def join_sequence_group(rank: int, world_size: int, size: int, **options: Any) -> SequenceGroup | None:
-    """Divide all ranks into sequence groups of neighbours, and return the one of `rank`; None where each is alone.
+    """Divide all ranks into sequence groups of neighbours, and return that of `rank`; None if `size` is 1.
 
     Args:
-        rank: of this process among all; every one of them must call this.
-        world_size: how many there are.
-        size: ranks of a group.
-        options: for each new process group.
+        rank: rank of this process; every rank must call this.
+        world_size: number of ranks.
+        size: ranks per group.
+        options: options of the new process groups.
 
     Raises:
         ConfigError: `size` does not divide `world_size`.
@@ -181,7 +179,7 @@ def require_divisible_heads(model: nn.Module, size: int) -> None:
 
 
 class _Exchange(torch.autograd.Function):
-    """Each rank gives chunk r of `[R, ...]` to rank r, and has afterwards what the others had for it; so has the gradient."""
+    """All-to-all exchange: rank r receives chunk r of every rank's `[R, ...]`; the gradient takes the same way back."""
 
     @staticmethod
     def forward(ctx: Any, parts: Tensor, process_group: dist.ProcessGroup) -> Tensor:
@@ -193,13 +191,13 @@ class _Exchange(torch.autograd.Function):
         return _all_to_all(gradients[0], ctx.process_group), None
 
 
-class _BroughtTogether(torch.autograd.Function):
+class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, values_M: Tensor, places_M: Tensor, num_scored: int, process_group: dist.ProcessGroup
     ) -> Tensor:
         ctx.save_for_backward(places_M)
-        # Each number comes from one rank, and the others add zero to it.
+        # Each value comes from one rank, and the others add zero.
         values_N = values_M.new_zeros(num_scored)
         values_N[places_M] = values_M
         dist.all_reduce(values_N, group=process_group)

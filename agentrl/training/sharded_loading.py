@@ -1,8 +1,8 @@
-"""Weights from the files of a model straight into its shards: no process ever holds the whole model.
+"""Loading of weights from a model's files straight into its shards, so that no process holds the whole model.
 
-A model is outlined on the device `meta`, which has shapes and no memory; it is sharded; each rank takes memory for its shards
-and reads its part of every tensor. This needs files whose tensors are those of the model, or the experts that transformers
-stacks. Where it converts others, or they are of an older format, every rank loads the whole model first instead.
+A model is outlined on the device `meta` and sharded; then each rank allocates its shards and reads its part of every tensor.
+The files must hold the tensors of the model, or the experts that transformers stacks. For other conversions and older formats,
+every rank loads the whole model first instead.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from agentrl.weight_sync.model_folder import ModelFolder
 
 
 class ModelFiles:
-    """Which tensor of a folder belongs into which module, whatever the modules are put into afterwards."""
+    """Mapping of a model's modules to tensors of a folder; it stays valid when the modules are wrapped later."""
 
     def __init__(self, model: PreTrainedModel, folder: ModelFolder) -> None:
-        """Take the model while its modules have the names of the files."""
+        """Take the model while its modules still have the names of the files."""
         self._folder = folder
         self._names = {module: name for name, module in model.named_modules()}
         self.file_names = FileNames(model)
@@ -30,12 +30,12 @@ class ModelFiles:
 
     @property
     def can_be_read(self) -> bool:
-        """True if every weight of the model is in the folder, as it is or as the parts that it is stacked from."""
+        """True if every weight of the model is in the folder, as one tensor or as parts to stack."""
         return self._can_be_read
 
     @torch.no_grad()
     def read_into(self, model: nn.Module) -> None:
-        """Fill what this rank holds of the weights; modules that have been added are left alone."""
+        """Read this rank's part of the weights; modules that were added later are left alone."""
         done: set[int] = set()
         for name, tensor in self._saved_tensors(model):
             if name in self._in_files and id(tensor) not in done:  # a tied weight has several names
@@ -54,21 +54,21 @@ class ModelFiles:
             local[place].copy_(whole[tuple(others)] if others else whole)
 
     def _found_in_files(self, model: PreTrainedModel) -> dict[str, str | list[list[str]]]:
-        """Return what in the files each weight is: a tensor of its shape, or of each expert those that make it up."""
-        found: dict[str, str | list[list[str]]] = {}
+        """Return for each weight its tensor in the files, or the tensors that make up each of its experts."""
+        sources: dict[str, str | list[list[str]]] = {}
         for name, tensor in self._saved_tensors(model):
             stacked, shape = self.file_names.of_experts(name, tensor), tuple(tensor.shape)
             if stacked is not None:
                 if self._shapes_of(stacked) == {shape}:
-                    found[name] = stacked
+                    sources[name] = stacked
                 continue
             file_name, *others = self.file_names.parts(name, tensor)
             if not others and file_name in self._folder and self._folder.shape(file_name) == shape:
-                found[name] = file_name
-        return found
+                sources[name] = file_name
+        return sources
 
     def _shapes_of(self, experts: list[list[str]]) -> set[tuple[int, ...]]:
-        """Return the shapes that a stack of these has; nothing where one of them is not there."""
+        """Return the possible shapes of a stack of these; empty if one is missing."""
         if not all(part in self._folder for parts in experts for part in parts):
             return set()
         shapes = [[self._folder.shape(part) for part in parts] for parts in experts]
@@ -76,28 +76,27 @@ class ModelFiles:
 
     def _has_all(self, model: PreTrainedModel) -> bool:
         saved = list(self._saved_tensors(model))
-        found = {id(tensor) for name, tensor in saved if name in self._in_files}
-        return all(id(tensor) in found for _, tensor in saved)
+        available = {id(tensor) for name, tensor in saved if name in self._in_files}
+        return all(id(tensor) in available for _, tensor in saved)
 
     def _saved_tensors(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield parameters and the buffers that are saved by the names of the files; tied ones under each of their names."""
+        """Yield parameters and saved buffers under the names of the files; tied ones under each of their names."""
         for module in model.modules():
             if module not in self._names:
                 continue
             prefix = f"{self._names[module]}." if self._names[module] else ""
-            buffers = (
-                (leaf, one) for leaf, one in module._buffers.items() if leaf not in module._non_persistent_buffers_set
-            )
+            transient = module._non_persistent_buffers_set
+            buffers = ((leaf, buffer) for leaf, buffer in module._buffers.items() if leaf not in transient)
             for leaf, tensor in chain(module._parameters.items(), buffers):
                 if tensor is not None:
                     yield prefix + leaf, tensor
 
 
 def compute_buffers(model: PreTrainedModel) -> bool:
-    """Give an outlined model the tensors that no file holds, such as the frequencies of rotary embeddings, on the CPU.
+    """Compute the tensors of an outlined model that no file holds, such as rotary frequencies, on the CPU.
 
     Returns:
-        Whether transformers could compute all of them.
+        True if transformers could compute all of them.
     """
     for parameter in model.parameters():
         parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # transformers then leaves it alone
@@ -110,17 +109,17 @@ def compute_buffers(model: PreTrainedModel) -> bool:
         if module._non_persistent_buffers_set:
             owner._init_weights(module)
             computed += [module._buffers[leaf] for leaf in module._non_persistent_buffers_set]
-    return all(one is None or (one.is_floating_point() and not bool(one.isnan().any())) for one in computed)
+    return all(each is None or (each.is_floating_point() and not bool(each.isnan().any())) for each in computed)
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
-    """Take memory on `device` for the shards of an outlined model; what is in them is anything, until it is read."""
-    # Not `to_empty`, which would forget the buffers; and FSDP follows what goes through `_apply`.
+    """Allocate the shards of an outlined model on `device`, uninitialised."""
+    # `to_empty` would lose the buffers; FSDP tracks changes through `_apply`.
     model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
 
 
 def _owned(module: nn.Module, owner: PreTrainedModel) -> Iterator[tuple[PreTrainedModel, nn.Module]]:
-    """Yield every module with the model of transformers that it belongs to, which knows how it begins."""
+    """Yield every module with the transformers model that can initialise it."""
     owner = module if isinstance(module, PreTrainedModel) else owner
     yield owner, module
     for child in module.children():

@@ -1,7 +1,4 @@
-"""The plan of one update: which rank trains on which trajectory, in which mini-batch, and which one only looks at it.
-
-Runs on the driver, without torch.
-"""
+"""Plan of an update: assignment of trajectories to ranks and mini-batches. Runs on the driver, without torch."""
 
 import heapq
 from collections.abc import Sequence
@@ -14,7 +11,7 @@ from agentrl.types import Group, TrajectoryRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingItem:
-    """Where a trajectory stands: `group_rewards[group][member]` is its reward."""
+    """Place of a trajectory: `group_rewards[group][member]` is its reward."""
 
     group: int
     member: int
@@ -23,20 +20,20 @@ class TrainingItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateShard:
-    """One rank's part of an update, apart from the trajectories themselves.
+    """One rank's part of an update, without the trajectories.
 
-    Example, for the second of two ranks: `UpdateShard(step=3, num_mini_batches=1, group_rewards=[[1.0, 0.0]],
+    Example, second of two ranks: `UpdateShard(step=3, num_mini_batches=1, group_rewards=[[1.0, 0.0]],
     items=[TrainingItem(group=0, member=1, mini_batch=0)])`.
     """
 
     step: int
     num_mini_batches: int
     group_rewards: list[list[float]]
-    """Of all groups, whoever trains on them: advantages are over whole groups."""
+    """Rewards of all groups, on every rank: advantages need whole groups."""
     items: list[TrainingItem]
-    """`items[i]` belongs to the i-th trajectory that this rank is given."""
+    """Places of this rank's trajectories, in their order."""
     kl_coefficient: float | None = None
-    """Of this step, for a critic, since the actor keeps it; None: the config's."""
+    """KL coefficient of this step, for the critic; None: the config's."""
 
 
 def plan_update(
@@ -48,17 +45,17 @@ def plan_update(
     share_prefixes: bool = True,
     kl_coefficient: float | None = None,
 ) -> list[tuple[UpdateShard, list[TrajectoryRef]]]:
-    """Divide the trajectories of a step over mini-batches and ranks; each is trained on exactly once.
+    """Divide the trajectories of a step over mini-batches and ranks, each trajectory exactly once.
 
-    Groups go to mini-batches in order, whole and in even numbers (fewer groups than mini-batches make fewer of them).
-    Within a mini-batch, groups go to ranks, costliest first, each to the rank with the least cost so far; and in so many
-    parts as keep the slowest rank's cost lowest, where each part has its own prompt to compute if prefixes are shared.
+    Mini-batches take whole groups, in order and in even numbers; with fewer groups than mini-batches there are fewer of them.
+    Within a mini-batch, groups are split into as many parts as minimise the slowest rank's cost, where each part computes its
+    own prompt if prefixes are shared. Parts go to ranks costliest first, each to the cheapest rank so far.
 
     Returns:
         For each rank its shard and its trajectories.
 
     Raises:
-        ValueError: there is no group, or a trajectory without a reward.
+        ValueError: there is no group, or a trajectory has no reward.
     """
     if not groups:
         raise ValueError(f"plan_update: step {step} has no group to train on; the runner must not update with none")
@@ -74,8 +71,8 @@ def plan_update(
         last = (mini_batch + 1) * len(groups) // num_mini_batches
         entries = [
             [
-                (TrainingItem(group=index, member=member, mini_batch=mini_batch), made)
-                for member, made in enumerate(groups[index].trajectories)
+                (TrainingItem(group=index, member=member, mini_batch=mini_batch), trajectory)
+                for member, trajectory in enumerate(groups[index].trajectories)
             ]
             for index in range(first, last)
         ]
@@ -90,14 +87,14 @@ def plan_update(
                 items=[item for item, _ in share],
                 kl_coefficient=kl_coefficient,
             ),
-            [made for _, made in share],
+            [trajectory for _, trajectory in share],
         )
         for share in shares
     ]
 
 
 def plan_scoring(groups: Sequence[Group], *, num_ranks: int, share_prefixes: bool = True) -> list[list[int]]:
-    """Divide the trajectories of a step over ranks that only say something about them, as `plan_update` does a mini-batch.
+    """Divide the trajectories of a step over ranks that only score them, as `plan_update` divides a mini-batch.
 
     Returns:
         For each rank the numbers of its trajectories, counted through all groups.
@@ -105,8 +102,8 @@ def plan_scoring(groups: Sequence[Group], *, num_ranks: int, share_prefixes: boo
     firsts = [0, *accumulate(len(group.trajectories) for group in groups)]
     entries = [
         [
-            (TrainingItem(group=index, member=member, mini_batch=0), made)
-            for member, made in enumerate(group.trajectories)
+            (TrainingItem(group=index, member=member, mini_batch=0), trajectory)
+            for member, trajectory in enumerate(group.trajectories)
         ]
         for index, group in enumerate(groups)
     ]
@@ -126,36 +123,37 @@ def _spread(
     largest = max(len(entries) for entries in groups)
     best: list[list[tuple[TrainingItem, TrajectoryRef]]] = []
     slowest = float("inf")
-    # Powers of two, and trajectories one by one: few enough to try, and the best of all is seldom much better.
+    # Powers of two, and single trajectories: few enough to try, and the optimum is rarely much better.
     for num_parts in sorted({min(2**power, largest) for power in range(largest.bit_length() + 1)}):
         parts = [part for entries in groups for part in _parts(entries, num_parts)]
-        costs = [_cost([made for _, made in part], share_prefixes=share_prefixes) for part in parts]
+        costs = [_cost([trajectory for _, trajectory in part], share_prefixes=share_prefixes) for part in parts]
         ranks, spent = _assigned(costs, len(shares))
         if max(spent) < slowest:
             slowest = max(spent)
             best = [[entry for index in chosen for entry in parts[index]] for chosen in ranks]
-    for share, given in zip(shares, best, strict=True):
-        share += given
+    for share, entries in zip(shares, best, strict=True):
+        share += entries
 
 
 def _parts(
     entries: list[tuple[TrainingItem, TrajectoryRef]], num_parts: int
 ) -> list[list[tuple[TrainingItem, TrajectoryRef]]]:
-    """Deal a group out, longest first, so that its parts cost about the same."""
+    """Deal a group into parts, longest first, so that they cost about the same."""
     ordered = sorted(entries, key=lambda entry: -entry[1].summary.num_tokens)
     return [ordered[first::num_parts] for first in range(min(num_parts, len(ordered)))]
 
 
-def _cost(made: Sequence[TrajectoryRef], *, share_prefixes: bool) -> float:
-    lengths = [one.summary.num_tokens for one in made]
-    if share_prefixes and len(made) > 1:
-        prompt = min(one.summary.num_prompt_tokens for one in made)
-        return SequenceCost().of(Family(members=tuple(range(len(made))), num_shared=prompt), lengths)
-    return sum(SequenceCost().of(Family(members=(index,), num_shared=0), lengths) for index in range(len(made)))
+def _cost(trajectories: Sequence[TrajectoryRef], *, share_prefixes: bool) -> float:
+    summaries = [trajectory.summary for trajectory in trajectories]
+    lengths = [summary.num_tokens for summary in summaries]
+    if share_prefixes and len(summaries) > 1:
+        prompt = min(summary.num_prompt_tokens for summary in summaries)
+        return SequenceCost().of(Family(members=tuple(range(len(summaries))), num_shared=prompt), lengths)
+    return sum(SequenceCost().of(Family(members=(index,), num_shared=0), lengths) for index in range(len(summaries)))
 
 
 def _assigned(costs: Sequence[float], num_ranks: int) -> tuple[list[list[int]], list[float]]:
-    """Give each part, costliest first, to the cheapest rank; returns the parts of each, and what they cost it."""
+    """Assign each part, costliest first, to the cheapest rank; return the parts and the cost of each rank."""
     chosen: list[list[int]] = [[] for _ in range(num_ranks)]
     cheapest = [(0.0, rank) for rank in range(num_ranks)]
     for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedSchedule:
-    """How fast to learn and for how long: linear warm-up, then a cosine down to a share of the peak."""
+    """Learning rate schedule: linear warm-up, then a cosine down to a share of the peak."""
 
     learning_rate: float
     warmup_steps: int
@@ -37,7 +37,7 @@ class SupervisedSchedule:
 
 
 class SupervisedTrainer:
-    """Trains on batches of examples; the loss is the mean over the response tokens of the whole batch."""
+    """Trainer on batches of examples; the loss is the mean over the response tokens of the whole batch."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SupervisedTrainer:
         lora: "LoraSection | None" = None,
         activation_checkpointing: bool = False,
     ) -> None:
-        """Take the settings; `setup` loads the model. `num_threads=0` takes every core; without `lora` all weights learn."""
+        """Take the settings; `setup` loads the model. `num_threads=0`: every core. `lora=None`: all weights are trained."""
         self._source = model
         self._initial_weights: Literal["pretrained", "random"] = initial_weights
         self._lora = lora
@@ -70,7 +70,7 @@ class SupervisedTrainer:
         self._adapters: Adapters | None = None
 
     def setup(self, context: ParallelContext) -> None:
-        """Join the other ranks, build the model and shard it; the ranks are left again where that fails."""
+        """Join the other ranks, build the model and shard it; leave the ranks if that fails."""
         torch.set_num_threads(self._num_threads or len(os.sched_getaffinity(0)))
         torch.manual_seed(self._seed)
         self._parallel = Parallel(context)
@@ -109,9 +109,10 @@ class SupervisedTrainer:
         return open_model(self._source)
 
     def describe(self) -> str:
-        """Return what is trained, and on what, in one line."""
-        sizes = [(weight.numel(), weight.requires_grad) for weight in self._model.parameters()]
-        total, trained = (sum(size for size, _ in chosen) for chosen in (sizes, [one for one in sizes if one[1]]))
+        """Describe weights and device in one line."""
+        weights = list(self._model.parameters())
+        total = sum(weight.numel() for weight in weights)
+        trained = sum(weight.numel() for weight in weights if weight.requires_grad)
         device = self._parallel.device
         where = f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else str(device)
         return f"{trained:,} of {total:,} weights trained in {self._source.dtype} on {where}"
@@ -119,16 +120,16 @@ class SupervisedTrainer:
     def step(
         self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
     ) -> dict[str, float] | None:
-        """Make one update with this rank's share of a batch.
+        """Run one update with this rank's share of a batch.
 
         Args:
             examples: the share.
-            should_stop: asked before each micro-batch; once true, the update is given up.
+            should_stop: called before each micro-batch; once true, the update is abandoned.
 
         Returns:
             `sft/loss` (nats per response token, before the update), `sft/grad_norm`, `sft/learning_rate`, `sft/tokens`
-            (all packed tokens) and `sft/response_tokens`, over all ranks. None where it was given up: weights and
-            optimiser are those of before, and may be saved, but gradients are left over, so that no update may follow.
+            (all packed tokens) and `sft/response_tokens`, over all ranks. None if abandoned: weights and optimiser are
+            unchanged and may be saved, but gradients remain, so no update may follow.
 
         Raises:
             FloatingPointError: the loss or the gradient is not finite.
@@ -146,7 +147,7 @@ class SupervisedTrainer:
             if should_stop():
                 return None
             loss = self._loss(batch)
-            # FSDP takes the mean of the ranks' gradients, and this loss is a sum over them.
+            # FSDP averages gradients over the ranks, and this loss is a sum over them.
             (loss * (self._parallel.world_size / num_scored)).backward()
             loss_sum += loss.detach()
         [total] = self._parallel.sum([loss_sum.item()])
@@ -168,10 +169,7 @@ class SupervisedTrainer:
     def mean_loss(
         self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
     ) -> float | None:
-        """Return the loss on examples that are not learnt from, in nats per response token.
-
-        None where `should_stop`, asked before each micro-batch, was true.
-        """
+        """Return the loss on examples without training, in nats per response token; None if `should_stop` became true."""
         batches = self._packed(examples)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
         for batch in batches:
@@ -182,7 +180,7 @@ class SupervisedTrainer:
         return total / num_scored
 
     def _packed(self, examples: Sequence[TokenisedExample]) -> list[PackedTokens]:
-        """Pack this rank's share into as many micro-batches as the rank has that has most."""
+        """Pack this rank's share into as many micro-batches as the rank with the most has."""
         batches = pack_examples(examples, self._packing)
         [num_batches] = self._parallel.max([len(batches)])
         return fill_up(batches, empty_tokens(), int(num_batches))
@@ -212,7 +210,7 @@ class SupervisedTrainer:
         self._checkpoints.wait()
 
     def load(self, url: str, *, step: int) -> None:
-        """Go on from the checkpoint in the folder `url`, written after update `step`; every rank must call it.
+        """Load the checkpoint in the folder `url`, written after update `step`; every rank must call it.
 
         Raises:
             CheckpointError: it cannot be read, is damaged, or is that of another model.
@@ -223,7 +221,7 @@ class SupervisedTrainer:
     def export(self, path: str) -> None:
         """Write the model as a Hugging Face folder; every rank must call it.
 
-        LoRA's factors are merged into the weights, and also written by themselves, in the folder `adapter` there.
+        LoRA's factors are merged into the weights, and also written separately into the subfolder `adapter`.
         """
         on_rank_0 = self._parallel.rank == 0
         weights = {name: tensor for name, tensor in self._whole_weights() if on_rank_0}

@@ -1,4 +1,4 @@
-"""Sums and extremes over the tokens of an update: kept on the device, read once, reduced over the ranks."""
+"""Sums and extremes over the tokens of an update, kept on the device, and reduced over the ranks once."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -10,34 +10,34 @@ from agentrl.training.parallel import Parallel
 
 
 class TokenTally:
-    """What one optimiser update adds up. All ranks must use the same names, in the same order."""
+    """Sums and extremes of one optimiser update. All ranks must use the same names in the same order."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start empty."""
         self._sums: dict[str, Tensor] = {}
         self._maxima: dict[str, Tensor] = {}
         self._minima: dict[str, Tensor] = {}
 
     def add(self, **sums: Tensor) -> None:
-        """Add scalars to the sums of their names."""
+        """Add scalars to the named sums."""
         for name, value in sums.items():
             value = value.detach().double()
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def raise_to(self, **maxima: Tensor) -> None:
-        """Raise the maxima of their names to these scalars, where they are greater."""
+        """Raise the named maxima to these scalars, if greater."""
         for name, value in maxima.items():
             value = value.detach().double()
             self._maxima[name] = torch.maximum(self._maxima[name], value) if name in self._maxima else value
 
     def lower_to(self, **minima: Tensor) -> None:
-        """Lower the minima of their names to these scalars, where they are smaller."""
+        """Lower the named minima to these scalars, if smaller."""
         for name, value in minima.items():
             value = value.detach().double()
             self._minima[name] = torch.minimum(self._minima[name], value) if name in self._minima else value
 
     def reduce(self, parallel: Parallel) -> "Reduced":
-        """Return them over all ranks."""
+        """Return sums and extremes over all ranks."""
         sums = parallel.sum([value.item() for value in self._sums.values()])
         maxima = parallel.max([value.item() for value in self._maxima.values()])
         negated = parallel.max([-value.item() for value in self._minima.values()])
@@ -61,7 +61,7 @@ class UpdateStats:
     """The metrics of one step, over its optimiser updates: means per sampled token, and extremes."""
 
     def __init__(self, *, num_epochs: int) -> None:
-        """Start with nothing; each token will be seen in so many updates."""
+        """Start empty; each token takes part in `num_epochs` updates."""
         self._num_epochs = num_epochs
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._maxima: dict[str, float] = {}
@@ -70,7 +70,7 @@ class UpdateStats:
         self._num_tokens = 0.0
 
     def add(self, tally: Reduced, *, num_tokens: float, grad_norm: float) -> None:
-        """Take the tally of one optimiser update, over `num_tokens` sampled tokens."""
+        """Add the tally of one optimiser update over `num_tokens` sampled tokens."""
         for name, value in tally.sums.items():
             self._sums[name] += value
         for name, value in tally.maxima.items():
@@ -81,7 +81,7 @@ class UpdateStats:
         self._num_tokens += num_tokens
 
     def metrics(self) -> dict[str, float]:
-        """Return them under `actor/`."""
+        """Return the metrics `actor/...`."""
         means = {f"actor/{name}": total / self._num_tokens for name, total in self._sums.items()}
         extremes = {f"actor/{name}": value for name, value in (self._maxima | self._minima).items()}
         return {

@@ -1,4 +1,4 @@
-"""What other components have computed about a trajectory before it is trained on."""
+"""Results of other components about a trajectory, as inputs of training."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenInputs:
-    """One number per scored token of one trajectory (its sampled tokens, in order), float32; what is absent is not used.
+    """Arrays with one float32 per scored token of a trajectory (its sampled tokens, in order); None if not used.
 
-    Example, of a trajectory with two sampled tokens: `TokenInputs(ref_logprobs=np.array([-0.1, -2.3], np.float32))`.
+    Example, a trajectory with two sampled tokens: `TokenInputs(ref_logprobs=np.array([-0.1, -2.3], np.float32))`.
     """
 
     old_logprobs: NDArray[np.float32] | None = None
-    """Of the actor before the update."""
+    """Log-probabilities of the actor before the update."""
     ref_logprobs: NDArray[np.float32] | None = None
-    """Of the reference."""
+    """Log-probabilities of the reference."""
     values: NDArray[np.float32] | None = None
-    """Of the critic before the update: what it expects before each token is sampled."""
+    """Values of the critic before the update, at each token before it is sampled."""

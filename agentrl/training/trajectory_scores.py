@@ -1,4 +1,4 @@
-"""One array per trajectory out of packed forward passes, on every rank in step.
+"""Scoring of trajectories by packed forward passes, on every rank in step.
 
 Letters in shapes: N scored tokens of a packed row.
 """
@@ -23,20 +23,20 @@ def score_trajectories(
     parallel: Parallel,
     packing: Packing,
 ) -> list[NDArray[np.float32]]:
-    """Return what `score` says of the scored tokens of each trajectory, in their order.
+    """Return the `score` of the scored tokens of each trajectory, in their order.
 
     Args:
-        score: gives `[N]` for a packed row on the device of `parallel`.
-        trajectories: this rank's; it may have none, and computes empty rows then for as long as others have work.
+        score: function of a packed row on the device of `parallel` that returns `[N]`.
+        trajectories: this rank's trajectories; with none it computes empty rows while others have work.
         parallel: the ranks; all of them must call this.
-        packing: how trajectories become rows.
+        packing: settings of packing.
     """
     plan = plan_rows(trajectories, packing)
     [num_rows] = parallel.max([len(plan.rows)])
     rows = fill_up([plan.pack(row, trajectories) for row in range(len(plan.rows))], empty_tokens(), int(num_rows))
     scores_N = [score(row.to(parallel.device, parallel.sequence)).float().cpu() for row in rows]
-    found: dict[int, NDArray[np.float32]] = {}
+    arrays: dict[int, NDArray[np.float32]] = {}
     for members, row_N in zip(plan.members, scores_N, strict=False):  # the rest are empty rows
         counts = [sum(trajectories[i].response_mask[1:]) for i in members]
-        found |= {i: part.numpy() for i, part in zip(members, row_N.split(counts), strict=True)}
-    return [found[i] for i in range(len(trajectories))]
+        arrays |= {i: part.numpy() for i, part in zip(members, row_N.split(counts), strict=True)}
+    return [arrays[i] for i in range(len(trajectories))]

@@ -1,7 +1,7 @@
-"""Variable-length FlashAttention on GPUs: the parts of a packed row, each in one call of PyTorch's own kernel.
+"""Variable-length FlashAttention on GPUs: one call of PyTorch's kernel for each part of a packed row.
 
-PyTorch brings FlashAttention 2; where FlashAttention 3 is installed, it takes the place behind the same operator. Written
-against PyTorch 2.11 to 2.13; untested on a GPU so far.
+PyTorch includes FlashAttention 2; FlashAttention 3 replaces it behind the same operator if it is installed. Written against
+PyTorch 2.11 to 2.13; untested on a GPU so far.
 
 Letters in shapes: T packed tokens, Q queries of a call, H heads, D head size.
 """
@@ -20,13 +20,13 @@ from agentrl.training.row_layout import RowLayout
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """All tokens of a row or some of them, one after another `[Q, H, D]`, and where the kernel's sequences begin."""
+    """Tokens of a row, consecutive as `[Q, H, D]`, with the boundaries of the kernel's sequences."""
 
     boundaries: Tensor
-    """int32; 0 and the end of each sequence."""
+    """0, and the end of each sequence; int32."""
     max_length: int
     index: Tensor | None = None
-    """The tokens; None takes all."""
+    """Indices of the tokens; None: all."""
 
     def take(self, states_THX: Tensor, /) -> Tensor:
         return states_THX if self.index is None else states_THX.index_select(0, self.index)
@@ -45,18 +45,18 @@ class _Segments:
 
 
 def varlen_parts(layout: RowLayout, window: int | None = None) -> list[Part]:
-    """Return all segments on themselves, and all continuations on their prefixes."""
-    at = layout.varlen
-    assert at is not None, "a row on a GPU has its index: `RowLayout.to`"
-    everything = _Segments(at.boundaries, max(layout.lengths))
+    """Return two parts: all segments on themselves, and all continuations on their prefixes."""
+    index = layout.varlen
+    assert index is not None, "move the row to the GPU by `RowLayout.to`"
+    everything = _Segments(index.boundaries, max(layout.lengths))
     parts = [Part(everything, everything, is_causal=True, window=window)]
     if layout.prefixes:
         suffixes = max(prefix.suffix_end - prefix.end for prefix in layout.prefixes)
         prefixes = max(prefix.end - prefix.start for prefix in layout.prefixes)
         parts.append(
             Part(
-                _Segments(at.suffix_boundaries, suffixes, at.suffix_index),
-                _Segments(at.prefix_boundaries, prefixes, at.prefix_index),
+                _Segments(index.suffix_boundaries, suffixes, index.suffix_index),
+                _Segments(index.prefix_boundaries, prefixes, index.prefix_index),
                 is_causal=False,
             )
         )
@@ -64,10 +64,10 @@ def varlen_parts(layout: RowLayout, window: int | None = None) -> list[Part]:
 
 
 class VarlenKernel:
-    """The kernel for `[Q, H, D]` in half precision; `part`'s tokens are those of `varlen_parts`."""
+    """Kernel for `[Q, H, D]` in half precision and the parts of `varlen_parts`."""
 
     def __init__(self) -> None:
-        """Take the best that is installed."""
+        """Select the best implementation that is installed."""
         _use_flash_attention_3()
 
     def forward(
@@ -103,7 +103,7 @@ class VarlenKernel:
         scale: float | None,
         /,
     ) -> Sequence[Tensor]:
-        """Return the shares of the gradients, `[Q, H, D]` of the queries and accordingly of keys and values."""
+        """Return the part's share of the gradients of queries (`[Q, H, D]`), keys and values."""
         queries, keys = _sequences(part)
         return torch.ops.aten._flash_attention_backward(
             grad_out.contiguous(),
@@ -118,7 +118,7 @@ class VarlenKernel:
             keys.max_length,
             0.0,
             part.is_causal,
-            torch.zeros(2, dtype=torch.uint64, device=query.device),  # the state of the dropout that there is not
+            torch.zeros(2, dtype=torch.uint64, device=query.device),  # state of the unused dropout
             torch.empty(0, device=query.device),
             scale=scale,
             **_window(part),
@@ -127,15 +127,15 @@ class VarlenKernel:
 
 @cache
 def _use_flash_attention_3() -> None:
-    """Put FlashAttention 3 behind PyTorch's operators if it is installed; it is for GPUs of compute capability 9 alone."""
+    """Activate FlashAttention 3 if it is installed; it needs a GPU of compute capability 9."""
     if importlib.util.find_spec("flash_attn_interface") and torch.cuda.get_device_capability()[0] == 9:
-        from torch.nn.attention import activate_flash_attention_impl  # PyTorch has not had it for long
+        from torch.nn.attention import activate_flash_attention_impl  # missing in older PyTorch
 
         activate_flash_attention_impl("FA3")
 
 
 def _window(part: Part) -> dict[str, int]:
-    """Return the arguments with which the kernel looks back `part.window - 1` tokens."""
+    """Return the kernel's arguments for a window of `part.window` tokens."""
     return {} if part.window is None else {"window_size_left": part.window - 1, "window_size_right": 0}
 
 

@@ -1,12 +1,12 @@
-"""Log-probability and entropy over a large vocabulary without the logits of all tokens: chunk by chunk, and once more backward.
+"""Log-probability and entropy over a large vocabulary, chunk by chunk, so that the logits of all tokens never exist at once.
 
 With logits x = W h / t, p = softmax(x) and log-probability l = x[target] - log sum exp x,
 
     dl/dx = onehot(target) - p,    entropy H = -sum p log p,    dH/dx = -p (log p + H).
 
-The backward pass computes the logits of a chunk again: one more matrix product against four arrays of `[N, V]`. The fused
-kernels that libraries have (PyTorch's `linear_cross_entropy` in chunks, Liger's) make the gradient in the forward pass, when
-nobody knows yet what each token will weigh, and give no entropy.
+The backward pass recomputes the logits of a chunk: one more matrix product instead of four arrays of `[N, V]`. The fused
+kernels of libraries (PyTorch's `linear_cross_entropy` in chunks, Liger's) compute the gradient in the forward pass, before the
+weights of tokens are known, and give no entropy.
 
 Letters in shapes: N scored tokens, C tokens of a chunk, V vocabulary, W width of the decoder.
 """
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 _MAX_LOGITS_ON_CPU = 2**25
-"""Logits that exist at once, 128 MiB. With half as many (100 tokens at 150K) a matrix product takes a third longer."""
+"""Logits that exist at once, 128 MiB; with half as many (100 tokens at 150K) a matrix product takes a third longer."""
 _MAX_LOGITS_ON_GPU = 2**28
-"""1 GiB in float32: each chunk adds to the gradient of the whole head, which takes memory bandwidth."""
+"""Logits that exist at once, 1 GiB; each chunk costs memory bandwidth for the gradient of the whole head."""
 
 
 def vocabulary_scores(
@@ -30,10 +30,10 @@ def vocabulary_scores(
 
     Args:
         hidden_NW: last hidden states, in the type of the computation.
-        head_VW: weight of the head, in the same.
-        targets_N: the token that each state is followed by.
-        temperature: divides the logits.
-        entropy_gradient: let gradients through the entropy as well.
+        head_VW: weight of the head, in the same type.
+        targets_N: token that follows each state.
+        temperature: divisor of the logits.
+        entropy_gradient: make the entropy differentiable.
 
     Returns:
         `[N]` log-probabilities and `[N]` entropies in nats, float32.
@@ -56,12 +56,12 @@ class _VocabularyScores(torch.autograd.Function):
         log_sums_N, logprobs_N, entropy_N = (
             torch.empty(len(targets_N), dtype=torch.float32, device=hidden_NW.device) for _ in range(3)
         )
-        # All chunks in the same memory: on a CPU, to touch new pages takes longer than to compute with them.
+        # All chunks share memory: on a CPU, touching new pages takes longer than computing with them.
         first, second = (_scratch(hidden_NW, head_VW) for _ in range(2))
         for chunk in _chunks(hidden_NW, head_VW):
             logits_CV = _logits(hidden_NW[chunk], head_VW, temperature, out=first)
             chosen_C = logits_CV.gather(1, targets_N[chunk].unsqueeze(1)).squeeze(1)
-            # Relative to the greatest, so that nothing overflows.
+            # Relative to the maximum, against overflow.
             greatest_C = logits_CV.amax(dim=-1)
             powers_CV = torch.exp(logits_CV.sub_(greatest_C.unsqueeze(1)), out=second[: len(logits_CV)])
             sums_C = powers_CV.sum(dim=-1)
@@ -81,7 +81,7 @@ class _VocabularyScores(torch.autograd.Function):
         if by_logprobs_N is None:
             by_logprobs_N = torch.zeros_like(log_sums_N)
         grad_hidden_NW = torch.empty_like(hidden_NW) if ctx.needs_input_grad[0] else None
-        # Chunks add up, in float32 whatever the type of the computation.
+        # Chunks are added up in float32.
         grad_head_VW = torch.zeros_like(head_VW, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         scratch = _scratch(hidden_NW, head_VW)
         for chunk in _chunks(hidden_NW, head_VW):

@@ -1,8 +1,7 @@
-"""How the actor's weights leave its ranks: each writes what it holds, and no rank ever has all of them.
+"""Publishing of the actor's weights from all ranks, without any rank holding the whole model.
 
-In shared memory, every rank copies its own shards to where they belong, with no copy in between. Where a rank cannot reach
-that memory, because it is on another machine, tensors are gathered one at a time instead. What is sent as a stream is gathered
-one at a time, too, into buckets.
+In shared memory, every rank writes its own shards directly. If a rank is on another machine and cannot reach that memory,
+tensors are gathered one at a time instead, as they are for streams.
 """
 
 import weakref
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class WeightPublishing:
-    """One rank's part in it; all ranks make the same calls in the same order."""
+    """One rank's part of publishing; all ranks must make the same calls in the same order."""
 
     def __init__(
         self,
@@ -46,12 +45,12 @@ class WeightPublishing:
         """Take the model; nothing is allocated before the first `publish`.
 
         Args:
-            model: as `Parallel.shard` left it.
+            model: model sharded by `Parallel.shard`.
             parallel: the ranks.
-            dtype: in which the engines compute, and get the weights.
-            checked: announce checksums.
-            adapters: of the model: only its factors are sent, float32, and engines merge them.
-            timeout_s: for how long a rank waits for the others, and for engines.
+            dtype: type of the published weights, that of the engines.
+            checked: publish checksums.
+            adapters: LoRA of the model; if set, only its factors are sent, in float32, and engines merge them.
+            timeout_s: limit of a rank's wait for other ranks and for engines.
         """
         self._model = model
         self._parallel = parallel
@@ -70,14 +69,14 @@ class WeightPublishing:
 
     @torch.no_grad()
     def publish(self, transport: Transport, receivers: Sequence[str] = ()) -> WeightSource | None:
-        """Have the weights where engines can read them, or say what `send` will send them.
+        """Make the weights readable for engines, or announce them for `send`.
 
         Args:
-            transport: the way; `in_process` is for a single rank.
-            receivers: of a stream: every process that takes it.
+            transport: transport; `in_process` is for a single rank.
+            receivers: all receivers of a stream.
 
         Returns:
-            Where they are, valid until the next call; None on all ranks but 0.
+            Source of the weights, valid until the next call; None on all ranks but 0.
 
         Raises:
             EngineError: a rank did not write its part in time.
@@ -99,29 +98,29 @@ class WeightPublishing:
 
     @torch.no_grad()
     def send(self, source: WeightSource) -> None:
-        """Send what `publish` offered as a stream; every rank must be called, with what rank 0 returned.
+        """Send the weights that `publish` announced as a stream; every rank must be called, with rank 0's source.
 
         Raises:
-            EngineError: a receiver did not come, or was lost half-way; the message names it.
+            EngineError: a receiver did not arrive or was lost; the error names it.
         """
         weights = self._gathered()
         try:
             if source.transport != Transport.BROADCAST or self._parallel.rank == 0:
                 self._streams[source.transport].send(source, weights)
         finally:
-            # All ranks gather together: one whose receiver was lost must not leave the others waiting for it.
+            # Gathering is collective: a rank that lost its receiver must not leave the others waiting.
             for _ in weights:
                 pass
-            release_cached_memory()  # of buckets and gathered tensors
+            release_cached_memory()  # buckets and gathered tensors
 
     def close(self) -> None:
-        """Give back the memory; nothing can be read any more."""
+        """Release the memory; the weights can no longer be read."""
         self._in_process.close()
         self._shared.close()
 
     def _sharded(self) -> dict[str, Tensor]:
         for module in self._model.modules():
-            if isinstance(module, FSDPModule):  # a pass without a backward leaves gathered copies behind
+            if isinstance(module, FSDPModule):  # a pass without gradients leaves gathered copies behind
                 module.reshard()
         return dict(named_weights(self._model) if self._adapters is None else self._adapters.factors())
 
@@ -155,7 +154,7 @@ class WeightPublishing:
 
 
 class _SharedShards:
-    """The shared memory of rank 0, into which every rank writes its shards."""
+    """Shared memory of rank 0, into which every rank writes its shards."""
 
     def __init__(self, name: str, parallel: Parallel, *, checked: bool, timeout_s: float) -> None:
         self._name = name
@@ -170,7 +169,7 @@ class _SharedShards:
     def publish(
         self, weights: Mapping[str, Tensor], forms: Mapping[str, Form], changed: Collection[str]
     ) -> WeightSource | None:
-        """Write the tensors named in `changed`; the others are there."""
+        """Write the tensors named in `changed`; the others are up to date."""
         if self._views is None:
             self._open(forms)
             changed = forms.keys()
@@ -184,7 +183,7 @@ class _SharedShards:
         return None if self._publisher is None else self._publisher.announce(changed)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._views = None
         if self._publisher is not None:
             self._publisher.close()
@@ -201,8 +200,8 @@ class _SharedShards:
                 self._views = write_views(address, lay_out(forms))
             except OSError:
                 self._views = {}
-        [anyone_without] = self._parallel.max([float(not self._views and bool(forms))])
-        self._all_can_write = anyone_without == 0
+        [any_unreachable] = self._parallel.max([float(not self._views and bool(forms))])
+        self._all_can_write = any_unreachable == 0
         if not self._all_can_write and self._parallel.rank != 0:
             self._views = {}
 
@@ -224,11 +223,11 @@ class _SharedShards:
 
 
 class _Changes:
-    """Which weights may have changed since a transport last took them.
+    """Weights that may have changed since a transport last took them.
 
-    All that are trained, because torch does not count what a fused optimiser writes. Of the others those that torch counted a
-    write to, or that are another tensor now: a checkpoint that is loaded counts. A write behind torch's back (`tensor.data`,
-    NumPy) to a weight that is not trained would be missed, and nothing here makes one.
+    These are all trained weights, because torch does not count the writes of a fused optimiser, and frozen ones that torch
+    counted a write to or that were replaced, as when a checkpoint is loaded. An uncounted write (`tensor.data`, NumPy) to a
+    frozen weight would be missed; nothing here does one.
     """
 
     def __init__(self, parallel: Parallel) -> None:
@@ -236,15 +235,15 @@ class _Changes:
         self._seen: dict[tuple[Transport, str], tuple[weakref.ref[Tensor], tuple[int, int]]] = {}
 
     def since_last(self, transport: Transport, weights: Mapping[str, Tensor]) -> list[str]:
-        """Return the names, the same on all ranks."""
+        """Return their names, the same on all ranks."""
         may_differ = []
         for name, tensor in weights.items():
-            known, counted = self._seen.get((transport, name), (lambda: None, None))
-            now = tensor._version, _local(tensor)._version  # a write to a DTensor counts only there
-            may_differ.append(float(tensor.requires_grad or known() is not tensor or counted != now))
-            self._seen[transport, name] = (weakref.ref(tensor), now)
-        anywhere = self._parallel.max(may_differ)
-        return [name for name, differs in zip(weights, anywhere, strict=True) if differs]
+            seen, version_seen = self._seen.get((transport, name), (lambda: None, None))
+            version = tensor._version, _local(tensor)._version  # a write to a DTensor counts only there
+            may_differ.append(float(tensor.requires_grad or seen() is not tensor or version_seen != version))
+            self._seen[transport, name] = (weakref.ref(tensor), version)
+        on_any_rank = self._parallel.max(may_differ)
+        return [name for name, differs in zip(weights, on_any_rank, strict=True) if differs]
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -252,7 +251,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _whole(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return all of a tensor, in `dtype` where ranks send each other their parts: they send no more than is needed."""
+    """Return a whole tensor, gathered in `dtype` if it is sharded, so that ranks send no more than needed."""
     if not isinstance(tensor, DTensor):
         return tensor.detach()
     if tensor.device_mesh.size() == 1:
@@ -263,12 +262,14 @@ def _whole(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _own_part(tensor: Tensor, *, is_first: bool) -> tuple[slice, ...] | None:
-    """Return which part of the whole this rank has; None: another rank has the same, and writes it."""
+    """Return the slices of this rank's part; None if another rank has the same part and writes it."""
     if not isinstance(tensor, DTensor):
         return (...,) if is_first else None  # pyright: ignore[reportReturnType]
     coordinates = tensor.device_mesh.get_coordinate() or ()
-    copies = [at for at, placed in zip(coordinates, tensor.placements, strict=True) if isinstance(placed, Replicate)]
-    if any(copies):
+    replicas = [
+        place for place, placed in zip(coordinates, tensor.placements, strict=True) if isinstance(placed, Replicate)
+    ]
+    if any(replicas):
         return None
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))

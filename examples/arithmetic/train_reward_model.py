@@ -20,7 +20,7 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.tools.python_tool import PYTHON_TOOL_SCHEMA
 from agentrl.training.batch import pack_tokens
-from agentrl.training.model import give_usual_rights, load_classifier
+from agentrl.training.model import apply_umask, load_classifier
 from agentrl.training.scalar_model import ScalarModel, classifier_model, whole_sequence
 from agentrl.types import Message
 from examples.arithmetic.demonstrations import Strategy, demonstrate, prompt_messages
@@ -96,7 +96,7 @@ def train(policy: Path, folder: Path, *, num_steps: int, batch_size: int, learni
         if step % 10 == 0:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
     classifier.bfloat16().save_pretrained(folder)
-    give_usual_rights(folder)
+    apply_umask(folder)
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy2(policy / file, folder / file)
     return accuracy(folder, policy)

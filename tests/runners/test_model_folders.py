@@ -226,7 +226,7 @@ def test_a_config_json_that_describes_no_model_to_train_is_refused(
         ("bert", "differ by"),
         ("mamba", "see across"),
         ("bloom", "differ by"),
-        ("stablelm", "does not hand arguments down"),
+        ("stablelm", "does not pass arguments on"),
     ],
 )
 def test_an_architecture_that_packing_would_break_is_refused_by_name(kind: str, why: str, tmp_path: Path):

@@ -501,7 +501,7 @@ def test_a_layer_that_cannot_be_adapted_is_named_by_the_key_of_a_warm_start(load
 def test_an_architecture_that_packing_would_break_is_refused_before_anything_starts(load: Loader, folder: Path) -> None:
     settings = {"model_type": "stablelm", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
     (folder / "model" / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ConfigError, match=r"model\.path.*stablelm.*does not hand arguments down"):
+    with pytest.raises(ConfigError, match=r"model\.path.*stablelm.*does not pass arguments on"):
         prepare(load())
 
 

@@ -1,4 +1,4 @@
-"""How much memory PyTorch asks for on a CPU, by its own account: every allocation counts, and no other process does."""
+"""PyTorch's memory on a CPU, as its profiler counts it, independent of other processes."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_allocated_bytes(function: Callable[[], object]) -> int:
-    """Run a function, and return the most that was allocated at once of what it allocated."""
+    """Run a function, and return the peak of the memory that it allocated."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         function()
     assert recorded.profiler is not None

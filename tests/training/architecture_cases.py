@@ -1,4 +1,4 @@
-"""Tiny configurations of the architectures that packed training is tested with, one or more of each."""
+"""Tiny configurations of all architectures that packed training is tested with."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from training_cases import SIZES, VOCABULARY
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
 WINDOW = 12
-"""Shorter than the sequences of the tests."""
+"""Sliding window, shorter than the sequences of the tests."""
 
 _COMMON: dict[str, Any] = SIZES | {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 _EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> "ModelSection":
-    # Here and not above, because the GPU tests of this folder run where OmegaConf is not installed.
+    # Imported late, because the GPU tests of this folder run without OmegaConf.
     from agentrl.config.schema import ModelSection
 
     folder: Path = tmp_path_factory.mktemp("policy")

@@ -1,4 +1,4 @@
-"""What the four processes of `test_hybrid_sharding` run. With one rank it is the reference for itself."""
+"""Processes of `test_hybrid_sharding`; a run of one rank is the reference."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,15 +30,15 @@ CASES: dict[str, dict[str, Any]] = {
 class UpdateResult:
     grad_norm: float
     gradients: dict[str, Tensor]
-    """Of each weight, or factor, whole."""
+    """Whole gradient of each weight or factor."""
     weights: dict[str, Tensor]
-    """Behind the update, as the ranks hold them together."""
+    """Whole weights after the update."""
     published: dict[str, Tensor] | None
-    """The same by shared memory; None on every rank but the first."""
+    """The same, read from shared memory; None on every rank but the first."""
 
 
 def update_once(parallel: Parallel, policy: str, case: str) -> UpdateResult:
-    """Make an update."""
+    """Run an update."""
     settings = dict(CASES[case])
     if parallel.world_size == 1:
         settings |= {"shard_size": 0, "cpu_offload": False}
@@ -52,9 +52,9 @@ def update_once(parallel: Parallel, policy: str, case: str) -> UpdateResult:
     fill_factors(actor)
     shares = plan_update(step_groups(), step=1, num_ranks=parallel.world_size, num_mini_batches=1)
     shard, refs = shares[parallel.rank]
-    metrics = actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs))
+    metrics = actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
     trained = {name: weight for name, weight in actor._model.named_parameters() if weight.requires_grad}
-    # After one update AdamW's mean of the gradients is this share of the only one.
+    # After one update AdamW's mean gradient is this share of the only gradient.
     share = 1 - config.actor.adam_beta1
     gradients = {name: whole(actor._optimiser.state[weight]["exp_avg"]) / share for name, weight in trained.items()}
     source = actor.publish_weights()
@@ -67,7 +67,7 @@ def update_once(parallel: Parallel, policy: str, case: str) -> UpdateResult:
 
 @torch.no_grad()
 def fill_factors(actor: Actor) -> None:
-    """Make LoRA's products other than 0, where only one factor of each would have a gradient."""
+    """Fill LoRA's factors, because with products of 0 only one factor of each has a gradient."""
     draws = torch.Generator().manual_seed(1)
     for _, factor in [] if actor._adapters is None else actor._adapters.factors():
         local, index = local_part(factor)
@@ -79,8 +79,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
-    """Make the update of every case, and leave what came of it in `folder`."""
+    """Run the update of every case, and write the results to `folder`."""
     parallel = Parallel(context_at(port, rank, world_size))
-    found = {case: update_once(parallel, policy, case) for case in CASES}
-    torch.save(found, Path(folder) / f"rank{rank}.pt")
+    results = {case: update_once(parallel, policy, case) for case in CASES}
+    torch.save(results, Path(folder) / f"rank{rank}.pt")
     parallel.close()

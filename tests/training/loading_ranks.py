@@ -1,4 +1,4 @@
-"""What the two processes of `test_sharded_loading` run."""
+"""Processes of `test_sharded_loading`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,12 @@ from agentrl.weight_sync.model_folder import ModelFolder
 @dataclass
 class Loaded:
     peak_bytes: int
-    """The most that was allocated at once while the model was loaded, beside the files."""
+    """Peak of the allocations while the model was loaded, without the mapped files."""
     weights: dict[str, Tensor]
 
 
 def load_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
-    """Load a policy, and leave what it took and what it is in `folder`."""
+    """Load a policy, and write its weights and the peak memory to `folder`."""
     parallel = Parallel(context_at(port, rank, world_size))
     models = []
 
@@ -31,7 +31,7 @@ def load_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -
         shard_model(opened.model, opened.files, parallel, ActorSection(), dtype=torch.float32)
         models.append(opened.model)
 
-    # PyTorch counts files that are mapped, whose pages are the system's to drop.
+    # PyTorch counts mapped files, whose pages the system can drop.
     mapped_bytes = peak_allocated_bytes(lambda: ModelFolder(policy))
     peak_bytes = peak_allocated_bytes(load) - mapped_bytes
     [model] = models

@@ -1,4 +1,4 @@
-"""The reference for the actor: GRPO as a plain loop over unpacked sequences, one process, torch and transformers only."""
+"""Reference for the actor: GRPO as a plain loop over unpacked sequences, with torch and transformers only."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class PlainUpdate:
 
 
 class PlainGrpo:
-    """Trains the model of a folder with AdamW (learning rate 0.01, decay 0.1), clipping 0.2 / 0.28 and norm 0.5."""
+    """GRPO on the model of a folder: AdamW (learning rate 0.01, decay 0.1), clipping 0.2 / 0.28, gradient norm 0.5."""
 
     def __init__(self, folder: str, *, temperature: float = 1.0, kl_coefficient: float = 0.0, cap: float = 0.0):
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
@@ -28,7 +28,7 @@ class PlainGrpo:
         self.temperature = temperature
         self.kl_coefficient = kl_coefficient
         self.cap = cap
-        """Of the importance weights of truncated importance sampling; 0: there are none."""
+        """Bound of truncated importance sampling; 0: no importance weights."""
 
     def logprobs(self, model: torch.nn.Module, trajectory: Trajectory) -> Tensor:
         ids = torch.tensor(trajectory.token_ids)
@@ -37,8 +37,8 @@ class PlainGrpo:
         return every[torch.tensor(trajectory.response_mask[1:], dtype=torch.bool)]
 
     def update(self, mini_batches: list[list[Group]]) -> PlainUpdate:
-        made = [[self._with_advantages(group) for group in groups] for groups in mini_batches]
-        batches = [[pair for pairs in groups for pair in pairs] for groups in made]
+        credited = [[self._with_advantages(group) for group in groups] for groups in mini_batches]
+        batches = [[pair for pairs in groups for pair in pairs] for groups in credited]
         with torch.no_grad():
             old = {t.trajectory_id: self.logprobs(self.model, t) for batch in batches for t, _ in batch}
             ref = {t.trajectory_id: self.logprobs(self.reference, t) for batch in batches for t, _ in batch}
@@ -68,4 +68,6 @@ class PlainGrpo:
     def _with_advantages(self, group: Group) -> list[tuple[Trajectory, float]]:
         rewards = torch.tensor(group.rewards)
         advantages = ((rewards - rewards.mean()) / (rewards.std() + 1e-6)).tolist()
-        return [(made.ref, advantage) for made, advantage in zip(group.trajectories, advantages, strict=True)]
+        return [
+            (trajectory.ref, advantage) for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
+        ]

@@ -1,4 +1,4 @@
-"""What the two processes of `test_router_balance` run: rows of their own, or one row together."""
+"""Processes of `test_router_balance`, each with its own rows or both sharing a row."""
 
 from pathlib import Path
 
@@ -20,13 +20,13 @@ from agentrl.training.scoring import score_tokens
 
 def rows_of(share: int, num_shares: int) -> list[PackedTokens]:
     """Return the packed rows of a share; of two shares, the second has fewer."""
-    trajectories = [with_experts(made.ref) for group in step_groups() for made in group.trajectories]
+    trajectories = [with_experts(trajectory.ref) for group in step_groups() for trajectory in group.trajectories]
     chosen = trajectories if num_shares == 1 else [trajectories[:10], trajectories[10:]][share]
     return pack_examples(chosen, Packing(max_tokens=150))
 
 
 def replayed_logprobs(parallel: Parallel, policy: str, row: PackedTokens) -> Tensor:
-    """Return those of a row whose tokens go to the experts that it brings along."""
+    """Return the log-probabilities of a row with its recorded experts replayed."""
     model = load_model(ModelSection(path=policy))
     replay_routing(model, decoder_layers(model), "here")
     parallel.shard(model, decoder_layers(model), dtype=torch.float32)
@@ -35,7 +35,7 @@ def replayed_logprobs(parallel: Parallel, policy: str, row: PackedTokens) -> Ten
 
 
 def run_process(rank: int, port: int, policy: str, sequence_parallel_size: int, folder: str) -> None:
-    """Leave the auxiliary loss of all rows and its gradient, whole, and replayed log-probabilities in `folder`."""
+    """Write the auxiliary loss of all rows, its whole gradient and replayed log-probabilities to `folder`."""
     torch.set_num_threads(1)
     parallel = Parallel(context_at(port, rank, 2, sequence_parallel_size=sequence_parallel_size))
     model = sharded_model(parallel, policy, activation_checkpointing=True)
@@ -43,10 +43,10 @@ def run_process(rank: int, port: int, policy: str, sequence_parallel_size: int, 
     num_rows, [num_tokens] = parallel.max([len(batches)]), parallel.sum([sum(row.num_tokens for row in batches)])
     total = torch.zeros(())
     for row in fill_up(batches, empty_tokens(), int(num_rows[0])):
-        here = row.to(parallel.device, parallel.sequence)
-        scores = score_tokens(model, here, temperature=1.0, router_loss=True)
+        on_device = row.to(parallel.device, parallel.sequence)
+        scores = score_tokens(model, on_device, temperature=1.0, router_loss=True)
         assert scores.router_loss is not None
-        # The layers' outputs are a part of every loss: FSDP gathers the weights of a layer for its output's gradient.
+        # FSDP gathers a layer's weights for the gradient of its output, so every loss must depend on it.
         loss = (scores.router_loss - scores.logprobs_N.sum()) / num_tokens
         (loss * parallel.world_size).backward()
         total += loss.detach()

@@ -1,4 +1,4 @@
-"""What the four processes of `test_splits` run: rows on several ranks each, in groups of two and of four."""
+"""Processes of `test_splits`: rows shared by groups of two and of four ranks."""
 
 import random
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from agentrl.training.sharding import plan_update
 
 @dataclass(frozen=True)
 class SplitCase:
-    """Some of the four processes as the ranks of a group of their own."""
+    """A group of ranks among the four processes."""
 
     name: str
     policy: str
@@ -36,7 +36,7 @@ class SplitCase:
 
 
 def run_process(process: int, cases: Sequence[SplitCase], folder: str) -> None:
-    """Take part in the cases, and leave the gradient and the memory of each in `folder`."""
+    """Take part in the cases, and write gradient and memory of each to `folder`."""
     torch.set_num_threads(1)
     for case in cases:
         if process not in case.processes:
@@ -52,19 +52,19 @@ def run_process(process: int, cases: Sequence[SplitCase], folder: str) -> None:
 
 
 def gradients_of(parallel: Parallel, case: SplitCase) -> dict[str, Tensor]:
-    """Return the gradient of one update, whole, by the steps that the actor takes."""
+    """Return the whole gradient of one update, computed as in the actor."""
     model = sharded_model(parallel, case.policy, activation_checkpointing=case.activation_checkpointing)
     shares = plan_update(step_groups(), step=1, num_ranks=parallel.num_shares, num_mini_batches=1)
     shard, refs = shares[parallel.rank // case.sequence_parallel_size]
     advantages = [advantage_of(item.group, item.member) for item in shard.items]
     packing = Packing(max_tokens=case.max_tokens, share_prefixes=case.share_prefixes)
-    batches = pack_trajectories([one.ref for one in refs], advantages, packing=packing)
+    batches = pack_trajectories([trajectory.ref for trajectory in refs], advantages, packing=packing)
     [num_rows] = parallel.max([len(batches)])
     [num_scored] = parallel.sum([sum(len(batch.advantages_N) for batch in batches)])
     for batch in fill_up(batches, empty_micro_batch(), int(num_rows)):
-        here = batch.to(parallel.device, parallel.sequence)
-        logprobs_N = score_tokens(model, here.tokens, temperature=1.0).logprobs_N
-        (-(logprobs_N * here.advantages_N).sum() * (parallel.world_size / num_scored)).backward()
+        on_device = batch.to(parallel.device, parallel.sequence)
+        logprobs_N = score_tokens(model, on_device.tokens, temperature=1.0).logprobs_N
+        (-(logprobs_N * on_device.advantages_N).sum() * (parallel.world_size / num_scored)).backward()
     return {
         name: parameter.grad.full_tensor()
         for name, parameter in model.named_parameters()
@@ -73,7 +73,7 @@ def gradients_of(parallel: Parallel, case: SplitCase) -> dict[str, Tensor]:
 
 
 def bytes_saved_for_the_backward_pass(parallel: Parallel, policy: str) -> int:
-    """Return what this rank keeps of the forward pass over one long row, weights included."""
+    """Return the bytes that this rank saves in a forward pass over a long row, weights included."""
     model = sharded_model(parallel, policy)
     row = pack_tokens([make_example(random.Random(0), 250) for _ in range(4)])
     kept: dict[int, int] = {}
@@ -81,7 +81,7 @@ def bytes_saved_for_the_backward_pass(parallel: Parallel, policy: str) -> int:
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        return tensor  # alive, so that no other takes its address
+        return tensor  # kept alive, so that its address is not reused
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         scores = score_tokens(model, row.to(parallel.device, parallel.sequence), temperature=1.0)

@@ -1,4 +1,4 @@
-"""Activations that are computed again in the backward pass change nothing but the memory."""
+"""Recomputed activations change only the memory."""
 
 import random
 from pathlib import Path
@@ -28,8 +28,8 @@ def backward(model: torch.nn.Module, batch: MicroBatch) -> None:
 
 
 @pytest.mark.parametrize("share_prefixes", [True, False])
-def test_gradients_are_the_same_to_the_bit(policy: ModelSection, share_prefixes: bool):
-    trajectories = [made.ref for group in step_groups() for made in group.trajectories]
+def test_recomputed_activations_give_identical_gradients(policy: ModelSection, share_prefixes: bool):
+    trajectories = [trajectory.ref for group in step_groups() for trajectory in group.trajectories]
     packing = Packing(max_tokens=10_000, share_prefixes=share_prefixes)
     [batch] = pack_trajectories(trajectories, [1.0] * len(trajectories), packing=packing)
     assert bool(batch.tokens.layout.prefixes) == share_prefixes
@@ -37,13 +37,13 @@ def test_gradients_are_the_same_to_the_bit(policy: ModelSection, share_prefixes:
     recompute_activations(recomputed)
     for model in (kept, recomputed):
         backward(model, batch)
-    for (name, one), other in zip(kept.named_parameters(), recomputed.parameters(), strict=True):
-        assert one.grad is not None
+    for (name, weight), other in zip(kept.named_parameters(), recomputed.parameters(), strict=True):
+        assert weight.grad is not None
         assert other.grad is not None
-        assert torch.equal(one.grad, other.grad), name
+        assert torch.equal(weight.grad, other.grad), name
 
 
-def test_it_takes_less_memory(tmp_path: Path):
+def test_recomputed_activations_take_less_memory(tmp_path: Path):
     deep = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=32,
@@ -58,7 +58,7 @@ def test_it_takes_less_memory(tmp_path: Path):
         [make_trajectory(random.Random(0), 0, length=1500)], [1.0], packing=Packing(max_tokens=2000)
     )
     model = load_model(ModelSection(path=str(folder)))
-    backward(model, batch)  # from now on the gradients have their memory
+    backward(model, batch)  # allocates the gradients
     kept_bytes = peak_allocated_bytes(lambda: backward(model, batch))
     recompute_activations(model)
     recomputed_bytes = peak_allocated_bytes(lambda: backward(model, batch))
@@ -66,8 +66,8 @@ def test_it_takes_less_memory(tmp_path: Path):
     assert recomputed_bytes < kept_bytes / 3
 
 
-def test_an_update_of_the_actor_is_the_same_to_the_bit(policy: ModelSection):
-    parallel, found = Parallel(alone()), []
+def test_recomputed_activations_give_an_identical_update(policy: ModelSection):
+    parallel, results = Parallel(alone()), []
     try:
         for activation_checkpointing in (True, False):
             settings = ActorSection(num_threads_per_worker=1, activation_checkpointing=activation_checkpointing)
@@ -75,12 +75,12 @@ def test_an_update_of_the_actor_is_the_same_to_the_bit(policy: ModelSection):
             actor = Actor(config, "actor")
             actor.setup(RoleContext(parallel=parallel))
             [(shard, refs)] = plan_update(step_groups(), step=1, num_ranks=1, num_mini_batches=1)
-            metrics = actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs))
-            found.append((metrics["actor/grad_norm"], weights_of(actor)))
+            metrics = actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
+            results.append((metrics["actor/grad_norm"], weights_of(actor)))
             actor.close()
     finally:
         parallel.close()
-    (norm, weights), (other_norm, other_weights) = found
+    (norm, weights), (other_norm, other_weights) = results
     assert norm == other_norm
     assert all(torch.equal(tensor, other_weights[name]) for name, tensor in weights.items())
 

@@ -19,7 +19,7 @@ from agentrl.training.reference import Reference
 from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
-from agentrl.types import Group
+from agentrl.types import Group, TrajectoryRef
 from agentrl.weight_sync.shared_memory import read_tensors
 
 ACTOR = ActorSection(
@@ -35,7 +35,7 @@ Start = Callable[..., Actor]
 
 @pytest.fixture
 def context() -> Iterator[RoleContext]:
-    """The only rank; what is set up in it shares it."""
+    """The only rank, shared by all components."""
     parallel = Parallel(alone())
     yield RoleContext(parallel=parallel)
     parallel.close()
@@ -46,10 +46,10 @@ def start(policy: ModelSection, context: RoleContext) -> Iterator[Start]:
     running: list[Actor] = []
 
     def start_actor(**settings: Any) -> Actor:
-        made = Actor(config_of(**{"model": policy, **settings}), "actor")
-        made.setup(context)
-        running.append(made)
-        return made
+        actor = Actor(config_of(**{"model": policy, **settings}), "actor")
+        actor.setup(context)
+        running.append(actor)
+        return actor
 
     yield start_actor
     for actor in running:
@@ -86,7 +86,7 @@ def update(
     actor: Actor, groups: list[Group], *, step: int = 1, num_mini_batches: int = 1, reference: Reference | None = None
 ) -> dict[str, float]:
     [(shard, refs)] = plan_update(groups, step=step, num_ranks=1, num_mini_batches=num_mini_batches)
-    trajectories = [made.ref for made in refs]
+    trajectories = [trajectory.ref for trajectory in refs]
     ref_logprobs = [None] * len(trajectories) if reference is None else reference.logprobs(trajectories)
     return actor.update(shard, trajectories, [TokenInputs(ref_logprobs=logprobs) for logprobs in ref_logprobs])
 
@@ -104,7 +104,7 @@ def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 
 def assert_same_way(ours: dict[str, Tensor], theirs: dict[str, Tensor], start: dict[str, Tensor]) -> None:
-    """Both are the same up to a little of the way from `start`: Adam turns noise in tiny gradients into whole steps."""
+    """Compare relative to the distance from `start`, because Adam turns noise in tiny gradients into whole steps."""
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
         assert (ours[name] - tensor).norm() < 5e-3 * (tensor - start[name]).norm(), name
@@ -125,7 +125,7 @@ def test_three_updates_equal_a_plain_loop_that_recomputes_old_logprobs(
         assert_same_way(weights_of(actor), expected.weights, start_weights)
 
 
-def test_several_mini_batches_compare_with_the_policy_before_the_first(
+def test_mini_batches_use_old_logprobs_from_before_the_first(
     policy: ModelSection, start: Start, start_weights: dict[str, Tensor]
 ):
     actor, plain, groups = start(), PlainGrpo(policy.path), groups_of(4)
@@ -139,7 +139,7 @@ def test_several_mini_batches_compare_with_the_policy_before_the_first(
 
 
 @pytest.mark.parametrize("num_mini_batches", [1, 2])
-def test_a_second_epoch_compares_with_the_policy_before_the_first(
+def test_a_second_epoch_uses_old_logprobs_from_before_the_first(
     policy: ModelSection, start: Start, start_weights: dict[str, Tensor], num_mini_batches: int
 ):
     actor, plain = start(actor=dataclasses.replace(ACTOR, epochs_per_step=2)), PlainGrpo(policy.path)
@@ -153,7 +153,7 @@ def test_a_second_epoch_compares_with_the_policy_before_the_first(
     assert_same_way(weights_of(actor), expected.weights, start_weights)
 
 
-def test_what_each_bound_clips_is_reported_and_adds_up(start: Start):
+def test_clip_fractions_of_the_bounds_add_up(start: Start):
     tight = AlgorithmSection(clip_ratio_low=0.01, clip_ratio_high=0.02, clip_ratio_dual=1.05)
     metrics = update(start(algorithm=tight), groups_of(4), num_mini_batches=2)
     parts = [metrics[f"actor/clip_fraction_{bound}"] for bound in ("low", "high", "dual")]
@@ -178,14 +178,14 @@ def test_the_kl_term_pulls_towards_the_starting_policy(
     assert_same_way(weights_of(actor), expected.weights, start_weights)
 
 
-def test_an_entropy_bonus_makes_the_policy_less_certain(start: Start):
-    """With rewards all equal, advantages are 0, and only the bonus is left."""
+def test_an_entropy_bonus_raises_the_entropy(start: Start):
+    """All rewards are equal, so advantages are 0 and only the bonus has an effect."""
     groups = [
         dataclasses.replace(
             group,
             trajectories=[
-                dataclasses.replace(made, summary=dataclasses.replace(made.summary, reward=1.0))
-                for made in group.trajectories
+                dataclasses.replace(trajectory, summary=dataclasses.replace(trajectory.summary, reward=1.0))
+                for trajectory in group.trajectories
             ],
         )
         for group in groups_of(2)
@@ -218,8 +218,8 @@ def test_aggregation_does_not_depend_on_the_packing(
     assert_same_way(results[0][2], results[1][2], start_weights)
 
 
-def test_a_loss_of_the_users_own_is_found_by_its_path(start: Start):
-    """GSPO by its path does what GSPO by its name does, and PPO does something else."""
+def test_a_custom_loss_is_found_by_its_path(start: Start):
+    """GSPO by its path equals GSPO by its name, and PPO differs."""
     losses = ("agentrl.algorithms.policy_loss.gspo_loss", "gspo", "ppo")
     norms = []
     for name in losses:
@@ -229,7 +229,7 @@ def test_a_loss_of_the_users_own_is_found_by_its_path(start: Start):
 
 
 @pytest.mark.parametrize("num_mini_batches", [1, 2])
-def test_truncated_importance_sampling_is_that_of_a_plain_loop(
+def test_truncated_importance_sampling_equals_a_plain_loop(
     policy: ModelSection, start: Start, start_weights: dict[str, Tensor], num_mini_batches: int
 ):
     correction = RolloutCorrectionSection(method="truncate", max_ratio=1.5)
@@ -244,7 +244,7 @@ def test_truncated_importance_sampling_is_that_of_a_plain_loop(
     assert_same_way(weights_of(actor), expected.weights, start_weights)
 
 
-def test_masking_leaves_out_what_the_actor_would_not_have_written(start: Start):
+def test_masking_drops_tokens_outside_the_bounds(start: Start):
     nothing_left = RolloutCorrectionSection(method="mask", min_ratio=1.0, max_ratio=1.0)
     actor = start(algorithm=AlgorithmSection(rollout_correction=nothing_left))
     metrics = update(actor, groups_of(2))
@@ -279,45 +279,44 @@ def test_the_learning_rate_warms_up_with_the_steps(start: Start):
     assert rates == [0.0025, 0.005, 0.01]
 
 
-def test_the_learning_rate_falls_with_the_steps_also_of_a_run_that_goes_on(start: Start):
+def test_the_learning_rate_decays_with_the_step_also_in_a_new_actor(start: Start):
     config = dataclasses.replace(ACTOR, warmup_steps=1, decay_steps=3, final_learning_rate_fraction=0.0)
     rates = [update(start(actor=config), groups_of(1), step=step)["actor/learning_rate"] for step in (1, 2, 3, 4)]
     assert rates == pytest.approx([0.01, 0.005, 0.0, 0.0])
 
 
-def test_a_good_answer_becomes_likelier_and_a_bad_one_less_likely(policy: ModelSection, start: Start):
+def test_rewarded_trajectories_become_likelier_and_others_less_likely(policy: ModelSection, start: Start):
     actor, groups = start(), groups_of(1)
     before = PlainGrpo(policy.path)
     update(actor, groups)
     after = PlainGrpo(policy.path)
     after.model.load_state_dict(weights_of(actor), strict=False)
-    for made in groups[0].trajectories:
-        old, new = (grpo.logprobs(grpo.model, made.ref).sum().item() for grpo in (before, after))
-        assert (new > old) == (made.summary.reward == 1.0)
+    for trajectory in groups[0].trajectories:
+        old, new = (grpo.logprobs(grpo.model, trajectory.ref).sum().item() for grpo in (before, after))
+        assert (new > old) == (trajectory.summary.reward == 1.0)
 
 
 def test_metrics_measure_the_distance_to_the_rollout_policy(policy: ModelSection, start: Start):
     actor, plain, groups = start(), PlainGrpo(policy.path), groups_of(2)
     with torch.no_grad():
         scored = {
-            made.ref.trajectory_id: plain.logprobs(plain.model, made.ref) for g in groups for made in g.trajectories
+            trajectory.ref.trajectory_id: plain.logprobs(plain.model, trajectory.ref)
+            for g in groups
+            for trajectory in g.trajectories
         }
-    faithful = [
-        dataclasses.replace(
-            group,
-            trajectories=[
-                dataclasses.replace(made, ref=with_rollout_logprobs(made.ref, scored[made.ref.trajectory_id] - 0.1))
-                for made in group.trajectories
-            ],
-        )
-        for group in groups
-    ]
+
+    def shifted(ref: TrajectoryRef) -> TrajectoryRef:
+        return dataclasses.replace(ref, ref=with_rollout_logprobs(ref.ref, scored[ref.ref.trajectory_id] - 0.1))
+
+    faithful = [dataclasses.replace(group, trajectories=[*map(shifted, group.trajectories)]) for group in groups]
     metrics = update(actor, faithful)
     assert metrics["actor/rollout_logprob_diff_mean"] == pytest.approx(0.1, abs=1e-4)
     assert metrics["actor/rollout_ratio_max"] == pytest.approx(1.1052, abs=1e-3)
     assert metrics["actor/rollout_kl"] == pytest.approx(1.1052 - 1 - 0.1, abs=1e-3)
     assert metrics["actor/response_tokens"] == sum(len(logprobs) for logprobs in scored.values())
-    assert metrics["actor/tokens"] == sum(made.summary.num_tokens for g in groups for made in g.trajectories)
+    assert metrics["actor/tokens"] == sum(
+        trajectory.summary.num_tokens for g in groups for trajectory in g.trajectories
+    )
 
 
 def with_rollout_logprobs(trajectory, logprobs_N: Tensor):
@@ -326,7 +325,7 @@ def with_rollout_logprobs(trajectory, logprobs_N: Tensor):
     return dataclasses.replace(trajectory, rollout_logprobs=filled)
 
 
-def test_a_model_that_gives_nan_stops_the_run(start: Start, policy: ModelSection, tmp_path: Path):
+def test_a_nan_loss_stops_the_run(start: Start, policy: ModelSection, tmp_path: Path):
     broken = AutoModelForCausalLM.from_pretrained(policy.path)
     with torch.no_grad():
         broken.model.norm.weight.fill_(float("nan"))
@@ -336,13 +335,12 @@ def test_a_model_that_gives_nan_stops_the_run(start: Start, policy: ModelSection
         update(actor, groups_of(1), step=5)
 
 
-def test_logprobs_come_by_trajectory_whatever_is_packed_together(start: Start):
-    trajectories = [made.ref for made in groups_of(1)[0].trajectories]
+def test_logprobs_do_not_depend_on_the_packing(start: Start):
+    trajectories = [trajectory.ref for trajectory in groups_of(1)[0].trajectories]
     packed = start().logprobs(trajectories)
-    alone = [
-        start(actor=dataclasses.replace(ACTOR, max_tokens_per_micro_batch=1)).logprobs([one])[0] for one in trajectories
-    ]
-    assert [len(one) for one in packed] == [sum(made.response_mask) for made in trajectories]
+    single = dataclasses.replace(ACTOR, max_tokens_per_micro_batch=1)
+    alone = [start(actor=single).logprobs([trajectory])[0] for trajectory in trajectories]
+    assert [len(row) for row in packed] == [sum(trajectory.response_mask) for trajectory in trajectories]
     for together, apart in zip(packed, alone, strict=True):
         assert together == pytest.approx(apart, abs=1e-5)
 
@@ -352,21 +350,21 @@ def test_a_temperature_of_zero_is_refused(policy: ModelSection):
         Actor(config_of(model=policy, temperature=0.0), "actor")
 
 
-def test_a_resumed_actor_goes_on_exactly_as_if_it_had_not_stopped(start: Start, tmp_path: Path):
+def test_a_resumed_actor_continues_exactly(start: Start, tmp_path: Path):
     actor = start()
     update(actor, groups_of(2, seed=1))
     actor.save(str(tmp_path / "checkpoint"))
     randoms = torch.rand(3)
     metrics = update(actor, groups_of(2, seed=2), step=2)
     expected = weights_of(actor)
-    actor.close()  # the checkpoint is whole
+    actor.close()  # completes the checkpoint
 
     resumed = start()
     resumed.load(str(tmp_path / "checkpoint"))
     assert torch.equal(torch.rand(3), randoms)
-    again = update(resumed, groups_of(2, seed=2), step=2)
+    repeated = update(resumed, groups_of(2, seed=2), step=2)
     assert_same(weights_of(resumed), expected)
-    assert again["actor/loss"] == metrics["actor/loss"]
+    assert repeated["actor/loss"] == metrics["actor/loss"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -387,7 +385,7 @@ def test_an_export_loads_as_an_ordinary_model_with_its_tokenizer(
     assert tokenizer.chat_template == original.chat_template
 
 
-def test_bfloat16_computes_near_float32_with_float32_master_weights(start: Start, policy: ModelSection):
+def test_bfloat16_is_close_to_float32_with_float32_master_weights(start: Start, policy: ModelSection):
     groups = groups_of(2)
     exact = update(start(), groups)
     actor = start(model=dataclasses.replace(policy, dtype="bfloat16"))

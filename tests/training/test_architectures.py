@@ -25,13 +25,13 @@ from agentrl.training.scoring import score_tokens
 
 
 def examples() -> list[TokenisedExample]:
-    """Two sequences that begin alike, one that is the beginning of the first, and a stranger."""
+    """Return two sequences with a common prefix, a prefix of the first, and an unrelated one."""
     draws = random.Random(2)
-    first, second, stranger = (make_example(draws, length) for length in (30, 23, 17))
+    first, second, unrelated = (make_example(draws, length) for length in (30, 23, 17))
     second.token_ids[:11] = first.token_ids[:11]
     second.response_mask[:10], second.response_mask[10] = [0] * 10, 1
     beginning = TokenisedExample(token_ids=first.token_ids[:14], response_mask=first.response_mask[:14])
-    return [first, second, stranger, beginning]
+    return [first, second, unrelated, beginning]
 
 
 def separate_logprobs(model: Any, example: TokenisedExample) -> Tensor:
@@ -58,14 +58,14 @@ def test_packed_and_shared_rows_equal_single_sequences(case: str, tmp_path: Path
     families = families_of(examples(), max_tokens=10_000, share_prefixes=True)
     assert any(family.num_shared for family in families)
     for row in (pack_tokens(examples()), pack_tokens(examples(), families)):
-        found = score_tokens(packed, row, temperature=1.0).logprobs_N
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
-        ours = weighted_gradients(packed, found)
+        logprobs = score_tokens(packed, row, temperature=1.0).logprobs_N
+        torch.testing.assert_close(logprobs, expected, atol=2e-5, rtol=1e-5)
+        ours = weighted_gradients(packed, logprobs)
         for name, theirs in gradients.items():
             assert (ours[name] - theirs).norm() <= 1e-4 * theirs.norm() + 1e-7, name
 
 
-def test_the_cases_are_the_architectures_that_need_no_trial():
+def test_every_architecture_without_a_trial_is_tested():
     assert {kind for kind, _ in CASES.values()} == TESTED
 
 
@@ -74,11 +74,11 @@ def test_the_cases_are_the_architectures_that_need_no_trial():
     [
         ("bloom", {"n_layer": 2, "n_head": 4}, "log-probabilities in a packed row differ by"),
         ("codegen", {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, "in a packed row differ by"),
-        ("stablelm", {"num_hidden_layers": 2, "num_attention_heads": 4}, "does not hand arguments down"),
+        ("stablelm", {"num_hidden_layers": 2, "num_attention_heads": 4}, "does not pass arguments on"),
         (
             "nemotron",
             {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64},
-            "does not hand arguments down",
+            "does not pass arguments on",
         ),
         ("gptj", {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, "takes no other attention than its own"),
     ],
@@ -92,7 +92,7 @@ def test_an_architecture_that_packing_would_break_is_refused_by_name(
     assert kind in str(refusal.value) or "its architecture" in str(refusal.value)
 
 
-def test_an_architecture_without_a_test_is_tried_and_trained(tmp_path: Path):
+def test_an_untested_architecture_that_passes_the_trial_is_trained(tmp_path: Path):
     config = config_of(
         "opt",
         vocab_size=VOCABULARY,
@@ -107,5 +107,5 @@ def test_an_architecture_without_a_test_is_tried_and_trained(tmp_path: Path):
     try_architecture(str(folder), key="model.path")
     packed, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
     expected = torch.cat([separate_logprobs(plain, example) for example in examples()])
-    found = score_tokens(packed, pack_tokens(examples()), temperature=1.0).logprobs_N
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+    logprobs = score_tokens(packed, pack_tokens(examples()), temperature=1.0).logprobs_N
+    torch.testing.assert_close(logprobs, expected, atol=2e-5, rtol=1e-5)

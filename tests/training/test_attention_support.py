@@ -1,4 +1,4 @@
-"""What a `config.json` says of positions, in the forms in which models name their scaling."""
+"""Number of positions from `config.json`, for the forms in which models declare scaling."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ LLAMA3 = {
         ({"model_type": "gpt2", "n_positions": 1024}, 1024),
     ],
 )
-def test_the_folder_and_the_loaded_configuration_give_the_same_number_of_positions(
+def test_config_json_and_the_loaded_configuration_give_the_same_number_of_positions(
     settings: dict[str, Any], positions: int, tmp_path: Path
 ) -> None:
     assert num_positions(settings) == positions
@@ -50,5 +50,5 @@ def test_the_folder_and_the_loaded_configuration_give_the_same_number_of_positio
     assert num_positions(AutoConfig.from_pretrained(tmp_path).to_dict()) == positions
 
 
-def test_a_configuration_that_names_no_positions_bounds_nothing() -> None:
+def test_a_configuration_without_positions_has_no_limit() -> None:
     assert num_positions({"model_type": "qwen3"}) is None

@@ -34,7 +34,7 @@ def test_tool_tokens_are_not_trained():
     assert not torch.isnan(batch.rollout_logprobs_N).any()
 
 
-def test_each_token_carries_the_advantage_and_logprob_of_its_own_trajectory():
+def test_each_token_has_the_advantage_and_logprob_of_its_trajectory():
     draws = random.Random(0)
     short, long = make_trajectory(draws, 0, length=12), make_trajectory(draws, 1, length=30)
     [batch] = pack_trajectories([short, long], [0.5, -2.0], packing=Packing(max_tokens=100))
@@ -46,7 +46,7 @@ def test_each_token_carries_the_advantage_and_logprob_of_its_own_trajectory():
     assert batch.rollout_logprobs_N.tolist() == pytest.approx(logprobs)
 
 
-def test_no_padding_token_is_computed():
+def test_rows_have_no_padding():
     draws = random.Random(0)
     trajectories = [make_trajectory(draws, i, length=draws.randrange(12, 60)) for i in range(20)]
     batches = pack_trajectories(trajectories, [0.0] * 20, packing=Packing(max_tokens=150))
@@ -73,7 +73,7 @@ def test_a_mask_of_another_length_is_an_error():
         pack_examples([TokenisedExample(token_ids=[1, 2, 3], response_mask=[0, 1])], Packing(max_tokens=10))
 
 
-def test_ranks_with_less_work_are_filled_up_with_rows_that_score_nothing():
+def test_ranks_with_less_work_get_rows_without_scored_tokens():
     filled = fill_up([], empty_micro_batch(), 3)
     assert len(filled) == 3
     assert all(len(batch.tokens.scored_N) == 0 and len(batch.tokens.token_ids_T) == 1 for batch in filled)

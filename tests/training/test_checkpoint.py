@@ -1,4 +1,4 @@
-"""Checkpoints that are written behind the training, on one rank, on disk and in a real object store."""
+"""Background checkpoints of one rank, on disk and in a real object store."""
 
 import pickle
 import threading
@@ -21,9 +21,9 @@ from tests.small_disk import fill, small_disk
 
 @pytest.fixture
 def parallel() -> Iterator[Parallel]:
-    joined = Parallel(alone())
-    yield joined
-    joined.close()
+    group = Parallel(alone())
+    yield group
+    group.close()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def step(model: nn.Module, optimiser: torch.optim.Optimizer) -> float:
     return loss.item()
 
 
-def test_what_is_written_is_the_state_at_the_beginning_whatever_training_does_meanwhile(
+def test_a_checkpoint_has_the_state_at_its_start_while_training_goes_on(
     writer: CheckpointWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     may_write, write = threading.Event(), FsspecWriter.write_data
@@ -67,12 +67,14 @@ def test_what_is_written_is_the_state_at_the_beginning_whatever_training_does_me
     writer.wait()
     assert writer.is_done()
 
-    again, its_optimiser = trained(2)
-    load_checkpoint(str(tmp_path / "a"), again, its_optimiser)
-    assert [step(again, its_optimiser) for _ in range(3)] == losses, "weights, moments and generator are those of then"
+    restored, restored_optimiser = trained(2)
+    load_checkpoint(str(tmp_path / "a"), restored, restored_optimiser)
+    assert [step(restored, restored_optimiser) for _ in range(3)] == losses, (
+        "weights, moments and generator are those at the start"
+    )
 
 
-def test_a_failure_to_write_is_raised_at_the_next_checkpoint_and_the_one_after_that_is_written(
+def test_a_write_failure_is_raised_at_the_next_checkpoint_and_does_not_block_later_ones(
     writer: CheckpointWriter, tmp_path: Path
 ):
     (tmp_path / "file").write_text("in the way")
@@ -86,14 +88,14 @@ def test_a_failure_to_write_is_raised_at_the_next_checkpoint_and_the_one_after_t
     load_checkpoint(str(tmp_path / "c"), model, optimiser)
 
 
-def test_what_belongs_to_the_model_comes_back_with_it(writer: CheckpointWriter, tmp_path: Path):
+def test_extra_state_is_restored(writer: CheckpointWriter, tmp_path: Path):
     model, optimiser = trained(1)
     writer.begin(str(tmp_path), model, optimiser, extra={"kl_coefficient": 0.125, "warmed_up_from": 85})
     writer.wait()
     assert load_checkpoint(str(tmp_path), model, optimiser) == {"kl_coefficient": 0.125, "warmed_up_from": 85}
 
 
-def test_weights_alone_are_loaded_into_another_model(writer: CheckpointWriter, tmp_path: Path):
+def test_only_the_weights_are_loaded_into_another_model(writer: CheckpointWriter, tmp_path: Path):
     model, optimiser = trained(1)
     writer.begin(str(tmp_path), model, optimiser)
     writer.wait()
@@ -103,13 +105,13 @@ def test_weights_alone_are_loaded_into_another_model(writer: CheckpointWriter, t
         assert torch.equal(other.state_dict()[name], tensor)
 
 
-def test_a_folder_without_a_checkpoint_is_one_clear_line(parallel: Parallel, tmp_path: Path):
+def test_a_folder_without_a_checkpoint_is_named(parallel: Parallel, tmp_path: Path):
     model, optimiser = trained(1)
     with pytest.raises(CheckpointError, match=r"is damaged: `\.metadata` is missing"):
         load_checkpoint(str(tmp_path), model, optimiser)
 
 
-def test_a_checkpoint_with_a_part_missing_is_one_clear_line(writer: CheckpointWriter, tmp_path: Path):
+def test_a_missing_part_is_named(writer: CheckpointWriter, tmp_path: Path):
     model, optimiser = trained(1)
     writer.begin(str(tmp_path), model, optimiser)
     writer.wait()
@@ -125,13 +127,13 @@ def cut(content: bytes) -> bytes:
 
 
 def zeroed(content: bytes) -> bytes:
-    """As a file may be whose content was still in memory when the power failed."""
+    """Zero the content, as a power failure may."""
     return bytes(len(content))
 
 
 @pytest.mark.parametrize("damage", [cut, zeroed, lambda _: b""], ids=["cut", "zeroed", "empty"])
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
-def test_a_damaged_file_is_named_in_one_line_with_the_way_out(
+def test_a_damaged_file_is_named_with_the_way_out(
     writer: CheckpointWriter,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -145,15 +147,15 @@ def test_a_damaged_file_is_named_in_one_line_with_the_way_out(
     for load in (lambda: load_checkpoint(str(tmp_path), model, optimiser), lambda: load_weights(str(tmp_path), model)):
         with pytest.raises(DamagedCheckpointError) as raised:
             load()
-        told = str(raised.value)
-        assert told.startswith(f"checkpoint {tmp_path} is damaged: `{name}` cannot be read (")
-        assert "Remove the whole folder of that step, and the run goes on from the one before it; if" in told
-        assert "\n" not in told
-        assert str(pickle.loads(pickle.dumps(raised.value))) == told
-    assert not [record for record in caplog.records if record.exc_info], "nor does torch show a traceback"
+        message = str(raised.value)
+        assert message.startswith(f"checkpoint {tmp_path} is damaged: `{name}` cannot be read (")
+        assert "Remove the whole folder of that step, and the run goes on from the one before it; if" in message
+        assert "\n" not in message
+        assert str(pickle.loads(pickle.dumps(raised.value))) == message
+    assert not [record for record in caplog.records if record.exc_info], "torch prints no traceback"
 
 
-def test_a_pickle_with_other_bytes_anywhere_in_it_is_damaged_too(writer: CheckpointWriter, tmp_path: Path):
+def test_a_pickle_with_wrong_bytes_anywhere_is_damaged(writer: CheckpointWriter, tmp_path: Path):
     model, optimiser = trained(1)
     writer.begin(str(tmp_path), model, optimiser)
     writer.wait()
@@ -168,7 +170,7 @@ def test_a_pickle_with_other_bytes_anywhere_in_it_is_damaged_too(writer: Checkpo
 
 
 @pytest.mark.parametrize("other", [b"ctorch.distributed.checkpoint\nGone\n.", b"ctorch.gone\nMetadata\n."])
-def test_what_another_version_of_torch_may_still_read_is_told_as_that(parallel: Parallel, tmp_path: Path, other: bytes):
+def test_an_unknown_class_is_reported_as_another_version_of_torch(parallel: Parallel, tmp_path: Path, other: bytes):
     model, _ = trained(1)
     (tmp_path / ".metadata").write_bytes(other)
     with pytest.raises(
@@ -178,7 +180,7 @@ def test_what_another_version_of_torch_may_still_read_is_told_as_that(parallel: 
         load_weights(str(tmp_path), model)
 
 
-def test_a_file_that_cannot_be_opened_is_not_taken_for_a_damaged_one(writer: CheckpointWriter, tmp_path: Path):
+def test_a_file_that_cannot_be_opened_is_not_treated_as_damaged(writer: CheckpointWriter, tmp_path: Path):
     model, optimiser = trained(1)
     writer.begin(str(tmp_path), model, optimiser)
     writer.wait()
@@ -191,10 +193,8 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_a_damaged_one(writer: Che
 
 
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 16384, 65536, 262144])
-def test_a_full_disk_is_named_wherever_in_the_files_it_becomes_full(
-    writer: CheckpointWriter, tmp_path: Path, leave_bytes: int
-):
-    """Torch's own error names it in some of these cases only; the state takes 600 kB."""
+def test_a_full_disk_is_named_wherever_the_write_fails(writer: CheckpointWriter, tmp_path: Path, leave_bytes: int):
+    """Torch's own error names the full disk only in some of these cases; the state takes 600 kB."""
     model = nn.Linear(500, 100)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
     optimiser.zero_grad()
@@ -213,18 +213,17 @@ def test_a_full_disk_is_named_wherever_in_the_files_it_becomes_full(
         load_checkpoint(str(disk / "b"), model, optimiser)
 
 
-def test_an_object_store_holds_checkpoints_as_well(writer: CheckpointWriter):
+def test_checkpoints_work_in_an_object_store(writer: CheckpointWriter):
     with object_store() as bucket:
         model, optimiser = trained(1)
         writer.begin(f"{bucket}/run/step_000001/actor", model, optimiser, extra={"kl_coefficient": 0.5})
         losses = [step(model, optimiser) for _ in range(2)]
         writer.wait()
-        again, its_optimiser = trained(2)
-        extra = load_checkpoint(f"{bucket}/run/step_000001/actor", again, its_optimiser)
+        restored, restored_optimiser = trained(2)
+        extra = load_checkpoint(f"{bucket}/run/step_000001/actor", restored, restored_optimiser)
     assert extra == {"kl_coefficient": 0.5}
-    assert [step(again, its_optimiser) for _ in range(2)] == losses
+    assert [step(restored, restored_optimiser) for _ in range(2)] == losses
 
 
-def test_writers_do_not_come_between_the_collectives_of_the_training(writer: CheckpointWriter, tmp_path: Path):
-    """They have a group of their own."""
+def test_writers_use_a_separate_process_group(writer: CheckpointWriter, tmp_path: Path):
     assert writer._group is not dist.group.WORLD

@@ -1,4 +1,4 @@
-"""A checkpoint of the actor becomes the folder that the actor exports, to the bit; `test_two_ranks` has one of two ranks."""
+"""An exported checkpoint is identical to the actor's own export; `test_two_ranks` has one of two ranks."""
 
 import os
 import stat
@@ -39,20 +39,20 @@ def config_of(model: ModelSection, **actor: Any) -> RunConfig:
 
 @pytest.fixture
 def parallel() -> Iterator[Parallel]:
-    """Tests of what needs no process group leave it first."""
-    made = Parallel(alone())
-    yield made
+    """Process group, which a test may leave early."""
+    group = Parallel(alone())
+    yield group
     if torch.distributed.is_initialized():
-        made.close()
+        group.close()
 
 
 def record(config: RunConfig, parallel: Parallel, url: str, export: Path) -> None:
-    """Train an update, begin a checkpoint, export, and train on; then leave the group."""
+    """Train an update, start a checkpoint, export, and train on; then leave the group."""
     actor = Actor(config, "actor")
     actor.setup(RoleContext(parallel=parallel))
     for step in (1, 2):
         [(shard, refs)] = plan_update(step_groups(), step=step, num_ranks=1, num_mini_batches=1)
-        actor.update(shard, [made.ref for made in refs], [TokenInputs() for _ in refs])
+        actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs() for _ in refs])
         if step == 1:
             actor.save(url)
             actor.export(str(export))
@@ -67,7 +67,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("qwen3", "float32"), ("qwen2", "bfloat16"), ("llama", "bfloat16")])
-def test_every_file_is_the_one_that_the_actor_writes(
+def test_every_file_equals_the_actors(
     parallel: Parallel, tmp_path: Path, family: str, dtype: Literal["float32", "bfloat16"]
 ):
     config = config_of(ModelSection(path=str(make_policy(tmp_path / "policy", FAMILIES[family])), dtype=dtype))
@@ -81,7 +81,7 @@ def test_every_file_is_the_one_that_the_actor_writes(
     assert all(not torch.equal(before[name], after[name].float()) for name in after)
 
 
-def test_factors_are_merged_as_the_actor_merges_them_and_written_by_themselves(
+def test_factors_are_merged_as_in_the_actor_and_also_written_separately(
     parallel: Parallel, policy: ModelSection, tmp_path: Path
 ):
     config = config_of(replace(policy, dtype="bfloat16"), lora=LORA)
@@ -97,8 +97,8 @@ def test_factors_are_merged_as_the_actor_merges_them_and_written_by_themselves(
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
-def test_every_file_of_an_export_may_be_read_by_whom_the_umask_lets(parallel: Parallel, tmp_path: Path, umask: int):
-    """safetensors by itself gives 0600, and a server of another account could not load the policy."""
+def test_exported_files_respect_the_umask(parallel: Parallel, tmp_path: Path, umask: int):
+    """safetensors writes 0600, with which a server of another account could not load the policy."""
     config = config_of(ModelSection(path=str(make_policy(tmp_path / "policy"))), lora=LORA)
     for file in (tmp_path / "policy").iterdir():
         file.chmod(0o600)
@@ -109,12 +109,12 @@ def test_every_file_of_an_export_may_be_read_by_whom_the_umask_lets(parallel: Pa
     finally:
         os.umask(before)
     for name in ("actors", "ours"):
-        rights = {file: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / name).rglob("*") if file.is_file()}
-        assert {file.suffix for file in rights} >= {".safetensors", ".json"}
-        assert set(rights.values()) == {0o666 & ~umask}, rights
+        modes = {file: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / name).rglob("*") if file.is_file()}
+        assert {file.suffix for file in modes} >= {".safetensors", ".json"}
+        assert set(modes.values()) == {0o666 & ~umask}, modes
 
 
-def test_it_is_read_from_an_object_store(parallel: Parallel, policy: ModelSection, tmp_path: Path):
+def test_a_checkpoint_in_an_object_store_is_exported(parallel: Parallel, policy: ModelSection, tmp_path: Path):
     config = config_of(policy)
     with object_store() as bucket:
         record(config, parallel, f"{bucket}/run/step_000001/actor", tmp_path / "actors")

@@ -42,9 +42,9 @@ def context() -> Iterator[RoleContext]:
 
 
 def start(policy: ModelSection, context: RoleContext, *, critic: CriticSection = CRITIC, **settings: Any) -> Critic:
-    made = Critic(RunConfig(model=policy, critic=critic, algorithm=replace(GAE, **settings)), "critic")
-    made.setup(context)
-    return made
+    started = Critic(RunConfig(model=policy, critic=critic, algorithm=replace(GAE, **settings)), "critic")
+    started.setup(context)
+    return started
 
 
 def groups_of(number: int, seed: int = 0) -> list[Group]:
@@ -53,8 +53,8 @@ def groups_of(number: int, seed: int = 0) -> list[Group]:
 
 
 def update(critic: Critic, groups: list[Group], *, step: int = 1, num_mini_batches: int = 1) -> dict[str, float]:
-    [(shard, made)] = plan_update(groups, step=step, num_ranks=1, num_mini_batches=num_mini_batches)
-    trajectories = [one.ref for one in made]
+    [(shard, refs)] = plan_update(groups, step=step, num_ranks=1, num_mini_batches=num_mini_batches)
+    trajectories = [trajectory.ref for trajectory in refs]
     inputs = [TokenInputs(values=values) for values in critic.values(trajectories)]
     return critic.update(shard, trajectories, inputs)
 
@@ -76,11 +76,11 @@ class PlainCritic:
         return self.head(states[sampled]).squeeze(1)
 
     def update(self, mini_batches: list[list[Group]]) -> None:
-        batches = [[made.ref for group in groups for made in group.trajectories] for groups in mini_batches]
+        batches = [[trajectory.ref for group in groups for trajectory in group.trajectories] for groups in mini_batches]
         with torch.no_grad():
-            old = {one.trajectory_id: self.values(one) for batch in batches for one in batch}
+            old = {trajectory.trajectory_id: self.values(trajectory) for batch in batches for trajectory in batch}
         for batch in batches:
-            losses = [self.losses(one, old[one.trajectory_id]) for one in batch]
+            losses = [self.losses(trajectory, old[trajectory.trajectory_id]) for trajectory in batch]
             self.optimiser.zero_grad()
             torch.cat(losses).mean().backward()
             torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
@@ -99,10 +99,10 @@ class PlainCritic:
         return 0.5 * torch.max((new - wanted) ** 2, (near - wanted) ** 2)
 
 
-def test_a_critic_expects_nothing_at_first(policy: ModelSection, context: RoleContext):
-    trajectories = [made.ref for made in groups_of(1)[0].trajectories]
+def test_a_new_critic_predicts_zero(policy: ModelSection, context: RoleContext):
+    trajectories = [trajectory.ref for trajectory in groups_of(1)[0].trajectories]
     values = start(policy, context).values(trajectories)
-    assert [one.tolist() for one in values] == [[0.0] * sum(made.response_mask) for made in trajectories]
+    assert [row.tolist() for row in values] == [[0.0] * sum(trajectory.response_mask) for trajectory in trajectories]
 
 
 @pytest.mark.parametrize(("num_mini_batches", "num_epochs"), [(1, 1), (2, 1), (2, 2)])
@@ -115,29 +115,29 @@ def test_three_updates_equal_a_plain_loop(
         groups = groups_of(2, seed=step)
         update(critic, groups, step=step, num_mini_batches=num_mini_batches)
         plain.update(([groups] if num_mini_batches == 1 else [groups[:1], groups[1:]]) * num_epochs)
-    trajectories = [made.ref for group in groups_of(2, seed=9) for made in group.trajectories]
+    trajectories = [trajectory.ref for group in groups_of(2, seed=9) for trajectory in group.trajectories]
     ours = np.concatenate(critic.values(trajectories))
-    theirs = torch.cat([plain.values(one) for one in trajectories]).detach().numpy()
+    theirs = torch.cat([plain.values(trajectory) for trajectory in trajectories]).detach().numpy()
     assert np.abs(theirs).max() > 0.05
     # Adam turns noise in tiny gradients into steps.
     assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
 
 
 @pytest.mark.parametrize("max_tokens", [90, 10_000])
-def test_gradients_where_prompts_are_shared_equal_a_plain_loop(policy: ModelSection, max_tokens: int):
+def test_gradients_with_shared_prompts_equal_a_plain_loop(policy: ModelSection, max_tokens: int):
     plain, model = PlainCritic(policy.path), value_model(load_model(policy))
     with torch.no_grad():
         for head in (plain.head, model.head):
             head.weight.copy_(torch.linspace(-1, 1, 32))
-    trajectories = [made.ref for group in step_groups() for made in group.trajectories]
+    trajectories = [trajectory.ref for group in step_groups() for trajectory in group.trajectories]
     plan = plan_rows(trajectories, Packing(max_tokens=max_tokens))
     packed = [plan.pack(row, trajectories) for row in range(len(plan.rows))]
     assert all(tokens.layout.prefixes for tokens in packed)
     for tokens, members in zip(packed, plan.members, strict=True):
         wanted_N = torch.cat([targets(trajectories[member]) for member in members])
         (model(tokens) - wanted_N).square().sum().backward()
-    for one in trajectories:
-        (plain.values(one) - targets(one)).square().sum().backward()
+    for sequence in trajectories:
+        (plain.values(sequence) - targets(sequence)).square().sum().backward()
     ours = [*model.backbone.parameters(), *model.head.parameters()]
     for mine, expected in zip(ours, plain.parameters, strict=True):
         assert mine.grad is not None
@@ -146,7 +146,7 @@ def test_gradients_where_prompts_are_shared_equal_a_plain_loop(policy: ModelSect
 
 
 def targets(trajectory: Trajectory) -> Tensor:
-    """Return something else for each scored token."""
+    """Return a different target for each scored token."""
     return 0.1 * torch.arange(sum(trajectory.response_mask[1:])) - trajectory.sample_index
 
 
@@ -159,7 +159,7 @@ def test_packing_does_not_change_the_update(policy: ModelSection, context: RoleC
     assert norms[0]["critic/loss"] == pytest.approx(norms[1]["critic/loss"], rel=1e-5)
 
 
-def test_a_critic_learns_what_its_trajectories_bring(policy: ModelSection, context: RoleContext):
+def test_a_critic_learns_the_returns(policy: ModelSection, context: RoleContext):
     critic, groups = start(policy, context, discount=1.0, gae_lambda=1.0), groups_of(2)
     metrics = [update(critic, groups, step=step) for step in range(1, 16)]
     assert metrics[0]["critic/explained_variance"] == pytest.approx(0.0, abs=1e-6)
@@ -167,7 +167,7 @@ def test_a_critic_learns_what_its_trajectories_bring(policy: ModelSection, conte
     assert metrics[-1]["critic/loss"] < 0.5 * metrics[0]["critic/loss"]
 
 
-def test_without_a_clip_no_value_is_clipped_and_with_one_some_are(policy: ModelSection, context: RoleContext):
+def test_values_are_clipped_only_with_a_clip(policy: ModelSection, context: RoleContext):
     def clipped(value_clip: float) -> float:
         critic = start(policy, context, critic=replace(CRITIC, value_clip=value_clip, learning_rate=0.05))
         return update(critic, groups_of(4), num_mini_batches=4)["critic/clip_fraction"]
@@ -186,21 +186,19 @@ def test_the_backbone_may_come_from_another_folder(policy: ModelSection, context
     assert weight.full_tensor().tolist() == [2.0] * 32  # type: ignore[attr-defined]
 
 
-def test_a_resumed_critic_goes_on_exactly_as_if_it_had_not_stopped(
-    policy: ModelSection, context: RoleContext, tmp_path: Any
-):
+def test_a_resumed_critic_continues_exactly(policy: ModelSection, context: RoleContext, tmp_path: Any):
     critic = start(policy, context)
     update(critic, groups_of(2, seed=1))
     critic.save(str(tmp_path / "critic"))
     critic.close()
-    again = start(policy, context)
-    again.load(str(tmp_path / "critic"))
-    ours, theirs = (update(one, groups_of(2, seed=2), step=2) for one in (again, critic))
+    resumed = start(policy, context)
+    resumed.load(str(tmp_path / "critic"))
+    ours, theirs = (update(each, groups_of(2, seed=2), step=2) for each in (resumed, critic))
     assert ours["critic/loss"] == theirs["critic/loss"]
     assert ours["critic/grad_norm"] == theirs["critic/grad_norm"]
 
 
-def test_a_reset_critic_forgets_its_moments_and_warms_up_again(
+def test_a_reset_critic_clears_its_moments_and_restarts_the_warm_up(
     policy: ModelSection, context: RoleContext, tmp_path: Any
 ):
     critic = start(policy, context, critic=replace(CRITIC, warmup_steps=4))
@@ -210,14 +208,14 @@ def test_a_reset_critic_forgets_its_moments_and_warms_up_again(
     assert update(critic, groups_of(2), step=7)["critic/learning_rate"] == pytest.approx(0.01 / 4)
     critic.save(str(tmp_path / "critic"))
     critic.close()
-    again = start(policy, context, critic=replace(CRITIC, warmup_steps=4))
-    again.load(str(tmp_path / "critic"))
-    assert update(again, groups_of(2), step=8)["critic/learning_rate"] == pytest.approx(0.01 / 2)
+    resumed = start(policy, context, critic=replace(CRITIC, warmup_steps=4))
+    resumed.load(str(tmp_path / "critic"))
+    assert update(resumed, groups_of(2), step=8)["critic/learning_rate"] == pytest.approx(0.01 / 2)
 
 
-def test_a_critic_without_values_and_one_without_returns_say_so(policy: ModelSection, context: RoleContext):
-    [(shard, made)] = plan_update(groups_of(1), step=1, num_ranks=1, num_mini_batches=1)
-    trajectories, nothing = [one.ref for one in made], [TokenInputs()] * len(made)
+def test_missing_values_and_missing_returns_are_refused(policy: ModelSection, context: RoleContext):
+    [(shard, refs)] = plan_update(groups_of(1), step=1, num_ranks=1, num_mini_batches=1)
+    trajectories, nothing = [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs)
     with pytest.raises(ValueError, match="needs values"):
         start(policy, context).update(shard, trajectories, nothing)
     with pytest.raises(ValueError, match=r"`algorithm\.advantage: grpo` has no returns to learn"):

@@ -1,4 +1,4 @@
-"""Weights that nobody trains are kept in the type of the computation: half the memory, and the same numbers to the bit."""
+"""Frozen weights are kept in the type of the computation: half the memory, and identical results."""
 
 import time
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ from agentrl.training.role import RoleContext
 from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
 
-TRAJECTORIES = [made.ref for group in step_groups() for made in group.trajectories]
+TRAJECTORIES = [trajectory.ref for group in step_groups() for trajectory in group.trajectories]
 
 
 @pytest.fixture(scope="module")
 def parallel() -> Iterator[Parallel]:
-    made = Parallel(alone())
-    yield made
-    made.close()
+    group = Parallel(alone())
+    yield group
+    group.close()
 
 
 @pytest.fixture
@@ -40,30 +40,30 @@ def half(policy: ModelSection) -> ModelSection:
 
 def start(role: Any, model: ModelSection, parallel: Parallel, **actor: Any) -> Any:
     settings: dict[str, Any] = {"num_threads_per_worker": 1, "learning_rate": 0.02, "warmup_steps": 0}
-    made = role(RunConfig(model=model, actor=ActorSection(**settings | actor)), "role")
-    made.setup(RoleContext(parallel=parallel))
-    return made
+    component = role(RunConfig(model=model, actor=ActorSection(**settings | actor)), "role")
+    component.setup(RoleContext(parallel=parallel))
+    return component
 
 
 def update(actor: Actor) -> None:
     [(shard, refs)] = plan_update(step_groups(), step=1, num_ranks=1, num_mini_batches=1)
-    actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs))
+    actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
 
 
 def types(model: nn.Module) -> dict[torch.dtype, set[str]]:
     """Return the last part of the names of all weights, by their type."""
-    found: dict[torch.dtype, set[str]] = {}
+    names: dict[torch.dtype, set[str]] = {}
     for name, weight in model.named_parameters():
-        found.setdefault(weight.dtype, set()).add(name.split(".")[-2])
-    return found
+        names.setdefault(weight.dtype, set()).add(name.split(".")[-2])
+    return names
 
 
-def assert_equal(found: list[NDArray[np.float32]], expected: list[NDArray[np.float32]]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+def assert_equal(actual: list[NDArray[np.float32]], expected: list[NDArray[np.float32]]) -> None:
+    for row, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(row, other)
 
 
-def test_a_reference_of_half_the_memory_has_the_logprobs_of_the_actor(half: ModelSection, parallel: Parallel):
+def test_a_bfloat16_reference_has_the_logprobs_of_the_actor(half: ModelSection, parallel: Parallel):
     actor, reference = start(Actor, half, parallel), start(Reference, half, parallel)
     assert types(actor._model).keys() == {torch.float32}
     assert types(reference._model).keys() == {torch.bfloat16}
@@ -72,7 +72,9 @@ def test_a_reference_of_half_the_memory_has_the_logprobs_of_the_actor(half: Mode
     actor.close()
 
 
-def test_it_also_reads_the_float32_weights_of_a_checkpoint(half: ModelSection, parallel: Parallel, tmp_path: Path):
+def test_a_bfloat16_reference_reads_the_float32_weights_of_a_checkpoint(
+    half: ModelSection, parallel: Parallel, tmp_path: Path
+):
     actor, reference = start(Actor, half, parallel), start(Reference, half, parallel)
     before = reference.logprobs(TRAJECTORIES)
     update(actor)
@@ -81,22 +83,22 @@ def test_it_also_reads_the_float32_weights_of_a_checkpoint(half: ModelSection, p
         time.sleep(0.02)
     reference.load(str(tmp_path))
     after = reference.logprobs(TRAJECTORIES)
-    assert any((one != other).any() for one, other in zip(after, before, strict=True))
+    assert any((row != other).any() for row, other in zip(after, before, strict=True))
     assert_equal(after, actor.logprobs(TRAJECTORIES))
     assert types(reference._model).keys() == {torch.bfloat16}
     actor.close()
 
 
-def test_in_float32_nothing_is_rounded(policy: ModelSection, parallel: Parallel):
+def test_a_float32_reference_is_not_rounded(policy: ModelSection, parallel: Parallel):
     assert types(start(Reference, policy, parallel)._model).keys() == {torch.float32}
 
 
 @pytest.mark.parametrize("settings", [{}, {"cpu_offload": True}, {"activation_checkpointing": True}], ids=str)
-def test_with_lora_only_the_factors_are_float32_and_the_export_loses_nothing_of_the_files(
+def test_with_lora_only_the_factors_are_float32_and_the_export_keeps_the_precision_of_the_files(
     settings: dict[str, Any], half: ModelSection, parallel: Parallel, tmp_path: Path
 ):
     actor = start(Actor, half, parallel, lora=LoraSection(rank=4, alpha=8), **settings)
-    assert types(actor._model)[torch.float32] == {"default"}, "as PEFT calls its factors"
+    assert types(actor._model)[torch.float32] == {"default"}, "PEFT's name of its factors"
     assert_equal(actor.reference_logprobs(TRAJECTORIES), start(Reference, half, parallel).logprobs(TRAJECTORIES))
     update(actor)
     actor.export(str(tmp_path))

@@ -98,7 +98,7 @@ def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tup
     draws = random.Random(0)
     groups = [make_group(draws, f"p{index}", 8) for index in range(3)]
     [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=2)
-    trajectories = [made.ref for made in refs]
+    trajectories = [trajectory.ref for trajectory in refs]
     ref_logprobs = reference.logprobs(trajectories) if kl_coefficient else [None] * len(trajectories)
     metrics = actor.update(shard, trajectories, [TokenInputs(ref_logprobs=logprobs) for logprobs in ref_logprobs])
     weights = weights_of(actor)
@@ -109,15 +109,15 @@ def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tup
 
 
 @pytest.mark.skipif(ON_GPU, reason="the tests below make the same update")
-def test_an_update_reads_no_setting_that_is_missing_here(tmp_path: Path):
-    """Where most tests run there is no GPU, and nobody would see that the others of this file had fallen behind."""
+def test_an_update_reads_no_missing_setting(tmp_path: Path):
+    """Keep the settings of this file complete on machines without a GPU, where its other tests do not run."""
     metrics, _ = update_once(make_policy(tmp_path), "float32", kl_coefficient=0.1)
     assert math.isfinite(metrics["actor/kl_reference"])
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not ON_GPU, reason="no CUDA device")
-def test_one_bfloat16_update_runs_and_stays_near_float32(tmp_path: Path):
+def test_a_bfloat16_update_is_close_to_float32(tmp_path: Path):
     folder = make_policy(tmp_path)
     start = dict(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).named_parameters())
     exact, _ = update_once(folder, "float32")
@@ -140,10 +140,10 @@ def test_the_kl_term_works_with_a_reference_on_the_same_gpu(tmp_path: Path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not ON_GPU, reason="no CUDA device")
-def test_packed_attention_on_the_gpu_is_that_of_the_cpu(tmp_path: Path):
+def test_packed_attention_on_the_gpu_equals_the_cpu(tmp_path: Path):
     model = load_model(model_at(make_policy(tmp_path), "float32"))
     draws = random.Random(0)
-    trajectories = [made.ref for made in make_group(draws, "p", 8).trajectories]
+    trajectories = [trajectory.ref for trajectory in make_group(draws, "p", 8).trajectories]
     [batch] = pack_trajectories(trajectories, [0.0] * 8, packing=Packing(max_tokens=10_000))
     with torch.no_grad():
         on_cpu = score_tokens(model, batch.tokens, temperature=1.0).logprobs_N

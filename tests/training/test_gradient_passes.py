@@ -1,4 +1,4 @@
-"""Micro-batches of an update: what ranks exchange for them, and that the gradients are those of exchanges for each."""
+"""Communication for the micro-batches of an update, with the gradients of separate exchanges."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from agentrl.training.scoring import score_tokens
 
 @pytest.fixture
 def parallel() -> Iterator[Parallel]:
-    opened = Parallel(alone())
-    yield opened
-    opened.close()
+    group = Parallel(alone())
+    yield group
+    group.close()
 
 
 @pytest.fixture
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often a group of weights is gathered, and its gradients are reduced."""
+    """Counts of gathered and reduced groups of weights."""
     counts: Counter[str] = Counter()
     gather = fsdp.FSDPParamGroup._to_unsharded
 
@@ -46,7 +46,7 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def rows() -> list[MicroBatch]:
-    trajectories = [made.ref for group in step_groups() for made in group.trajectories]
+    trajectories = [trajectory.ref for group in step_groups() for trajectory in group.trajectories]
     batches = pack_trajectories(trajectories, [1.0] * len(trajectories), packing=Packing(max_tokens=64))
     assert len(batches) > 2
     return batches
@@ -59,7 +59,7 @@ def sharded(policy: ModelSection, parallel: Parallel, dtype: torch.dtype) -> tor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_single_rank_gathers_and_reduces_once_in_an_update_with_the_same_gradients(
+def test_a_single_rank_gathers_and_reduces_once_per_update_with_the_same_gradients(
     policy: ModelSection, parallel: Parallel, exchanges: Counter[str], dtype: torch.dtype
 ):
     once, each = (sharded(policy, parallel, dtype) for _ in range(2))
@@ -69,13 +69,13 @@ def test_a_single_rank_gathers_and_reduces_once_in_an_update_with_the_same_gradi
     assert exchanges == {"gathered": num_groups, "reduced": num_groups}
     for batch in rows():
         score_tokens(each, batch.tokens, temperature=1.0).logprobs_N.sum().backward()
-    for (name, one), other in zip(once.named_parameters(), each.parameters(), strict=True):
-        assert isinstance(one.grad, DTensor)
+    for (name, weight), other in zip(once.named_parameters(), each.parameters(), strict=True):
+        assert isinstance(weight.grad, DTensor)
         assert isinstance(other.grad, DTensor)
-        assert torch.equal(one.grad.to_local(), other.grad.to_local()), name
+        assert torch.equal(weight.grad.to_local(), other.grad.to_local()), name
 
 
-def test_the_next_update_computes_with_the_new_weights(policy: ModelSection, parallel: Parallel):
+def test_the_next_update_uses_the_new_weights(policy: ModelSection, parallel: Parallel):
     model, losses = sharded(policy, parallel, torch.float32), []
     for _ in range(2):
         for batch in parallel.gradient_passes(model, rows()):
@@ -89,4 +89,4 @@ def test_the_next_update_computes_with_the_new_weights(policy: ModelSection, par
     assert all(before != after for before, after in zip(first, second, strict=True))
     with torch.no_grad():
         logprobs_N = score_tokens(model, rows()[0].tokens, temperature=1.0).logprobs_N
-    assert logprobs_N.sum().item() not in losses, "nor does a pass without gradients find the old ones"
+    assert logprobs_N.sum().item() not in losses, "a pass without gradients uses the new weights too"

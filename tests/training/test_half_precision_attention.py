@@ -1,4 +1,4 @@
-"""Attention over packed rows in bfloat16, as on GPUs, beside a plain softmax in float32: values and gradients.
+"""Attention over packed rows in bfloat16, compared with a plain softmax in float32: values and gradients.
 
 Needs only torch, transformers and pytest:
 `python -m pytest -c /dev/null --rootdir . -p no:cacheprovider tests/training/test_half_precision_attention.py`.
@@ -15,7 +15,7 @@ from agentrl.training.row_layout import RowLayout, SharedPrefix, row_layout
 QUERY_HEADS, KEY_HEADS, HEAD_DIM = 4, 2, 64
 WINDOW = 48
 RELATIVE = 1e-2
-"""Of the norm: bfloat16 has eight bits."""
+"""Tolerance relative to the norm: bfloat16 has eight bits."""
 
 LAYOUTS = {
     "segments alone": row_layout([200, 130, 64, 7, 1]),
@@ -29,7 +29,7 @@ LAYOUTS = {
 
 
 def visible(layout: RowLayout, window: int | None) -> Tensor:
-    """Return `[T, T]`: which token attends to which, token by token."""
+    """Return `[T, T]`: True where a token attends to another."""
     num_tokens = sum(layout.lengths)
     segment = torch.arange(len(layout.lengths)).repeat_interleave(torch.tensor(layout.lengths))
     mask = (segment[:, None] == segment[None]).tril()
@@ -51,11 +51,11 @@ def plain_attention(
     return (scores.softmax(-1)[..., : key.shape[2]] @ value).transpose(1, 2)
 
 
-def assert_near(found: Tensor | None, expected: Tensor | None) -> None:
-    assert found is not None
+def assert_near(actual: Tensor | None, expected: Tensor | None) -> None:
+    assert actual is not None
     assert expected is not None
-    assert found.dtype == torch.bfloat16
-    assert (found.float().cpu() - expected).norm() <= RELATIVE * expected.norm()
+    assert actual.dtype == torch.bfloat16
+    assert (actual.float().cpu() - expected).norm() <= RELATIVE * expected.norm()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def assert_near(found: Tensor | None, expected: Tensor | None) -> None:
 @pytest.mark.parametrize("window", [None, WINDOW])
 @pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_values_and_gradients_are_those_of_a_plain_softmax(device: str, name: str, has_sinks: bool, window: int | None):
+def test_values_and_gradients_match_a_plain_softmax(device: str, name: str, has_sinks: bool, window: int | None):
     layout, draws = LAYOUTS[name], torch.Generator().manual_seed(0)
     num_tokens = sum(layout.lengths)
     drawn = [torch.randn(1, num_tokens, heads, HEAD_DIM, generator=draws) for heads in (QUERY_HEADS, *[KEY_HEADS] * 2)]
@@ -97,14 +97,14 @@ def test_values_and_gradients_are_those_of_a_plain_softmax(device: str, name: st
     mixed.backward(weights.to(device))
     expected.backward(weights.float())
     assert_near(value.grad, exact_value.grad)
-    if num_tokens > 1 or has_sinks:  # where there is nothing to choose from, queries and keys have no gradient
+    if num_tokens > 1 or has_sinks:  # with a single key, queries and keys have no gradient
         assert_near(query.grad, exact_query.grad)
         assert_near(key.grad, exact_key.grad)
     if sinks is not None and exact_sinks is not None:
         assert_near(sinks.grad, exact_sinks.grad)
 
 
-def test_the_mask_of_a_window_is_built_once_and_serves_passes_with_gradients():
+def test_a_window_mask_is_built_once_and_works_with_gradients():
     states = torch.ones(1, requires_grad=True)
     with torch.inference_mode():
         built = window_mask(301, WINDOW, states)

@@ -36,17 +36,17 @@ def start(policy: ModelSection, context: RoleContext, algorithm: AlgorithmSectio
 
 
 def update(actor: Actor, *, gap: float, num_mini_batches: int = 1) -> dict[str, float]:
-    """Update where the reference gives each token `gap` nats more than the actor does."""
-    [(shard, made)] = plan_update(GROUPS, step=1, num_ranks=1, num_mini_batches=num_mini_batches)
-    trajectories = [one.ref for one in made]
+    """Update with a reference that gives each token `gap` nats more than the actor."""
+    [(shard, refs)] = plan_update(GROUPS, step=1, num_ranks=1, num_mini_batches=num_mini_batches)
+    trajectories = [trajectory.ref for trajectory in refs]
     old = actor.logprobs(trajectories)
     inputs = [TokenInputs(old_logprobs=mine, ref_logprobs=mine + np.float32(gap)) for mine in old]
     return actor.update(shard, trajectories, inputs)
 
 
-def test_where_actor_and_reference_agree_the_reward_is_what_it_was(policy: ModelSection, context: RoleContext):
+def test_the_reward_is_unchanged_if_actor_and_reference_agree(policy: ModelSection, context: RoleContext):
     free = replace(ALGORITHM, kl_coefficient=0.0, kl_in="loss")
-    plain, agreeing = (update(start(policy, context, one), gap=0.0) for one in (free, ALGORITHM))
+    plain, agreeing = (update(start(policy, context, each), gap=0.0) for each in (free, ALGORITHM))
     assert agreeing["actor/loss"] == pytest.approx(plain["actor/loss"], abs=1e-6)
     assert agreeing["actor/grad_norm"] == pytest.approx(plain["actor/grad_norm"], rel=1e-5)
 
@@ -55,14 +55,14 @@ def test_where_actor_and_reference_agree_the_reward_is_what_it_was(policy: Model
 def test_the_divergence_is_measured_before_the_update_and_has_no_gradient(
     policy: ModelSection, context: RoleContext, num_mini_batches: int
 ):
-    # With one group baseline per trajectory, the same cost of every token changes advantages by lengths alone.
+    # An equal cost per token changes advantages only through the lengths.
     algorithm = replace(ALGORITHM, normalise_by_std=False)
     metrics = update(start(policy, context, algorithm), gap=0.5, num_mini_batches=num_mini_batches)
-    assert metrics["actor/kl_reference"] == pytest.approx(-0.5, abs=1e-5)  # k1: actor less reference
+    assert metrics["actor/kl_reference"] == pytest.approx(-0.5, abs=1e-5)  # k1: actor minus reference
     assert metrics["actor/ratio_max"] == pytest.approx(1.0, abs=1e-4) or num_mini_batches > 1
-    dearer = update(start(policy, context, replace(algorithm, kl_coefficient=0.2)), gap=0.5)
-    cheaper = update(start(policy, context, algorithm), gap=0.5)
-    assert dearer["actor/grad_norm"] != pytest.approx(cheaper["actor/grad_norm"], rel=1e-3)
+    higher = update(start(policy, context, replace(algorithm, kl_coefficient=0.2)), gap=0.5)
+    lower = update(start(policy, context, algorithm), gap=0.5)
+    assert higher["actor/grad_norm"] != pytest.approx(lower["actor/grad_norm"], rel=1e-3)
 
 
 def test_the_coefficient_adapts_and_is_part_of_the_checkpoint(
@@ -72,7 +72,7 @@ def test_the_coefficient_adapts_and_is_part_of_the_checkpoint(
     actor = start(policy, context, algorithm)
     assert actor.kl_coefficient() == 0.1
     metrics = update(actor, gap=-0.5)
-    num_tokens = sum(made.ref.num_response_tokens for group in GROUPS for made in group.trajectories)
+    num_tokens = sum(trajectory.ref.num_response_tokens for group in GROUPS for trajectory in group.trajectories)
     expected = next_kl_coefficient(0.1, divergence=0.5 * num_tokens / 8, target=1.0, num_trajectories=8, horizon=20)
     assert metrics["actor/kl_coefficient"] == 0.1
     assert actor.kl_coefficient() == pytest.approx(expected) == pytest.approx(0.1 * (1 + 0.2 * 8 / 20))

@@ -1,4 +1,4 @@
-"""Layers that are compiled, or get kernels of others, compute what they did."""
+"""Compiled layers and Liger's kernels keep the results."""
 
 import random
 from functools import partial
@@ -24,7 +24,7 @@ from agentrl.training.scoring import score_tokens
 
 
 class Unsharded:
-    """A rank with a GPU that shards nothing."""
+    """A rank with a GPU, without sharding."""
 
     device = torch.device("cuda")
 
@@ -32,25 +32,25 @@ class Unsharded:
 
 
 def row_of(num_groups: int) -> MicroBatch:
-    trajectories = [made.ref for group in step_groups()[:num_groups] for made in group.trajectories]
+    trajectories = [trajectory.ref for group in step_groups()[:num_groups] for trajectory in group.trajectories]
     [batch] = pack_trajectories(trajectories, [1.0] * len(trajectories), packing=Packing(max_tokens=10_000))
     return batch
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_compiled_layers_that_are_computed_again_have_the_same_gradients(policy: ModelSection):
+def test_compiled_and_recomputed_layers_have_the_same_gradients(policy: ModelSection):
     plain, compiled = load_model(policy), load_model(policy)
-    # Without code for the processor, which would take minutes to compile, but with all that comes before it.
+    # Everything but code generation, which would take minutes.
     compile_layers(compiled, backend="aot_eager")
     recompute_activations(compiled)
     for batch in (row_of(2), row_of(3)):
         for model in (plain, compiled):
             score_tokens(model, batch.tokens, temperature=1.0).logprobs_N.sum().backward()
-    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
-        assert one.grad is not None
+    for (name, weight), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
+        assert weight.grad is not None
         assert other.grad is not None
-        assert (one.grad - other.grad).norm() <= 1e-5 * one.grad.norm(), name
+        assert (weight.grad - other.grad).norm() <= 1e-5 * weight.grad.norm(), name
 
 
 def test_compiled_layers_serve_every_row_layout_with_the_same_graphs(policy: ModelSection):
@@ -67,30 +67,30 @@ def test_compiled_layers_serve_every_row_layout_with_the_same_graphs(policy: Mod
     draws = random.Random(0)
     counts, layouts = [], []
     for number in range(4):
-        trajectories = [made.ref for made in make_group(draws, f"p{number}", 3 + number % 5).trajectories]
+        trajectories = [trajectory.ref for trajectory in make_group(draws, f"p{number}", 3 + number % 5).trajectories]
         packing = Packing(max_tokens=10_000, share_prefixes=number % 2 == 0)
         [batch] = pack_trajectories(trajectories, [1.0] * len(trajectories), packing=packing)
         score_tokens(model, batch.tokens, temperature=1.0).logprobs_N.sum().backward()
         counts.append(num_graphs)
-        layouts.append(batch.tokens.here.layout)
-    assert counts == [4] * 4, "before and behind the attention, for the first layer and for those that follow"
+        layouts.append(batch.tokens.local.layout)
+    assert counts == [4] * 4, "before and after attention, for the first layer and for the others"
     assert len({layout.lengths for layout in layouts}) == 4
-    assert not any(map(is_frozen_dataclass, layouts)), "torch before 2.13 guards on every field of one"
+    assert not any(map(is_frozen_dataclass, layouts)), "torch before 2.13 guards on every field of a frozen dataclass"
 
 
-def test_a_critic_gets_the_kernels_in_its_backbone(policy: ModelSection, monkeypatch: pytest.MonkeyPatch):
-    given: list[nn.Module] = []
-    monkeypatch.setattr(liger, "apply_liger_kernel", lambda model, kernels: given.append(model))
+def test_a_critics_backbone_gets_the_kernels(policy: ModelSection, monkeypatch: pytest.MonkeyPatch):
+    modules: list[nn.Module] = []
+    monkeypatch.setattr(liger, "apply_liger_kernel", lambda model, kernels: modules.append(model))
     critic = value_model(load_model(policy))
     shard_with_liger = partial(shard_model, files=None, actor=ActorSection(liger=True), dtype=torch.float32)
     for model in (load_model(policy), critic):
         shard_with_liger(model, parallel=cast(Parallel, Unsharded()))
-    assert isinstance(given[0], Qwen3ForCausalLM)
-    assert given[1] is critic.backbone
+    assert isinstance(modules[0], Qwen3ForCausalLM)
+    assert modules[1] is critic.backbone
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
-def test_kernels_for_gpus_are_refused_where_there_is_none(policy: ModelSection):
+def test_gpu_kernels_are_refused_without_a_gpu(policy: ModelSection):
     parallel, opened = Parallel(alone()), open_model(policy)
     try:
         with pytest.raises(ConfigError, match=r"`actor\.liger` is set"):

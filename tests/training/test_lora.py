@@ -1,4 +1,4 @@
-"""Factors beside the weights: trained alone, merged where they go, and left out for the reference."""
+"""LoRA's factors: only they are trained, exports and engines merge them, and the reference omits them."""
 
 import time
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
 from agentrl.weight_sync.base import WeightSource
 
-TRAJECTORIES = [made.ref for group in step_groups() for made in group.trajectories]
+TRAJECTORIES = [trajectory.ref for group in step_groups() for trajectory in group.trajectories]
 STEP = 1
 
 
@@ -48,21 +48,21 @@ def start_actor(config: RunConfig, parallel: Parallel) -> Actor:
 
 def update(actor: Actor, step: int = STEP) -> dict[str, float]:
     [(shard, refs)] = plan_update(step_groups(), step=step, num_ranks=1, num_mini_batches=1)
-    trajectories = [made.ref for made in refs]
-    inputs = [TokenInputs(ref_logprobs=one) for one in actor.reference_logprobs(trajectories)]
+    trajectories = [trajectory.ref for trajectory in refs]
+    inputs = [TokenInputs(ref_logprobs=logprobs) for logprobs in actor.reference_logprobs(trajectories)]
     return actor.update(shard, trajectories, inputs)
 
 
 @pytest.fixture(scope="module")
 def parallel() -> Iterator[Parallel]:
-    made = Parallel(alone())
-    yield made
-    made.close()
+    group = Parallel(alone())
+    yield group
+    group.close()
 
 
 @dataclass
 class Trained:
-    """An actor after one update, and what it wrote."""
+    """An actor after one update, with its published and exported weights."""
 
     actor: Actor
     source: WeightSource
@@ -87,12 +87,12 @@ def reference_logprobs(path: str, policy: ModelSection, parallel: Parallel) -> l
     return reference.logprobs(TRAJECTORIES)
 
 
-def assert_close(found: list[Any], expected: list[Any], tolerance: float) -> None:
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=tolerance, rtol=0)
+def assert_close(actual: list[Any], expected: list[Any], tolerance: float) -> None:
+    for row, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(row, other, atol=tolerance, rtol=0)
 
 
-def test_the_merged_form_has_the_same_logprobs(trained: Trained, policy: ModelSection, parallel: Parallel):
+def test_the_merged_export_has_the_same_logprobs(trained: Trained, policy: ModelSection, parallel: Parallel):
     assert_close(
         trained.actor.logprobs(TRAJECTORIES), reference_logprobs(str(trained.export), policy, parallel), tolerance=2e-5
     )
@@ -101,7 +101,7 @@ def test_the_merged_form_has_the_same_logprobs(trained: Trained, policy: ModelSe
 def test_without_its_factors_the_actor_is_the_base_model(trained: Trained, policy: ModelSection, parallel: Parallel):
     base = reference_logprobs(policy.path, policy, parallel)
     assert_close(trained.actor.reference_logprobs(TRAJECTORIES), base, tolerance=0)
-    moved = [abs(one - other).max() for one, other in zip(trained.actor.logprobs(TRAJECTORIES), base, strict=True)]
+    moved = [abs(row - other).max() for row, other in zip(trained.actor.logprobs(TRAJECTORIES), base, strict=True)]
     assert min(moved) > 1e-3
 
 
@@ -111,7 +111,7 @@ def test_only_adapted_weights_change(trained: Trained, policy: ModelSection):
         assert torch.equal(merged[name], weight) != name.endswith("proj.weight"), name
 
 
-def test_peft_loads_the_factors_that_were_exported(trained: Trained, policy: ModelSection):
+def test_peft_loads_the_exported_factors(trained: Trained, policy: ModelSection):
     ids = torch.tensor([TRAJECTORIES[0].token_ids])
     base: Any = AutoModelForCausalLM.from_pretrained(policy.path)
     merged: Any = AutoModelForCausalLM.from_pretrained(trained.export)
@@ -120,10 +120,10 @@ def test_peft_loads_the_factors_that_were_exported(trained: Trained, policy: Mod
         torch.testing.assert_close(adapted, merged(ids).logits, atol=2e-5, rtol=0)
 
 
-def test_an_engine_is_sent_the_factors_and_merges_them(trained: Trained, policy: ModelSection):
+def test_an_engine_gets_only_the_factors_and_merges_them(trained: Trained, policy: ModelSection):
     model = LanguageModel(policy, num_rows=1, max_tokens=1024)
     model.weights.load(trained.source)
-    model.weights.load(trained.source)  # nothing adds up
+    model.weights.load(trained.source)  # factors must not accumulate
     whole_bytes = sum(weight.nbytes for weight in model._model.parameters())
     assert all(spec.name.endswith((".lora_A", ".lora_B")) for spec in trained.source.tensors)
     assert trained.source.size_bytes < whole_bytes / 2
@@ -131,7 +131,7 @@ def test_an_engine_is_sent_the_factors_and_merges_them(trained: Trained, policy:
         torch.testing.assert_close(model._model.get_parameter(name), weight, atol=1e-7, rtol=0)
 
 
-def test_a_run_that_goes_on_makes_the_same_update_to_the_bit(policy: ModelSection, parallel: Parallel, tmp_path: Path):
+def test_a_resumed_actor_makes_an_identical_update(policy: ModelSection, parallel: Parallel, tmp_path: Path):
     first, second = (start_actor(config_of(policy), parallel) for _ in range(2))
     update(first)
     first.save(str(tmp_path))
@@ -150,7 +150,9 @@ def test_a_run_that_goes_on_makes_the_same_update_to_the_bit(policy: ModelSectio
     second.close()
 
 
-def test_sharing_prefixes_and_checkpointing_change_nothing(policy: ModelSection, parallel: Parallel):
+def test_shared_prefixes_and_recomputed_activations_do_not_change_the_gradient(
+    policy: ModelSection, parallel: Parallel
+):
     norms = []
     for settings in ({"share_prefixes": False}, {"share_prefixes": True}, {"activation_checkpointing": True}):
         actor = start_actor(config_of(policy, **settings), parallel)
@@ -161,13 +163,13 @@ def test_sharing_prefixes_and_checkpointing_change_nothing(policy: ModelSection,
 
 
 @pytest.mark.parametrize("target", ["no_such_proj", "embed_tokens", "lm_head"])
-def test_targets_that_cannot_be_adapted_are_named(policy: ModelSection, parallel: Parallel, target: str):
+def test_target_modules_that_cannot_be_adapted_are_named(policy: ModelSection, parallel: Parallel, target: str):
     config = config_of(policy, lora=LoraSection(rank=2, target_modules=[target]))
     with pytest.raises(ConfigError, match=target):
         start_actor(config, parallel)
 
 
-def test_only_the_targets_are_adapted(policy: ModelSection, parallel: Parallel):
+def test_only_target_modules_are_adapted(policy: ModelSection, parallel: Parallel):
     actor = start_actor(config_of(policy, lora=LoraSection(rank=2, target_modules=["q_proj", "v_proj"])), parallel)
     source = actor.publish_weights()
     assert source is not None

@@ -1,4 +1,4 @@
-"""What a rank sees of another one that is gone, told apart from what else can go wrong in it."""
+"""Detection of a lost rank, and its distinction from other errors."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ os._exit(1)
 
 
 @pytest.mark.slow
-def test_gloo_says_so_when_the_process_of_another_rank_ends():
+def test_the_end_of_another_ranks_process_is_a_lost_peer():
     store = open_store("127.0.0.1")
     other = subprocess.Popen([sys.executable, "-c", OTHER_RANK, str(store.port)])
     dist.init_process_group("gloo", store=store, rank=0, world_size=2, timeout=timedelta(minutes=4))
@@ -39,7 +39,7 @@ def test_gloo_says_so_when_the_process_of_another_rank_ends():
     assert is_lost_peer(raised.value)
 
 
-def test_who_meets_nobody_has_lost_the_others():
+def test_a_missing_store_is_a_lost_peer():
     store = open_store("127.0.0.1")
     port = store.port
     del store
@@ -55,14 +55,14 @@ def raised_in(file: str, text: str) -> RuntimeError:
     return raised.value
 
 
-def test_what_a_loss_raises_is_no_lost_rank_whatever_its_words(tmp_path: Path):
+def test_an_error_outside_of_collectives_is_no_lost_peer(tmp_path: Path):
     text = "scoring service: Connection reset by peer"
     assert is_lost_peer(raised_in(dist.__file__, text))
     assert is_lost_peer(raised_in(broadcast.__file__, text))
     assert not is_lost_peer(raised_in(str(tmp_path / "my_loss.py"), text))
 
 
-def test_a_lost_rank_is_seen_behind_what_was_raised_because_of_it_and_a_bug_is_none():
+def test_a_lost_peer_is_found_in_the_causes_of_an_error_and_a_bug_is_none():
     lost = raised_in(dist.__file__, "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:41213")
     outer = ValueError("cannot gather")
     outer.__cause__ = lost

@@ -1,4 +1,4 @@
-"""Mixtures of experts are trained, exported and handed to engines whole. Reference: a plain loop over transformers' own."""
+"""Training, export and weight sync of mixtures of experts. Reference: a plain loop over transformers' own."""
 
 import re
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def context() -> Iterator[RoleContext]:
 
 
 @pytest.mark.parametrize("kind", MIXTURES)
-def test_an_update_equals_a_plain_loop_and_its_export_is_the_same_model(
+def test_an_update_of_a_mixture_equals_a_plain_loop_and_its_export_has_the_same_weights(
     kind: str, context: RoleContext, tmp_path: Path
 ):
     folder, exported = str(make_policy(tmp_path / "policy", tiny_config(kind))), tmp_path / "exported"
@@ -52,7 +52,7 @@ def test_an_update_equals_a_plain_loop_and_its_export_is_the_same_model(
     actor.setup(context)
     try:
         [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
-        metrics = actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs))
+        metrics = actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
         expected = plain.update([groups])
         source = actor.publish_weights()
         assert source is not None
@@ -64,23 +64,23 @@ def test_an_update_equals_a_plain_loop_and_its_export_is_the_same_model(
     assert metrics["actor/grad_norm"] == pytest.approx(expected.grad_norm, rel=1e-4)
     for name, theirs in expected.weights.items():
         assert (ours[name] - theirs).norm() <= 5e-3 * (theirs - start[name]).norm(), name
-    again = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
-    for name, weight in again.state_dict().items():
+    loaded = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
+    for name, weight in loaded.state_dict().items():
         assert torch.equal(weight, ours[name]), name
-    # What vLLM is given is what it would read from the exported folder.
+    # vLLM gets the tensors that it would read from the exported folder.
     written = load_file(exported / "model.safetensors")
-    given = dict(FileNames.of_folder(folder).of(ours.items()))
-    assert given.keys() == written.keys()
-    assert all(torch.equal(given[name], tensor) for name, tensor in written.items())
+    converted = dict(FileNames.of_folder(folder).of(ours.items()))
+    assert converted.keys() == written.keys()
+    assert all(torch.equal(converted[name], tensor) for name, tensor in written.items())
 
 
-def test_names_of_a_model_without_experts_stay(tmp_path: Path):
+def test_names_of_a_model_without_experts_are_unchanged(tmp_path: Path):
     weights = {"model.norm.weight": torch.ones(2)}
     assert dict(FileNames.of_folder(str(make_policy(tmp_path))).of(weights.items())) == weights
 
 
 @pytest.mark.parametrize(("kind", "width"), [("mixtral", 64), ("qwen3_moe", 16)])
-def test_activations_are_estimated_for_the_experts_that_a_token_goes_through(kind: str, width: int, tmp_path: Path):
+def test_activations_are_estimated_for_the_experts_that_a_token_uses(kind: str, width: int, tmp_path: Path):
     folder = make_policy(tmp_path, tiny_config(kind))
     size = read_size(str(folder))
     assert size is not None
@@ -89,7 +89,7 @@ def test_activations_are_estimated_for_the_experts_that_a_token_goes_through(kin
 
 
 @pytest.mark.parametrize("kind", MIXTURES)
-def test_operations_are_counted_for_the_experts_that_a_token_goes_through(kind: str, tmp_path: Path):
+def test_operations_are_counted_for_the_experts_that_a_token_uses(kind: str, tmp_path: Path):
     model = load_model(ModelSection(path=str(make_policy(tmp_path, tiny_config(kind)))))
     of_experts = {
         name: weight.numel() for name, weight in model.named_parameters() if re.search(r"layers.*\.experts\.", name)

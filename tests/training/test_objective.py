@@ -1,4 +1,4 @@
-"""What the update minimises, on a handful of tokens, beside sums written out by hand."""
+"""The loss of a few tokens, compared with sums written out by hand."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,18 +24,18 @@ REFERENCE = torch.tensor([-1.5, -1.0, -0.5, -2.0])
 
 
 class Sums(TokenTally):
-    """Keeps what is reported where a test can read it."""
+    """Tally that a test can read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, float] = {}
+        self.values: dict[str, float] = {}
 
     def add(self, **sums: Tensor) -> None:
-        self.found |= {name: value.item() for name, value in sums.items()}
+        self.values |= {name: value.item() for name, value in sums.items()}
 
 
 def loss_of(logprobs_N: Tensor, *, advantages_N: Tensor = ADVANTAGES, **algorithm: Any) -> tuple[Tensor, Sums]:
-    """The loss summed over four tokens, on-policy, so that the loss of a token is its advantage with the sign turned."""
+    """Return the loss summed over four tokens, on-policy, so that the loss of a token is its negative advantage."""
     section, sums = AlgorithmSection(**algorithm), Sums()
     batch = SimpleNamespace(
         trajectory_N=TRAJECTORY,
@@ -62,9 +62,9 @@ def absolute(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
     return (logprobs_N - other_logprobs_N).abs()
 
 
-def test_an_aggregation_of_the_users_own_weighs_tokens():
+def test_a_custom_aggregation_weighs_tokens():
     loss, sums = loss_of(LOGPROBS, aggregation=f"{__name__}.doubled_in_the_first")
-    assert loss.item() == sums.found["loss"] == pytest.approx(16.0 * -3.0 + 2.0 * 2.0)
+    assert loss.item() == sums.values["loss"] == pytest.approx(16.0 * -3.0 + 2.0 * 2.0)
     assert loss_of(LOGPROBS)[0].item() == pytest.approx(-3.0 + 2.0)
 
 
@@ -84,7 +84,7 @@ def mean_difference(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "own", [{"policy_loss": "mean_loss"}, {"aggregation": "one_weight"}, {"kl_estimator": "mean_difference"}]
 )
-def test_what_would_be_broadcast_into_the_loss_is_refused(own: dict[str, str]):
+def test_a_result_that_would_be_broadcast_is_refused(own: dict[str, str]):
     [(key, name)] = own.items()
     algorithm: dict[str, Any] = {"kl_coefficient": 0.1, key: f"{__name__}.{name}"}
     with pytest.raises(ConfigError, match=rf"`algorithm\.{key}`: `.*\.{name}` gave a tensor of shape \[\]"):
@@ -92,21 +92,21 @@ def test_what_would_be_broadcast_into_the_loss_is_refused(own: dict[str, str]):
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
-def test_an_aggregation_by_its_path_is_the_one_by_its_name(name: str):
+def test_an_aggregation_by_its_path_equals_that_by_its_name(name: str):
     by_path = loss_of(LOGPROBS, aggregation=f"agentrl.algorithms.aggregation.{name}")[0]
     assert by_path.item() == loss_of(LOGPROBS, aggregation=name)[0].item()
 
 
-def test_an_estimator_of_the_users_own_is_what_the_loss_has_of_the_divergence():
+def test_a_custom_kl_estimator_is_used_in_the_loss():
     logprobs = LOGPROBS.clone().requires_grad_(True)
     loss, sums = loss_of(logprobs, kl_coefficient=0.5, kl_estimator=f"{__name__}.absolute")
-    assert sums.found["kl_reference"] == pytest.approx(0.5 + 1.0 + 0.0 + 1.0)
+    assert sums.values["kl_reference"] == pytest.approx(0.5 + 1.0 + 0.0 + 1.0)
     assert loss.item() == pytest.approx(-1.0 + 0.5 * 2.5)
     (gradient,) = torch.autograd.grad(loss, logprobs)
     torch.testing.assert_close(gradient, -ADVANTAGES + 0.5 * torch.tensor([1.0, -1.0, 0.0, -1.0]))
 
 
-def test_the_gradient_of_k1_in_the_loss_is_that_of_the_log_probabilities_times_the_coefficient():
+def test_the_gradient_of_k1_in_the_loss_is_the_coefficient_times_that_of_the_logprobs():
     draws = torch.Generator().manual_seed(1)
     logits = torch.randn(4, 6, generator=draws).requires_grad_(True)
     tokens = torch.tensor([0, 3, 5, 3])
@@ -116,5 +116,5 @@ def test_the_gradient_of_k1_in_the_loss_is_that_of_the_log_probabilities_times_t
     one_hot = torch.nn.functional.one_hot(tokens, 6)
     torch.testing.assert_close(gradient, 0.3 * (one_hot - logits.softmax(1)).detach())
     divergence = (logprobs - REFERENCE).sum().item()
-    assert sums.found["kl_reference"] == pytest.approx(divergence)
-    assert sums.found["loss"] == pytest.approx(0.3 * divergence)
+    assert sums.values["kl_reference"] == pytest.approx(divergence)
+    assert sums.values["loss"] == pytest.approx(0.3 * divergence)

@@ -12,13 +12,13 @@ from agentrl.training.optimiser import (
 )
 
 
-def test_warmup_rises_linearly_and_stays():
+def test_warmup_rises_linearly_then_is_constant():
     rates = [warmup(step, peak=1.0, warmup_steps=4) for step in range(1, 7)]
     assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert warmup(1, peak=2.0, warmup_steps=0) == 2.0
 
 
-def test_cosine_starts_at_the_peak_passes_the_middle_and_ends_at_the_floor():
+def test_cosine_falls_from_the_peak_to_the_floor():
     def rate(step: int) -> float:
         return warmup_cosine(step, peak=2.0, warmup_steps=10, num_steps=110, final_fraction=0.1)
 
@@ -41,7 +41,7 @@ def test_gradients_are_clipped_to_the_global_norm():
     assert (before - after).norm().item() == pytest.approx(0.5, rel=1e-4)
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_and_leaves_the_weights():
+def test_a_gradient_that_is_not_finite_stops_the_run_and_keeps_the_weights():
     model = torch.nn.Linear(2, 1)
     optimiser = build_adamw(model.parameters(), betas=(0.9, 0.999), weight_decay=0.1)
     before = [p.detach().clone() for p in model.parameters()]
@@ -57,7 +57,7 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         require_finite("loss", float("inf"), 2)
 
 
-def test_the_learning_rate_is_constant_or_falls_along_a_cosine_and_depends_on_the_step_alone():
+def test_the_learning_rate_is_constant_or_a_cosine_of_the_step():
     constant = UpdateSection(learning_rate=2.0, warmup_steps=2)
     assert [learning_rate_at(step, constant) for step in (1, 2, 100)] == [1.0, 2.0, 2.0]
     cosine = UpdateSection(learning_rate=2.0, warmup_steps=2, decay_steps=10, final_learning_rate_fraction=0.5)

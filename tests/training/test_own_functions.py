@@ -1,4 +1,4 @@
-"""Functions of the user's own that give something else than was asked for: told with key and name, and never trained on."""
+"""Custom algorithm functions with invalid results: refused with key and name, before anything is trained."""
 
 import math
 import re
@@ -39,7 +39,7 @@ def credit_with(change: Callable[[Tensor], Any]) -> TokenAdvantage:
 
 
 class HasEstimate:
-    """Looks like a `TokenAdvantage`."""
+    """An object that resembles a `TokenAdvantage`."""
 
     uses_values = False
 
@@ -59,7 +59,7 @@ bare_loss = loss_with(lambda loss: loss.loss_N)
 
 
 def loss_with_short(part: str) -> Callable[..., Any]:
-    """Return the loss of PPO, of which one part lacks its last token."""
+    """Return the loss of PPO with one part that lacks its last token."""
     return loss_with(lambda loss: replace(loss, **{part: torch.zeros(len(loss.loss_N))[:-1]}))
 
 
@@ -189,13 +189,13 @@ WRONG = [
 
 
 def check(key: str, name: str, *, has_critic: bool = False) -> list[str]:
-    given: dict[str, Any] = {key: f"{__name__}.{name}"}
-    algorithm = AlgorithmSection(kl_coefficient=0.1, **given)
+    settings: dict[str, Any] = {key: f"{__name__}.{name}"}
+    algorithm = AlgorithmSection(kl_coefficient=0.1, **settings)
     return check_algorithm_functions(algorithm, has_critic=has_critic)
 
 
 @pytest.mark.parametrize(("key", "name", "message"), WRONG, ids=[name for _, name, _ in WRONG])
-def test_a_result_that_is_not_what_was_asked_for_is_told_before_anything_starts(key: str, name: str, message: str):
+def test_an_invalid_result_is_refused_before_anything_starts(key: str, name: str, message: str):
     with pytest.raises(ConfigError, match=rf"`algorithm\.{key}`(:| is) `{__name__}\.{name}`,? {message}"):
         check(key, name)
 
@@ -210,17 +210,17 @@ def test_a_result_that_is_not_what_was_asked_for_is_told_before_anything_starts(
         ("advantage", "right_credit"),
     ],
 )
-def test_what_gives_what_was_asked_for_is_taken_without_a_word(key: str, name: str):
+def test_valid_functions_give_no_warning(key: str, name: str):
     assert check(key, name) == []
 
 
-def test_an_estimator_that_uses_values_is_taken_where_there_is_a_critic():
+def test_an_estimator_that_uses_values_needs_a_critic():
     check("advantage", "needs_values", has_critic=True)
     with pytest.raises(ConfigError, match=r"gave a tensor of shape \[2\] as returns_N"):
         check("advantage", "short_returns", has_critic=True)
 
 
-def test_a_critic_beside_advantages_of_whole_trajectories_is_refused_for_it_would_have_no_returns():
+def test_a_critic_without_returns_to_learn_is_refused():
     check("advantage", "advantages_over_deviation")
     with pytest.raises(
         ConfigError, match=r"`critic\.path` names a critic, but .*over_deviation`, .* no returns to learn"
@@ -228,16 +228,16 @@ def test_a_critic_beside_advantages_of_whole_trajectories_is_refused_for_it_woul
         check("advantage", "advantages_over_deviation", has_critic=True)
 
 
-def test_what_is_right_where_it_is_used_is_not_refused():
-    """An estimate that only the reward has needs no gradient, and equal rewards are dropped before they are divided by."""
-    given: dict[str, Any] = {
+def test_functions_are_tried_as_they_are_used():
+    """A KL estimate in the reward needs no gradient, and groups of equal rewards are dropped before."""
+    settings: dict[str, Any] = {
         "kl_estimator": f"{__name__}.kl_detached",
         "advantage": f"{__name__}.advantages_over_deviation",
     }
-    check_algorithm_functions(AlgorithmSection(kl_coefficient=0.1, kl_in="reward", **given), has_critic=False)
+    check_algorithm_functions(AlgorithmSection(kl_coefficient=0.1, kl_in="reward", **settings), has_critic=False)
 
 
-def test_a_function_that_raises_where_it_is_tried_is_told_and_taken():
+def test_a_function_that_raises_in_the_trial_gives_a_warning():
     of_three, of_none = check("kl_estimator", "kl_that_fails")
     path = f"{__name__}.kl_that_fails"
     assert re.fullmatch(
@@ -258,7 +258,7 @@ def test_a_function_that_raises_where_it_is_tried_is_told_and_taken():
         ("advantage", "credit_of_nan"),
     ],
 )
-def test_nan_of_made_up_numbers_is_told_and_taken(key: str, name: str):
+def test_nan_in_the_trial_gives_a_warning(key: str, name: str):
     [message] = check(key, name)
     assert message == (
         f"`algorithm.{key}`: `{__name__}.{name}`, tried on 3 made-up tokens of the CPU, gave nan or infinity, which ends a "
@@ -300,19 +300,19 @@ def test_nan_in_an_update_is_refused(key: str, name: str, part: str):
         call_in_an_update(key, name)
 
 
-def test_results_are_looked_at_in_every_update_and_not_only_when_they_are_tried():
+def test_results_are_checked_in_every_update():
     loss = own_functions.policy_loss(f"{__name__}.loss_of_mean")
     clip = ClipRange(low=0.2, high=0.2)
     with pytest.raises(ConfigError, match=r"gave a tensor of shape \[\] as loss_N"):
         loss(LOGPROBS_N.clone().requires_grad_(), LOGPROBS_N, torch.ones(3), TRAJECTORY_N, clip)
 
 
-def test_nan_that_was_given_to_a_function_is_not_blamed_on_it():
+def test_nan_in_the_inputs_is_not_refused():
     spoilt_N = torch.tensor([-1.0, math.nan, -0.5])
     assert own_functions.kl_estimator(f"{__name__}.right_kl")(spoilt_N, LOGPROBS_N).isnan().any()
 
 
-def test_ours_are_called_as_they_are():
+def test_built_in_functions_are_not_wrapped():
     assert own_functions.policy_loss("ppo") is ppo_loss
     assert own_functions.kl_estimator("k2") is k2
     assert own_functions.advantage("grpo") is grpo

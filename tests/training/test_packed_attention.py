@@ -32,14 +32,14 @@ def examples() -> list[TokenisedExample]:
 
 
 def separate_logprobs(model: Any, example: TokenisedExample) -> Tensor:
-    """The reference: transformers' own attention, one unpacked sequence, log-softmax of all its logits."""
+    """Return the reference: transformers' own attention, one unpacked sequence, log-softmax of all its logits."""
     ids = torch.tensor(example.token_ids)
     logprobs = model(ids.unsqueeze(0)).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
     return logprobs[torch.tensor(example.response_mask[1:], dtype=torch.bool)]
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_packed_equals_separate_runs_forward_and_gradients(family: str, tmp_path: Path):
+def test_packed_rows_equal_separate_sequences_with_gradients(family: str, tmp_path: Path):
     folder = make_policy(tmp_path, FAMILIES[family])
     packed, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
     generator = torch.Generator().manual_seed(0)
@@ -65,7 +65,7 @@ def test_a_sequence_does_not_see_its_neighbours(policy: ModelSection):
     assert not torch.allclose(before[:-num_second], after[:-num_second])
 
 
-def test_buckets_cover_the_row_in_order_and_pad_little():
+def test_buckets_cover_the_row_in_order_with_little_padding():
     buckets = bucket_sequences(LENGTHS)
     assert [bucket.start for bucket in buckets] == [0, *[bucket.end for bucket in buckets[:-1]]]
     assert buckets[-1].end == sum(LENGTHS)
@@ -74,7 +74,7 @@ def test_buckets_cover_the_row_in_order_and_pad_little():
     assert buckets[0].num_sequences >= 2
 
 
-def test_padding_is_counted_where_buckets_are_computed_and_not_in_the_one_call_of_a_gpu():
+def test_padding_is_counted_for_buckets_and_not_for_variable_length_calls():
     on_cpu = row_layout([20, 19, 19])
     on_gpu = replace(on_cpu, varlen=on_cpu._varlen_index(torch.device("cpu")))
     assert num_query_rows(on_cpu, torch.bfloat16) == num_query_rows(on_gpu, torch.float32) == 60
@@ -94,13 +94,13 @@ def test_equal_lengths_share_one_call_without_padding():
         (Lfm2Config(**SIZES, num_key_value_heads=2, layer_types=["conv", "full_attention"]), "`conv`"),
     ],
 )
-def test_layers_that_carry_a_state_along_the_row_are_refused(config: Any, kind: str, tmp_path: Path):
+def test_layers_with_a_state_along_the_row_are_refused(config: Any, kind: str, tmp_path: Path):
     with pytest.raises(ConfigError, match=f"has layers of {kind}, which see across the sequences of a packed row"):
         load_model(ModelSection(path=str(make_policy(tmp_path, config))))
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_positions_that_depend_on_the_length_are_exact_up_to_it(kind: str, tmp_path: Path):
+def test_length_dependent_positions_are_exact_up_to_their_limit(kind: str, tmp_path: Path):
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
     sizes: dict[str, Any] = SIZES | {"max_position_embeddings": 32}
     if kind == "longrope":

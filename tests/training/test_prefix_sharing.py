@@ -21,32 +21,32 @@ from agentrl.training.scoring import score_tokens
 
 
 def family_of(draws: random.Random, prompt: int, responses: list[int], agree: int = 0) -> list[TokenisedExample]:
-    """Sequences of one prompt, which go on with `agree` sampled tokens in common; observations are in the responses."""
+    """Return sequences of one prompt with `agree` further sampled tokens in common, and observations in the responses."""
     start = [draws.randrange(VOCABULARY) for _ in range(prompt + agree)]
-    made = []
+    examples = []
     for length in responses:
         rest = make_example(draws, length)
         mask = [0] * prompt + [1] * agree + [1, *rest.response_mask[1:]]
-        made.append(TokenisedExample(token_ids=[*start, *rest.token_ids], response_mask=mask))
-    return made
+        examples.append(TokenisedExample(token_ids=[*start, *rest.token_ids], response_mask=mask))
+    return examples
 
 
 def cases() -> dict[str, list[TokenisedExample]]:
     draws = random.Random(3)
-    one = family_of(draws, 40, [9, 12, 12, 30, 6])
+    group = family_of(draws, 40, [9, 12, 12, 30, 6])
     return {
-        "one group": one,
-        "two groups and a stranger": [*one, make_example(draws, 33), *family_of(draws, 17, [20, 3, 21])],
+        "one group": group,
+        "two groups and an unrelated sequence": [*group, make_example(draws, 33), *family_of(draws, 17, [20, 3, 21])],
         "sampled tokens in common": family_of(draws, 12, [9, 12, 20], agree=5),
-        "one is the beginning of another": [one[3], dataclasses.replace(
-            one[3], token_ids=one[3].token_ids[:50], response_mask=one[3].response_mask[:50]
+        "a prefix of another": [group[3], dataclasses.replace(
+            group[3], token_ids=group[3].token_ids[:50], response_mask=group[3].response_mask[:50]
         )],
-        "all the same": [one[0], one[0], one[0]],
+        "all the same": [group[0], group[0], group[0]],
     }  # fmt: skip
 
 
 def padded_logprobs(model: Any, examples: list[TokenisedExample]) -> Tensor:
-    """The reference: an ordinary batch, padded on the right, through the model as transformers has it."""
+    """Return the reference: a right-padded batch through transformers' own model."""
     longest = max(len(example.token_ids) for example in examples)
     ids = torch.tensor([e.token_ids + [0] * (longest - len(e.token_ids)) for e in examples])
     real = torch.tensor([[1] * len(e.token_ids) + [0] * (longest - len(e.token_ids)) for e in examples])
@@ -58,7 +58,7 @@ def padded_logprobs(model: Any, examples: list[TokenisedExample]) -> Tensor:
 
 @pytest.mark.parametrize("architecture", list(FAMILIES))
 @pytest.mark.parametrize("case", list(cases()))
-def test_shared_prefixes_give_the_values_and_gradients_of_a_padded_batch(architecture: str, case: str, tmp_path: Path):
+def test_shared_prefixes_match_a_padded_batch_with_gradients(architecture: str, case: str, tmp_path: Path):
     folder, examples = make_policy(tmp_path, FAMILIES[architecture]), cases()[case]
     model, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
     tokens = pack_tokens(examples, families_of(examples, max_tokens=10_000, share_prefixes=True))
@@ -90,7 +90,7 @@ def test_a_continuation_does_not_see_another(policy: ModelSection):
     assert not torch.allclose(results[0][:-num_second], results[1][:-num_second])
 
 
-def test_scored_tokens_come_in_the_order_of_the_sequences_and_a_shared_one_for_each():
+def test_scored_tokens_follow_the_sequences_and_shared_ones_repeat():
     examples = [
         TokenisedExample(token_ids=[1, 2, 3, 4], response_mask=[0, 0, 1, 1]),
         TokenisedExample(token_ids=[9, 9, 9], response_mask=[0, 0, 1]),
@@ -105,7 +105,7 @@ def test_scored_tokens_come_in_the_order_of_the_sequences_and_a_shared_one_for_e
     assert tokens.layout.lengths == (3, 1, 2)
 
 
-def test_sequences_of_one_prompt_are_a_family_and_a_common_system_text_makes_none():
+def test_sequences_of_one_prompt_form_a_family_and_a_short_system_text_does_not():
     draws = random.Random(0)
     system = [draws.randrange(VOCABULARY) for _ in range(20)]
 
@@ -136,7 +136,7 @@ def test_demonstrations_of_different_prompts_share_a_long_context():
     ]
 
 
-def test_a_context_is_not_cut_short_for_a_sequence_that_shares_less_than_half_of_it():
+def test_a_sequence_that_shares_less_than_half_of_a_context_stays_alone():
     context = list(range(300))
     examples = [
         TokenisedExample(token_ids=ids, response_mask=[0] * (len(ids) - 1) + [1])
@@ -167,8 +167,8 @@ def test_every_sequence_is_in_exactly_one_row_and_no_row_overflows():
                 assert len(plan.pack(row, examples).token_ids_T) <= 120 or len(members) == 1
 
 
-def test_rows_are_even_in_cost_and_not_in_tokens():
-    """One of 400 tokens costs as much as ten of 100 where attention is as dear as the rest at 100: 400 x 5 = 10 x 200."""
+def test_rows_are_balanced_by_cost_and_not_by_tokens():
+    """A sequence of 400 tokens costs as much as ten of 100 if attention equals the rest at 100: 400 x 5 = 10 x 200."""
     draws = random.Random(0)
     examples = [make_example(draws, length) for length in (400, *[100] * 10)]
     cost = SequenceCost(quadratic_length=100)
@@ -178,11 +178,11 @@ def test_rows_are_even_in_cost_and_not_in_tokens():
     assert cost.of(families[0], [400]) == 400 + 1600
 
 
-def test_trajectories_of_one_prompt_are_packed_behind_it_with_their_own_advantages():
+def test_trajectories_of_one_prompt_share_it_and_keep_their_advantages():
     draws = random.Random(0)
     prompt = [draws.randrange(VOCABULARY) for _ in range(8)]
-    made = [make_trajectory(draws, index, length=24) for index in range(3)]
-    trajectories = [dataclasses.replace(t, token_ids=[*prompt, *t.token_ids[8:]]) for t in made]
+    drawn = [make_trajectory(draws, index, length=24) for index in range(3)]
+    trajectories = [dataclasses.replace(t, token_ids=[*prompt, *t.token_ids[8:]]) for t in drawn]
     [shared] = pack_trajectories(trajectories, [1.0, 2.0, 3.0], packing=Packing(max_tokens=1000))
     [apart] = pack_trajectories(trajectories, [1.0, 2.0, 3.0], packing=Packing(max_tokens=1000, share_prefixes=False))
     assert len(apart.tokens.token_ids_T) - len(shared.tokens.token_ids_T) == 2 * 8
@@ -190,9 +190,9 @@ def test_trajectories_of_one_prompt_are_packed_behind_it_with_their_own_advantag
     assert torch.equal(shared.tokens.targets_N, apart.tokens.targets_N)
 
 
-def test_operations_are_those_of_the_closed_form_and_a_shared_prefix_is_counted_once():
+def test_operations_match_the_closed_form_and_count_a_shared_prefix_once():
     shape = ModelShape(layer_weights=1000, head_weights=100, num_layers=3, heads_width=8)
-    examples = family_of(random.Random(0), 40, [11, 11])  # 10 computed tokens behind the prompt
+    examples = family_of(random.Random(0), 40, [11, 11])  # 10 computed tokens after the prompt
     apart, shared = (
         pack_tokens(examples, families_of(examples, max_tokens=1000, share_prefixes=on)) for on in (False, True)
     )
@@ -205,13 +205,13 @@ def test_operations_are_those_of_the_closed_form_and_a_shared_prefix_is_counted_
     assert shape.cost.quadratic_length == 1000 / (3 * 8)
 
 
-def test_the_context_of_a_continuation_counts_its_prefix():
+def test_the_context_of_a_continuation_includes_its_prefix():
     layout = pack_tokens(cases()["one group"], [Family(members=(3, 1, 2, 0, 4), num_shared=40)]).layout
     assert layout.max_context == 40 + 29
     assert row_layout([5, 9]).max_context == 9
 
 
-def test_prefixes_are_shared_wherever_there_is_a_kernel():
+def test_prefixes_are_shared_if_a_kernel_supports_it():
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert can_share_prefixes(gpu, torch.bfloat16)
     assert can_share_prefixes(cpu, torch.float32)

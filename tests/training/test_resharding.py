@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint of one rank: on one rank to the bit, on two within rounding."""
+"""Runs resumed from a checkpoint of one rank: identical on one rank, within rounding on two."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from agentrl.training.parallel import open_store
 TIMES = {f"actor/{part}_s" for part in ("update", "packing", "old_logprobs", "gradients")}
 VARIES = TIMES | {"actor/tokens_per_s", "actor/memory_bytes_max", "actor/mfu"}
 VARIES_WITH_RANKS = VARIES | {"actor/computed_tokens", "actor/attention_padding", "actor/rank_imbalance"}
-"""The last three say how the work was divided."""
+"""Metrics that vary with the number of ranks; the last three measure the division of the work."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Uninterrupted:
 
 @pytest.fixture(scope="module")
 def uninterrupted(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """Two steps of one rank; the checkpoint between them is written while the second is made."""
+    """Two steps of one rank; the checkpoint between them is written during the second."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     rank = start_rank(alone(), policy.path)
     first = make_step(rank, 1)
@@ -37,9 +37,9 @@ def uninterrupted(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory
     return Uninterrupted(folder=folder, first=first, second=second)
 
 
-def test_on_one_rank_it_makes_the_same_step_to_the_bit(uninterrupted: Uninterrupted, policy: ModelSection):
-    meeting = open_store("127.0.0.1")
-    resume_rank(0, 1, meeting.port, policy.path, str(uninterrupted.folder))
+def test_a_resumed_rank_makes_an_identical_step(uninterrupted: Uninterrupted, policy: ModelSection):
+    store = open_store("127.0.0.1")
+    resume_rank(0, 1, store.port, policy.path, str(uninterrupted.folder))
     resumed: StepResult = torch.load(uninterrupted.folder / "resumed0.pt", weights_only=False)
     expected = uninterrupted.second
     assert {k: v for k, v in resumed.metrics.items() if k not in VARIES} == {
@@ -51,9 +51,9 @@ def test_on_one_rank_it_makes_the_same_step_to_the_bit(uninterrupted: Uninterrup
         assert torch.equal(resumed.weights[name], tensor), name
 
 
-def test_on_two_ranks_it_makes_the_same_step_within_rounding(uninterrupted: Uninterrupted, policy: ModelSection):
-    meeting = open_store("127.0.0.1")
-    arguments = (2, meeting.port, policy.path, str(uninterrupted.folder))
+def test_two_resumed_ranks_make_the_same_step_within_rounding(uninterrupted: Uninterrupted, policy: ModelSection):
+    store = open_store("127.0.0.1")
+    arguments = (2, store.port, policy.path, str(uninterrupted.folder))
     multiprocessing.spawn(resume_rank, args=arguments, nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
     resumed: StepResult = torch.load(uninterrupted.folder / "resumed0.pt", weights_only=False)
     expected = uninterrupted.second

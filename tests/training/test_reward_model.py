@@ -19,7 +19,7 @@ from agentrl.training.role import RoleContext
 from agentrl.training.scores import score_metrics, with_scores
 
 GROUP = make_group(random.Random(0), "p", 6)
-TRAJECTORIES = [made.ref for made in GROUP.trajectories]
+TRAJECTORIES = [trajectory.ref for trajectory in GROUP.trajectories]
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +44,17 @@ def start(policy: ModelSection, context: RoleContext, section: RewardModelSectio
 
 
 @pytest.mark.parametrize("max_tokens", [1, 64, 10_000])
-def test_scores_are_those_of_transformers(
-    policy: ModelSection, context: RoleContext, classifier: Path, max_tokens: int
-):
+def test_scores_match_transformers(policy: ModelSection, context: RoleContext, classifier: Path, max_tokens: int):
     section = RewardModelSection(path=str(classifier), max_tokens_per_micro_batch=max_tokens)
     plain = AutoModelForSequenceClassification.from_pretrained(classifier, attn_implementation="eager").eval()
     plain.config.pad_token_id = None
     with torch.no_grad():
-        expected = [plain(torch.tensor([one.token_ids])).logits.item() for one in TRAJECTORIES]
+        expected = [plain(torch.tensor([trajectory.token_ids])).logits.item() for trajectory in TRAJECTORIES]
     assert start(policy, context, section).score(TRAJECTORIES) == pytest.approx(expected, abs=1e-4)
     assert max(expected) - min(expected) > 0.01
 
 
-def test_a_sigmoid_makes_probabilities(policy: ModelSection, context: RoleContext, classifier: Path):
+def test_sigmoid_scores_are_probabilities(policy: ModelSection, context: RoleContext, classifier: Path):
     plain, squashed = (
         start(policy, context, RewardModelSection(path=str(classifier), activation=activation)).score(TRAJECTORIES)
         for activation in ("none", "sigmoid")
@@ -74,12 +72,12 @@ def test_a_classifier_of_two_labels_is_refused(policy: ModelSection, context: Ro
         start(policy, context, RewardModelSection(path=str(tmp_path)))
 
 
-def test_a_policy_is_no_reward_model_for_its_head_would_be_random(policy: ModelSection, context: RoleContext):
+def test_a_policy_is_refused_as_reward_model(policy: ModelSection, context: RoleContext):
     with pytest.raises(ConfigError, match=r"no trained sequence classifier: it has no weights `score\.weight`"):
         start(policy, context, RewardModelSection(path=policy.path))
 
 
-def test_its_files_are_read_in_parts_and_into_the_type_of_the_computation(
+def test_a_reward_model_is_read_in_parts_into_the_type_of_the_computation(
     policy: ModelSection, context: RoleContext, classifier: Path
 ):
     opened = open_classifier(str(classifier))
@@ -96,21 +94,23 @@ def test_its_files_are_read_in_parts_and_into_the_type_of_the_computation(
         assert torch.equal(held[name], weight.bfloat16()), name
 
 
-def test_scores_and_rewards_are_weighed(policy: ModelSection):
-    scores = {made.summary.trajectory_id: 0.1 * index for index, made in enumerate(GROUP.trajectories)}
+def test_scores_and_rewards_are_weighted(policy: ModelSection):
+    scores = {trajectory.summary.trajectory_id: 0.1 * index for index, trajectory in enumerate(GROUP.trajectories)}
     [weighed] = with_scores([GROUP], scores, reward_weight=0.5, score_weight=2.0)
     assert weighed.rewards == pytest.approx([0.5 * reward + 0.2 * i for i, reward in enumerate(GROUP.rewards)])
-    assert [made.ref for made in weighed.trajectories] == TRAJECTORIES
+    assert [trajectory.ref for trajectory in weighed.trajectories] == TRAJECTORIES
 
 
 def test_a_score_that_is_not_finite_is_refused():
-    scores = {made.summary.trajectory_id: float("nan") for made in GROUP.trajectories}
+    scores = {trajectory.summary.trajectory_id: float("nan") for trajectory in GROUP.trajectories}
     with pytest.raises(RolloutError, match="`p/0` has the score nan"):
         with_scores([GROUP], scores, reward_weight=1.0, score_weight=1.0)
 
 
-def test_the_margin_is_what_the_model_sees_of_the_reward():
-    scores = {made.summary.trajectory_id: 3.0 if made.summary.reward else 1.0 for made in GROUP.trajectories}
+def test_the_score_margin_is_that_of_solved_over_unsolved_trajectories():
+    scores = {
+        trajectory.summary.trajectory_id: 3.0 if trajectory.summary.reward else 1.0 for trajectory in GROUP.trajectories
+    }
     metrics = score_metrics([GROUP], scores, SelectionSection())
     assert metrics["reward_model/score_margin"] == 2.0
     assert 1.0 < metrics["reward_model/score_mean"] < 3.0

@@ -1,4 +1,4 @@
-"""The auxiliary loss of routers is that of plain transformers over the sequences of a row, as if nothing were shared."""
+"""The routers' auxiliary loss matches plain transformers over the sequences of a row without sharing."""
 
 import sys
 from collections.abc import Iterator
@@ -40,27 +40,30 @@ def context() -> Iterator[RoleContext]:
 
 
 def trajectories() -> list[Trajectory]:
-    """Three prompts with five continuations each."""
-    return [made.ref for group in step_groups() for made in group.trajectories]
+    """Return five trajectories for each of three prompts."""
+    return [trajectory.ref for group in step_groups() for trajectory in group.trajectories]
 
 
 def transformers_loss(model: Any, sequences: list[Trajectory]) -> Tensor:
-    """Return the cross-entropy of the sampled tokens with the auxiliary loss, by the model's own forward pass.
+    """Return cross-entropy of the sampled tokens plus auxiliary loss from the model's own forward pass.
 
     The last token of each sequence, which predicts nothing, is masked like padding.
     """
-    longest = max(len(one.token_ids) for one in sequences)
+    longest = max(len(trajectory.token_ids) for trajectory in sequences)
 
     def padded(rows: list[list[int]], filler: int) -> Tensor:
         return torch.tensor([row + [filler] * (longest - len(row)) for row in rows])
 
     labels = [
-        [token if sampled else -100 for token, sampled in zip(one.token_ids, one.response_mask, strict=True)]
-        for one in sequences
+        [
+            token if sampled else -100
+            for token, sampled in zip(trajectory.token_ids, trajectory.response_mask, strict=True)
+        ]
+        for trajectory in sequences
     ]
     return model(
-        input_ids=padded([one.token_ids for one in sequences], 0),
-        attention_mask=padded([[1] * (len(one.token_ids) - 1) + [0] for one in sequences], 0),
+        input_ids=padded([trajectory.token_ids for trajectory in sequences], 0),
+        attention_mask=padded([[1] * (len(trajectory.token_ids) - 1) + [0] for trajectory in sequences], 0),
         labels=padded(labels, -100),
         output_router_logits=True,
     ).loss
@@ -68,7 +71,7 @@ def transformers_loss(model: Any, sequences: list[Trajectory]) -> Tensor:
 
 @pytest.mark.parametrize("share_prefixes", [True, False])
 @pytest.mark.parametrize("kind", WITH_LOSS)
-def test_loss_and_gradient_are_those_of_transformers(kind: str, share_prefixes: bool, tmp_path: Path):
+def test_router_loss_and_gradient_match_transformers(kind: str, share_prefixes: bool, tmp_path: Path):
     config = tiny_config(kind)
     config.router_aux_loss_coef = COEFFICIENT
     folder = str(make_policy(tmp_path, config))
@@ -89,19 +92,19 @@ def test_loss_and_gradient_are_those_of_transformers(kind: str, share_prefixes: 
 
 
 def updated(folder: str, coefficient: float, context: RoleContext) -> dict[str, float]:
-    """Return the metrics of one update, its trajectories packed into one row."""
+    """Return the metrics of one update with all trajectories in one row."""
     section = ActorSection(num_threads_per_worker=1, router_aux_loss_coef=coefficient)
     config = RunConfig(model=ModelSection(path=folder), actor=section, rollout=RolloutSection(max_response_tokens=64))
     actor = Actor(config, "actor")
     actor.setup(context)
     try:
         [(shard, refs)] = plan_update(step_groups(), step=1, num_ranks=1, num_mini_batches=1)
-        return actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs))
+        return actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
     finally:
         actor.close()
 
 
-def test_an_update_adds_the_loss_by_its_coefficient_and_reports_it(context: RoleContext, tmp_path: Path):
+def test_an_update_adds_the_weighted_router_loss_and_reports_it(context: RoleContext, tmp_path: Path):
     folder = str(make_policy(tmp_path, tiny_config("mixtral")))
     model = load_model(ModelSection(path=folder))
     [row] = pack_examples(trajectories(), Packing(max_tokens=10_000))
@@ -115,7 +118,7 @@ def test_an_update_adds_the_loss_by_its_coefficient_and_reports_it(context: Role
     assert with_loss["actor/grad_norm"] != pytest.approx(without["actor/grad_norm"], rel=1e-3)
 
 
-def test_a_row_that_only_fills_up_adds_nothing(tmp_path: Path):
+def test_an_empty_row_adds_nothing(tmp_path: Path):
     model = load_model(ModelSection(path=str(make_policy(tmp_path, tiny_config("olmoe")))))
     router_sum = score_tokens(model, empty_tokens(), temperature=1.0, router_loss=True).router_loss
     assert router_sum is not None
@@ -125,7 +128,7 @@ def test_a_row_that_only_fills_up_adds_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "deepseek_v3"])
-def test_a_model_without_such_a_loss_is_refused(kind: str, context: RoleContext, tmp_path: Path):
+def test_a_model_without_a_router_loss_is_refused(kind: str, context: RoleContext, tmp_path: Path):
     folder = str(make_policy(tmp_path, tiny_config(kind)))
     with pytest.raises(
         ConfigError, match=rf"router_aux_loss_coef` is set, but `model.path`: .*\(`{kind}`\) has no aux"
@@ -134,17 +137,17 @@ def test_a_model_without_such_a_loss_is_refused(kind: str, context: RoleContext,
 
 
 @pytest.mark.parametrize("kind", ["minimax_m2", "gpt_oss", "granitemoe", "qwen2_moe", "ernie4_5_moe"])
-def test_other_mixtures_have_it_too(kind: str, tmp_path: Path):
+def test_other_mixtures_have_the_router_loss(kind: str, tmp_path: Path):
     model = load_model(ModelSection(path=str(make_policy(tmp_path, tiny_config(kind)))))
     require_router_loss(model, "here")
     [row] = pack_examples(trajectories()[:3], Packing(max_tokens=10_000))
     router_sum = score_tokens(model, row, temperature=1.0, router_loss=True).router_loss
     assert router_sum is not None
-    assert 0 < router_sum.item() / row.num_tokens < 4  # all tokens to the same two of four experts
+    assert 0 < router_sum.item() / row.num_tokens < 4  # 4 if all tokens go to the same two of four experts
 
 
 def loss_of_parts(model: Any, row: PackedTokens, num_parts: int) -> Tensor:
-    """Return the loss times the tokens of a row, of equal parts of it by themselves, by transformers' function."""
+    """Return the loss times the number of tokens, summed over equal parts of a row, by transformers' function."""
     decoded: Any = model.get_decoder()(
         input_ids=row.token_ids_T[None],
         position_ids=row.position_ids_T[None],
@@ -161,14 +164,12 @@ def loss_of_parts(model: Any, row: PackedTokens, num_parts: int) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # two processes that load everything anew, on machines that do other work as well
+@pytest.mark.timeout(600)  # two new processes, on busy machines
 @pytest.mark.parametrize("sequence_parallel_size", [1, 2])
-def test_two_ranks_have_the_loss_of_their_rows_weighted_by_tokens_and_replay_routing(
-    sequence_parallel_size: int, tmp_path: Path
-):
+def test_two_ranks_have_the_token_weighted_router_loss_and_replay_routing(sequence_parallel_size: int, tmp_path: Path):
     folder = str(make_policy(tmp_path / "policy", tiny_config("mixtral")))
-    meeting = open_store("127.0.0.1")
-    arguments = (meeting.port, folder, sequence_parallel_size, str(tmp_path))
+    store = open_store("127.0.0.1")
+    arguments = (store.port, folder, sequence_parallel_size, str(tmp_path))
     multiprocessing.spawn(run_process, args=arguments, nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
     model = load_model(ModelSection(path=folder))
     shares = 2 // sequence_parallel_size

@@ -1,4 +1,4 @@
-"""Routers in training choose the experts that the rollout had, with weights of the model's own."""
+"""Routers in training choose the experts of the rollout, with current weights."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,8 @@ def routed_groups(dtype: DTypeLike = np.uint8) -> list[Group]:
         Group(
             prompt_id=group.prompt_id,
             trajectories=[
-                TrajectoryRef(summary=made.summary, ref=with_experts(made.ref, dtype)) for made in group.trajectories
+                TrajectoryRef(summary=trajectory.summary, ref=with_experts(trajectory.ref, dtype))
+                for trajectory in group.trajectories
             ],
         )
         for group in step_groups()
@@ -44,7 +45,7 @@ def routed_groups(dtype: DTypeLike = np.uint8) -> list[Group]:
 
 
 def trajectories(dtype: DTypeLike = np.uint8) -> list[Trajectory]:
-    return [made.ref for group in routed_groups(dtype) for made in group.trajectories]
+    return [trajectory.ref for group in routed_groups(dtype) for trajectory in group.trajectories]
 
 
 def replaying_model(folder: str) -> Any:
@@ -54,9 +55,9 @@ def replaying_model(folder: str) -> Any:
 
 
 def plain_logprobs(folder: str, trajectory: Trajectory) -> tuple[Tensor, Any]:
-    """Return the log-probabilities of transformers' own layers over one sequence, whose routers are told what to return.
+    """Return log-probabilities of transformers' own layers over one sequence, with the output of the routers replaced.
 
-    Here the weights of the experts are written out for each architecture, from the router's logits.
+    The weights of the experts are computed from the router's logits for each architecture.
     """
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     experts = (
@@ -66,7 +67,7 @@ def plain_logprobs(folder: str, trajectory: Trajectory) -> tuple[Tensor, Any]:
     )
     kind = model.config.model_type
 
-    def told(layer: int) -> Any:
+    def replaced(layer: int) -> Any:
         def hook(router: Any, _: Any, output: Any) -> Any:
             chosen = experts[:, layer]
             logits = output[2] if kind == "granitemoe" else output[0]
@@ -85,7 +86,7 @@ def plain_logprobs(folder: str, trajectory: Trajectory) -> tuple[Tensor, Any]:
     for number, layer in enumerate(model.model.layers):
         for part in layer.modules():
             if type(part).__name__.lower().endswith("router"):
-                part.register_forward_hook(told(number))
+                part.register_forward_hook(replaced(number))
     ids = torch.tensor(trajectory.token_ids)
     logprobs = model(input_ids=ids[None, :-1], use_cache=False).logits[0].log_softmax(-1)
     chosen = logprobs.gather(1, ids[1:, None]).squeeze(1)
@@ -93,7 +94,7 @@ def plain_logprobs(folder: str, trajectory: Trajectory) -> tuple[Tensor, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_replayed_log_probabilities_and_gradients_are_those_of_routers_that_are_told(kind: str, tmp_path: Path):
+def test_replayed_logprobs_and_gradients_match_routers_with_replaced_output(kind: str, tmp_path: Path):
     folder = str(make_policy(tmp_path, tiny_config(kind)))
     model = replaying_model(folder)
     recompute_activations(model)
@@ -101,12 +102,12 @@ def test_replayed_log_probabilities_and_gradients_are_those_of_routers_that_are_
     [row] = pack_examples(chosen, Packing(max_tokens=10_000))
     assert row.layout.prefixes
     free = score_tokens(load_model(ModelSection(path=folder)), row, temperature=1.0).logprobs_N
-    found = score_tokens(model, row, temperature=1.0).logprobs_N
-    found.sum().backward()
+    logprobs_N = score_tokens(model, row, temperature=1.0).logprobs_N
+    logprobs_N.sum().backward()
     order = sorted(range(5), key=lambda number: -len(chosen[number].token_ids))
     expected = [plain_logprobs(folder, chosen[number]) for number in order]
     joined = torch.cat([logprobs for logprobs, _ in expected])
-    assert (found - joined).abs().max() < 1e-4
+    assert (logprobs_N - joined).abs().max() < 1e-4
     assert (free - joined).abs().max() > 0.01
     gradients: dict[str, Tensor] = {}
     for logprobs, plain in expected:
@@ -123,17 +124,17 @@ def test_replayed_log_probabilities_and_gradients_are_those_of_routers_that_are_
 
 def test_two_bytes_per_expert_are_read(tmp_path: Path):
     model = replaying_model(str(make_policy(tmp_path, tiny_config("mixtral"))))
-    one, two = (
+    narrow, wide = (
         score_tokens(model, pack_tokens(trajectories(dtype)[:3]), temperature=1.0).logprobs_N
         for dtype in (np.uint8, np.uint16)
     )
-    assert torch.equal(one, two)
+    assert torch.equal(narrow, wide)
 
 
-def test_a_trajectory_without_its_experts_is_an_error_and_a_row_that_fills_up_is_none(tmp_path: Path):
+def test_a_trajectory_without_experts_is_refused_and_an_empty_row_is_not(tmp_path: Path):
     model = replaying_model(str(make_policy(tmp_path, tiny_config("mixtral"))))
     mixed = [trajectories()[0], replace(trajectories()[1], experts=b"")]
-    with pytest.raises(ValueError, match="a trajectory has no experts, which the engine did not return"):
+    with pytest.raises(ValueError, match="the engine did not return the experts of a trajectory"):
         score_tokens(model, pack_tokens(mixed), temperature=1.0)
     score_tokens(model, empty_tokens(), temperature=1.0)
     other = replace(trajectories()[0], experts=trajectories()[0].experts * 3)
@@ -155,22 +156,22 @@ def test_the_experts_of_a_row_are_divided_like_its_tokens():
     parts = []
     for rank in range(2):
         group = SequenceGroup(rank=rank, size=2, process_group=distributed.group.WORLD)  # pyright: ignore[reportArgumentType]
-        part = whole.to(torch.device("cpu"), group).here
+        part = whole.to(torch.device("cpu"), group).local
         assert part.experts_LB is not None
         assert len(part.experts_LB) == len(part.token_ids_L)
         parts.append(part.experts_LB)
     assert torch.equal(torch.cat(parts)[: len(whole.token_ids_T)], whole.experts_TB)
 
 
-def test_an_update_replays_what_the_rollout_recorded(tmp_path: Path):
-    """Its log-probabilities are those of the recorded experts: no difference is left to a rollout that had them."""
+def test_an_update_replays_the_recorded_experts(tmp_path: Path):
+    """Recorded experts leave no difference from the rollout's log-probabilities."""
     folder = str(make_policy(tmp_path, tiny_config("qwen3_moe")))
     groups, model = routed_groups(), replaying_model(folder)
     for group in groups:
-        for made in group.trajectories:
-            logprobs = score_tokens(model, pack_tokens([made.ref]), temperature=1.0).logprobs_N.tolist()
-            for place, sampled in enumerate(made.ref.response_mask):
-                made.ref.rollout_logprobs[place] = logprobs.pop(0) if sampled else float("nan")
+        for trajectory in group.trajectories:
+            logprobs = score_tokens(model, pack_tokens([trajectory.ref]), temperature=1.0).logprobs_N.tolist()
+            for place, sampled in enumerate(trajectory.ref.response_mask):
+                trajectory.ref.rollout_logprobs[place] = logprobs.pop(0) if sampled else float("nan")
     differences = []
     for replays in (True, False):
         rollout = RolloutSection(max_response_tokens=64, replay_routing=replays)
@@ -181,7 +182,7 @@ def test_an_update_replays_what_the_rollout_recorded(tmp_path: Path):
         try:
             actor.setup(RoleContext(parallel=parallel))
             [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
-            metrics = actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs))
+            metrics = actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
             actor.close()
         finally:
             parallel.close()

@@ -26,7 +26,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-def test_temperature_and_entropy_are_those_of_the_scaled_softmax(policy: ModelSection):
+def test_logprobs_and_entropy_match_the_scaled_softmax(policy: ModelSection):
     model, example = load_model(policy), make_example(random.Random(0), 20)
     tokens = pack_tokens([example])
     scores = scoring.score_tokens(model, tokens, temperature=0.7)
@@ -39,7 +39,7 @@ def test_temperature_and_entropy_are_those_of_the_scaled_softmax(policy: ModelSe
 
 
 @pytest.mark.parametrize("entropy_gradient", [False, True])
-def test_scoring_in_chunks_is_the_log_softmax_of_all_logits_with_its_gradients(
+def test_scoring_in_chunks_matches_the_log_softmax_with_gradients(
     policy: ModelSection, monkeypatch: pytest.MonkeyPatch, entropy_gradient: bool
 ):
     monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", 200)  # chunks of four tokens
@@ -63,8 +63,8 @@ def test_scoring_in_chunks_is_the_log_softmax_of_all_logits_with_its_gradients(
         assert_same_direction(parameter.grad, gradients[name].grad)
 
 
-def test_logits_of_all_tokens_never_exist_together(monkeypatch: pytest.MonkeyPatch):
-    """As many tokens as in `benchmarks.training.vocabulary`, in chunks of as many, at a hundredth of the vocabulary."""
+def test_logits_of_all_tokens_never_exist_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Use the tokens and chunks of `benchmarks.training.vocabulary`, with a hundredth of the vocabulary."""
     size = 1500
     monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", 223 * size)
     hidden_NW = torch.randn(1024, 8, requires_grad=True)
@@ -79,12 +79,12 @@ def test_logits_of_all_tokens_never_exist_together(monkeypatch: pytest.MonkeyPat
     def plain() -> None:
         (hidden_NW @ head_VW.T).log_softmax(-1).gather(1, targets_N[:, None]).mean().backward()
 
-    chunked()  # from now on the gradients have their memory
+    chunked()  # allocates the gradients
     assert peak_allocated_bytes(chunked) < peak_allocated_bytes(plain) / 4
 
 
 @pytest.mark.parametrize("config", [Gemma2Config, CohereConfig])
-def test_heads_that_bend_or_scale_their_logits_are_scored_as_the_model_does_it(config: Any, tmp_path: Path):
+def test_heads_that_cap_or_scale_logits_are_scored_by_the_model(config: Any, tmp_path: Path):
     settings = config(
         **SIZES,
         pad_token_id=0,
@@ -107,7 +107,7 @@ def test_heads_that_bend_or_scale_their_logits_are_scored_as_the_model_does_it(c
         assert_same_direction(parameter.grad, gradients[name].grad)
 
 
-def test_a_row_without_scored_tokens_gives_every_weight_a_gradient_of_zero(policy: ModelSection):
+def test_a_row_without_scored_tokens_gives_zero_gradients(policy: ModelSection):
     model = load_model(policy)
     scores = scoring.score_tokens(model, empty_tokens(), temperature=1.0)
     scores.logprobs_N.sum().backward()

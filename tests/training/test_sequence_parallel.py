@@ -1,4 +1,4 @@
-"""How a packed row is divided over the ranks of a sequence group; `test_splits` has the gradients of real ranks."""
+"""Division of a packed row over a sequence group; `test_splits` has the gradients of real ranks."""
 
 from typing import Any, cast
 
@@ -16,12 +16,12 @@ CPU = torch.device("cpu")
 
 
 def group(rank: int, size: int) -> SequenceGroup:
-    """A place in a group that is never called."""
+    """Return a group for code that never communicates."""
     return SequenceGroup(rank=rank, size=size, process_group=cast(distributed.ProcessGroup, None))
 
 
 def row() -> PackedTokens:
-    """11 tokens in two segments; scored are those whose successor is marked."""
+    """Return a row of 11 tokens in two segments."""
     return pack_tokens(
         [
             TokenisedExample(token_ids=list(range(10, 18)), response_mask=[0, 0, 0, 1, 1, 0, 1, 1]),
@@ -31,9 +31,9 @@ def row() -> PackedTokens:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 12])
-def test_the_parts_of_a_row_are_equal_and_make_the_row_and_its_scored_tokens(size: int):
+def test_the_parts_of_a_row_are_equal_and_add_up_to_the_row(size: int):
     whole = row()
-    parts = [whole.to(CPU, group(rank, size)).here for rank in range(size)]
+    parts = [whole.to(CPU, group(rank, size)).local for rank in range(size)]
     assert {len(part.token_ids_L) for part in parts} == {-(-11 // size)}
     for joined, expected in (
         (torch.cat([part.token_ids_L for part in parts]), whole.token_ids_T),
@@ -53,15 +53,15 @@ def test_the_parts_of_a_row_are_equal_and_make_the_row_and_its_scored_tokens(siz
     assert scored_ids.tolist() == whole.token_ids_T[whole.scored_N].tolist()
 
 
-def test_every_rank_has_tokens_of_a_row_that_has_fewer_than_ranks():
+def test_a_row_with_fewer_tokens_than_ranks_is_padded():
     for rank in range(4):
-        part = empty_tokens().to(CPU, group(rank, 4)).here
+        part = empty_tokens().to(CPU, group(rank, 4)).local
         assert (len(part.token_ids_L), len(part.scored_M), part.layout.lengths) == (1, 0, (1, 3))
 
 
-def test_a_row_stays_whole_for_what_counts_tokens():
+def test_a_divided_row_keeps_its_whole_layout():
     divided = row().to(CPU, group(1, 2))
-    assert (len(divided.token_ids_T), divided.layout.lengths, len(divided.here.token_ids_L)) == (11, (7, 4), 6)
+    assert (len(divided.token_ids_T), divided.layout.lengths, len(divided.local.token_ids_L)) == (11, (7, 4), 6)
 
 
 def test_heads_that_cannot_be_divided_are_refused():

@@ -1,4 +1,4 @@
-"""Models read from their files into shards are those that transformers loads, and no rank ever holds a whole one."""
+"""Models read into shards equal those that transformers loads, and no rank holds a whole one."""
 
 from pathlib import Path
 from typing import Any
@@ -56,19 +56,19 @@ CONFIGS = {
 
 
 def assert_read(path: str, *, in_parts: bool) -> None:
-    """Load a model as the roles do, and compare it with what transformers loads."""
+    """Load a model as the roles do, and compare it with transformers' own."""
     expected = load_model(ModelSection(path=path))
     parallel = Parallel(alone())
     try:
         opened = open_model(ModelSection(path=path))
         assert (opened.files is not None) == in_parts
         shard_model(opened.model, opened.files, parallel, ActorSection(), dtype=torch.float32)
-        found = dict(full_tensors(opened.model, torch.float32))
+        read = dict(full_tensors(opened.model, torch.float32))
     finally:
         parallel.close()
-    assert found.keys() == dict(full_tensors(expected, torch.float32)).keys()
+    assert read.keys() == dict(full_tensors(expected, torch.float32)).keys()
     for name, tensor in full_tensors(expected, torch.float32):
-        assert torch.equal(found[name], tensor), name
+        assert torch.equal(read[name], tensor), name
     buffers = dict(expected.named_buffers())
     assert buffers
     for name, buffer in opened.model.named_buffers():
@@ -77,7 +77,7 @@ def assert_read(path: str, *, in_parts: bool) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_model_read_in_parts_is_what_transformers_loads(tmp_path: Path, config: object):
+def test_a_model_read_in_parts_equals_that_of_transformers(tmp_path: Path, config: object):
     assert_read(str(make_policy(tmp_path, config)), in_parts=True)
 
 
@@ -98,7 +98,7 @@ def test_the_experts_of_a_mixture_are_read_in_parts(tmp_path: Path, kind: str):
     assert_read(str(make_policy(tmp_path, tiny_config(kind))), in_parts=True)
 
 
-def test_a_mixture_without_one_of_its_experts_is_left_to_transformers_which_names_it(tmp_path: Path):
+def test_a_missing_expert_of_a_mixture_is_named(tmp_path: Path):
     folder = make_policy(tmp_path, tiny_config("qwen3_moe"))
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.experts.2.up_proj.weight"]
@@ -124,8 +124,8 @@ EXPERTS: dict[str, Any] = {"num_experts": 16, "num_experts_per_tok": 2, "moe_int
 def test_two_ranks_hold_half_a_model_each(tmp_path: Path, wide: PretrainedConfig):
     policy = AutoModelForCausalLM.from_config(wide, dtype=torch.float32)
     policy.save_pretrained(tmp_path / "policy", max_shard_size="1MB")
-    meeting = open_store("127.0.0.1")
-    arguments = (2, meeting.port, str(tmp_path / "policy"), str(tmp_path))
+    store = open_store("127.0.0.1")
+    arguments = (2, store.port, str(tmp_path / "policy"), str(tmp_path))
     multiprocessing.spawn(load_rank, args=arguments, nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
     loaded: list[Loaded] = [torch.load(tmp_path / f"loaded{rank}.pt", weights_only=False) for rank in (0, 1)]
     for rank in loaded:

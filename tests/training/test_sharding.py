@@ -31,7 +31,7 @@ def test_every_trajectory_is_trained_on_exactly_once(sizes: list[int], num_ranks
     assert sorted(seen) == [(g, m) for g, size in enumerate(sizes) for m in range(size)]
 
 
-def test_a_group_is_in_one_mini_batch_and_mini_batches_follow_the_order_of_the_groups():
+def test_mini_batches_take_whole_groups_in_order():
     shares = plan_update(groups_of([4] * 7), step=1, num_ranks=2, num_mini_batches=3)
     items = [item for shard, _ in shares for item in shard.items]
     mini_batch_of = {group: {item.mini_batch for item in items if item.group == group} for group in range(7)}
@@ -40,7 +40,7 @@ def test_a_group_is_in_one_mini_batch_and_mini_batches_follow_the_order_of_the_g
 
 def test_ranks_are_balanced_by_tokens_within_each_mini_batch():
     groups = groups_of([16] * 6)
-    longest = max(made.summary.num_tokens for group in groups for made in group.trajectories)
+    longest = max(trajectory.summary.num_tokens for group in groups for trajectory in group.trajectories)
     shares = plan_update(groups, step=1, num_ranks=4, num_mini_batches=2)
     for mini_batch in range(2):
         tokens = [
@@ -73,20 +73,20 @@ def test_a_trajectory_without_a_reward_is_never_trained_on():
 
 
 def with_prompts(groups: list[Group], num_prompt_tokens: int) -> list[Group]:
-    """The same with prompts of this length before each trajectory."""
+    """Return the groups with a prompt of this length before each trajectory."""
     return [
         dataclasses.replace(
             group,
             trajectories=[
                 dataclasses.replace(
-                    made,
+                    trajectory,
                     summary=dataclasses.replace(
-                        made.summary,
-                        num_tokens=made.summary.num_tokens + num_prompt_tokens,
+                        trajectory.summary,
+                        num_tokens=trajectory.summary.num_tokens + num_prompt_tokens,
                         num_prompt_tokens=num_prompt_tokens,
                     ),
                 )
-                for made in group.trajectories
+                for trajectory in group.trajectories
             ],
         )
         for group in groups
@@ -104,7 +104,7 @@ def test_groups_with_long_prompts_stay_on_one_rank_if_prefixes_are_shared(share_
     assert all(len(ranks) == 1 for ranks in ranks_of) == share_prefixes
 
 
-def test_a_single_group_is_divided_though_each_rank_computes_its_prompt():
+def test_a_single_group_is_divided_over_all_ranks():
     shares = plan_update(with_prompts(groups_of([16]), 100), step=1, num_ranks=4, num_mini_batches=1)
     assert [len(refs) for _, refs in shares] == [4, 4, 4, 4]
 
@@ -118,7 +118,7 @@ def test_every_trajectory_is_scored_on_exactly_one_rank(sizes: list[int], num_ra
 
 
 @pytest.mark.parametrize("share_prefixes", [True, False])
-def test_groups_stay_on_one_rank_for_scoring_as_well_if_prefixes_are_shared(share_prefixes: bool):
+def test_groups_stay_on_one_rank_for_scoring_if_prefixes_are_shared(share_prefixes: bool):
     groups = with_prompts(groups_of([8] * 4), 500)
     shares = plan_scoring(groups, num_ranks=2, share_prefixes=share_prefixes)
     ranks_of = [{rank for rank, share in enumerate(shares) for number in share if number // 8 == g} for g in range(4)]

@@ -1,4 +1,4 @@
-"""The gradient of one update is the same however its trajectories are divided, packed and scored."""
+"""The gradient of an update does not depend on how trajectories are divided, packed and scored."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -23,25 +23,27 @@ from agentrl.training.sharding import plan_update
 from agentrl.training.token_inputs import TokenInputs
 
 RELATIVE = 1e-5
-"""Of the norm of each weight's gradient: float32 sums in another order."""
+"""Tolerance relative to the norm of each gradient: float32 sums in another order."""
 
 
 @cache
 def padded_gradients(folder: str) -> dict[str, Tensor]:
-    """The reference: one batch padded on the right through the model as transformers has it."""
+    """Return the reference: a right-padded batch through transformers' own model."""
     model = AutoModelForCausalLM.from_pretrained(folder)
-    made = [(g, m, one.ref) for g, group in enumerate(step_groups()) for m, one in enumerate(group.trajectories)]
-    longest = max(len(one.token_ids) for *_, one in made)
+    groups = step_groups()
+    trajectories = [trajectory.ref for group in groups for trajectory in group.trajectories]
+    advantages = [advantage_of(g, m) for g, group in enumerate(groups) for m in range(len(group.trajectories))]
+    longest = max(len(trajectory.token_ids) for trajectory in trajectories)
 
     def padded(rows: list[list[int]]) -> Tensor:
         return torch.tensor([row + [0] * (longest - len(row)) for row in rows])
 
-    ids, mask = padded([one.token_ids for *_, one in made]), padded([one.response_mask for *_, one in made])
-    real = padded([[1] * len(one.token_ids) for *_, one in made])
+    ids = padded([trajectory.token_ids for trajectory in trajectories])
+    mask = padded([trajectory.response_mask for trajectory in trajectories])
+    real = padded([[1] * len(trajectory.token_ids) for trajectory in trajectories])
     logprobs = model(input_ids=ids, attention_mask=real).logits[:, :-1].log_softmax(-1)
     chosen = logprobs.gather(2, ids[:, 1:, None]).squeeze(2)
-    advantages = torch.tensor([advantage_of(g, m) for g, m, _ in made])[:, None]
-    (-(chosen * advantages * mask[:, 1:]).sum() / mask[:, 1:].sum()).backward()
+    (-(chosen * torch.tensor(advantages)[:, None] * mask[:, 1:]).sum() / mask[:, 1:].sum()).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
@@ -57,16 +59,16 @@ def test_every_split_has_the_gradient_of_a_padded_batch(
     share_prefixes: bool,
     max_logits: int,
 ):
-    """Ranks are played one after another: the gradient of an update is the sum over what each of them adds."""
+    """Ranks run one after another; the gradient of an update is the sum of theirs."""
     monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", max_logits)
     model = load_model(policy)
     packing = Packing(max_tokens=max_tokens, share_prefixes=share_prefixes)
     shares = plan_update(step_groups(), step=1, num_ranks=num_ranks, num_mini_batches=1, share_prefixes=share_prefixes)
     num_shared = 0
-    num_scored = sum(one.ref.num_response_tokens for _, refs in shares for one in refs)
+    num_scored = sum(trajectory.ref.num_response_tokens for _, refs in shares for trajectory in refs)
     for shard, refs in shares:
         advantages = [advantage_of(item.group, item.member) for item in shard.items]
-        for batch in pack_trajectories([one.ref for one in refs], advantages, packing=packing):
+        for batch in pack_trajectories([trajectory.ref for trajectory in refs], advantages, packing=packing):
             num_shared += len(batch.tokens.layout.prefixes)
             logprobs_N = score_tokens(model, batch.tokens, temperature=1.0).logprobs_N
             (-(logprobs_N * batch.advantages_N).sum() / num_scored).backward()
@@ -77,7 +79,7 @@ def test_every_split_has_the_gradient_of_a_padded_batch(
         assert (parameter.grad - expected[name]).norm() <= RELATIVE * expected[name].norm(), name
 
 
-def test_sharing_prefixes_computes_fewer_tokens_and_makes_the_same_update(policy: ModelSection):
+def test_shared_prefixes_compute_fewer_tokens_for_the_same_update(policy: ModelSection):
     parallel, groups, metrics = Parallel(alone()), step_groups(), []
     try:
         for share_prefixes in (True, False):
@@ -86,7 +88,7 @@ def test_sharing_prefixes_computes_fewer_tokens_and_makes_the_same_update(policy
             actor = Actor(config, "actor")
             actor.setup(RoleContext(parallel=parallel))
             [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
-            metrics.append(actor.update(shard, [made.ref for made in refs], [TokenInputs()] * len(refs)))
+            metrics.append(actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs)))
             actor.close()
     finally:
         parallel.close()
@@ -108,16 +110,16 @@ SPLITS = {
     "a trajectory in each row": ((2, 3), 2, {"max_tokens": 1}),
     "activations computed again": ((0, 1), 2, {"activation_checkpointing": True}),
 }
-"""Processes, ranks per row, and what else is different."""
+"""Processes, ranks per row, and further settings, by name."""
 
 
 @dataclass
 class SplitResults:
     policies: dict[str, str]
     gradients: dict[str, dict[str, Tensor]]
-    """By split; on the first rank, whole."""
+    """Whole gradients of the first rank, by split."""
     saved_bytes: dict[str, list[int]]
-    """By split, of each rank."""
+    """Bytes saved by each rank, by split."""
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +144,7 @@ def splits(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> Sp
         )
         for store, (name, (processes, size, other)) in zip(stores, SPLITS.items(), strict=True)
     ]
-    # Processes that are forked from one in which everything is loaded already.
+    # Fork from a process that has loaded everything.
     multiprocessing.get_context("forkserver").set_forkserver_preload(["sequence_ranks"])
     multiprocessing.start_processes(run_process, args=(cases, str(folder)), nprocs=4, start_method="forkserver")  # pyright: ignore[reportPrivateImportUsage]
     results = {
@@ -157,7 +159,7 @@ def splits(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -> Sp
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # four processes that load everything anew, on machines that do other work as well
+@pytest.mark.timeout(600)  # four new processes, on busy machines
 @pytest.mark.parametrize("name", SPLITS)
 def test_rows_on_several_ranks_have_the_gradient_of_a_padded_batch(splits: SplitResults, name: str):
     expected = padded_gradients(splits.policies[name])
@@ -168,7 +170,7 @@ def test_rows_on_several_ranks_have_the_gradient_of_a_padded_batch(splits: Split
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_each_rank_keeps_its_part_of_a_row_for_the_backward_pass(splits: SplitResults, policy: ModelSection):
+def test_each_rank_saves_only_its_part_of_a_row_for_the_backward_pass(splits: SplitResults, policy: ModelSection):
     parallel = Parallel(alone())
     try:
         whole = bytes_saved_for_the_backward_pass(parallel, policy.path)

@@ -1,4 +1,4 @@
-"""What a new stage changes in actor and reference."""
+"""Changes of actor and reference in a new stage."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def save(rank: Rank, url: Path) -> None:
         time.sleep(0.01)
 
 
-def test_a_reset_optimiser_begins_its_warm_up_and_its_moments_again(rank: Rank, tmp_path: Path):
+def test_a_reset_optimiser_restarts_warm_up_and_moments(rank: Rank, tmp_path: Path):
     rates = [make_step(rank, step).metrics["actor/learning_rate"] for step in (1, 2)]
     rank.actor.reset_optimiser(2)
     assert not rank.actor._optimiser.state
@@ -38,15 +38,15 @@ def test_a_reset_optimiser_begins_its_warm_up_and_its_moments_again(rank: Rank, 
     save(rank, tmp_path / "checkpoint")
     rank.actor.reset_optimiser(4)
     rank.actor.load(str(tmp_path / "checkpoint"))
-    assert make_step(rank, 5).metrics["actor/learning_rate"] == 0.0075, "a checkpoint knows where the warm-up began"
+    assert make_step(rank, 5).metrics["actor/learning_rate"] == 0.0075, "a checkpoint has the start of the warm-up"
     [moments, *_] = rank.actor._optimiser.state.values()
     assert moments["step"] == 6, "three steps with two mini-batches each"
 
 
-def test_the_reference_becomes_the_policy_of_a_checkpoint(rank: Rank, tmp_path: Path):
+def test_the_reference_loads_the_policy_of_a_checkpoint(rank: Rank, tmp_path: Path):
     make_step(rank, 1)
     save(rank, tmp_path / "checkpoint")
-    trajectories = [made.ref for group in step_groups(2) for made in group.trajectories]
+    trajectories = [trajectory.ref for group in step_groups(2) for trajectory in group.trajectories]
     [before, *_] = rank.reference.logprobs(trajectories)
     rank.reference.load(str(tmp_path / "checkpoint"))
     for ours, theirs in zip(rank.reference.logprobs(trajectories), rank.actor.logprobs(trajectories), strict=True):

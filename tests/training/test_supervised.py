@@ -43,9 +43,9 @@ def make_trainer(
 
 @pytest.fixture
 def trainer(policy: ModelSection) -> Iterator[SupervisedTrainer]:
-    made = make_trainer(policy)
-    yield made
-    made.close()
+    started = make_trainer(policy)
+    yield started
+    started.close()
 
 
 def learn(trainer: SupervisedTrainer, batch: list[TokenisedExample]) -> dict[str, float]:
@@ -59,7 +59,7 @@ def examples(seed: int) -> list[TokenisedExample]:
     return [make_example(draws, draws.randrange(6, 40)) for _ in range(12)]
 
 
-def test_the_loss_and_norm_are_those_of_a_plain_loop(trainer: SupervisedTrainer, policy: ModelSection):
+def test_loss_and_norm_match_a_plain_loop(trainer: SupervisedTrainer, policy: ModelSection):
     model = AutoModelForCausalLM.from_pretrained(policy.path, dtype=torch.float32)
     optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.1)
     for step in (1, 2, 3):
@@ -110,7 +110,7 @@ def test_random_weights_need_only_a_config_and_follow_the_seed(policy: ModelSect
     assert len(AutoTokenizer.from_pretrained(tmp_path / "a")) == VOCABULARY
 
 
-def test_a_model_can_be_exported_over_the_folder_it_came_from(policy: ModelSection, tmp_path: Path):
+def test_a_model_can_be_exported_over_its_source_folder(policy: ModelSection, tmp_path: Path):
     for file in Path(policy.path).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     before = (tmp_path / "model.safetensors").read_bytes()
@@ -122,7 +122,7 @@ def test_a_model_can_be_exported_over_the_folder_it_came_from(policy: ModelSecti
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == VOCABULARY
 
 
-def test_the_held_out_loss_is_that_of_a_step_and_changes_nothing(trainer: SupervisedTrainer):
+def test_the_held_out_loss_equals_that_of_a_step_and_changes_nothing(trainer: SupervisedTrainer):
     before = trainer.mean_loss(examples(1))
     assert trainer.mean_loss(examples(1)) == before
     assert learn(trainer, examples(1))["sft/loss"] == pytest.approx(before, rel=1e-6)
@@ -132,12 +132,12 @@ def test_the_held_out_loss_is_that_of_a_step_and_changes_nothing(trainer: Superv
     assert after < before
 
 
-def test_an_update_that_is_given_up_leaves_what_is_saved_as_it_was(policy: ModelSection, tmp_path: Path):
+def test_an_abandoned_update_does_not_change_the_saved_state(policy: ModelSection, tmp_path: Path):
     exports = []
-    for name in ("straight", "given_up"):
+    for name in ("straight", "abandoned"):
         trainer = make_trainer(policy)
         learn(trainer, examples(1))
-        if name == "given_up":
+        if name == "abandoned":
             answers = iter([False, False, True])
             assert trainer.step(examples(2), should_stop=lambda: next(answers)) is None  # noqa: B023
             assert trainer.mean_loss(examples(2), should_stop=lambda: True) is None
@@ -153,7 +153,7 @@ def test_an_update_that_is_given_up_leaves_what_is_saved_as_it_was(policy: Model
 
 
 @pytest.mark.parametrize("lora", [None, LoraSection(rank=2)])
-def test_a_checkpoint_brings_back_weights_optimiser_and_schedule(
+def test_a_checkpoint_restores_weights_optimiser_and_schedule(
     policy: ModelSection, tmp_path: Path, lora: LoraSection | None
 ):
     exports, metrics = [], []

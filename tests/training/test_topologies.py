@@ -1,4 +1,4 @@
-"""Which topologies the demo is compared in, and when two of them differ."""
+"""Topologies of the demo in the benchmark, and the criterion for a difference."""
 
 from dataclasses import replace
 
@@ -15,10 +15,10 @@ RUN = Learnt(first=0.4, last=0.7, stderr=0.03)
 def test_every_topology_is_a_valid_layout_of_the_demo(config: str):
     for topology in topologies(load_run_config(config).config):
         placed = layout(load_run_config(config, places(topology.processes)).config)
-        assert {one.role: one.num_processes for one in placed} == topology.processes
+        assert {placement.role: placement.num_processes for placement in placed} == topology.processes
 
 
-def test_the_topologies_have_roles_together_and_apart_and_one_two_and_four_ranks():
+def test_the_topologies_cover_shared_and_separate_roles_and_one_two_and_four_ranks():
     chosen = topologies(load_run_config("configs/demo_ppo.yaml").config)
     assert [list(topology.processes.values()) for topology in chosen] == [[1] * 5, [1], [2, 1], [4, 1]]
 
@@ -29,19 +29,19 @@ def test_the_bar_is_three_standard_errors_of_a_difference_of_means():
     assert faults == []
 
 
-def test_what_varies_between_seeds_raises_the_bar():
+def test_variance_between_seeds_raises_the_bar():
     worse, better = replace(RUN, last=0.6), replace(RUN, last=0.8)
     rows, _ = compare({"one": [worse, better], "other": [worse, better]})
     assert rows[0]["bar"] == pytest.approx(3 * 0.02**0.5)  # the variance of 0.6 and 0.8
 
 
-def test_a_topology_that_is_worse_or_better_than_the_bar_is_found():
+def test_a_topology_beyond_the_bar_is_reported():
     for last in (0.55, 0.85):
         _, faults = compare({"one": [RUN] * 3, "other": [replace(RUN, last=last)] * 3})
         assert [fault.split(":")[0] for fault in faults] == ["other"]
 
 
-def test_equal_accuracies_of_runs_that_learnt_nothing_are_found():
+def test_runs_that_learnt_nothing_are_reported():
     flat = replace(RUN, last=0.41)
     _, faults = compare({"one": [flat] * 3, "other": [flat] * 3})
     assert len(faults) == 2

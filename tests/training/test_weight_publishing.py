@@ -1,4 +1,4 @@
-"""What an actor publishes, and what it needs for that. Two ranks are in `test_two_ranks.py`."""
+"""Published weights of one rank, and the memory needed; `test_two_ranks.py` has two ranks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ from agentrl.weight_sync.shared_memory import read_tensors
 
 
 class LargestAllocation(TorchDispatchMode):
-    """Notes the largest storage that an operation made."""
+    """Record of the largest storage that an operation allocates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,38 +27,38 @@ class LargestAllocation(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {storage.data_ptr() for storage in storages((args, kwargs))}
-        made = [storage.nbytes() for storage in storages(result) if storage.data_ptr() not in given]
-        self.num_bytes = max(self.num_bytes, *made, 0)
+        inputs = {storage.data_ptr() for storage in storages((args, kwargs))}
+        allocated = [storage.nbytes() for storage in storages(result) if storage.data_ptr() not in inputs]
+        self.num_bytes = max(self.num_bytes, *allocated, 0)
         return result
 
 
 def storages(values: Any) -> list[Any]:
-    tensors = [one for one in tree_leaves(values) if isinstance(one, Tensor)]
-    return [(one.to_local() if isinstance(one, DTensor) else one).untyped_storage() for one in tensors]
+    tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
+    return [(tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage() for tensor in tensors]
 
 
 @pytest.fixture
 def parallel() -> Iterator[Parallel]:
-    made = Parallel(alone())
-    yield made
-    made.close()
+    group = Parallel(alone())
+    yield group
+    group.close()
 
 
 @pytest.fixture
 def model(parallel: Parallel) -> nn.Module:
     torch.manual_seed(0)
-    made = nn.Sequential(nn.Linear(200, 300), nn.Linear(300, 300), nn.Linear(300, 100))
-    made[1].requires_grad_(False)
-    parallel.shard(made, list(made), dtype=torch.float32)
-    return made
+    layers = nn.Sequential(nn.Linear(200, 300), nn.Linear(300, 300), nn.Linear(300, 100))
+    layers[1].requires_grad_(False)
+    parallel.shard(layers, list(layers), dtype=torch.float32)
+    return layers
 
 
 @pytest.fixture
 def publishing(model: nn.Module, parallel: Parallel) -> Iterator[WeightPublishing]:
-    made = WeightPublishing(model, parallel, dtype=torch.bfloat16, checked=True)
-    yield made
-    made.close()
+    started = WeightPublishing(model, parallel, dtype=torch.bfloat16, checked=True)
+    yield started
+    started.close()
 
 
 def local(weight: Any) -> Tensor:
@@ -78,7 +78,7 @@ def written(source: WeightSource) -> set[str]:
 TRAINED, FROZEN = {"0.weight", "0.bias", "2.weight", "2.bias"}, {"1.weight", "1.bias"}
 
 
-def test_weights_come_in_the_type_of_the_engines(model: nn.Module, publishing: WeightPublishing):
+def test_weights_are_published_in_the_engines_type(model: nn.Module, publishing: WeightPublishing):
     read = dict(read_tensors(published(publishing)))
     assert read.keys() == TRAINED | FROZEN
     for name, weight in model.named_parameters():
@@ -86,7 +86,7 @@ def test_weights_come_in_the_type_of_the_engines(model: nn.Module, publishing: W
 
 
 @pytest.mark.parametrize("transport", [Transport.SHARED_MEMORY, Transport.IN_PROCESS])
-def test_weights_that_nobody_trains_are_written_once_and_again_when_something_changed_them(
+def test_frozen_weights_are_written_only_when_they_change(
     model: nn.Module, publishing: WeightPublishing, transport: Transport
 ):
     assert written(published(publishing, transport)) == TRAINED | FROZEN
@@ -95,27 +95,27 @@ def test_weights_that_nobody_trains_are_written_once_and_again_when_something_ch
         model[1].bias.fill_(7.0)  # pyright: ignore[reportIndexIssue]
     source = published(publishing, transport)
     assert written(source) == TRAINED | {"1.bias"}
-    here = offered_weights(source) if transport == Transport.IN_PROCESS else dict(read_tensors(source))
-    assert here["1.bias"].float().tolist() == [7.0] * 300
+    read = offered_weights(source) if transport == Transport.IN_PROCESS else dict(read_tensors(source))
+    assert read["1.bias"].float().tolist() == [7.0] * 300
     model.load_state_dict(model.state_dict())  # what a checkpoint does
     assert written(published(publishing, transport)) == TRAINED | FROZEN
 
 
-def test_no_copy_is_made_on_the_way_to_shared_memory(model: nn.Module, publishing: WeightPublishing):
+def test_publishing_to_shared_memory_makes_no_copy(model: nn.Module, publishing: WeightPublishing):
     published(publishing)
     with LargestAllocation() as largest:
         published(publishing)
-    assert largest.num_bytes < 10_000, "a few numbers, but no matrix: the smallest has 60,000 bytes"
+    assert largest.num_bytes < 10_000, "a few numbers, but no matrix (at least 60,000 bytes)"
 
 
-def test_within_a_process_the_actors_own_memory_is_offered(model: nn.Module, publishing: WeightPublishing):
+def test_the_in_process_transport_offers_the_actors_own_memory(model: nn.Module, publishing: WeightPublishing):
     offered = offered_weights(published(publishing, Transport.IN_PROCESS))
     assert {name: tensor.data_ptr() for name, tensor in offered.items()} == {
         name: local(weight).data_ptr() for name, weight in model.named_parameters()
     }
 
 
-def test_a_pass_that_left_gathered_weights_behind_does_not_change_what_is_published(
+def test_gathered_weights_left_by_a_pass_do_not_change_what_is_published(
     model: nn.Module, publishing: WeightPublishing
 ):
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tiny models and recorded trajectories for the tests of this folder; also imported by the processes that they start."""
+"""Tiny models and recorded trajectories for the tests of this folder and the processes that they start."""
 
 import random
 from dataclasses import replace
@@ -40,7 +40,7 @@ FAMILIES = {
 
 
 def make_policy(folder: Path, config: Any = None) -> Path:
-    """Write a random model, its weights wide enough that its probabilities are far from uniform, and a tokenizer."""
+    """Write a random model with far from uniform probabilities, and a tokenizer."""
     torch.manual_seed(0)
     config = config or Qwen3Config(
         vocab_size=VOCABULARY,
@@ -63,14 +63,14 @@ def make_policy(folder: Path, config: Any = None) -> Path:
 
 
 def make_example(draws: random.Random, length: int) -> TokenisedExample:
-    """Random ids: a prompt, then sampled tokens with a stretch of observation tokens between them."""
+    """Return random tokens: a prompt, then sampled tokens with observation tokens among them."""
     mask = [0] * (length // 3) + [1] * (length - length // 3)
     mask[length // 2 : length // 2 + length // 6] = [0] * (length // 6)
     return TokenisedExample(token_ids=[draws.randrange(VOCABULARY) for _ in range(length)], response_mask=mask)
 
 
 def make_trajectory(draws: random.Random, index: int, *, prompt_id: str = "p", length: int = 24) -> Trajectory:
-    """A recorded episode of random tokens with made-up rollout log-probabilities."""
+    """Return a trajectory of random tokens with random rollout log-probabilities."""
     example = make_example(draws, length)
     return Trajectory(
         trajectory_id=f"{prompt_id}/{index}",
@@ -88,39 +88,38 @@ def make_trajectory(draws: random.Random, index: int, *, prompt_id: str = "p", l
 
 
 def make_group(draws: random.Random, prompt_id: str, size: int) -> Group:
-    """A group of recorded episodes of different lengths; every third one is right."""
-    made = [make_trajectory(draws, index, prompt_id=prompt_id, length=draws.randrange(12, 40)) for index in range(size)]
-    return Group(prompt_id=prompt_id, trajectories=[TrajectoryRef(summary=summary_of(one), ref=one) for one in made])
+    """Return a group of trajectories of different lengths; every third one is solved."""
+    trajectories = [
+        make_trajectory(draws, index, prompt_id=prompt_id, length=draws.randrange(12, 40)) for index in range(size)
+    ]
+    refs = [TrajectoryRef(summary=summary_of(trajectory), ref=trajectory) for trajectory in trajectories]
+    return Group(prompt_id=prompt_id, trajectories=refs)
 
 
 def step_groups() -> list[Group]:
-    """Three groups whose trajectories begin with their group's own prompt of 12 tokens."""
+    """Return three groups, each with its own prompt of 12 tokens."""
     draws = random.Random(5)
     groups = []
     for number in range(3):
         group = make_group(draws, f"p{number}", 5)
         prompt = [draws.randrange(48) for _ in range(12)]
-        made = [
+        trajectories = [
             replace(
-                one.ref,
-                token_ids=prompt + one.ref.token_ids,
+                trajectory.ref,
+                token_ids=prompt + trajectory.ref.token_ids,
                 num_prompt_tokens=12,
-                response_mask=[0] * 12 + [1] + one.ref.response_mask[1:],
-                rollout_logprobs=[float("nan")] * 12 + [-2.0] + one.ref.rollout_logprobs[1:],
+                response_mask=[0] * 12 + [1] + trajectory.ref.response_mask[1:],
+                rollout_logprobs=[float("nan")] * 12 + [-2.0] + trajectory.ref.rollout_logprobs[1:],
             )
-            for one in group.trajectories
+            for trajectory in group.trajectories
         ]
-        groups.append(
-            Group(
-                prompt_id=group.prompt_id,
-                trajectories=[TrajectoryRef(summary=summary_of(one), ref=one) for one in made],
-            )
-        )
+        refs = [TrajectoryRef(summary=summary_of(trajectory), ref=trajectory) for trajectory in trajectories]
+        groups.append(Group(prompt_id=group.prompt_id, trajectories=refs))
     return groups
 
 
 def with_experts(trajectory: Trajectory, dtype: DTypeLike = np.uint8) -> Trajectory:
-    """Give each token two of four experts in each layer; those of a prompt depend on the prompt alone."""
+    """Return the trajectory with two of four experts per token and layer; a prompt's depend only on the prompt."""
     draws = {
         True: random.Random(trajectory.prompt_id),
         False: random.Random(trajectory.trajectory_id),
@@ -133,7 +132,7 @@ def with_experts(trajectory: Trajectory, dtype: DTypeLike = np.uint8) -> Traject
 
 
 def advantage_of(group: int, member: int) -> float:
-    """One for each trajectory of `step_groups`, all of them different."""
+    """Return a different advantage for each trajectory of `step_groups`."""
     return (-1.0) ** member * (1 + group + 0.1 * member)
 
 
@@ -150,6 +149,6 @@ def summary_of(trajectory: Trajectory) -> TrajectorySummary:
 
 
 def alone() -> ParallelContext:
-    """The only rank of a group, which listens already."""
+    """Return the context of the only rank of a group."""
     store = open_store("127.0.0.1")
     return ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)

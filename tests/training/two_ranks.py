@@ -1,4 +1,4 @@
-"""What the two processes of `test_two_ranks` run. With one rank it is the reference for itself."""
+"""Processes of `test_two_ranks`; a run of one rank is the reference."""
 
 import random
 import time
@@ -42,7 +42,7 @@ class StepResult:
 
 
 def step_groups(step: int) -> list[Group]:
-    """Step 1 has one mini-batch; step 2 a second one with a single trajectory, so that one of two ranks has none."""
+    """Return one mini-batch in step 1, and in step 2 a second one of one trajectory, so that one of two ranks has none."""
     draws = random.Random(step)
     return [make_group(draws, "p0", 7)] if step == 1 else [make_group(draws, "p0", 6), make_group(draws, "p1", 1)]
 
@@ -61,7 +61,7 @@ class Rank:
 
 
 def context_at(port: int, rank: int, world_size: int, *, sequence_parallel_size: int = 1) -> ParallelContext:
-    """Return the place of a rank in a group that meets at `open_store` of the process that starts it."""
+    """Return the context of a rank whose parent process has the store."""
     return ParallelContext(
         rank=rank,
         world_size=world_size,
@@ -95,7 +95,7 @@ def make_step(rank: Rank, step: int) -> StepResult:
         num_mini_batches=ACTOR.mini_batches_per_step,
     )
     shard, refs = shares[rank.parallel.rank]
-    trajectories = [made.ref for made in refs]
+    trajectories = [trajectory.ref for trajectory in refs]
     inputs = [TokenInputs(ref_logprobs=logprobs) for logprobs in rank.reference.logprobs(trajectories)]
     metrics = rank.actor.update(shard, trajectories, inputs)
     source = rank.actor.publish_weights()
@@ -104,7 +104,7 @@ def make_step(rank: Rank, step: int) -> StepResult:
 
 
 def offer_stream(rank: Rank) -> WeightSource:
-    """Return, on every rank, what a broadcast to one engine will send."""
+    """Return, on every rank, the source of a broadcast to one engine."""
     offered = [rank.actor.publish_weights(Transport.BROADCAST, ["engine 0/0"])]
     torch.distributed.broadcast_object_list(offered, src=0)
     [source] = offered
@@ -113,7 +113,7 @@ def offer_stream(rank: Rank) -> WeightSource:
 
 
 def send_to_nobody(rank: Rank) -> str | None:
-    """Send a stream to an engine that does not come; returns what the actor says of it."""
+    """Send a stream to an engine that never arrives; return the actor's report."""
     sender = rank.actor._weights._streams[Transport.BROADCAST]
     timeout_s, sender._timeout_s = sender._timeout_s, 0.5
     problem = rank.actor.send_weights(offer_stream(rank))
@@ -122,7 +122,7 @@ def send_to_nobody(rank: Rank) -> str | None:
 
 
 def other_ways(rank: Rank) -> dict[str, dict[str, Tensor]]:
-    """Return the weights as they come where no rank but the first can reach the shared memory, and by broadcast."""
+    """Return the weights published by gathering and by broadcast, as if only the first rank reached the shared memory."""
     rank.actor._weights._shared._all_can_write = False
     gathered = rank.actor.publish_weights()
     source = offer_stream(rank)
@@ -138,8 +138,8 @@ def other_ways(rank: Rank) -> dict[str, dict[str, Tensor]]:
 
 
 def published_again(rank: Rank) -> dict[str, Tensor] | None:
-    """Return what a second publishing of the group publishes where all ranks but the first are late."""
-    again = weight_publishing.WeightPublishing(rank.actor._model, rank.parallel, dtype=torch.float32, checked=False)
+    """Return the weights of a second publisher, with all ranks but the first late."""
+    second = weight_publishing.WeightPublishing(rank.actor._model, rank.parallel, dtype=torch.float32, checked=False)
     local = weight_publishing._local
 
     def late(tensor: Tensor) -> Tensor:
@@ -147,19 +147,19 @@ def published_again(rank: Rank) -> dict[str, Tensor] | None:
         return local(tensor)
 
     with mock.patch.object(weight_publishing, "_local", local if rank.parallel.rank == 0 else late):
-        source = again.publish(Transport.SHARED_MEMORY)
-    found = None if source is None else {name: tensor.clone() for name, tensor in read_tensors(source)}
-    again.close()
-    return found
+        source = second.publish(Transport.SHARED_MEMORY)
+    weights = None if source is None else {name: tensor.clone() for name, tensor in read_tensors(source)}
+    second.close()
+    return weights
 
 
 def taken_by_an_engine(source: WeightSource) -> dict[str, Tensor]:
-    coming = WeightReceiver(torch.device("cpu")).tensors(replace(source, receiver="engine 0"))
-    return {name: tensor.clone() for name, tensor in coming}
+    tensors = WeightReceiver(torch.device("cpu")).tensors(replace(source, receiver="engine 0"))
+    return {name: tensor.clone() for name, tensor in tensors}
 
 
 def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
-    """Train two steps with a checkpoint between them, export, and leave the results in `folder`."""
+    """Train two steps with a checkpoint between them, export, and write the results to `folder`."""
     started = start_rank(context_at(port, rank, world_size), policy)
     first = make_step(started, 1)
     started.actor.save(f"{folder}/checkpoint")
@@ -173,7 +173,7 @@ def run_rank(rank: int, world_size: int, port: int, policy: str, folder: str) ->
 
 
 def resume_rank(rank: int, world_size: int, port: int, policy: str, folder: str) -> None:
-    """Go on from the checkpoint in `folder` with the second step, and leave the result there."""
+    """Resume from the checkpoint in `folder`, run the second step, and write the result there."""
     resumed = start_rank(context_at(port, rank, world_size), policy)
     resumed.actor.load(f"{folder}/checkpoint")
     torch.save(make_step(resumed, 2), Path(folder) / f"resumed{rank}.pt")
