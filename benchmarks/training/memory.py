@@ -1,9 +1,9 @@
-"""Peak memory of an actor on a CPU beside the estimate of `agentrl.training.memory_estimate`, by phase.
+"""Peak memory of an actor on a CPU by phase, with the estimate of `agentrl.training.memory_estimate`.
 
     python -m benchmarks.training.memory [--width 768] [--layers 8] [--vocabulary 32768] [--tokens 512] [--dtype float32]
 
-A random model in a process of its own: set-up, two updates, weights in shared memory, and an update while a checkpoint is
-written. Every row is full. Prints a line of JSON, in GiB; resident memory before the set-up is `runtime`.
+Phases: set-up, two updates, weights in shared memory, and an update while a checkpoint is written; all rows are full. Prints a
+line of JSON, in GiB; `runtime` is the resident memory before the set-up.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _TRAJECTORIES_PER_ROW = 4
 
 
 def save_model(folder: str, width: int, layers: int, vocabulary: int) -> None:
-    """Write a random Qwen3, in another process than the one that is measured."""
+    """Write a random Qwen3; called in another process than the measured one."""
     config = Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=width,
@@ -51,12 +51,12 @@ def save_model(folder: str, width: int, layers: int, vocabulary: int) -> None:
 
 
 def measure(folder: str, *, tokens: int, dtype: Literal["float32", "bfloat16"]) -> dict[str, float]:
-    """Return the peaks of an actor of the model in `folder`, and the estimate, in GiB.
+    """Return measured peaks and estimates of an actor, in GiB.
 
     Args:
-        folder: of the model.
-        tokens: of each row.
-        dtype: of the computation.
+        folder: folder of the model.
+        tokens: tokens per row.
+        dtype: type of the computation.
     """
     length = tokens // _TRAJECTORIES_PER_ROW // 2
     config = RunConfig(
@@ -81,8 +81,8 @@ def measure(folder: str, *, tokens: int, dtype: Literal["float32", "bfloat16"]) 
 
 def _phases(config: RunConfig, prompts: list[int], responses: list[list[int]]) -> dict[str, float]:
     store = open_store("127.0.0.1")
-    here = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
-    actor, parallel = Actor(config, "actor"), Parallel(here)
+    context = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
+    actor, parallel = Actor(config, "actor"), Parallel(context)
     actor.setup(RoleContext(parallel=parallel))
     peaks = {"set_up": take_peak_memory() / GIB}
     groups = make_groups(random.Random(0), prompts=prompts, responses=responses)
@@ -114,16 +114,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=768, help="a multiple of 128")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--vocabulary", type=int, default=32768)
-    parser.add_argument("--tokens", type=int, default=512, help="of each row")
+    parser.add_argument("--tokens", type=int, default=512, help="tokens per row")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    given = parser.parse_args(words)
+    options = parser.parse_args(words)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (folder, given.width, given.layers, given.vocabulary)
+        arguments = (folder, options.width, options.layers, options.vocabulary)
         builder = multiprocessing.get_context("fork").Process(target=save_model, args=arguments)
         builder.start()
         builder.join()
-        print(json.dumps(measure(folder, tokens=given.tokens, dtype=given.dtype)), flush=True)
+        print(json.dumps(measure(folder, tokens=options.tokens, dtype=options.dtype)), flush=True)
 
 
 if __name__ == "__main__":

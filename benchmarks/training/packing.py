@@ -1,19 +1,18 @@
-"""One update on trajectories of very different lengths, beside a padded loop and TRL's GRPO trainer.
+"""Time of an update on trajectories of very different lengths, compared with a padded loop and TRL's GRPO trainer.
 
     python -m benchmarks.training.packing [--groups 3] [--group 8] [--longest 1024] [--rounds 3]
 
-All three make the same update of the same float32 model from the same trajectories, whose responses have lengths drawn evenly
-on a logarithmic scale behind short prompts: forward and backward passes, clipping, AdamW. The learning rate is zero, so that
-every round begins with the same weights; that all find the same norm of the gradient is checked (the gradients themselves are
-compared in `tests/training/test_splits.py`).
+All three make the same update of the same float32 model from the same trajectories (short prompts, response lengths uniform on
+a logarithmic scale): forward and backward passes, clipping, AdamW. The learning rate is zero, so every round starts with the
+same weights. The norms of the gradients must agree (`tests/training/test_splits.py` compares the gradients).
 
-- packed: agentrl's actor, in rows of at most as many tokens as a micro-batch of the others has with its padding;
-- padded: eight trajectories at a time, padded to the longest of the eight, through the model as transformers has it;
+- packed: agentrl's actor, with as many tokens per row as a padded micro-batch of the others;
+- padded: eight trajectories at a time, padded to the longest of the eight, through transformers' own model;
 - TRL: `GRPOTrainer.training_step`, eight at a time, prompts padded on the left and completions on the right to the longest of
-  all, as its trainer hands them out; only the sampling is replaced by the recorded trajectories.
+  all, as in its trainer; recorded trajectories replace the sampling.
 
-Times are CPU seconds of one thread, in turn after a round that is not counted, so that what else runs on the machine counts
-little. Prints medians and ratios; the exit code is 1 below the bar, or where the gradients differ.
+Times are CPU seconds of one thread, measured in turn after a warm-up round. Prints medians and ratios; the exit code is 1 below
+the bar, or if the gradients differ.
 """
 
 import argparse
@@ -49,12 +48,12 @@ MICRO_BATCH = 8
 MAX_GRAD_NORM = 1.0
 BAR = 2.0
 SAME = 1e-4
-"""Of the norm of the gradient."""
+"""Largest relative difference of the norms of the gradients."""
 
 
 def packed_update(folder: str, groups: Sequence[Group]) -> Callable[[], float]:
-    """Return agentrl's own update, which gives the norm of the gradient."""
-    longest = max(len(made.ref.token_ids) for group in groups for made in group.trajectories)
+    """Return agentrl's own update; calling it returns the norm of the gradient."""
+    longest = max(len(trajectory.ref.token_ids) for group in groups for trajectory in group.trajectories)
     config = RunConfig(
         model=ModelSection(path=folder),
         actor=ActorSection(
@@ -68,11 +67,11 @@ def packed_update(folder: str, groups: Sequence[Group]) -> Callable[[], float]:
         rollout=RolloutSection(max_response_tokens=longest),
     )
     store = open_store("127.0.0.1")
-    here = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
+    context = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
     actor = Actor(config, "actor")
-    actor.setup(RoleContext(parallel=Parallel(here)))
+    actor.setup(RoleContext(parallel=Parallel(context)))
     [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
-    trajectories = [made.ref for made in refs]
+    trajectories = [trajectory.ref for trajectory in refs]
 
     def update() -> float:
         return actor.update(shard, trajectories, [TokenInputs()] * len(trajectories))["actor/grad_norm"]
@@ -81,7 +80,7 @@ def packed_update(folder: str, groups: Sequence[Group]) -> Callable[[], float]:
 
 
 def padded_update(folder: str, trajectories: list[Trajectory], advantages: list[float]) -> Callable[[], float]:
-    """Return an update of an ordinary model over padded micro-batches, which gives the norm of the gradient."""
+    """Return an update of an ordinary model over padded micro-batches; calling it returns the norm of the gradient."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     num_scored = sum(trajectory.num_response_tokens for trajectory in trajectories)
@@ -91,9 +90,9 @@ def padded_update(folder: str, trajectories: list[Trajectory], advantages: list[
         ids, mask, real = (
             pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
             for rows in (
-                [one.token_ids for one in chosen],
-                [one.response_mask for one in chosen],
-                [[1] * len(one.token_ids) for one in chosen],
+                [trajectory.token_ids for trajectory in chosen],
+                [trajectory.response_mask for trajectory in chosen],
+                [[1] * len(trajectory.token_ids) for trajectory in chosen],
             )
         )
         batches.append((ids, mask, real, torch.tensor(advantages[start : start + MICRO_BATCH])[:, None]))
@@ -110,7 +109,7 @@ def padded_update(folder: str, trajectories: list[Trajectory], advantages: list[
 
 
 def trl_update(folder: str, trajectories: list[Trajectory], advantages: list[float]) -> Callable[[], float]:
-    """Return TRL's training steps of one update, which give the norm of the gradient."""
+    """Return TRL's training steps of one update; calling them returns the norm of the gradient."""
     num_micro_batches = len(trajectories) // MICRO_BATCH
     settings = GRPOConfig(
         output_dir=folder,
@@ -151,9 +150,9 @@ def trl_update(folder: str, trajectories: list[Trajectory], advantages: list[flo
 
 
 def padded_for_trl(trajectories: list[Trajectory], advantages: list[float]) -> dict[str, Tensor]:
-    """Return what TRL makes of completions that it has sampled and scored."""
-    prompts = [torch.tensor(one.token_ids[: one.num_prompt_tokens]) for one in trajectories]
-    completions = [torch.tensor(one.token_ids[one.num_prompt_tokens :]) for one in trajectories]
+    """Return the trajectories in TRL's form of sampled and scored completions."""
+    prompts = [torch.tensor(trajectory.token_ids[: trajectory.num_prompt_tokens]) for trajectory in trajectories]
+    completions = [torch.tensor(trajectory.token_ids[trajectory.num_prompt_tokens :]) for trajectory in trajectories]
     return {
         "prompt_ids": pad_sequence(prompts, batch_first=True, padding_side="left"),
         "prompt_mask": pad_sequence([torch.ones_like(ids) for ids in prompts], batch_first=True, padding_side="left"),
@@ -165,7 +164,7 @@ def padded_for_trl(trajectories: list[Trajectory], advantages: list[float]) -> d
 
 
 def clip_and_step(model: nn.Module, optimiser: torch.optim.Optimizer) -> float:
-    """Make an optimiser step as every trainer does; returns the norm of the gradient."""
+    """Clip the gradients and make an optimiser step; return the norm of the gradient."""
     norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM).item()
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
@@ -179,27 +178,27 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--longest", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    if given.groups * given.group % MICRO_BATCH:
+    options = parser.parse_args()
+    if options.groups * options.group % MICRO_BATCH:
         parser.error(f"--groups times --group must be a multiple of {MICRO_BATCH}, the others' micro-batch")
     torch.set_num_threads(1)
     draws = random.Random(0)
     lengths = [
-        [round(math.exp(draws.uniform(math.log(16), math.log(given.longest)))) for _ in range(given.group)]
-        for _ in range(given.groups)
+        [round(math.exp(draws.uniform(math.log(16), math.log(options.longest)))) for _ in range(options.group)]
+        for _ in range(options.groups)
     ]
     groups = make_groups(draws, prompts=[draws.randrange(16, 48) for _ in lengths], responses=lengths)
-    trajectories = [made.ref for group in groups for made in group.trajectories]
+    trajectories = [trajectory.ref for group in groups for trajectory in group.trajectories]
     rewards = [torch.tensor(group.rewards) for group in groups]
     advantages = torch.cat(list(ADVANTAGES["grpo"](rewards, normalise_by_std=True))).tolist()
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder, width=256, layers=4)
-        # TRL first: its trainer would take the process group of ours for its own.
+        # TRL first: its trainer would use our process group.
         of_trl = trl_update(folder, trajectories, advantages)
         padded = padded_update(folder, trajectories, advantages)
         updates = {"packed": packed_update(folder, groups), "padded": padded, "TRL": of_trl}
-        cpu_s, norms = measured(updates, rounds=given.rounds)
-    print(f"{len(trajectories)} trajectories, {sum(len(one.token_ids) for one in trajectories)} tokens")
+        cpu_s, norms = measured(updates, rounds=options.rounds)
+    print(f"{len(trajectories)} trajectories, {sum(len(trajectory.token_ids) for trajectory in trajectories)} tokens")
     passed = True
     for name, median in cpu_s.items():
         ratio, difference = median / cpu_s["packed"], abs(norms[name] / norms["packed"] - 1)
@@ -217,7 +216,7 @@ def measured(updates: dict[str, Callable[[], float]], *, rounds: int) -> tuple[d
         for name, update in updates.items():
             started = time.process_time()
             norms[name] = update()
-            if round_number > 0:  # the first time, memory and libraries are taken into use
+            if round_number > 0:  # warm-up
                 cpu_s[name].append(time.process_time() - started)
     return {name: statistics.median(times) for name, times in cpu_s.items()}, norms
 

@@ -1,10 +1,9 @@
-"""Forward and backward of groups with long prompts: the prompt computed once per group, beside packing alone.
+"""Time of forward and backward passes of a group with a long prompt: prompt shared, or only packed.
 
     python -m benchmarks.training.prefix_sharing [--prompt 512] [--response 128] [--group 16] [--width 256] [--rounds 5]
 
-Packing alone has every trajectory with its prompt in the row. Both compute the same gradients, which is checked. Times are
-CPU seconds of one thread, in turn, so that what else runs on the machine counts little. Prints medians and the ratio; the exit
-code is 1 below the bar, or where the gradients differ.
+Packing alone repeats the prompt for every trajectory. Both must compute the same gradients. Times are CPU seconds of one
+thread, measured in turn. Prints medians and the ratio; the exit code is 1 below the bar, or if the gradients differ.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from benchmarks.training.workload import make_groups, save_model
 
 BAR = 2.5
 SAME = 1e-5
-"""Of the norm of each weight's gradient."""
+"""Largest difference of the gradients, relative to the norm of each."""
 
 
 def gradient(model: nn.Module, batches: list[MicroBatch]) -> dict[str, Tensor]:
@@ -40,7 +39,7 @@ def gradient(model: nn.Module, batches: list[MicroBatch]) -> dict[str, Tensor]:
 
 
 def main() -> int:
-    """Measure in turn and print; returns the exit status."""
+    """Measure in turn and print; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--response", type=int, default=128)
@@ -48,26 +47,26 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    [group] = make_groups(random.Random(0), prompts=[given.prompt], responses=[[given.response] * given.group])
-    trajectories = [made.ref for made in group.trajectories]
-    advantages = [float(index % 2) - 0.5 for index in range(given.group)]
+    [group] = make_groups(random.Random(0), prompts=[options.prompt], responses=[[options.response] * options.group])
+    trajectories = [trajectory.ref for trajectory in group.trajectories]
+    advantages = [float(index % 2) - 0.5 for index in range(options.group)]
     batches = {
         name: pack_trajectories(trajectories, advantages, packing=Packing(max_tokens=16384, share_prefixes=shared))
         for name, shared in (("packed", False), ("shared", True))
     }
     with tempfile.TemporaryDirectory() as folder:
-        save_model(folder, width=given.width, layers=given.layers)
+        save_model(folder, width=options.width, layers=options.layers)
         model = load_model(ModelSection(path=folder))
     cpu_s: dict[str, list[float]] = {name: [] for name in batches}
     gradients: dict[str, dict[str, Tensor]] = {}
-    for _ in range(given.rounds):
+    for _ in range(options.rounds):
         for name, rows in batches.items():
             started = time.process_time()
             gradients[name] = gradient(model, rows)
             cpu_s[name].append(time.process_time() - started)
-    furthest = max(
+    largest = max(
         ((gradients["shared"][name] - expected).norm() / expected.norm()).item()
         for name, expected in gradients["packed"].items()
     )
@@ -76,9 +75,9 @@ def main() -> int:
         computed = sum(len(row.tokens.token_ids_T) for row in rows)
         print(f"{name}: {computed} tokens computed, {medians[name]:.3f} CPU s")
     ratio = medians["packed"] / medians["shared"]
-    print(f"gradients differ by {furthest:.1e} of their norm (at most {SAME:g})")
+    print(f"gradients differ by {largest:.1e} of their norm (at most {SAME:g})")
     print(f"x {ratio:.2f} (bar: at least {BAR:g})")
-    return 0 if ratio >= BAR and furthest <= SAME else 1
+    return 0 if ratio >= BAR and largest <= SAME else 1
 
 
 if __name__ == "__main__":

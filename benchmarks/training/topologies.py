@@ -1,14 +1,13 @@
-"""The demo with its roles in one process and apart, on one, two and four ranks: is it as accurate in each?
+"""Accuracy of the demo with its roles in one process and in several, on one, two and four ranks.
 
     python -m benchmarks.training.topologies [--config configs/demo_ppo.yaml] [--steps 20] [--seeds 1 2 3] [--json FILE]
 
-Every topology trains with every seed, each run the real command. The floats of an update depend on the number of ranks in their
-last digits, so that sooner or later another token is sampled, and the runs part: what must be the same is the accuracy on the
-held-out prompts, up to what another seed changes.
+Every topology trains with every seed, by the real command. The number of ranks changes the last digits of an update, so sampled
+tokens differ sooner or later; the accuracy on the held-out prompts must agree as well as between seeds.
 
-The bar for the difference of two topologies is three standard errors of it. The variance of one run is that between the seeds
-of a topology, pooled over all of them, or that of drawing one answer to each held-out prompt, whichever is larger. The exit
-status is 1 if a topology differs by more from the first one, or has not learnt by more.
+The bar for the difference of two topologies is three standard errors. The variance of a run is the larger of the pooled
+variance between seeds and that of drawing one answer to each held-out prompt. The exit status is 1 if a topology differs by
+more from the first one, or has learnt less than the bar.
 """
 
 import argparse
@@ -32,12 +31,12 @@ from benchmarks.judge import report
 
 CONFIG = "configs/demo_ppo.yaml"
 STANDARD_ERRORS = 3.0
-"""A difference beyond so many is more than chance."""
+"""Standard errors beyond which a difference is significant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Which roles play together, and in how many processes. Example: `{"actor_ref": 2, "rollout": 1}`."""
+    """Roles with their numbers of processes. Example: `{"actor_ref": 2, "rollout": 1}`."""
 
     name: str
     processes: Mapping[str, int]
@@ -45,19 +44,19 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What a run came to."""
+    """Result of a run."""
 
     first: float
     """Accuracy before the first update."""
     last: float
     """Accuracy after the last one."""
     stderr: float
-    """Of `last`: by chance, one answer drawn to each held-out prompt."""
+    """Standard error of `last`, from drawing one answer to each held-out prompt."""
     seconds: float = 0.0
 
 
 def topologies(config: RunConfig) -> list[Topology]:
-    """Return where the roles that a config needs are played, four ways; the first is what the others are compared with."""
+    """Return four topologies of the roles that a config needs; the first is the reference."""
     components = needed_components(config)
     models = "_".join(component for component in components if component != "rollout")
     return [
@@ -69,17 +68,17 @@ def topologies(config: RunConfig) -> list[Topology]:
 
 
 def places(processes: Mapping[str, int]) -> list[str]:
-    """Return the overrides that give each role so many processes, in a pool of its own."""
+    """Return the overrides that give each role its own pool of processes."""
     pools = ", ".join(f"{role}: {{num_processes: {number}}}" for role, number in processes.items())
     roles = ", ".join(f"{role}: {role}" for role in processes)
     return [f"cluster.pools={{{pools}}}", f"cluster.roles={{{roles}}}"]
 
 
 def train(config: str, topology: Topology, *, seed: int, num_steps: int) -> Learnt:
-    """Run the demo with the topology in a folder of its own.
+    """Run the demo with a topology in a new folder.
 
     Raises:
-        RuntimeError: it did not reach its end; the message has the end of its output.
+        RuntimeError: the run failed; the error has the end of its output.
     """
     folder, started_at = Path(tempfile.mkdtemp(prefix="t-")), time.monotonic()
     run_dir, temporary = folder / "run", folder / "t"
@@ -98,7 +97,7 @@ def train(config: str, topology: Topology, *, seed: int, num_steps: int) -> Lear
 
 
 def learnt_in(run_dir: Path, *, seconds: float) -> Learnt | None:
-    """Return what the metrics of a finished run say; None where it never measured its accuracy."""
+    """Return the result of a finished run from its metrics; None if it never measured its accuracy."""
     rows = read_metrics(run_dir / "metrics.jsonl")
     _, accuracies = series(rows, "validation/accuracy")
     _, stderrs = series(rows, "validation/accuracy_stderr")
@@ -108,10 +107,10 @@ def learnt_in(run_dir: Path, *, seconds: float) -> Learnt | None:
 
 
 def compare(runs: Mapping[str, Sequence[Learnt]]) -> tuple[list[report.Row], list[str]]:
-    """Return a row for each topology, and what is out of tolerance, in words.
+    """Return a row for each topology, and descriptions of the differences beyond the bar.
 
     Args:
-        runs: of each topology, one for each seed, as many of all.
+        runs: runs of each topology, one per seed.
     """
     num_seeds = len(next(iter(runs.values())))
     bar = STANDARD_ERRORS * math.sqrt(_variance_of_a_run(runs) * 2 / num_seeds)

@@ -1,14 +1,13 @@
-"""Weight sync through shared memory, end to end, beside one thread that copies as many bytes.
+"""Speed of weight sync through shared memory, end to end, compared with a thread that copies as many bytes.
 
     OMP_WAIT_POLICY=PASSIVE python -m benchmarks.training.weight_sync [--gb 1.1] [--rounds 30] [--threads 0]
 
-An actor of one rank (FSDP2) publishes, and an engine in another process loads: a sync begins with the call of the actor and
-ends when the engine has copied the last weight into its model. Both are warm. In turn with the syncs one thread copies a buffer
-of the same size. The first sync is checked by checksums, on both sides; the others are not, as in a run. The setting is that of
-all workers of a run: threads that wait for each other must not take the cores meanwhile.
+An actor of one rank (FSDP2) publishes, and an engine in another process loads: a sync starts with the actor's call and ends
+when the engine has copied the last weight into its model. In turn with the syncs, one thread copies a buffer of the same size.
+Checksums verify only the first sync. `OMP_WAIT_POLICY`, as in all workers of a run, keeps waiting threads from taking cores.
 
-Prints how fast either is, their ratio of medians, CPU seconds, what both processes had at most beyond what they hold between
-two syncs, and what the syncs left behind. Exits with 1 where the ratio is below its bar, or something stayed behind.
+Prints both speeds, the ratio of the medians, CPU seconds, the extra memory of both processes during a sync, and leftovers. The
+exit status is 1 if the ratio is below its bar, or something is left over.
 """
 
 import argparse
@@ -37,11 +36,11 @@ BAR = 0.35
 BUCKET_BYTES = 256 * 2**20
 WIDTH = 1024
 LEFT_BYTES = 32 * 2**20
-"""By which resident memory may grow over all rounds: far less than a hundredth of one copy per round."""
+"""Limit of the growth of resident memory over all rounds, far below a hundredth of a copy per round."""
 
 
 def build_model(num_bytes: float) -> nn.Module:
-    """Return a Qwen3 of about so many bytes in float32, its weights not yet set; a sixth of it is the tied embedding."""
+    """Return a Qwen3 of about `num_bytes` in float32, uninitialised; a sixth of it is the tied embedding."""
     settings: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 3 * WIDTH, "num_attention_heads": 16}
     settings |= {"num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True}
     layer_bytes = 4 * (9 + 3) * WIDTH**2
@@ -55,7 +54,7 @@ def build_model(num_bytes: float) -> nn.Module:
 
 
 def serve(pipe: Connection, num_bytes: float, num_threads: int) -> None:
-    """Be the engine: load what is announced, and say what it cost."""
+    """Run the engine: load published weights, and report the CPU seconds."""
     torch.set_num_threads(num_threads)
     model = build_model(num_bytes).requires_grad_(False)
     for weight in model.parameters():
@@ -75,7 +74,7 @@ def serve(pipe: Connection, num_bytes: float, num_threads: int) -> None:
 
 
 def state_of_process() -> dict[str, int]:
-    """Return what this process holds, and the most resident memory since the last call."""
+    """Return the resources of this process, and its peak of resident memory since the last call."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     kib = {name: int(status[name].split()[0]) for name in ("VmRSS", "VmHWM")}
     Path("/proc/self/clear_refs").write_text("5")
@@ -89,13 +88,13 @@ def state_of_process() -> dict[str, int]:
 
 
 class OneThread:
-    """Copies a warm buffer into another one, with whichever of torch and NumPy is faster."""
+    """Copy of a warm buffer by one thread, by the faster of torch and NumPy."""
 
     def __init__(self, num_bytes: int) -> None:
         self._source, self._target = (torch.ones(num_bytes // 4) for _ in range(2))
 
     def seconds(self, num_threads_after: int) -> tuple[float, float]:
-        """Copy once with each; returns the shorter time, and the CPU seconds of the one that took fewer."""
+        """Copy once with each; return the shorter time and the fewer CPU seconds."""
         torch.set_num_threads(1)
         times, cpu = [], []
         for copy in (
@@ -111,30 +110,30 @@ class OneThread:
 
 
 def main() -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, default=1.1)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=0, help="of each process; 0: one per core")
-    given = parser.parse_args()
-    num_threads = given.threads or len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=int, default=0, help="threads of each process; 0: one per core")
+    options = parser.parse_args()
+    num_threads = options.threads or len(os.sched_getaffinity(0))
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
-    engine = spawn.Process(target=serve, args=(theirs, given.gb * 1e9, num_threads), daemon=True)
+    engine = spawn.Process(target=serve, args=(theirs, options.gb * 1e9, num_threads), daemon=True)
     engine.start()
     torch.set_num_threads(num_threads)
-    model = build_model(given.gb * 1e9)
+    model = build_model(options.gb * 1e9)
     store = open_store("127.0.0.1")
-    here = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
-    parallel = Parallel(here)
+    context = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
+    parallel = Parallel(context)
     parallel.shard(model, decoder_layers(model), dtype=torch.float32)
     with torch.no_grad():
         for weight in model.parameters():
-            flat = weight.to_local().view(-1)  # pyright: ignore[reportCallIssue]
+            flat = weight.to_local().view(-1)  # pyright: ignore[reportAttributeAccessIssue]
             torch.arange(flat.numel(), dtype=torch.float32, out=flat)
     pipe.recv()
     try:
-        return measure(model, parallel, pipe, rounds=given.rounds, num_threads=num_threads)
+        return measure(model, parallel, pipe, rounds=options.rounds, num_threads=num_threads)
     finally:
         pipe.send(None)
         engine.join(60)
@@ -142,7 +141,7 @@ def main() -> int:
 
 
 def measure(model: nn.Module, parallel: Parallel, pipe: Connection, *, rounds: int, num_threads: int) -> int:
-    """Check one sync, then measure `rounds` of them; returns the exit status."""
+    """Verify one sync, then measure `rounds` of them; return the exit status."""
     sync_s, copy_s, cpu_s, copy_cpu_s = [], [], [], []
 
     def sync(publishing: WeightPublishing) -> tuple[float, float]:
@@ -155,10 +154,10 @@ def measure(model: nn.Module, parallel: Parallel, pipe: Connection, *, rounds: i
     checked = WeightPublishing(model, parallel, dtype=torch.float32, checked=True)
     sync(checked)
     pipe.send("checksums")
-    assert pipe.recv() == {name: checksum_of(weight.to_local()) for name, weight in model.named_parameters()}  # pyright: ignore[reportCallIssue]
+    assert pipe.recv() == {name: checksum_of(weight.to_local()) for name, weight in model.named_parameters()}  # pyright: ignore[reportAttributeAccessIssue]
     checked.close()
     publishing = WeightPublishing(model, parallel, dtype=torch.float32, checked=False)
-    for _ in range(2):  # pages are touched for the first time, and the engine lets go of the first publisher's
+    for _ in range(2):  # touches all pages, and releases those of the first publisher
         sync(publishing)
     num_bytes = sum(weight.numel() * 4 for weight in model.parameters())
     one_thread = OneThread(num_bytes)
@@ -196,15 +195,15 @@ def states(pipe: Connection) -> dict[str, dict[str, int]]:
 
 
 def leftovers(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> list[str]:
-    """Print what the syncs needed and left behind; returns what is too much."""
+    """Print memory and leftovers of the syncs; return what exceeds the limits."""
     problems = []
-    for name, then in before.items():
-        now = after[name]
-        held, needed = now["resident"] - then["resident"], now["peak"] - max(now["resident"], then["resident"])
+    for name, start in before.items():
+        end = after[name]
+        held, needed = end["resident"] - start["resident"], end["peak"] - max(end["resident"], start["resident"])
         print(f"{name:7s} resident {held / 2**20:+.1f} MiB after all, at most {needed / 2**20:+.1f} MiB meanwhile; "
-              f"descriptors {now['descriptors'] - then['descriptors']:+d}, maps {now['maps'] - then['maps']:+d}, "
-              f"files in /dev/shm {now['files'] - then['files']:+d}")  # fmt: skip
-        if held > LEFT_BYTES or now["descriptors"] > then["descriptors"] or now["maps"] > then["maps"]:
+              f"descriptors {end['descriptors'] - start['descriptors']:+d}, maps {end['maps'] - start['maps']:+d}, "
+              f"files in /dev/shm {end['files'] - start['files']:+d}")  # fmt: skip
+        if held > LEFT_BYTES or end["descriptors"] > start["descriptors"] or end["maps"] > start["maps"]:
             problems.append(f"the {name} keeps something after the syncs")
         if needed > BUCKET_BYTES:
             problems.append(f"the {name} had more than a bucket ({BUCKET_BYTES / 2**20:.0f} MiB) beside its weights")

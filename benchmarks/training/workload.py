@@ -33,7 +33,7 @@ def save_model(folder: str, *, width: int, layers: int) -> None:
 
 
 def make_groups(draws: random.Random, *, prompts: list[int], responses: list[list[int]]) -> list[Group]:
-    """Return a group for each prompt length, with trajectories of these response lengths; a third of them are right."""
+    """Return a group for each prompt length, with trajectories of these response lengths; a third of them are solved."""
     return [
         _group(draws, f"p{number}", prompt, lengths)
         for number, (prompt, lengths) in enumerate(zip(prompts, responses, strict=True))
@@ -42,7 +42,7 @@ def make_groups(draws: random.Random, *, prompts: list[int], responses: list[lis
 
 def _group(draws: random.Random, prompt_id: str, prompt: int, lengths: list[int]) -> Group:
     start = _tokens(draws, prompt)
-    made = []
+    refs = []
     for index, length in enumerate(lengths):
         trajectory = Trajectory(
             trajectory_id=f"{prompt_id}/{index}",
@@ -57,8 +57,8 @@ def _group(draws: random.Random, prompt_id: str, prompt: int, lengths: list[int]
             termination=Termination.ANSWERED,
             reward=float(index % 3 == 0),
         )
-        made.append(TrajectoryRef(summary=_summary(trajectory), ref=trajectory))
-    return Group(prompt_id=prompt_id, trajectories=made)
+        refs.append(TrajectoryRef(summary=_summary(trajectory), ref=trajectory))
+    return Group(prompt_id=prompt_id, trajectories=refs)
 
 
 def _tokens(draws: random.Random, count: int) -> list[int]:
