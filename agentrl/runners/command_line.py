@@ -3,11 +3,15 @@
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from agentrl.cluster.lost_ray import wait_until_lost
 from agentrl.errors import AgentRLError, ConfigError, ToolError
 from agentrl.observability.logs import ONLY_IN_FILE
 from agentrl.runners import exit_on_interrupt
@@ -17,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+_CLOSE_S = 5.0
+"""Wall clock for closing a run whose Ray has ended; what is left then, the guardian ends."""
 _GOES_ON = "the same command goes on from its last checkpoint, if there is one"
 
 
@@ -45,7 +51,7 @@ def run_command(
 
     SIGINT and SIGTERM cancel it, so that everything it started is ended in order; a second one is left to the guardian.
     """
-    return _exit_status(lambda: run(_until_signalled(command())), when_stopped=when_stopped)
+    return _exit_status(lambda: run(_until_signalled(command(), when_stopped)), when_stopped=when_stopped)
 
 
 def run_blocking(command: Callable[[StopRequest], None]) -> int:
@@ -62,9 +68,7 @@ def _exit_status(run: Callable[[], None], *, when_stopped: str) -> int:
     try:
         run()
     except SignalledError as stop:
-        name = signal.Signals(stop.number).name
-        print(f"stopped by {name}; {when_stopped}", file=sys.stderr)
-        return 128 + stop.number
+        return _stopped(stop.number, when_stopped)
     except (AgentRLError, ExceptionGroup) as error:
         causes = _leaves(error)
         if not all(isinstance(cause, AgentRLError) for cause in causes):
@@ -75,22 +79,36 @@ def _exit_status(run: Callable[[], None], *, when_stopped: str) -> int:
     return 0
 
 
-async def _until_signalled(command: Coroutine[Any, Any, None]) -> None:
+def _stopped(number: int, when_stopped: str) -> int:
+    print(f"stopped by {signal.Signals(number).name}; {when_stopped}", file=sys.stderr, flush=True)
+    return 128 + number
+
+
+def _exit_without_ray(number: int, when_stopped: str) -> None:
+    """End this process where Ray got the signal too, and there is nothing left to be closed in order."""
+    if wait_until_lost():
+        time.sleep(_CLOSE_S)
+        os._exit(_stopped(number, when_stopped))
+
+
+async def _until_signalled(command: Coroutine[Any, Any, None], when_stopped: str) -> None:
     task = asyncio.ensure_future(command)
     received: list[int] = []
 
     def stop(number: int) -> None:
         received.append(number)
         task.cancel()
+        threading.Thread(target=_exit_without_ray, args=(number, when_stopped), daemon=True).start()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
     try:
         await task
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, Exception):
         if not received:
             raise
+        # Or what came of a signal that the workers got too.
         raise SignalledError(received[0]) from None
 
 

@@ -59,6 +59,10 @@ class RunProcess:
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
+    def signal_group(self, number: int) -> None:
+        """Send a signal to its process group, as `timeout`, Slurm and systemd do."""
+        os.killpg(self.process.pid, number)
+
     def output(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.read() if self.process.poll() is not None else "(still running)"
@@ -83,7 +87,13 @@ def running(
     ) as temp_dir:  # not of pytest: the names of Ray's sockets must be short
         environment = os.environ | {"TMPDIR": temp_dir}
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, env=environment
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=cwd,
+            env=environment,
+            process_group=0,
         )
         try:
             yield RunProcess(process, run_dir, Path(temp_dir))

@@ -34,20 +34,22 @@ def left_in(folder: Path) -> list[Path]:
     return list(folder.glob("agentrl-*"))
 
 
-def end_and_look(run: RunProcess, name: str) -> None:
+def end_and_look(run: RunProcess, name: str, *, whole_group: bool = False) -> None:
     """End the run by a signal, after which no process, no socket that listens, no folder and no shared memory may be left."""
     family = run.family()
     sockets = listeners_of(family)
     assert len(family) > 8, "judge, slots, Ray and its workers were expected"
     assert len(sockets) > 2
     shared_memory = run.open_shared_memory()
-    run.signal(SIGNALS[name])
+    (run.signal_group if whole_group else run.signal)(SIGNALS[name])
     assert wait_until(lambda: not alive(family)), alive(family)
     assert wait_until(lambda: not sockets.keys() & listeners().keys()), sockets
     code = run.process.wait(timeout=100)
     assert wait_until(lambda: not left_in(run.temp_dir)), left_in(run.temp_dir)
     assert code == (-signal.SIGKILL if name == "SIGKILL" else 128 + SIGNALS[name])
-    assert "Traceback" not in run.output()
+    output = run.output()
+    assert "Traceback" not in output
+    assert name == "SIGKILL" or f"stopped by {name}; the same command goes on" in output
     if os.getuid() == 0:
         assert wait_until(lambda: not os.listdir(shared_memory)), os.listdir(shared_memory)
     os.close(shared_memory)
@@ -105,14 +107,22 @@ def let_through(file: Path, num_prompts: int) -> None:
     file.write_text(json.dumps([prompt.prompt_id for prompt in prompts_of_the_demo().take(num_prompts)]))
 
 
-def end_after(step: int, checkpoints: list[str], name: str, run_dir: Path, *arguments: str, config: str) -> None:
+def end_after(
+    step: int,
+    checkpoints: list[str],
+    name: str,
+    run_dir: Path,
+    *arguments: str,
+    config: str,
+    whole_group: bool = False,
+) -> None:
     """Start a run that stands still after `step`, and end it when the last of `checkpoints` counts; they are all it has."""
     # Tests beside this one have shared memory too, and only root can tell it apart.
     with running(run_dir, *arguments, config=config, own_shared_memory=os.getuid() == 0) as run:
         run.wait_for_step(step)
         for folder in checkpoints:
             assert wait_until((run_dir / "checkpoints" / folder / "state.json").is_file, timeout_s=500), run.output()
-        end_and_look(run, name)
+        end_and_look(run, name, whole_group=whole_group)
     assert steps(run_dir)[-1] == step
     assert [folder.name for folder in run_dir.glob("checkpoints/step_*")] == checkpoints
 
@@ -133,7 +143,7 @@ def test_a_run_ended_by_a_signal_leaves_nothing_behind_and_the_same_command_cons
     arguments += [f"rollout.max_staleness={max_staleness}", "reward.timeout_s=3600"]
     arguments += ["reward.class_name=held_reward.HeldReward", f"reward.config.let_through={named}"]
     let_through(named, _PROMPTS_PER_STEP)
-    end_after(1, [], early, run_dir, *arguments, config=config)
+    end_after(1, [], early, run_dir, *arguments, config=config, whole_group=early == "SIGTERM")
     let_through(named, 4 * _PROMPTS_PER_STEP)
     end_after(4, ["step_000003"], "SIGKILL", run_dir, *arguments, config=config)
     in_hand = json.loads((run_dir / "checkpoints" / "step_000003" / ROLLOUTS / "groups.json").read_text())
