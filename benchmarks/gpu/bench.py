@@ -24,7 +24,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What a model is built from."""
+    """Dimensions of a model."""
 
     width: int
     inner: int
@@ -55,17 +55,17 @@ class Bench:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether there is a CUDA device."""
+        """True with a CUDA device."""
         return self.parallel.device.type == "cuda"
 
     def gradient_of(self, batches: Sequence[MicroBatch]) -> None:
         """Add the gradient of a policy loss over all rows."""
         num_scored = sum(len(batch.advantages_N) for batch in batches)
         for batch in self.parallel.gradient_passes(self.model, batches):
-            here = batch.to(self.parallel.device, self.parallel.sequence)
-            logprobs_N = score_tokens(self.model, here.tokens, temperature=1.0).logprobs_N
+            on_device = batch.to(self.parallel.device, self.parallel.sequence)
+            logprobs_N = score_tokens(self.model, on_device.tokens, temperature=1.0).logprobs_N
             ratio_N = torch.exp(logprobs_N - logprobs_N.detach())
-            (-(ratio_N * here.advantages_N).sum() / num_scored).backward()
+            (-(ratio_N * on_device.advantages_N).sum() / num_scored).backward()
 
     def seconds(self, work: Callable[[], Any], rounds: int) -> tuple[float, float]:
         """Return the median time of `work`, and the most GiB allocated meanwhile (NaN without a GPU)."""
@@ -96,8 +96,8 @@ def open_bench(size: Size, folder: str, *, compiled: bool = False, liger: bool =
         liger: use Liger's kernels (`actor.liger`).
     """
     store = open_store("127.0.0.1")
-    here = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
-    parallel = Parallel(here)
+    place = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
+    parallel = Parallel(place)
     dtype = torch.bfloat16 if parallel.device.type == "cuda" else torch.float32
     config = Qwen3Config(
         vocab_size=size.vocabulary,

@@ -1,4 +1,4 @@
-"""What engines on the GPU of the actor need of it: new weights by CUDA IPC, and memory that they give back in their sleep."""
+"""Engines on the actor's GPU: new weights by CUDA IPC, and memory that they free in their sleep."""
 
 import asyncio
 import math

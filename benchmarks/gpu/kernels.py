@@ -62,30 +62,30 @@ class Card:
 
 
 def versions(card: Card) -> dict[str, Any]:
-    """Return what is installed, and which card there is."""
-    found: dict[str, Any] = {"torch": torch.__version__, "transformers": transformers.__version__}
+    """Return the versions of the libraries, and the properties of the card."""
+    versions: dict[str, Any] = {"torch": torch.__version__, "transformers": transformers.__version__}
     if card.on_gpu:
         properties = torch.cuda.get_device_properties(0)
         ctypes.CDLL("libnvidia-ml.so.1")
-        found |= {
+        versions |= {
             "name": properties.name,
             "gib": properties.total_memory / 2**30,
             "cudnn": torch.backends.cudnn.version(),
             "nccl": ".".join(map(str, nccl.version())),
             "flash_attention": torch.backends.cuda.is_flash_attention_available(),
         }
-    return found
+    return versions
 
 
 def copies(card: Card) -> dict[str, float]:
     """Return GB/s of copies on the device and between it and the host, each byte counted once."""
     size = 2**20 if card.is_small else 2**30
-    here, other = (torch.zeros(size, dtype=torch.uint8, device=card.device) for _ in range(2))
+    target, other = (torch.zeros(size, dtype=torch.uint8, device=card.device) for _ in range(2))
     host = torch.zeros(size, dtype=torch.uint8)
-    pairs = {"on_device": (other, here), "to_device": (here, host), "to_host": (host, here)}
+    pairs = {"on_device": (other, target), "to_device": (target, host), "to_host": (host, target)}
     if card.on_gpu:
         pinned = host.pin_memory()
-        pairs |= {"to_device_pinned": (here, pinned), "to_host_pinned": (pinned, here)}
+        pairs |= {"to_device_pinned": (target, pinned), "to_host_pinned": (pinned, target)}
     return {name: size / card.seconds(partial(to.copy_, source)) / 1e9 for name, (to, source) in pairs.items()}
 
 

@@ -43,7 +43,7 @@ from benchmarks.training.workload import make_groups
 def recorded(prompts: list[int], responses: list[list[int]]) -> list[Trajectory]:
     """Return trajectories of these lengths."""
     groups = make_groups(random.Random(0), prompts=prompts, responses=responses)
-    return [made.ref for group in groups for made in group.trajectories]
+    return [trajectory.ref for group in groups for trajectory in group.trajectories]
 
 
 def rows_of(trajectories: list[Trajectory], *, max_tokens: int, share_prefixes: bool) -> list[MicroBatch]:
@@ -78,7 +78,7 @@ def measure_update(bench: Bench, *, tokens: int, trajectories: int, rounds: int)
 def measure_prefix_sharing(bench: Bench, *, response: int, rounds: int) -> None:
     """Print what it saves to compute the prompt of a group once."""
     trajectories = recorded([4 * response] * 2, [[response] * 16] * 2)
-    found: dict[bool, tuple[float, float]] = {}
+    norms_by_sharing: dict[bool, tuple[float, float]] = {}
     for shared in (False, True):
         rows = rows_of(trajectories, max_tokens=20 * response, share_prefixes=shared)
         norms: list[float] = []
@@ -87,8 +87,8 @@ def measure_prefix_sharing(bench: Bench, *, response: int, rounds: int) -> None:
             bench.gradient_of(rows)
             norms.append(_grad_norm(bench.model))
 
-        found[shared] = (bench.seconds(gradient, rounds)[0], norms[-1])
-    (apart_s, apart_norm), (shared_s, shared_norm) = found[False], found[True]
+        norms_by_sharing[shared] = (bench.seconds(gradient, rounds)[0], norms[-1])
+    (apart_s, apart_norm), (shared_s, shared_norm) = norms_by_sharing[False], norms_by_sharing[True]
     print(f"shared prefix: {shared_s:.3f} s, apart {apart_s:.3f} s, x {apart_s / shared_s:.2f}; norms of the gradient "
           f"{shared_norm:.5g} and {apart_norm:.5g}", flush=True)  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What the directory of a run says of it: whether every step ended, every prompt is there once, and every token in its place.
+"""Checks of a run's directory: every step ended, every prompt occurs once, every token is in its place.
 
 A trajectory with tokens of two episodes would differ from what it says of itself: each sampled span must decode to the text of
 its turn, the tokens between two of them must be those of that turn's results, and the first tokens those of its own prompt.
@@ -29,7 +29,7 @@ _MAX_RATIO = 1.01
 
 
 def faults_of_run(run_dir: Path, *, config: str, overrides: list[str]) -> list[str]:
-    """Return what must not be, in words; the run must have kept all its checkpoints, one after each step."""
+    """Return a line for each fault of a run; it must have kept the checkpoint of every step."""
     loaded = load_run_config(config, [f"run.dir={run_dir}", *overrides])
     tokens = _chat_tokens(loaded.config)
     rows = [row for row in read_metrics(run_dir / "metrics.jsonl") if row["step"]]
@@ -46,42 +46,45 @@ def faults_of_run(run_dir: Path, *, config: str, overrides: list[str]) -> list[s
         written = read_prompts(file)
         for trajectory in trajectories:
             if trajectory.reward is not None and trajectory.prompt_id in written:
-                found = token_faults(trajectory, written[trajectory.prompt_id], tokens, version=step - 1)
-                step_faults += [f"trajectory {trajectory.trajectory_id}: {fault}" for fault in found]
+                token_problems = token_faults(trajectory, written[trajectory.prompt_id], tokens, version=step - 1)
+                step_faults += [f"trajectory {trajectory.trajectory_id}: {fault}" for fault in token_problems]
         faults += [f"step {step}: {fault}" for fault in step_faults]
     return faults
 
 
 def num_infra_errors(run_dir: Path) -> int:
-    """Return how many trajectories of a run the world did not let happen."""
+    """Return the number of trajectories that the infrastructure failed."""
     files = (run_dir / "trajectories").glob("step_*.jsonl")
-    return sum(made.termination is Termination.INFRA_ERROR for file in files for made in read_trajectories(file))
+    return sum(
+        trajectory.termination is Termination.INFRA_ERROR for file in files for trajectory in read_trajectories(file)
+    )
 
 
 def accounting_faults(trajectories: list[Trajectory], prompts: list[Prompt], *, samples_per_prompt: int) -> list[str]:
-    """Return in which way `trajectories` are not every sample of every prompt, each once."""
+    """Return a line for each sample of a prompt that is missing or there twice."""
     wanted = Counter((prompt.prompt_id, sample) for prompt in prompts for sample in range(samples_per_prompt))
-    found = Counter((made.prompt_id, made.sample_index) for made in trajectories)
-    faults = [f"{name}, sample {sample}: {number} too few" for (name, sample), number in (wanted - found).items()]
-    faults += [f"{name}, sample {sample}: {number} too many" for (name, sample), number in (found - wanted).items()]
-    for made in trajectories:
-        is_lost = made.termination in (Termination.INFRA_ERROR, Termination.DATA_ERROR)
-        if is_lost != (made.reward is None) or (is_lost and not made.failures):
+    counts = Counter((trajectory.prompt_id, trajectory.sample_index) for trajectory in trajectories)
+    faults = [f"{name}, sample {sample}: {number} too few" for (name, sample), number in (wanted - counts).items()]
+    faults += [f"{name}, sample {sample}: {number} too many" for (name, sample), number in (counts - wanted).items()]
+    for trajectory in trajectories:
+        is_lost = trajectory.termination in (Termination.INFRA_ERROR, Termination.DATA_ERROR)
+        if is_lost != (trajectory.reward is None) or (is_lost and not trajectory.failures):
             faults.append(
-                f"{made.trajectory_id}: ended by {made.termination} with reward {made.reward}, failures {made.failures}"
+                f"{trajectory.trajectory_id}: ended by {trajectory.termination} with reward {trajectory.reward}, "
+                f"failures {trajectory.failures}"
             )
     return faults
 
 
 def logprob_faults(row: MetricsRow) -> list[str]:
-    """Return where the log-probabilities of a step's rollout are not those that the actor finds for the same tokens."""
+    """Return the metrics of a step by which rollout and actor disagree about log-probabilities."""
     limits = {"actor/rollout_logprob_diff_mean": _MAX_LOGPROB_DIFF, "actor/rollout_ratio_max": _MAX_RATIO}
-    found = {key: row.get(key) for key in limits}
-    return [f"{key} is {value}" for key, value in found.items() if value is None or not value < limits[key]]
+    differences = {key: row.get(key) for key in limits}
+    return [f"{key} is {value}" for key, value in differences.items() if value is None or not value < limits[key]]
 
 
 def token_faults(trajectory: Trajectory, prompt: Prompt, tokens: ChatTokens, *, version: int) -> list[str]:
-    """Return where the tokens of a trajectory are not those of its own turns, or not sampled by policy `version`."""
+    """Return the faults of a trajectory: tokens that are not of its turns, or not sampled by policy `version`."""
     ids, mask = trajectory.token_ids, trajectory.response_mask
     if not len(ids) == len(mask) == len(trajectory.rollout_logprobs):
         return [f"{len(ids)} tokens, {len(mask)} in the mask, {len(trajectory.rollout_logprobs)} log-probabilities"]
@@ -105,7 +108,7 @@ def token_faults(trajectory: Trajectory, prompt: Prompt, tokens: ChatTokens, *, 
             faults.append("what was observed is not what the tools answered")
     if [start for start, _ in trajectory.version_spans] != [span[0] for span in sampled]:
         faults.append("its version spans are not where it was sampled")
-    if {found for _, found in trajectory.version_spans} - {version}:
+    if {span_version for _, span_version in trajectory.version_spans} - {version}:
         faults.append(f"sampled by versions {trajectory.version_spans} instead of {version}")
     return faults
 

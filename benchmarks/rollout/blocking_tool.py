@@ -1,4 +1,4 @@
-"""What a tool that blocks for 50 ms costs the trajectories that do not call it.
+"""Cost of a tool that blocks for 50 ms for the trajectories that do not call it.
 
     python -m benchmarks.rollout.blocking_tool [--trajectories 256] [--rounds 3] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""How fast the embedded engine samples, beside its two peers in transformers: `generate` and continuous batching.
+"""Sampling speed of the embedded engine, compared with transformers' `generate` and continuous batching.
 
     python benchmarks/rollout/embedded_engine.py [--rounds 3] [--threads 1]
 

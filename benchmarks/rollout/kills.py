@@ -35,18 +35,18 @@ from benchmarks.training.topologies import STANDARD_ERRORS, Learnt, learnt_in, p
 _CONFIG = "configs/demo_ppo.yaml"
 _NUM_STEPS = 10
 _START_S = 15.0
-"""What a start takes, about."""
+"""Approximate time of a start."""
 _END_S = 2.0
-"""What the end takes, about; some runs are over before."""
+"""Approximate time of the end; some runs are shorter."""
 _STEP_S = 3.0
-"""What a step takes before one has been seen."""
+"""Assumed time of a step before the first measurement."""
 _RUN_TIMEOUT_S = 1500.0
 _END_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
 
 class Victim(StrEnum):
-    """What is killed."""
+    """Kind of process that is killed."""
 
     ENGINE = "engine"
     WORKER = "worker"
@@ -59,7 +59,7 @@ class Victim(StrEnum):
 
     @property
     def overrides(self) -> list[str]:
-        """What a run needs so that it has one."""
+        """Config overrides by which a run has such a process."""
         return ["judge.placement=per_node"] if self is Victim.NODE_JUDGE else []
 
     def is_in(self, words: Sequence[str]) -> bool:
@@ -97,7 +97,7 @@ class Kill:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of a run."""
+    """Outcome of a run."""
 
     run_dir: Path
     killed: list[Kill] = field(default_factory=list)
@@ -162,11 +162,11 @@ class _Family:
     def look(self) -> list[psutil.Process]:
         """Return those that are there now."""
         try:
-            found = self._runner.children(recursive=True)
+            children = self._runner.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        self._seen.update(found)
-        return found
+        self._seen.update(children)
+        return children
 
     def find(self, victim: Victim) -> list[psutil.Process]:
         """Return those that are such a victim."""
@@ -230,8 +230,9 @@ def _last_step(run_dir: Path) -> int:
 
 
 def _step_time_s(run_dir: Path) -> float:
-    """Return what a step without a death takes: the least so far."""
-    return min((float(row["time/step_s"]) for row in read_metrics(run_dir / "metrics.jsonl")[1:]), default=_STEP_S)
+    """Return the time of a step without a death: the shortest so far."""
+    times_s = (row["time/step_s"] for row in read_metrics(run_dir / "metrics.jsonl")[1:])
+    return min((time_s for time_s in times_s if time_s is not None), default=_STEP_S)
 
 
 def accuracy_faults(learnt: Learnt, undisturbed: Learnt) -> list[str]:

@@ -1,9 +1,9 @@
-"""How late an event loop comes to its timers, and how late one that does nothing does: that is the machine's own lag.
+"""Lag of an event loop, and of an idle one beside it, which is the machine's own lag.
 
-Where other work takes the processors away, how long the loop's thread computed between two timers says what the loop does to
-itself: without other work no timer would be later than that.
+On a busy machine the CPU time of the loop's thread between two timers shows the loop's own part: without other work no timer
+would be later than that.
 
-Run as a program, it is the one that does nothing, until its standard input is closed.
+Run as a program, it is the idle loop, until its standard input is closed.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What the agent loop itself costs: CPU time per turn, and how late its event loop is, with 1,024 trajectories at once.
+"""Cost of the agent loop itself: CPU time per turn, and lag of its event loop, with 1,024 trajectories at once.
 
     python -m benchmarks.rollout.loop_overhead [--trajectories 1024] [--rounds 3] [--json FILE]
 
@@ -128,7 +128,7 @@ async def play(worker: Any, engine: Any, config: WorkerConfig, count: int) -> No
         start_timeout_s=600.0,
     )
     groups = await manager.collect(prompts(count), step=1, samples_per_prompt=1, on_finished=lambda _: None)
-    for summary in (made.summary for group in groups for made in group.trajectories):
+    for summary in (trajectory.summary for group in groups for trajectory in group.trajectories):
         if (summary.num_turns, summary.num_failed_tool_calls, summary.failures) != (_NUM_TURNS, 0, ()):
             raise RuntimeError(f"not played as written: {summary}")
 

@@ -1,6 +1,6 @@
-"""What no schedule of a played workload can beat, by engines whose step takes `a + b x running + c x prefilled tokens`.
+"""Lower bounds on the makespan of a played workload, for engines whose step takes `a + b x running + c x prefilled tokens`.
 
-A bound is the least time at which the engines could have done the work at all; that is bisected. Notation: E engines, N sampled
+A bound is the least time in which the engines could do the work; it is found by bisection. Notation: E engines, N sampled
 tokens of all trajectories, of which n are one's own, P prefilled ones, S steps of all engines. All steps together take
 `a S + b N + c P`, and no more than E times the makespan; what is argued about is how few steps can be enough.
 """
@@ -21,19 +21,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What was played; arrays have an element per trajectory."""
+    """A played workload; arrays have an element per trajectory."""
 
     num_engines: int
     section: SimulatedEngineSection
     reserved_tokens: int
-    """What `reserve_max` takes for a trajectory, by the shortest prompt."""
+    """Reservation of `reserve_max` for a trajectory with the shortest prompt."""
     sampled: Floats
     """Tokens."""
     observed: Floats
     """Tokens."""
     tool_s: Floats
     prompt_tokens: int
-    """Of all prompts, each once."""
+    """Tokens of all prompts, each once."""
     sampled_held: float
     """Sum over all sampled tokens of those before them, which the memory holds in that step."""
     tool_held_s: float
@@ -41,7 +41,7 @@ class Workload:
 
     @property
     def alone_s(self) -> Floats:
-        """What each takes where nothing else runs and its prompt has been computed."""
+        """Time of each trajectory if it runs alone and its prompt is cached."""
         section = self.section
         step_s = 1e-3 * (section.step_ms + section.step_ms_per_request)
         return self.sampled * step_s + 1e-3 * section.step_ms_per_prefill_token * self.observed + self.tool_s
@@ -57,7 +57,7 @@ class Workload:
 
 def workload_of(simulation: Simulation, config: RunConfig) -> Workload:
     """Return what a simulation played."""
-    records: list[Trajectory] = [made.ref for group in simulation.groups for made in group.trajectories]
+    records: list[Trajectory] = [trajectory.ref for group in simulation.groups for trajectory in group.trajectories]
     masks = [np.array(record.response_mask) for record in records]
     return Workload(
         num_engines=config.rollout.num_engines,

@@ -1,4 +1,4 @@
-"""How close the schedule of rollouts comes to the best that there can be, on simulated engines and a virtual clock.
+"""Distance of the rollout schedule from the best possible one, on simulated engines and a virtual clock.
 
     python -m benchmarks.rollout.scheduler [--sizes 1 64 1024] [--prefill-ms 0.06] [--json FILE]
 
@@ -40,7 +40,7 @@ _AT_ONCE = 320
 """Trajectories on one engine: as many as it runs, and a quarter more for those that wait for a tool."""
 _SCARCITY = 8
 _LONGEST_TOKENS = 256 + 8192
-"""Of a trajectory, prompt included, as `configs/simulate.yaml` allows."""
+"""Longest trajectory of `configs/simulate.yaml`, prompt included."""
 
 
 def play(

@@ -1,4 +1,4 @@
-"""How many more trajectories per second a run learns from that rolls out while it trains: simulated engines, a virtual clock.
+"""Gain in trajectories per second of a run that rolls out while it trains, on simulated engines and a virtual clock.
 
     python -m benchmarks.rollout.staleness [--steps 8] [--json FILE]
 
@@ -33,9 +33,9 @@ _CALIBRATION_STEPS = 2
 _PROMPTS_PER_STEP = 32
 _SAMPLES_PER_PROMPT = 16
 _UPDATE_SHARE = 0.5
-"""Of a synchronous rollout's time."""
+"""Time of an update as a share of a synchronous rollout's."""
 _WEIGHT_SYNC_S = 2.0
-"""For 16 GB of weights, an 8B model, at 8 GB/s."""
+"""Time for 16 GB of weights (an 8B model) at 8 GB/s."""
 _NO_WEIGHTS = WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=())
 
 
@@ -59,7 +59,9 @@ async def train(
             waits_since = clock.now()
             taken = await stream.take(num_prompts, step=step)
             waited_s += clock.now() - waits_since
-            staleness += [step - 1 - made.summary.policy_version for item in taken for made in item.group.trajectories]
+            staleness += [
+                step - 1 - trajectory.summary.policy_version for item in taken for trajectory in item.group.trajectories
+            ]
             await asyncio.sleep(update_s)
             await sync_weights(run.engines, version=step)
     seconds = clock.now() - started_at

@@ -1,4 +1,4 @@
-"""What a run holds at one moment: memory, descriptors and shared memory of its processes, and bytes of its folders."""
+"""Resources of a run at one moment: memory, descriptors and shared memory of its processes, bytes of its folders."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -64,13 +64,14 @@ def slopes(samples: Sequence[Sample], *, leave_out_share: float) -> dict[str, fl
     Amounts that some sample lacks, as those of processes that are gone, are left out.
     """
     last = samples[-1].step
-    counted = [one for one in samples if one.step >= leave_out_share * last]
-    names = set.intersection(*(set(one.amounts) for one in counted))
-    steps = np.array([one.step for one in counted], dtype=float)
+    counted = [sample for sample in samples if sample.step >= leave_out_share * last]
+    names = set.intersection(*(set(sample.amounts) for sample in counted))
+    steps = np.array([sample.step for sample in counted], dtype=float)
     if np.ptp(steps) == 0:
         raise ValueError(f"all samples after the warm-up are of step {last}: take more steps")
     return {
-        name: float(np.polyfit(steps, np.array([one.amounts[name] for one in counted]), 1)[0]) for name in sorted(names)
+        name: float(np.polyfit(steps, np.array([sample.amounts[name] for sample in counted]), 1)[0])
+        for name in sorted(names)
     }
 
 

@@ -57,7 +57,7 @@ def main() -> int:
         figures = evaluate(samples, run_dir)
     print_figures(figures)
     if options.json is not None:
-        course = [{"step": one.step, **one.amounts} for one in samples]
+        course = [{"step": sample.step, **sample.amounts} for sample in samples]
         options.json.write_text(
             json.dumps({"machine": report.machine(), "figures": figures, "samples": course}, indent=1)
         )

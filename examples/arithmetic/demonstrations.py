@@ -18,7 +18,7 @@ TOOL_NAME = "python_code_with_standard_io"
 
 
 class Strategy(StrEnum):
-    """What a demonstration does first."""
+    """First action of a demonstration."""
 
     RIGHT_CALL = "right_call"
     GUESS = "guess"
@@ -38,7 +38,7 @@ MIXTURE = {
 """Share of each strategy; right calls and half of the failures below lead to right answers."""
 
 RECOVERY_SHARE = 0.5
-"""Of the dialogues in which a call failed, this share calls again, rightly; the others guess."""
+"""Share of the dialogues with a failed call that call again, rightly; the others guess."""
 
 
 def prompt_messages(problem: Problem) -> list[Message]:

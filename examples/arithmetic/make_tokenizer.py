@@ -22,7 +22,7 @@ from examples.arithmetic.demonstrations import demonstrations
 HERE = Path(__file__).resolve().parent
 PAD_TOKEN, END_OF_TURN = "<|endoftext|>", "<|im_end|>"
 SPECIAL_TOKENS = (PAD_TOKEN, "<|im_start|>", END_OF_TURN)
-"""In the order of their ids, from 0."""
+"""Special tokens, in the order of their ids from 0."""
 MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 VOCABULARY_SIZE = 1024
 CONTEXT_TOKENS = 2048

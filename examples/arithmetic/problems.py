@@ -41,7 +41,7 @@ WORDINGS: dict[str, tuple[str, ...]] = {
     "{a} * {b} - {c}": ("A shop has {a} boxes of {b} {item} and sells {c} of the {item}. How many {item} are left?",),
     "({a} + {b}) * {c}": ("A box holds {a} red and {b} blue {item}. How many {item} are there in {c} boxes?",),
 }
-"""What a program must compute, and the ways to ask for it."""
+"""Formula of each kind of problem, and its wordings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

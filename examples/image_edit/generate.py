@@ -23,9 +23,9 @@ DEMONSTRATIONS = Path("runs/image_edit_sft/demonstrations.jsonl")
 NUM_VALIDATION_PROBLEMS = 96
 NUM_DEMONSTRATIONS = 48_000
 GUESS_SHARE = 0.4
-"""Of the dialogues, this share answers at once, without the tool."""
+"""Share of the dialogues that answer at once, without the tool."""
 WRONG_EDIT_SHARE = 0.1
-"""This share asks for edits that the question does not."""
+"""Share of the dialogues with wrong edits."""
 PIECES = r'\n|", "|": "|, then | the '
 """Ends of tokens: a call is made of its arguments, and a question of its words for them."""
 
@@ -37,7 +37,9 @@ def write_problems(folder: Path) -> None:
         ("validation", problems[:NUM_VALIDATION_PROBLEMS]),
         ("train", problems[NUM_VALIDATION_PROBLEMS:]),
     ):
-        write_rows(folder / f"{name}.jsonl", ({"prompt": one.messages, "answer": one.answer} for one in some))
+        write_rows(
+            folder / f"{name}.jsonl", ({"prompt": problem.messages, "answer": problem.answer} for problem in some)
+        )
 
 
 def write_demonstrations(file: Path, number: int) -> None:
@@ -68,9 +70,9 @@ def _demonstrate(problem: Problem, other: Problem, rng: random.Random) -> list[M
     if draw < GUESS_SHARE:
         return [*problem.messages, _answer(f"0.{rng.randrange(1, 400):03d}")]
     edits = other.edits if draw < GUESS_SHARE + WRONG_EDIT_SHARE else problem.edits
-    told = results(edits)
-    turns = [turn for edit, result in zip(edits, told, strict=True) for turn in _call(edit, result)]
-    return [*problem.messages, *turns, _answer(str(told[-1]["contrast"]))]
+    answers = results(edits)
+    turns = [turn for edit, result in zip(edits, answers, strict=True) for turn in _call(edit, result)]
+    return [*problem.messages, *turns, _answer(str(answers[-1]["contrast"]))]
 
 
 def _call(edit: Edit, result: dict[str, object]) -> list[Message]:

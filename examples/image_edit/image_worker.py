@@ -42,10 +42,10 @@ class ImageEditWorker:
             image: name of the image that is edited.
             colours_of: name of the image whose colours it gets, for `transfer_colours`.
         """
-        made = self._made.setdefault(episode_id, {})
-        result = apply_edit(self._gallery | made, operation, image, colours_of)
-        name = f"image_{len(made) + 1}"
-        made[name] = result
+        own_images = self._made.setdefault(episode_id, {})
+        result = apply_edit(self._gallery | own_images, operation, image, colours_of)
+        name = f"image_{len(own_images) + 1}"
+        own_images[name] = result
         return {"image": name, **describe(result)}
 
     async def forget(self, episode_id: str) -> None:

@@ -9,7 +9,7 @@ from agentrl.types import Message
 from examples.image_edit.image_worker import apply_edit, describe, paint_gallery
 
 GALLERY = paint_gallery(64)
-"""As large as in `run.yaml`: the answers depend on it."""
+"""Gallery of the size in `run.yaml`, on which the answers depend."""
 SYSTEM_PROMPT = "You may edit images. End with <answer>\\boxed{contrast}</answer>."
 WORDINGS = {
     "blur": ("blur {image}", "make {image} softer"),
@@ -30,7 +30,7 @@ class Edit:
 
     @property
     def arguments(self) -> dict[str, str]:
-        """What the tool is called with."""
+        """Arguments of the tool call."""
         colours = {} if self.colours_of is None else {"colours_of": self.colours_of}
         return {"operation": self.operation, "image": self.image} | colours
 
@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def messages(self) -> list[Message]:
-        """What the policy is shown."""
+        """Prompt of the policy."""
         return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": self.question}]
 
     @property
@@ -56,12 +56,12 @@ class Problem:
 @cache
 def results(edits: tuple[Edit, ...]) -> tuple[dict[str, object], ...]:
     """Return what the worker answers to each of the edits of an episode."""
-    images, told = dict(GALLERY), list[dict[str, object]]()
+    images, answers = dict(GALLERY), list[dict[str, object]]()
     for number, edit in enumerate(edits, start=1):
         name = f"image_{number}"
         images[name] = apply_edit(images, edit.operation, edit.image, edit.colours_of)
-        told.append({"image": name, **describe(images[name])})
-    return tuple(told)
+        answers.append({"image": name, **describe(images[name])})
+    return tuple(answers)
 
 
 def all_problems() -> list[Problem]:

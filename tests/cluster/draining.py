@@ -26,7 +26,7 @@ from tests.fakes import idle_stats
 
 
 class Engine:
-    """What an engine's worker answers here."""
+    """An engine's worker with fixed answers."""
 
     def __init__(self, config: Any, role: str) -> None:
         self._version = 0
@@ -47,7 +47,7 @@ class Engine:
 
 
 class Dispatcher:
-    """Of engines on which nothing runs."""
+    """A dispatcher of engines without requests."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()

@@ -150,7 +150,7 @@ class World:
         await asyncio.sleep(within_s)
 
     async def _until_placed(self, engine: WorkerHandle) -> None:
-        """As `Nodes.until_placed` with 1,000 s of patience."""
+        """Wait as `Nodes.until_placed` with a limit of 1,000 s."""
         waited_s, self.room_wait_s = min(self.room_wait_s, 1000.0), max(0.0, self.room_wait_s - 1000.0)
         await asyncio.sleep(waited_s)
         if waited_s == 1000.0:

@@ -30,11 +30,11 @@ def found(modules: list[str]) -> list[str]:
 def main(temp_dir: Path, user_folder: Path, modules: list[str]) -> None:
     """Look first here, as a run does when it checks its config, then there."""
     search_like_workers(user_folder, on_cluster=False)
-    here = found(modules)
+    in_driver = found(modules)
     with ray_runtime(num_cpus=1, temp_dir=temp_dir, user_folder=user_folder, keep_logs_in=temp_dir / "logs"):
         [worker] = spawn(Importer, ResourcePool(num_processes=1), None, "importer", max_concurrency=1)
-        there = asyncio.run(_asked(worker, modules))
-    print(json.dumps([here, there]), flush=True)
+        in_worker = asyncio.run(_asked(worker, modules))
+    print(json.dumps([in_driver, in_worker]), flush=True)
 
 
 async def _asked(worker: Any, modules: list[str]) -> list[str]:

@@ -54,7 +54,7 @@ class Machine:
     inside: psutil.Process
     """Its first process, with which all others there end."""
     log: Path
-    """What Ray's commands print."""
+    """Output of Ray's commands."""
     ray_dir: Path
 
     def popen(self, *command: str, **options: object) -> subprocess.Popen[str]:

@@ -25,7 +25,7 @@ NUM_ELEMENTS = 1_000_000
 
 
 class Publisher:
-    """What an actor does here."""
+    """An actor that only publishes weights."""
 
     def __init__(self, config: Any, role: str) -> None:
         self._publisher = SharedMemoryPublisher()
@@ -35,7 +35,7 @@ class Publisher:
 
 
 class Engine:
-    """What an engine's worker answers here."""
+    """An engine's worker that only loads weights."""
 
     def __init__(self, config: Any, role: str) -> None:
         self._addresses: list[str] = []
@@ -67,8 +67,8 @@ async def play(cluster: Cluster, far_node: Any, nodes: dict[str, str]) -> dict[s
     [publisher] = spawn(Publisher, place, None, "publisher", max_concurrency=1)
 
     def launch(index: int) -> WorkerHandle:
-        there = ResourcePool(num_processes=1, num_cpus=0, node_id=near if index == 2 else far)
-        return spawn(Engine, there, None, "engine", max_concurrency=4, first_rank=index)[0]
+        place = ResourcePool(num_processes=1, num_cpus=0, node_id=near if index == 2 else far)
+        return spawn(Engine, place, None, "engine", max_concurrency=4, first_rank=index)[0]
 
     relays = WeightRelays()
     engines = EngineFleet(launch, num_engines=3, nearest=relays.nearest)
@@ -86,11 +86,11 @@ async def play(cluster: Cluster, far_node: Any, nodes: dict[str, str]) -> dict[s
         "received": await (await relays.relay(far)).num_bytes_received(),
         "published": (await publisher.publish(0.0)).address,
     }
-    _, made = await engines[0].call_keeping_second("make")
+    _, result = await engines[0].call_keeping_second("make")
     await engines.aclose()
     # It is not told that it goes.
     await asyncio.to_thread(cluster.remove_node, far_node, allow_graceful=False)
-    return saw | {"fetched": await outcome(fetched(made)), "passed_on": await outcome(engines[2].length(made))}
+    return saw | {"fetched": await outcome(fetched(result)), "passed_on": await outcome(engines[2].length(result))}
 
 
 async def outcome(call: Any) -> str:

@@ -34,9 +34,9 @@ async def gpus_of_ranks(num_ranks: int, num_roles: int) -> list[list[list[str]]]
     section = PoolSection(processes_per_node=[num_ranks], num_cpus=0.1, num_gpus=1)
     pool = await reserve("shared", section, roles=roles)
     ranks = [[spawn(Rank, place, {}, role, max_concurrency=1)[0] for place in pool.places(role)] for role in roles]
-    found = [await asyncio.gather(*(rank.gpus() for rank in ranks_of_role)) for ranks_of_role in ranks]
+    gpus_by_role = [await asyncio.gather(*(rank.gpus() for rank in ranks_of_role)) for ranks_of_role in ranks]
     pool.release()
-    return found
+    return gpus_by_role
 
 
 async def visible_gpus() -> list[str | None]:

@@ -106,8 +106,8 @@ async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are
         await worker.die()
     await until_back(worker)
     assert await roles.metrics() == {"cluster/extra_role_deaths": 9.0}
-    told = [record.message for record in caplog.records if record.name == extra_workers.__name__]
-    assert "painter 0: no answer for 2 s; restarting" in told
+    messages = [record.message for record in caplog.records if record.name == extra_workers.__name__]
+    assert "painter 0: no answer for 2 s; restarting" in messages
     worker.kill()
 
 

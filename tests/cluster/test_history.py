@@ -1,4 +1,4 @@
-"""What a command knows of the commands before it."""
+"""Counters of a run that a command takes over from the commands before it."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ LAYOUTS = {
 }
 """Roles with their ranks, and the ranks that compute each row together."""
 VARIES = ("_s", "memory_bytes_max", "mfu", "computed_tokens", "attention_padding", "rank_imbalance")
-"""With the machine; the last three with how the work is divided."""
+"""Metrics that vary with the machine; the last three with the division of the work."""
 STEPS = (1, 2, 3)
 
 
@@ -99,15 +99,15 @@ async def running(config: RunConfig, layout: Sequence[tuple[str, int]]) -> Async
 
 async def curve(learner: Learner, *steps: int, checkpoints: Mapping[int, Path] | None = None) -> list[dict[str, float]]:
     """Make updates, and a checkpoint behind the training after those that `checkpoints` names; return their metrics."""
-    made = []
+    metrics = []
     for step in steps:
-        made.append(await learner.update(recorded(step), step=step))
+        metrics.append(await learner.update(recorded(step), step=step))
         if checkpoints and step in checkpoints:
             checkpoints[step].mkdir()
             await learner.save(str(checkpoints[step]))
     while True:
         if await learner.saved():
-            return made
+            return metrics
         await asyncio.sleep(0.05)
 
 
@@ -166,12 +166,12 @@ async def test_four_ranks_have_the_losses_of_one_and_checkpoints_go_from_one_to_
         assert_close(await curve(four, *STEPS, checkpoints={2: tmp_path / "of_four"}), expected)
         await four.load(str(uninterrupted.after_first_step))
         assert_close(await curve(four, *STEPS[1:]), expected[1:])
-    async with running(uninterrupted.config, [(ALL, 1)]) as one:
-        await one.load(str(tmp_path / "of_four"))
-        assert_close(await curve(one, *STEPS[2:]), expected[2:])
+    async with running(uninterrupted.config, [(ALL, 1)]) as single:
+        await single.load(str(tmp_path / "of_four"))
+        assert_close(await curve(single, *STEPS[2:]), expected[2:])
         # The critic, the optimisers and the adapted coefficient are those of the checkpoint to the bit, whatever came before.
-        await one.load(str(uninterrupted.after_first_step))
-        resumed = await curve(one, *STEPS[1:])
+        await single.load(str(uninterrupted.after_first_step))
+        resumed = await curve(single, *STEPS[1:])
     for step, other in zip(resumed, expected[1:], strict=True):
         same_machine = [name for name in step if not name.endswith(VARIES)]
         assert {name: step[name] for name in same_machine} == {name: other[name] for name in same_machine}

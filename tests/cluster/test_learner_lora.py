@@ -1,4 +1,4 @@
-"""With LoRA nobody plays the reference: the learner asks the actor for what its base model says."""
+"""Reference log-probabilities under LoRA: the learner asks the actor for those of its base model."""
 
 import random
 from collections.abc import Sequence

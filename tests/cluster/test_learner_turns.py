@@ -1,4 +1,4 @@
-"""Which roles compute at the same time, in virtual time and without a process."""
+"""Order in which roles compute, in virtual time and without a process."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What a run on one machine listens on: nothing that another machine could reach."""
+"""Addresses that a run on one machine listens on: no other machine can reach them."""
 
 import ipaddress
 from pathlib import Path
@@ -12,10 +12,10 @@ from tests.cluster.workers import PlainWorker
 
 
 def listening_on(process: psutil.Process) -> set[str]:
-    found = {
+    addresses = {
         connection.laddr.ip for connection in process.net_connections("inet") if connection.status == psutil.CONN_LISTEN
     }
-    return {address.removeprefix("::ffff:") for address in found}
+    return {address.removeprefix("::ffff:") for address in addresses}
 
 
 async def test_every_process_of_a_local_ray_listens_on_loopback_alone(local_ray: Path):
@@ -25,7 +25,7 @@ async def test_every_process_of_a_local_ray_listens_on_loopback_alone(local_ray:
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     by_process = {process.pid: listening_on(process) for process in processes if process.is_running()}
     addresses = set().union(*by_process.values())
-    assert len([pid for pid, found in by_process.items() if found]) >= 3, "this process, the GCS, the raylet"
+    assert len([pid for pid, own in by_process.items() if own]) >= 3, "this process, the GCS, the raylet"
     assert all(ipaddress.ip_address(address).is_loopback for address in addresses), by_process
     worker.kill()
 
@@ -39,6 +39,8 @@ def test_the_store_at_which_ranks_meet_listens_where_the_others_know_it():
     store = open_store("127.0.0.1")
     connections = psutil.Process().net_connections("inet")
     [address] = [
-        one.laddr.ip for one in connections if one.laddr.port == store.port and one.status == psutil.CONN_LISTEN
+        connection.laddr.ip
+        for connection in connections
+        if connection.laddr.port == store.port and connection.status == psutil.CONN_LISTEN
     ]
     assert address == "127.0.0.1"

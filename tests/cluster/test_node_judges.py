@@ -75,10 +75,10 @@ def workers(pid: int | None = None) -> list[psutil.Process]:
 
 def next_worker(killed: psutil.Process) -> psutil.Process:
     """Return the process that Ray starts in place of the one that was killed, as soon as it is there."""
-    while (found := workers()) in ([], [killed]):
+    while (processes := workers()) in ([], [killed]):
         time.sleep(0.01)
-    [again] = found
-    return again
+    [restarted] = processes
+    return restarted
 
 
 def holds_judge(process: psutil.Process) -> bool:
@@ -117,8 +117,8 @@ async def test_a_judge_that_is_killed_or_whose_worker_is_is_back_at_its_address_
     assert not still_running([worker, server])
     messages = [record.message for record in caplog.records if " 0: " in record.message]
     host = url.removeprefix("http://").rpartition(":")[0]
-    told = [f"its process died; restarting at {url}, unless its node is gone", f"listening on {url} again"]
-    assert messages == [f"judge on {host} 0: {words}" for words in told] * 2
+    expected = [f"its process died; restarting at {url}, unless its node is gone", f"listening on {url} again"]
+    assert messages == [f"judge on {host} 0: {words}" for words in expected] * 2
 
 
 async def test_a_run_that_ends_while_a_judge_is_started_again_leaves_none(local_ray: Path) -> None:
@@ -126,9 +126,9 @@ async def test_a_run_that_ends_while_a_judge_is_started_again_leaves_none(local_
         [url] = judges.urls
         [worker] = workers()
         worker.kill()
-        again = await asyncio.to_thread(next_worker, worker)
+        restarted = await asyncio.to_thread(next_worker, worker)
     assert not is_up(url)
-    assert not still_running([again])
+    assert not still_running([restarted])
 
 
 @pytest.mark.slow

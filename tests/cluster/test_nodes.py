@@ -20,23 +20,23 @@ from agentrl.runners.virtual_time import VirtualTimeLoop, run_in_virtual_time
 
 HEAD = Node(address="10.0.0.1", has={"CPU": 4.0, "GPU": 8.0}, free={"CPU": 1.0})
 LOOK_S = 5.0
-"""How often it is looked whether there is room by now."""
+"""Interval of the looks for room."""
 OTHER = Node(address="10.0.0.2", has={"CPU": 4.0}, free={"CPU": 4.0})
 
 
 @dataclass
 class World:
-    """What Ray says of the nodes."""
+    """The nodes as Ray reports them."""
 
-    there: Mapping[str, Node] | RayError = field(default_factory=lambda: {"a": HEAD, "b": OTHER})
+    nodes: Mapping[str, Node] | RayError = field(default_factory=lambda: {"a": HEAD, "b": OTHER})
     think: Callable[[], None] = lambda: None
-    """What it does before it answers."""
+    """Called before Ray answers."""
 
     def look(self) -> Mapping[str, Node]:
         self.think()
-        if isinstance(self.there, RayError):
-            raise self.there
-        return self.there
+        if isinstance(self.nodes, RayError):
+            raise self.nodes
+        return self.nodes
 
 
 class Waiting:
@@ -92,7 +92,7 @@ def has_place(worker: Any) -> bool:
 
 
 def told_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the nodes said; what else runs in this process may find itself late, as the time is not its own."""
+    """Messages of the module only: other code in this process may log lag, as the time is virtual."""
     return [record.message for record in caplog.records if record.name == module.__name__]
 
 
@@ -103,16 +103,16 @@ def place(nodes: Nodes, *workers: Waiting) -> Coroutine[Any, Any, None]:
 
 def test_nodes_that_leave_and_join_are_told_and_those_that_left_are_counted(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
-        world.there = {"a": HEAD}
+        world.nodes = {"a": HEAD}
         await asyncio.sleep(10)
-        world.there = RayError("no answer")
+        world.nodes = RayError("no answer")
         await asyncio.sleep(10)
-        world.there = {"a": HEAD, "b again": OTHER}
+        world.nodes = {"a": HEAD, "b again": OTHER}
         await asyncio.sleep(10)
 
     caplog.set_level(logging.INFO)
     assert played(story)["cluster/nodes_lost"] == 1
-    assert [told for told in told_in(caplog) if told.startswith("node ")] == [
+    assert [message for message in told_in(caplog) if message.startswith("node ")] == [
         "node 10.0.0.2: left, with CPU 4; 1 nodes now",
         "node 10.0.0.2: joined, with CPU 4; 2 nodes now",
     ]
@@ -142,7 +142,7 @@ def test_a_head_of_ray_that_says_nothing_is_told_before_ray_ends_the_process(
     said = (
         "Ray: no answer from the head for 15 s; it is dead or cannot be reached. After a minute Ray ends this process"
     )
-    assert [told.startswith(said) for told in told_in(caplog)] == [True] * is_told
+    assert [message.startswith(said) for message in told_in(caplog)] == [True] * is_told
 
 
 def test_a_head_of_ray_whose_answer_this_process_was_too_busy_to_see_is_not_said_to_be_silent(
@@ -163,9 +163,9 @@ def test_who_waits_for_room_is_told_again_and_again_with_what_there_is(caplog: p
         await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 200))
 
     assert played(story)["cluster/room_wait_s"] == pytest.approx(200, abs=LOOK_S)
-    told = told_in(caplog)
-    assert len(told) == 4, "after 15, 75, 135 and 195 s"
-    assert told[1] == (
+    messages = told_in(caplog)
+    assert len(messages) == 4, "after 15, 75, 135 and 195 s"
+    assert messages[1] == (
         "`actor 1`: no room in 75 s. Each takes CPU 2, and the nodes are: 10.0.0.1 (has CPU 4, GPU 8; free CPU 1); 10.0.0.2 "
         "(has CPU 4; free CPU 4). Waiting for another 925 s; a node joins by `ray start --address=...`"
     )
@@ -200,9 +200,9 @@ def test_who_has_room_and_starts_slowly_is_told_so_and_is_no_wait_for_room(caplo
         await place(nodes, Waiting("actor 0", 1, build_s=1200), Waiting("actor 1", 1))
 
     assert played(story)["cluster/room_wait_s"] == 0
-    told = told_in(caplog)
-    assert len(told) == 19, "after each minute, and for longer than one may wait for room"
-    assert told[0] == "`actor 0`: there is room, but after 60 s the class is not built yet (`__init__`)"
+    messages = told_in(caplog)
+    assert len(messages) == 19, "after each minute, and for longer than one may wait for room"
+    assert messages[0] == "`actor 0`: there is room, but after 60 s the class is not built yet (`__init__`)"
 
 
 def test_who_has_room_and_is_never_built_is_not_said_to_lack_it():
@@ -239,7 +239,7 @@ def test_whose_node_leaves_while_it_is_built_waits_for_room_again(caplog: pytest
 
 def test_who_finds_no_room_for_too_long_ends_the_wait_with_the_reason():
     async def story(world: World, nodes: Nodes) -> None:
-        world.there = RayError("no answer")
+        world.nodes = RayError("no answer")
         with pytest.raises(
             InsufficientResourcesError, match=r"`actor 1`: no room in 1000 s.*no answer.*`cluster.max_wait_s`"
         ):
@@ -260,7 +260,7 @@ def test_who_is_waited_for_no_longer_has_been_told_so_when_the_wait_ends():
 
 def test_where_no_node_is_left_nothing_is_waited_for():
     async def story(world: World, nodes: Nodes) -> None:
-        world.there, since = {}, clock.now()
+        world.nodes, since = {}, clock.now()
         with pytest.raises(InsufficientResourcesError, match=r"Ray has no node left.*The same command goes on"):
             await place(nodes, Waiting("actor 0", 2000))
         assert clock.now() < since + 60
@@ -273,9 +273,9 @@ def test_nodes_lost_are_counted_through_all_stages_of_a_run():
 
     async def stage(left: Mapping[str, Node]) -> float:
         nodes = Nodes(max_wait_s=1000.0, history=history, look=world.look)
-        world.there = {"a": HEAD, "b": OTHER}
+        world.nodes = {"a": HEAD, "b": OTHER}
         async with nodes.watched():
-            world.there = left
+            world.nodes = left
             await asyncio.sleep(10)
         return nodes.metrics()["cluster/nodes_lost"]
 
@@ -288,8 +288,8 @@ def test_nodes_lost_are_counted_through_all_stages_of_a_run():
 def test_a_node_that_leaves_between_two_starts_is_counted_and_a_ray_started_anew_has_lost_none():
     history, world = RunHistory(), World()
 
-    async def start(there: Mapping[str, Node]) -> float:
-        world.there = there
+    async def start(nodes_now: Mapping[str, Node]) -> float:
+        world.nodes = nodes_now
         nodes = Nodes(max_wait_s=1000.0, history=history, look=world.look)
         async with nodes.watched():
             return nodes.metrics()["cluster/nodes_lost"]

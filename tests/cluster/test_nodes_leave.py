@@ -84,8 +84,8 @@ def total(run_dir: Path, key: str) -> float:
 @pytest.fixture
 def net() -> Iterator[Network]:
     skip_without_namespaces()
-    with network() as made:
-        yield made
+    with network() as machines:
+        yield machines
 
 
 def test_a_run_waits_for_the_machine_that_it_needs_and_goes_on_without_one_that_it_does_not(

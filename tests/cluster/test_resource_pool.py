@@ -1,4 +1,4 @@
-"""What a pool needs against what a cluster has; with a real Ray, places that are reserved and given back."""
+"""Comparison of pools with a cluster; with a real Ray, reservation and release of places."""
 
 import asyncio
 import contextlib
@@ -135,8 +135,8 @@ def mixed(engine: Any) -> RunConfig:
 def test_what_a_ray_of_the_runs_own_could_not_hold_is_refused_without_one(config: RunConfig, num_gpus: int, words: str):
     with pytest.raises(ConfigError, match=words):
         require_room_here(config, num_gpus=num_gpus)
-    there = replace(config, cluster=replace(config.cluster, address="10.0.0.1:6379"))
-    require_room_here(there, num_gpus=num_gpus)
+    joining = replace(config, cluster=replace(config.cluster, address="10.0.0.1:6379"))
+    require_room_here(joining, num_gpus=num_gpus)
 
 
 @pytest.mark.parametrize(

@@ -114,17 +114,22 @@ def test_of_folders_without_init_those_are_shipped_that_the_checks_imported_from
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("ships", [True, False])
 def test_a_worker_imports_the_modules_that_the_driver_has_imported(tmp_path: Path, ships: bool):
-    configs, here, named = tmp_path / "configs", tmp_path, tmp_path / "named"
+    configs, working_folder, named = tmp_path / "configs", tmp_path, tmp_path / "named"
     configs.mkdir()
-    write(here, "in_two.py", "in_three.py", "only_here.py")
+    write(working_folder, "in_two.py", "in_three.py", "only_here.py")
     write(named, "in_two.py", "in_three.py", "only_named.py")
-    expected = {"in_two": here.name, "in_three": here.name, "only_here": here.name, "only_named": "named"}
+    expected = {
+        "in_two": working_folder.name,
+        "in_three": working_folder.name,
+        "only_here": working_folder.name,
+        "only_named": "named",
+    }
     if ships:
         write(configs, "in_three.py", "no_init/inner/x.py", "with_init/__init__.py", "unrelated.py")
         expected |= {"in_three": "configs", "no_init.inner.x": "configs", "with_init": "configs"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.cluster.importing", str(configs), *expected],
-        cwd=here,
+        cwd=working_folder,
         env=os.environ | {"PYTHONPATH": f"named{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""What looks at something beside a run, and has a bug."""
+"""A background watch with a bug."""
 
 import asyncio
 
@@ -15,10 +15,10 @@ async def watch_with_a_bug() -> None:
 async def test_a_bug_in_a_watch_is_logged_at_once_and_what_goes_on_beside_it_goes_on(caplog: pytest.LogCaptureFixture):
     async with watching(watch_with_a_bug(), what="nodes"):
         await asyncio.sleep(0.01)
-        [told] = [record for record in caplog.records if record.name == module.__name__]
-        assert told.message == "nodes: no longer watched, which is a bug"
-        assert told.exc_info is not None
-        assert told.exc_info[0] is ZeroDivisionError
+        [warning] = [record for record in caplog.records if record.name == module.__name__]
+        assert warning.message == "nodes: no longer watched, which is a bug"
+        assert warning.exc_info is not None
+        assert warning.exc_info[0] is ZeroDivisionError
 
 
 async def test_the_end_of_a_watch_with_its_context_is_none(caplog: pytest.LogCaptureFixture):

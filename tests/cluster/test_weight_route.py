@@ -1,4 +1,4 @@
-"""In which order actor and engines are called, with both recording it, in virtual time and without a process."""
+"""Order of the calls to actor and engines in a weight sync, in virtual time and without a process."""
 
 import asyncio
 import contextlib
@@ -252,8 +252,8 @@ def test_roles_with_processes_of_their_own_have_memory_of_their_own_and_those_in
         await world.step(1)
         return world.sync.metrics()
 
-    told = run_in_virtual_time(story())
-    assert {name: peak for name, peak in told.items() if "engine" not in name} == {
+    peaks = run_in_virtual_time(story())
+    assert {name: peak for name, peak in peaks.items() if "engine" not in name} == {
         "memory/actor_rollout_bytes_max": 6.0,
         "memory/actor_update_bytes_max": 7.0,
         "memory/actor_weight_sync_bytes_max": 8.0,
@@ -299,9 +299,9 @@ def test_weights_do_not_travel_where_the_only_rank_has_the_engine_in_its_process
     ],
 )
 def test_weights_are_compared_only_where_they_are_in_shared_memory(config: RunConfig, reason: str | None):
-    found = [problem for problem in layout_problems(config) if "`cluster.check_weights` is for" in problem]
-    assert len(found) == (reason is not None)
-    assert (reason or "") in " ".join(found)
+    problems = [problem for problem in layout_problems(config) if "`cluster.check_weights` is for" in problem]
+    assert len(problems) == (reason is not None)
+    assert (reason or "") in " ".join(problems)
 
 
 @pytest.mark.parametrize("transport", ["broadcast", "cuda_ipc"])

@@ -102,7 +102,7 @@ class WaitingEngine(PackedEngine):
 
 
 class StatusError(Exception):
-    """As HTTP clients have it: pickle cannot make it again."""
+    """An error as of HTTP clients, which cannot be unpickled."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"status {code}: {text}")

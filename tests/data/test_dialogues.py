@@ -146,5 +146,7 @@ def test_parquet_and_jsonl_with_blank_lines_give_the_same(tmp_path: Path):
     lines.write_text("\n" + "\n\n".join(json.dumps(row) for row in rows) + "\n  \n")
     parquet.write_table(pyarrow.Table.from_pylist(rows), table)
     of_lines, of_table = (list(read_dialogues([file], messages_key="messages")) for file in (lines, table))
-    assert [(one.messages, one.tools) for one in of_lines] == [(one.messages, one.tools) for one in of_table]
-    assert [one.where for one in of_lines] == [f"{lines}:2", f"{lines}:4"]
+    assert [(dialogue.messages, dialogue.tools) for dialogue in of_lines] == [
+        (dialogue.messages, dialogue.tools) for dialogue in of_table
+    ]
+    assert [dialogue.where for dialogue in of_lines] == [f"{lines}:2", f"{lines}:4"]

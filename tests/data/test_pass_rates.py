@@ -45,9 +45,9 @@ def test_rates_come_back_as_they_were():
     rates = PassRates()
     rates.record([*made("always", 1.0), *made("never", 0.0)], SELECTION)
     rates.leave_out_above(0.5)
-    again = PassRates.decode(rates.encode())
-    assert again.left_out == {"always"}
-    assert again.encode() == rates.encode()
+    decoded = PassRates.decode(rates.encode())
+    assert decoded.left_out == {"always"}
+    assert decoded.encode() == rates.encode()
 
 
 @pytest.fixture

@@ -62,8 +62,8 @@ def test_each_prompt_is_given_once_per_epoch(tmp_path: Path) -> None:
 
 def test_the_order_depends_on_the_seed_alone(tmp_path: Path) -> None:
     path = numbered(tmp_path / "train.jsonl")
-    first, again, other = (dataset(path, seed=seed).take(10) for seed in (1, 1, 2))
-    assert first == again
+    first, repeated, other = (dataset(path, seed=seed).take(10) for seed in (1, 1, 2))
+    assert first == repeated
     assert first != other
 
 

@@ -1,4 +1,4 @@
-"""What the engine tests share: asking for completions, and waiting until an engine has got somewhere."""
+"""Helpers of the engine tests: requests for completions, and waiting for a state of an engine."""
 
 import asyncio
 from collections.abc import Callable

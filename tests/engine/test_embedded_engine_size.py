@@ -8,7 +8,7 @@ import agentrl.engine
 
 FOLDER = Path(agentrl.engine.__file__).parent
 FILES = ["transformers_engine", "batch_scheduler", "prefix_rows", "language_model", "kv_cache"]
-"""What belongs to no other engine; the sampler beside them is a function of logits alone."""
+"""Files of this engine only; the sampler is a function of logits."""
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 

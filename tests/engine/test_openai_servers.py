@@ -62,9 +62,9 @@ async def test_the_completions_of_a_dead_server_go_to_another_and_it_is_taken_ba
 
 
 async def test_a_server_that_is_away_at_the_start_is_taken_in_when_it_comes(start_engine: StartEngine):
-    here, late = OpenAIServer(), OpenAIServer()
-    async with served(here):
-        engine = await start_engine(here, late)
+    stable, late = OpenAIServer(), OpenAIServer()
+    async with served(stable):
+        engine = await start_engine(stable, late)
         assert (await generate(engine)).token_ids == expected()
         async with served(late):
             async with asyncio.timeout(60):
@@ -75,9 +75,9 @@ async def test_a_server_that_is_away_at_the_start_is_taken_in_when_it_comes(star
 async def test_a_server_that_comes_back_as_another_program_stays_out(
     start_engine: StartEngine, caplog: pytest.LogCaptureFixture
 ):
-    here, other = OpenAIServer(), OpenAIServer()
-    async with served(here, other):
-        engine = await start_engine(here, other)
+    stable, other = OpenAIServer(), OpenAIServer()
+    async with served(stable, other):
+        engine = await start_engine(stable, other)
         other.script = lambda body: iter([Status(503)] if body["prompt"] == PROMPT else [chunk(None, [-0.5], "stop")])
         with caplog.at_level(logging.WARNING):
             await asyncio.gather(*(generate(engine, name=f"r{index}") for index in range(4)))

@@ -122,8 +122,8 @@ async def test_vllm_gives_the_ids_and_the_logprobs_of_what_it_sampled(
 
 
 async def test_vllm_gives_a_seed_the_same_tokens_again(engine: OpenAIEngine) -> None:
-    first, again = [await ask(engine, PROMPT, 40, seed=7) for _ in range(2)]
-    assert first.token_ids == again.token_ids != (await ask(engine, PROMPT, 40, seed=8)).token_ids
+    first, second = [await ask(engine, PROMPT, 40, seed=7) for _ in range(2)]
+    assert first.token_ids == second.token_ids != (await ask(engine, PROMPT, 40, seed=8)).token_ids
 
 
 async def test_a_stop_token_of_vllm_is_part_of_the_completion(engine: OpenAIEngine) -> None:

@@ -145,9 +145,9 @@ def test_what_was_left_is_dropped_from_its_end_when_others_need_the_memory():
     run_to_the_end(batch)
     batch.add(request("b", prompt=100, sample=150, num_opening=100), 10.0)
     run_to_the_end(batch)
-    again = request("a", prompt=250, sample=1)
-    again.num_once_computed = 199
-    batch.add(again, 20.0)
+    repeated = request("a", prompt=250, sample=1)
+    repeated.num_once_computed = 199
+    batch.add(repeated, 20.0)
     run_to_the_end(batch)
     # b came to hold 249 of 400 tokens: 151 of the 199 of a were left.
     assert batch.counts.cached == 151
@@ -165,9 +165,9 @@ def test_new_weights_have_what_runs_computed_again_and_mark_what_is_sampled_from
     batch.forget_all()
     batch.resume(now)
     # The prompt and all but the last of five tokens, with which the sixth is sampled; then four steps of a token each.
-    again = 100 + 5 - 1
-    assert run_to_the_end(batch) == {"a": pytest.approx(now + (10 + 1 + again * 0.1) * 1e-3 + 4 * 11e-3)}
-    assert (batch.counts.prefilled, batch.counts.recomputed) == (100 + again, again)
+    num_recomputed = 100 + 5 - 1
+    assert run_to_the_end(batch) == {"a": pytest.approx(now + (10 + 1 + num_recomputed * 0.1) * 1e-3 + 4 * 11e-3)}
+    assert (batch.counts.prefilled, batch.counts.recomputed) == (100 + num_recomputed, num_recomputed)
     assert first.version_spans == [(0, 0), (5, 1)]
     assert first.num_sampled == 10
     assert batch.used_tokens == 0

@@ -35,17 +35,19 @@ def test_a_turn_follows_from_its_seed_and_ends_as_an_agent_s_does():
     async def main() -> tuple[list[Completion], list[Completion], SimulatedEngine]:
         engine = await make_engine()
         first = await asyncio.gather(*(ask(engine, seed=seed, name=f"1-p-{seed}-0") for seed in range(40)))
-        again = [await ask(engine, seed=seed, name=f"1-p-{seed}-0") for seed in range(40)]
-        return first, again, engine
+        second = [await ask(engine, seed=seed, name=f"1-p-{seed}-0") for seed in range(40)]
+        return first, second, engine
 
-    first, again, engine = run_in_virtual_time(main())
-    assert [made.token_ids for made in first] == [made.token_ids for made in again]
-    assert len({len(made.token_ids) for made in first}) > 30
-    texts = [str(engine._writer._tokenizer.decode(made.token_ids)) for made in first]
+    first, second, engine = run_in_virtual_time(main())
+    assert [completion.token_ids for completion in first] == [completion.token_ids for completion in second]
+    assert len({len(completion.token_ids) for completion in first}) > 30
+    texts = [str(engine._writer._tokenizer.decode(completion.token_ids)) for completion in first]
     calls = [parse_tool_calls(text, id_prefix="0") for text in texts]
     assert {call.name for turn in calls for call in turn} == {"simulated_tool"}
     assert all(calls), "there is one turn more at least"
-    assert all(made.finish_reason is FinishReason.STOP and made.token_ids[-1] == TURN_END for made in first)
+    assert all(
+        completion.finish_reason is FinishReason.STOP and completion.token_ids[-1] == TURN_END for completion in first
+    )
 
 
 def test_a_trajectory_has_as_many_turns_as_the_config_allows_and_answers_in_the_last():

@@ -1,4 +1,4 @@
-"""What a run's config becomes for vLLM, without vLLM."""
+"""vLLM's arguments from a run's config, without vLLM."""
 
 import json
 import os

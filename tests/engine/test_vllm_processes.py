@@ -1,4 +1,4 @@
-"""What becomes of an engine whose processes end, without vLLM: any processes will do."""
+"""The end of an engine's processes, with any processes instead of vLLM's."""
 
 import asyncio
 import multiprocessing

@@ -46,8 +46,8 @@ async def test_a_submission_that_comes_just_as_a_sender_ends_is_sent_by_another(
     async with serving(FakeJudge(), concurrency=concurrency) as client:
         for number in range(20):
             # In a task of its own, whose answer wakes this one at the moment at which the sender sees an empty queue.
-            made = asyncio.create_task(client.run(f"{number}", deadline=Deadline.after(60)))
-            assert (await made).stdout == f"{number}"
+            task = asyncio.create_task(client.run(f"{number}", deadline=Deadline.after(60)))
+            assert (await task).stdout == f"{number}"
 
 
 async def test_a_burst_is_spread_over_idle_senders() -> None:
@@ -195,8 +195,8 @@ async def test_nobody_listening_is_unavailable() -> None:
 
 async def test_one_judge_of_several_is_enough_to_go_on_and_the_others_are_left_alone() -> None:
     judge = FakeJudge()
-    async with serving(judge) as there:
-        urls = ["http://127.0.0.1:9", *there.urls]
+    async with serving(judge) as serving_judges:
+        urls = ["http://127.0.0.1:9", *serving_judges.urls]
         client = JudgeClient(urls, token=None, concurrency=2, batch_size=1, batch_timeout_s=60.0)
         await client.start()
         await client.require_one(timeout_s=0.5)

@@ -146,10 +146,10 @@ async def test_a_judge_that_is_killed_is_started_again_at_the_same_address() -> 
         assert (await running).stdout == "42\n", "the call that was there when it died"
         assert (await client.run("print(1)", deadline=Deadline.after(100))).stdout == "1\n"
         assert judge.url == url
-        again = process_of(judge)
+        restarted = process_of(judge)
         await client.aclose()
     assert not is_listening(judge.host, judge.port)
-    assert not still_running([psutil.Process(pid) for pid in [again.pid] if psutil.pid_exists(pid)])
+    assert not still_running([psutil.Process(pid) for pid in [restarted.pid] if psutil.pid_exists(pid)])
 
 
 def test_a_judge_that_is_killed_before_it_listens_is_started_again(

@@ -23,17 +23,19 @@ class Judge:
     """A judge that can be killed and started again at the same address, which nobody else takes meanwhile.
 
     Args:
-        again: The one whose address it has.
-        settings: Words of its command line.
+        same_address_as: the judge whose address it takes.
+        settings: words of its command line.
     """
 
     _numbers = itertools.count(1)
 
-    def __init__(self, *settings: str, again: "Judge | None" = None) -> None:
+    def __init__(self, *settings: str, same_address_as: "Judge | None" = None) -> None:
         self.host = (
-            again.host if again else f"127.{os.getpid() % 250 + 1}.{os.getpid() // 250 % 250}.{next(self._numbers)}"
+            same_address_as.host
+            if same_address_as
+            else f"127.{os.getpid() % 250 + 1}.{os.getpid() // 250 % 250}.{next(self._numbers)}"
         )
-        address = ["--host", self.host, "--port", str(again.port if again else 0)]
+        address = ["--host", self.host, "--port", str(same_address_as.port if same_address_as else 0)]
         command = [sys.executable, "-m", "code_judge_server", *address, "--require-isolation", "D"]
         self.process = subprocess.Popen(
             [*command, "--exit-with-stdin", "--log-level", "warning", *settings],
@@ -130,7 +132,7 @@ async def test_nothing_is_lost_when_the_only_judge_is_killed_and_comes_back() ->
             calls = Calls(client)
             await calls.until_a_third_is_done()
             running[0].kill()
-            running.append(await asyncio.to_thread(Judge, again=running[0]))
+            running.append(await asyncio.to_thread(Judge, same_address_as=running[0]))
             await calls.all_have_their_own_verdict()
             assert client.take_stats().num_unavailable == 0
 
@@ -146,7 +148,7 @@ async def test_nothing_is_lost_when_the_only_judge_is_told_to_stop_in_the_middle
             await until(lambda: stopping.num_running() == 2)
             stopping.process.terminate()
             assert await asyncio.to_thread(stopping.process.wait, 60) == 0
-            running.append(await asyncio.to_thread(Judge, again=stopping))
+            running.append(await asyncio.to_thread(Judge, same_address_as=stopping))
             assert [(await verdict).stdout for verdict in verdicts] == ["done\n"] * 4
 
 

@@ -16,9 +16,9 @@ NUM_CALLS = 10_000
 CONCURRENCY = 4
 BATCH_SIZE = 64
 MIN_CONNECTIONS, MAX_CONNECTIONS = 8 * CONCURRENCY, 9 * CONCURRENCY
-"""Where every request waits for its last few programs: eight per sender, and one that each may have begun besides."""
+"""Connections if every request waits for its last programs: eight per sender, and one more that each may have begun."""
 MAX_CPU_S = 20.0
-"""Of client and fake judge together; about 1 when idle."""
+"""CPU time of client and fake judge together; about 1 s on an idle machine."""
 
 
 class CountingJudge:

@@ -26,7 +26,7 @@ def by_subsets(rewards: tuple[float, ...], k: int) -> float:
 
 def test_it_is_the_share_of_subsets_with_a_solved_sample_averaged_over_prompts():
     rewards = {"a": (1.0, 0.0, 0.0, 0.5, 0.0), "b": (0.0,) * 5, "c": (1.0, 1.0, 1.0, 1.0, 0.0)}
-    summaries = [made for prompt_id, given in rewards.items() for made in group(prompt_id, *given)]
+    summaries = [summary for prompt_id, given in rewards.items() for summary in group(prompt_id, *given)]
     metrics = pass_at_k(summaries, SELECTION, samples_per_prompt=5)
     assert set(metrics) == {f"validation/pass_at_{k}{end}" for k in (2, 4, 5) for end in ("", "_stderr")}
     for k in (2, 4, 5):

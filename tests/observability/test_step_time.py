@@ -36,7 +36,7 @@ STEP = StepTime(rollout_s=10.0, update_s=5.0, weight_sync_s=1.0)
 def test_who_finishes_early_waits_for_the_last_of_the_batch():
     refs = [TrajectoryRef(summary=summary, ref=None) for summary in BATCH]
     groups = end_together([Group(prompt_id="a", trajectories=refs[:1]), Group(prompt_id="b", trajectories=refs[1:])])
-    ended = [made for group in groups for made in group.trajectories]
+    ended = [trajectory for group in groups for trajectory in group.trajectories]
     assert [each.summary.times.tail_wait_s for each in ended] == [6.0, 4.0, 0.0]
     assert all(sum(_parts(each.summary).values()) == 10.0 for each in ended)
 

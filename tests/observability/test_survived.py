@@ -1,4 +1,4 @@
-"""What a run lost on its way, as its metrics tell it."""
+"""Failures that a run survived, from its metrics."""
 
 from pathlib import Path
 

@@ -130,14 +130,14 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float = 100) -> bool
 
 def alive(processes: list[psutil.Process]) -> list[str]:
     """Return those of `processes` that still run, as text for the message."""
-    found = []
+    matches = []
     for process in processes:
         try:
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+                matches.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
         except psutil.NoSuchProcess:
             continue
-    return found
+    return matches
 
 
 def listeners_of(processes: list[psutil.Process]) -> dict[str, str]:
@@ -152,13 +152,13 @@ def listeners_of(processes: list[psutil.Process]) -> dict[str, str]:
 
 def listeners() -> dict[str, str]:
     """Return the TCP sockets of this machine that listen; as numbers, for a port may be another's a moment later."""
-    found = {}
+    holders = {}
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == _LISTENS:
-                found[words[9]] = words[1]
-    return found
+                holders[words[9]] = words[1]
+    return holders
 
 
 _LISTENS = "0A"

@@ -202,9 +202,9 @@ def test_a_config_that_transformers_chokes_on_is_told_in_one_line(tmp_path: Path
     (folder / "config.json").write_text(json.dumps(settings | {"hidden_act": "no_such"}))
     with pytest.raises(
         ConfigError, match=r"^`model\.path`: cannot load .*: KeyError: .*no_such.*\. Name a folder"
-    ) as told:
+    ) as refusal:
         load_model(ModelSection(path=str(folder)))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("config", [MixtralConfig(**SIZES, num_local_experts=2, sliding_window=None), MOE])

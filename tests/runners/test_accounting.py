@@ -49,14 +49,14 @@ def make_trajectory(
         builder.turns.append(Turn(text=text, calls=calls, results=tuple(results)))
         if results:
             builder.add_observation(tokens.observation([{"role": "tool", "content": results[0].text}]))
-    made = builder.build(
+    trajectory = builder.build(
         trajectory_id=f"5-{prompt.prompt_id}-{sample}",
         prompt=prompt,
         sample_index=sample,
         termination=Termination.ANSWERED,
         times=TimeSplit(generate_s=0.1),
     )
-    return replace(made, reward=1.0)
+    return replace(trajectory, reward=1.0)
 
 
 def calling(code: str) -> str:
@@ -76,36 +76,40 @@ def spliced(first: Trajectory, second: Trajectory, *, cut: int) -> Trajectory:
 
 
 def test_a_whole_trajectory_has_no_faults(tokens: ChatTokens):
-    made = make_trajectory(tokens, [calling("6*7"), calling("1"), "It is 42."], ["42\n", "1\n"])
-    assert token_faults(made, PROMPTS[0], tokens, version=4) == []
+    trajectory = make_trajectory(tokens, [calling("6*7"), calling("1"), "It is 42."], ["42\n", "1\n"])
+    assert token_faults(trajectory, PROMPTS[0], tokens, version=4) == []
 
 
 def test_tokens_of_another_episode_are_found_wherever_they_begin(tokens: ChatTokens):
-    made = make_trajectory(tokens, [calling("6*7"), calling("1"), "It is 42."], ["42\n", "1\n"])
+    trajectory = make_trajectory(tokens, [calling("6*7"), calling("1"), "It is 42."], ["42\n", "1\n"])
     other = make_trajectory(tokens, [calling("8*9"), calling("2"), "It is 72."], ["72\n", "2\n"])
-    assert len(made.token_ids) == len(other.token_ids)
-    differing = max(n for n, (one, two) in enumerate(zip(made.token_ids, other.token_ids, strict=True)) if one != two)
-    for cut in range(made.num_prompt_tokens, differing + 1):
-        assert token_faults(spliced(made, other, cut=cut), PROMPTS[0], tokens, version=4), cut
+    assert len(trajectory.token_ids) == len(other.token_ids)
+    differing = max(
+        n
+        for n, (first, second) in enumerate(zip(trajectory.token_ids, other.token_ids, strict=True))
+        if first != second
+    )
+    for cut in range(trajectory.num_prompt_tokens, differing + 1):
+        assert token_faults(spliced(trajectory, other, cut=cut), PROMPTS[0], tokens, version=4), cut
 
 
 def test_an_observation_that_no_tool_gave_is_found(tokens: ChatTokens):
-    made = make_trajectory(tokens, [calling("6*7"), "It is 42."], ["42\n"])
+    trajectory = make_trajectory(tokens, [calling("6*7"), "It is 42."], ["42\n"])
     other = make_trajectory(tokens, [calling("6*7"), "It is 42."], ["41\n"])
-    faults = token_faults(replace(other, turns=made.turns), PROMPTS[0], tokens, version=4)
+    faults = token_faults(replace(other, turns=trajectory.turns), PROMPTS[0], tokens, version=4)
     assert faults == ["what was observed is not what the tools answered"]
 
 
 def test_the_prompt_of_another_trajectory_is_found(tokens: ChatTokens):
-    made = make_trajectory(tokens, ["It is 7."], [], prompt=PROMPTS[1])
-    assert token_faults(made, PROMPTS[2], tokens, version=4) == ["it does not begin with its prompt"]
+    trajectory = make_trajectory(tokens, ["It is 7."], [], prompt=PROMPTS[1])
+    assert token_faults(trajectory, PROMPTS[2], tokens, version=4) == ["it does not begin with its prompt"]
 
 
 def test_tokens_that_other_weights_sampled_are_found(tokens: ChatTokens):
-    made = make_trajectory(tokens, [calling("6*7"), "It is 42."], ["42\n"])
-    assert "versions" in token_faults(made, PROMPTS[0], tokens, version=5)[0]
-    first, second = made.version_spans
-    mixed = replace(made, version_spans=(first, (second[0], 3)))
+    trajectory = make_trajectory(tokens, [calling("6*7"), "It is 42."], ["42\n"])
+    assert "versions" in token_faults(trajectory, PROMPTS[0], tokens, version=5)[0]
+    first, second = trajectory.version_spans
+    mixed = replace(trajectory, version_spans=(first, (second[0], 3)))
     assert "versions" in token_faults(mixed, PROMPTS[0], tokens, version=4)[0]
 
 
@@ -118,9 +122,9 @@ def test_lost_doubled_and_foreign_trajectories_are_found(tokens: ChatTokens):
 
 
 def test_a_lost_trajectory_must_say_why_and_have_no_reward(tokens: ChatTokens):
-    made = make_trajectory(tokens, ["7"], [])
+    trajectory = make_trajectory(tokens, ["7"], [])
     why = Failure(failure_class=FailureClass.ENGINE, message="the engine died")
-    lost = replace(made, termination=Termination.INFRA_ERROR, token_ids=[], reward=None, failures=(why,))
+    lost = replace(trajectory, termination=Termination.INFRA_ERROR, token_ids=[], reward=None, failures=(why,))
     assert accounting_faults([lost], PROMPTS[:1], samples_per_prompt=1) == []
     assert accounting_faults([replace(lost, failures=())], PROMPTS[:1], samples_per_prompt=1)
     assert accounting_faults([replace(lost, reward=0.0)], PROMPTS[:1], samples_per_prompt=1)

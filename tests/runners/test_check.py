@@ -1,4 +1,4 @@
-"""What a check tries of a config, and what it prints."""
+"""Trials and output of `--check`."""
 
 import io
 from pathlib import Path

@@ -43,9 +43,9 @@ def test_the_newest_checkpoint_comes_back_with_its_state(url: str):
     assert store.latest() is None
     write(store, 9)
     write(store, 10, accuracy=0.5)
-    again = CheckpointStore(url)
-    assert again.latest() == RunState(step=10, prompts_taken=120, accuracy=0.5)
-    assert again.read(10, "actor/weights", bytes) == b"weights of 10"
+    reopened = CheckpointStore(url)
+    assert reopened.latest() == RunState(step=10, prompts_taken=120, accuracy=0.5)
+    assert reopened.read(10, "actor/weights", bytes) == b"weights of 10"
 
 
 def test_a_checkpoint_of_before_stages_had_positions_is_read(tmp_path: Path):

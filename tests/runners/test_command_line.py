@@ -1,4 +1,4 @@
-"""What is left on the terminal and in the log of an error that ends a command."""
+"""Terminal and log output of an error that ends a command."""
 
 import asyncio
 import os

@@ -22,7 +22,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, amx: bool = False, avx512: bool 
 
 
 @pytest.mark.parametrize(
-    ("here", "dtype", "reason"),
+    ("hardware", "dtype", "reason"),
     [
         ({}, "float32", "no instructions for bfloat16"),
         ({"amx": True, "avx512": True}, "bfloat16", "AMX"),
@@ -32,9 +32,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, amx: bool = False, avx512: bool 
     ],
 )
 def test_it_is_bfloat16_where_the_gpu_or_the_cpu_has_it(
-    monkeypatch: pytest.MonkeyPatch, here: dict[str, float], dtype: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, hardware: dict[str, float], dtype: str, reason: str
 ):
-    machine(monkeypatch, **here)  # type: ignore[arg-type]
+    machine(monkeypatch, **hardware)  # type: ignore[arg-type]
     chosen, why = best_dtype()
     assert chosen == dtype
     assert reason in why

@@ -93,7 +93,7 @@ class HeldReward(MathAnswerReward):
 """Never scores any but the prompts that a file names: however slow or fast the machine, the run stands still behind them."""
 
 _PROMPTS_PER_STEP = 4
-"""Of `SMALL`."""
+"""Prompts per step of `SMALL`."""
 
 
 def prompts_of_the_demo() -> PromptDataset:

@@ -46,8 +46,8 @@ def finished(held_out: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def trajectories(run_dir: Path) -> dict[str, Trajectory]:
-    made = read_trajectories(run_dir / "trajectories" / "validation_000000.jsonl")
-    return {trajectory.trajectory_id: trajectory for trajectory in made}
+    recorded = read_trajectories(run_dir / "trajectories" / "validation_000000.jsonl")
+    return {trajectory.trajectory_id: trajectory for trajectory in recorded}
 
 
 def result(run_dir: Path) -> dict[str, Any]:
@@ -55,11 +55,11 @@ def result(run_dir: Path) -> dict[str, Any]:
 
 
 def test_every_held_out_prompt_is_rolled_out_and_written_down(finished: tuple[Path, str]):
-    made = trajectories(finished[0])
-    assert len(made) == NUM_PROMPTS * 4
+    evaluated = trajectories(finished[0])
+    assert len(evaluated) == NUM_PROMPTS * 4
     prompts = read_prompts(finished[0] / "trajectories" / "validation_000000.jsonl")
-    assert {trajectory.prompt_id for trajectory in made.values()} == set(prompts)
-    assert any(trajectory.tool_results for trajectory in made.values())
+    assert {trajectory.prompt_id for trajectory in evaluated.values()} == set(prompts)
+    assert any(trajectory.tool_results for trajectory in evaluated.values())
 
 
 def test_the_accuracy_is_the_mean_reward_of_the_trajectories(finished: tuple[Path, str]):
@@ -80,9 +80,9 @@ def test_the_table_shows_it(finished: tuple[Path, str]):
 
 def test_the_same_command_shows_the_result_again_without_measuring(finished: tuple[Path, str], held_out: Path):
     before = (finished[0] / "metrics.jsonl").read_bytes()
-    again = finish_run(finished[0], *words(held_out), runner="evaluate", timeout_s=250)
-    assert "holds this evaluation already" in again
-    assert "pass@4" in again
+    second = finish_run(finished[0], *words(held_out), runner="evaluate", timeout_s=250)
+    assert "holds this evaluation already" in second
+    assert "pass@4" in second
     assert (finished[0] / "metrics.jsonl").read_bytes() == before
 
 
@@ -139,8 +139,10 @@ async def _serve(token: str) -> None:
             stop_token_ids=tuple(body["stop_token_ids"]),
         )
         prompt = encoded(body["prompt"])
-        made = await engine.generate(prompt, params, request_id=os.urandom(8).hex(), deadline=Deadline.after(200))
-        return [chunk(made.token_ids, [*made.logprobs], str(made.finish_reason), prompt_token_ids=prompt)]
+        completion = await engine.generate(prompt, params, request_id=os.urandom(8).hex(), deadline=Deadline.after(200))
+        return [
+            chunk(completion.token_ids, [*completion.logprobs], str(completion.finish_reason), prompt_token_ids=prompt)
+        ]
 
     server = OpenAIServer(token=token)
     server.sampler = answer

@@ -40,7 +40,7 @@ class LiveRun:
     config_file: Path
     run_dir: Path
     exports: Path
-    """What the actor has exported at each step."""
+    """The actor's own exports, one folder per step."""
 
     def words(self) -> list[str]:
         return [str(self.config_file), f"run.dir={self.run_dir}"]
@@ -55,24 +55,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     folder = tmp_path_factory.mktemp("live")
     make_policy(folder / "policy")
     (folder / "tiny.yaml").write_text("model: {path: policy}\nactor: {learning_rate: 0.02, warmup_steps: 0}\n")
-    made = LiveRun(config_file=folder / "tiny.yaml", run_dir=folder / "run", exports=folder / "actors")
-    directory = RunDirectory(made.config())
+    run = LiveRun(config_file=folder / "tiny.yaml", run_dir=folder / "run", exports=folder / "actors")
+    directory = RunDirectory(run.config())
     directory.open({}, trains=True)
     parallel = Parallel(alone())
-    actor = Actor(made.config("actor.num_threads_per_worker=1"), "actor")
+    actor = Actor(run.config("actor.num_threads_per_worker=1"), "actor")
     actor.setup(RoleContext(parallel=parallel))
     for step, accuracy in ACCURACIES.items():
         [(shard, refs)] = plan_update(step_groups(), step=step, num_ranks=1, num_mini_batches=1)
-        actor.update(shard, [made.ref for made in refs], [TokenInputs() for _ in refs])
+        actor.update(shard, [source.ref for source in refs], [TokenInputs() for _ in refs])
         actor.save(f"{directory.checkpoints.begin(step)}/actor")
-        actor.export(str(made.exports / str(step)))
+        actor.export(str(run.exports / str(step)))
         while not actor.saved():
             time.sleep(0.02)
         directory.checkpoints.commit(RunState(step=step, accuracy=accuracy))
     actor.close()
     parallel.close()
     (Path(directory.checkpoints.begin(LEFTOVER)) / "actor").mkdir()
-    yield made
+    yield run
     directory.close()
 
 
@@ -209,10 +209,10 @@ def test_a_full_disk_is_told_in_one_line_and_nothing_half_written_stays(
         fill(disk, leave_bytes=leave_bytes)
         status, _, errors = called(*run.words(), "--to", str(disk / "out"))
         assert status == 2
-        *bars, told = errors.splitlines()
-        assert told.startswith(f"error: {disk / 'out'} cannot be written: ")
-        assert "No space left on device" in told
-        assert told.endswith("name another folder with `--to`")
+        *bars, error = errors.splitlines()
+        assert error.startswith(f"error: {disk / 'out'} cannot be written: ")
+        assert "No space left on device" in error
+        assert error.endswith("name another folder with `--to`")
         assert all(not bar or bar.startswith("Writing model shards") for bar in bars), "no traceback"
         assert [path.name for path in disk.iterdir()] == ["fill"]
 
@@ -260,11 +260,11 @@ def test_a_policy_that_is_exported_to_a_store_and_fetched_is_the_one_that_loads(
     with object_store() as bucket:
         status, out, errors = called(*run.words(), "--to", f"{bucket}/policies/last/")
         assert (status, out) == (0, f"policy of step 40: {bucket}/policies/last/\n"), errors
-        again = called(*run.words(), "--to", f"{bucket}/policies/last")
+        second = called(*run.words(), "--to", f"{bucket}/policies/last")
         fsspec.filesystem("s3").get(f"{bucket}/policies/last/", str(tmp_path / "fetched"), recursive=True)
-    assert (again[0], again[1]) == (2, "")
+    assert (second[0], second[1]) == (2, "")
     assert (
-        again[2] == f"error: --to: {bucket}/policies/last exists and is not empty; remove it, or name another place\n"
+        second[2] == f"error: --to: {bucket}/policies/last exists and is not empty; remove it, or name another place\n"
     )
     assert files(tmp_path / "fetched") == files(run.exports / "40")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "fetched")

@@ -23,9 +23,9 @@ REMOTE = WorkerError("loop worker 0: raised:\nTraceback ...\nOSError: [Errno 28]
 def test_a_full_disk_is_told_with_the_folder_and_the_way_out(tmp_path: Path, error: Exception):
     with small_disk(tmp_path / "disk") as disk:
         fill(disk, leave_bytes=4096)
-        with pytest.raises(DiskFullError) as told, telling_full_disk(disk):
+        with pytest.raises(DiskFullError) as failure, telling_full_disk(disk):
             raise error
-    assert str(told.value) == (
+    assert str(failure.value) == (
         f"run.dir: {disk}: no space left on its disk. Make room there; the same command goes on from the last checkpoint"
     )
 

@@ -1,4 +1,4 @@
-"""Which files and models a run reads, and what counts of their content."""
+"""Fingerprints of the files and models that a run reads."""
 
 import os
 import shutil
@@ -83,7 +83,7 @@ def test_the_ends_the_samples_and_the_size_of_a_large_file_count(model: Path, po
 
 
 def test_a_change_of_nearly_all_weights_of_a_large_file_is_seen(model: Path):
-    """As an update makes; here the ends, which have their own test, stay the same."""
+    """A change as by an update, except at the ends of the file, which have their own test."""
     large = model / "pytorch_model.bin"
     large.touch()
     os.truncate(large, LARGE_BYTES)

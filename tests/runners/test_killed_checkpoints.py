@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """What was found after each death, and at last after none."""
+    """Return the state after each death, and last after none."""
     command = [sys.executable, "-m", "tests.runners.checkpoint_killer", str(tmp_path_factory.mktemp("killed"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -42,9 +42,9 @@ def config_of(*words: str) -> RunConfig:
 
 def on_gpus(config: RunConfig, machine: Machine = GPUS) -> list[DeviceEstimate]:
     """Return what is on the GPUs alone."""
-    *found, host = estimate_devices(config, SIZES, machine)
+    *devices, host = estimate_devices(config, SIZES, machine)
     assert "GPU" not in host.device
-    return found
+    return devices
 
 
 def test_the_weights_of_a_folder_are_counted_without_loading_them(tmp_path: Path):
@@ -77,9 +77,9 @@ def test_an_index_that_names_nothing_is_refused(tmp_path: Path):
 
 
 def test_without_gpus_all_processes_share_the_memory_of_the_machine():
-    [found] = estimate_devices(config_of("actor.num_workers=2"), SIZES, HOST)
-    assert found.memory.certain == (16 + 12 + 4 + 4) * GIB, "the models, a checkpoint, what is shared, the engine"
-    assert found.capacity_bytes == 64 * GIB
+    [device] = estimate_devices(config_of("actor.num_workers=2"), SIZES, HOST)
+    assert device.memory.certain == (16 + 12 + 4 + 4) * GIB, "the models, a checkpoint, what is shared, the engine"
+    assert device.capacity_bytes == 64 * GIB
 
 
 def test_ranks_and_engines_have_gpus_of_their_own_or_share_the_only_one():
@@ -93,12 +93,12 @@ def test_ranks_and_engines_have_gpus_of_their_own_or_share_the_only_one():
 
 def test_what_shares_a_pool_shares_its_gpus():
     config = config_of(*IN_POOLS, "cluster.roles.actor=a", "cluster.roles.rollout=a")
-    [found] = on_gpus(config)
-    assert found.memory.certain == (4 + 4) * GIB
-    assert found.device == "each GPU of `cluster.pools.a`"
+    [device] = on_gpus(config)
+    assert device.memory.certain == (4 + 4) * GIB
+    assert device.device == "each GPU of `cluster.pools.a`"
     half = config_of(*IN_POOLS, "cluster.pools.a.num_gpus=0.5", "cluster.roles.actor_rollout=a")
-    [found] = on_gpus(half)
-    assert found.memory.certain == 2 * (4 + 4) * GIB
+    [device] = on_gpus(half)
+    assert device.memory.certain == 2 * (4 + 4) * GIB
 
 
 @pytest.mark.usefixtures("vllm_is_installed")
@@ -121,11 +121,11 @@ def test_engines_that_sleep_during_updates_do_not_add_up_with_what_only_updates_
 @pytest.mark.usefixtures("vllm_is_installed")
 def test_only_an_engine_that_can_sleep_makes_room():
     embedded, vllm = config_of("cluster.colocated=true"), config_of("cluster.colocated=true", "rollout.engine=vllm")
-    assert [found.device for found in estimate_devices(embedded, SIZES, HOST)] == [
+    assert [device.device for device in estimate_devices(embedded, SIZES, HOST)] == [
         "this machine, in updates",
         "this machine, in rollouts",
     ]
-    assert [found.device for found in estimate_devices(vllm, SIZES, HOST)] == ["this machine"], "not without a GPU"
+    assert [device.device for device in estimate_devices(vllm, SIZES, HOST)] == ["this machine"], "not without a GPU"
     actor, engine = on_gpus(embedded)
     assert (actor.device, engine.device) == ("each GPU of `actor`", "each GPU of `rollout`"), "they share nothing"
 
@@ -167,10 +167,10 @@ def test_an_engine_in_the_only_process_of_the_actor_maps_nothing():
 
 def test_the_gpus_of_another_machine_are_those_that_the_config_says():
     config = config_of(*IN_POOLS, "cluster.roles.actor_rollout=a", "cluster.address=10.0.0.1:6379")
-    [found] = on_gpus(config, HOST)
-    assert found.capacity_bytes is None
-    [found] = on_gpus(replace(config, cluster=replace(config.cluster, gpu_memory_gb=24.0)), HOST)
-    assert found.capacity_bytes == 24 * GIB
+    [device] = on_gpus(config, HOST)
+    assert device.capacity_bytes is None
+    [device] = on_gpus(replace(config, cluster=replace(config.cluster, gpu_memory_gb=24.0)), HOST)
+    assert device.capacity_bytes == 24 * GIB
 
 
 def test_what_fits_is_told_in_one_line_and_what_does_not_is_refused_with_the_keys(tmp_path: Path):

@@ -15,14 +15,14 @@ TOGETHER = ["cluster.pools.policy.num_processes=2", "cluster.roles.actor_rollout
 
 
 def ranks_of(processes: Sequence[psutil.Process], kind: str) -> list[psutil.Process]:
-    found = []
+    ranks = []
     for process in processes:
         try:
             if " ".join(process.cmdline()).startswith(kind):
-                found.append(process)
+                ranks.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return ranks
 
 
 def test_a_run_whose_rank_is_killed_starts_its_models_again_and_reaches_its_end(tmp_path: Path):

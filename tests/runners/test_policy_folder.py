@@ -72,8 +72,8 @@ def test_what_lies_beside_that_which_a_link_names_is_left_alone(policy: PolicyFo
         (folder / "theirs").touch()
     (tmp_path / "other").mkdir()
     other = PolicyFolder(tmp_path / "other" / "policy")
-    for one in (policy, other):
-        one.path.symlink_to(big)
+    for kept in (policy, other):
+        kept.path.symlink_to(big)
     write(policy, "of this run")
     write(other, "of another run")
     policy.take()

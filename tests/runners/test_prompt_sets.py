@@ -1,4 +1,4 @@
-"""What becomes of prompts that are too long, and of rows that cannot be used, at `--check` and at the start."""
+"""Handling of prompts that are too long, and of invalid rows, at `--check` and at the start."""
 
 import json
 from pathlib import Path

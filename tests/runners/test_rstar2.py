@@ -98,7 +98,7 @@ def test_the_trained_policy_loads_as_a_hugging_face_model(finished: tuple[Path, 
 
 
 def test_the_last_checkpoint_is_exported_as_the_trained_policy(finished: tuple[Path, str], tmp_path: Path):
-    """By the config that the run has left, which names its folder too."""
+    """Export by the config in the run's folder, which names the folder."""
     config = load_run_config(str(finished[0] / "config.yaml"), purpose=Purpose.EXPORT).config
     export(config, to=str(tmp_path / "out"))
     for file in (finished[0] / "policy").iterdir():
@@ -108,7 +108,7 @@ def test_the_last_checkpoint_is_exported_as_the_trained_policy(finished: tuple[P
 def test_a_finished_run_only_prints_its_result_again(finished: tuple[Path, str]):
     run_dir, output = finished
     before = (run_dir / "metrics.jsonl").read_bytes()
-    again = finish_run(
+    second = finish_run(
         run_dir,
         *SMALL,
         "run.num_steps=3",
@@ -120,7 +120,7 @@ def test_a_finished_run_only_prints_its_result_again(finished: tuple[Path, str])
         "cluster.colocated=true",
         timeout_s=250,
     )
-    assert again.strip().splitlines()[-1] == output.strip().splitlines()[-1]
+    assert second.strip().splitlines()[-1] == output.strip().splitlines()[-1]
     assert (run_dir / "metrics.jsonl").read_bytes() == before
 
 

@@ -43,9 +43,9 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(run: RunDirectory, 
 def elsewhere(tmp_path: Path, name: str, *overrides: str, inputs: Mapping[str, Path] | None = None) -> RunDirectory:
     """A run of that name whose checkpoints are in a folder outside its own."""
     own = [f"run.dir={tmp_path / name}", f"checkpoint.dir={tmp_path / 'shared'}"]
-    made = RunDirectory(load_run_config("configs/demo.yaml", [*own, *overrides]).config)
-    made.open(inputs or {}, trains=True)
-    return made
+    created = RunDirectory(load_run_config("configs/demo.yaml", [*own, *overrides]).config)
+    created.open(inputs or {}, trains=True)
+    return created
 
 
 def test_accepted_edits_of_code_are_warned_of_once_and_only_where_a_run_starts(
@@ -107,9 +107,9 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path):
 
 def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run: RunDirectory, tmp_path: Path):
     run.close()
-    again = directory(tmp_path)
-    again.open({}, trains=True)
-    again.close()
+    reopened = directory(tmp_path)
+    reopened.open({}, trains=True)
+    reopened.close()
     with pytest.raises(ConfigError, match=r"`actor.learning_rate` was 0.0001 and is 0.5"):
         directory(tmp_path, "actor.learning_rate=0.5").open({}, trains=True)
 
@@ -293,9 +293,9 @@ def test_an_evaluation_of_other_weights_in_the_same_folder_is_not_shown_as_their
     measured = prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION)).directory
     measured.finish({})
     measured.close()
-    again = prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION)).directory
-    assert again.finished
-    again.close()
+    reopened = prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION)).directory
+    assert reopened.finished
+    reopened.close()
     train_further(model)
     with pytest.raises(ConfigError, match=r"read other content from `model\.path`"):
         prepare_evaluation(load_run_config("configs/demo.yaml", words, purpose=Purpose.EVALUATION))
@@ -495,8 +495,8 @@ def test_a_run_whose_checkpoints_are_gone_is_refused_before_anything_of_it_chang
         assert contents(run) == before, f"attempt {attempt}"
     assert not (tmp_path / "shared").exists()
     (tmp_path / "not mounted").rename(tmp_path / "shared")
-    again = elsewhere(tmp_path, "run", "run.num_steps=70")
-    assert again.checkpoints.latest() == RunState(step=4)
+    reopened = elsewhere(tmp_path, "run", "run.num_steps=70")
+    assert reopened.checkpoints.latest() == RunState(step=4)
 
 
 def finished_at_step_4(tmp_path: Path) -> RunDirectory:
@@ -530,9 +530,9 @@ def test_a_start_for_longer_that_was_killed_half_way_can_be_repeated_and_taken_b
     elsewhere(tmp_path, "run", "run.num_steps=5").close()
     for name in undone:
         (run.path / name).write_bytes(before[name])
-    again = elsewhere(tmp_path, "run", f"run.num_steps={num_steps}")
-    assert again.finished is is_finished
-    assert again.checkpoints.latest() == RunState(step=4)
+    reopened = elsewhere(tmp_path, "run", f"run.num_steps={num_steps}")
+    assert reopened.finished is is_finished
+    assert reopened.checkpoints.latest() == RunState(step=4)
 
 
 def test_a_new_run_whose_checkpoints_cannot_be_kept_can_be_tried_again(tmp_path: Path):
@@ -559,8 +559,8 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path: Path
     first.checkpoints.begin(4)
     first.close()
     shutil.rmtree(tmp_path / "shared")
-    again = elsewhere(tmp_path, "run")
-    assert again.checkpoints.latest() is None
+    reopened = elsewhere(tmp_path, "run")
+    assert reopened.checkpoints.latest() is None
 
 
 def test_a_run_that_went_on_in_another_folder_knows_of_its_checkpoints_there(tmp_path: Path):

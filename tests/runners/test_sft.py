@@ -150,8 +150,8 @@ def test_the_written_folder_is_a_whole_model(load: Loader, folder: Path) -> None
 
 def test_pretrained_weights_are_where_training_goes_on(load: Loader, folder: Path) -> None:
     reached = trained(load("training.num_steps=20"))[-1]
-    again = ["training.initial_weights=pretrained", f"model.path={folder / 'run' / 'policy'}", "training.num_steps=1"]
-    assert trained(load(*again, f"run.dir={folder / 'again'}"))[0] == pytest.approx(reached, rel=0.2)
+    second = ["training.initial_weights=pretrained", f"model.path={folder / 'run' / 'policy'}", "training.num_steps=1"]
+    assert trained(load(*second, f"run.dir={folder / 'second'}"))[0] == pytest.approx(reached, rel=0.2)
 
 
 def test_the_model_is_written_to_output_dir_also_over_the_folder_that_describes_it(load: Loader, folder: Path) -> None:
@@ -330,7 +330,7 @@ def test_tools_of_the_config_are_listed_in_the_prompts_that_are_trained_on(load:
 def test_tools_of_a_row_are_listed_for_that_row_alone(load: Loader, folder: Path) -> None:
     write_rows(folder / "dialogues.jsonl", [dialogue(0) | {"tools": json.dumps([NOW])}, dialogue(1)])
     data = read_data(load())
-    texts = [data.tokens.decode_all(one.token_ids.tolist()) for one in data.training.dialogues]
+    texts = [data.tokens.decode_all(item.token_ids.tolist()) for item in data.training.dialogues]
     assert ["Tell the time." in text for text in texts] == [True, False]
 
 

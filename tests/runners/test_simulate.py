@@ -23,10 +23,10 @@ def play(*overrides: str) -> Simulation:
 
 
 def test_every_trajectory_is_played_and_the_same_config_plays_the_same():
-    first, again = play(), play()
+    first, second = play(), play()
     assert len(first.summaries) == 128
-    assert first.makespan_s == again.makespan_s
-    assert [summary.num_tokens for summary in first.summaries] == [summary.num_tokens for summary in again.summaries]
+    assert first.makespan_s == second.makespan_s
+    assert [summary.num_tokens for summary in first.summaries] == [summary.num_tokens for summary in second.summaries]
 
 
 def test_the_schedule_changes_the_time_and_not_what_is_played():

@@ -42,20 +42,24 @@ def test_a_warning_about_the_config_is_in_the_log_once(run_dir: Path):
 
 def test_the_lengths_of_each_stage_hold_in_it(run_dir: Path):
     first, second = (
-        [made for step in steps for made in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl")]
+        [
+            trajectory
+            for step in steps
+            for trajectory in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl")
+        ]
         for steps in ((1, 2), (3, 4))
     )
-    assert max(len(made.turns) for made in second) == 2
-    cut_short = [made for made in second if made.termination is Termination.MAX_TURNS]
-    assert len(cut_short) > sum(made.termination is Termination.MAX_TURNS for made in first)
+    assert max(len(trajectory.turns) for trajectory in second) == 2
+    cut_short = [trajectory for trajectory in second if trajectory.termination is Termination.MAX_TURNS]
+    assert len(cut_short) > sum(trajectory.termination is Termination.MAX_TURNS for trajectory in first)
 
 
 def test_prompts_that_were_always_solved_do_not_come_again(run_dir: Path):
     def groups(step: int) -> dict[str, list[float]]:
         rewards: dict[str, list[float]] = {}
-        for made in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl"):
-            if made.reward is not None:
-                rewards.setdefault(made.prompt_id, []).append(made.reward)
+        for trajectory in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl"):
+            if trajectory.reward is not None:
+                rewards.setdefault(trajectory.prompt_id, []).append(trajectory.reward)
         return rewards
 
     solved = {name for step in (1, 2) for name, rewards in groups(step).items() if min(rewards) == 1.0}
@@ -81,7 +85,7 @@ def test_the_checkpoint_that_is_the_reference_is_kept(run_dir: Path):
 
 def rolled_out(run_dir: Path, step: int) -> set[tuple[str, float | None]]:
     file = run_dir / "trajectories" / f"step_{step:06d}.jsonl"
-    return {(made.trajectory_id, made.reward) for made in read_trajectories(file)}
+    return {(trajectory.trajectory_id, trajectory.reward) for trajectory in read_trajectories(file)}
 
 
 @pytest.mark.parametrize("killed_after", [[2], pytest.param([2, 3], marks=pytest.mark.soak)])

@@ -197,9 +197,9 @@ def test_the_removal_of_a_damaged_reference_is_advised_only_where_the_run_can_go
     for read in reads:
         with pytest.raises(
             DamagedCheckpointError, match=rf"^checkpoint {damaged} is damaged: `{name}`.*\. Put"
-        ) as told:
+        ) as refusal:
             read()
-        assert "Remove" not in str(told.value)
+        assert "Remove" not in str(refusal.value)
 
 
 def test_a_checkpoint_is_missed_as_long_as_a_stage_has_it_for_its_reference():

@@ -74,23 +74,26 @@ class ScriptedRollouts:
 
     def _group(self, prompt: Prompt, samples: int, *, policy_version: int) -> Group:
         good = self.solvable(len(self.rolled_out), prompt.prompt_id)
-        made = [
+        trajectories = [
             TrajectoryRef(
                 summary=self._summary(prompt, index, 1.0 if good and index % 2 else 0.0, policy_version), ref=None
             )
             for index in range(samples)
         ]
         if self.rolled_out.index(prompt.prompt_id) == 0:
-            made = [lose(one) if index < self.num_lost else one for index, one in enumerate(made)]
-        return Group(prompt_id=prompt.prompt_id, trajectories=made)
+            trajectories = [
+                lose(trajectory) if index < self.num_lost else trajectory
+                for index, trajectory in enumerate(trajectories)
+            ]
+        return Group(prompt_id=prompt.prompt_id, trajectories=trajectories)
 
     def _summary(self, prompt: Prompt, index: int, reward: float, policy_version: int) -> TrajectorySummary:
         return short_summary(prompt.prompt_id, index, reward=reward, num_tool_calls=1, policy_version=policy_version)
 
 
-def lose(made: TrajectoryRef) -> TrajectoryRef:
+def lose(trajectory: TrajectoryRef) -> TrajectoryRef:
     failure = Failure(failure_class=FailureClass.JUDGE, message="judge: no verdict")
-    lost = replace(made.summary, reward=None, termination=Termination.INFRA_ERROR, failures=(failure,) * 3)
+    lost = replace(trajectory.summary, reward=None, termination=Termination.INFRA_ERROR, failures=(failure,) * 3)
     return TrajectoryRef(summary=lost, ref=None)
 
 
@@ -238,7 +241,7 @@ async def test_what_was_in_hand_is_rolled_out_within_a_stage_and_not_in_the_one_
 async def test_the_steps_that_name_what_is_rolled_out_ahead_count_from_where_the_stage_began(
     tmp_path: Path, stage_position: int | None, steps: list[int]
 ):
-    """Where that was not noted, from the begin of the run, as in the process that began the stage."""
+    """Count without a recorded value: it starts at the begin of the run, as in the process that began the stage."""
     rollouts = ScriptedRollouts(lambda count, prompt_id: True)
     staged = make_run(
         tmp_path, rollouts, "rollout.max_staleness=1", "run.num_steps=6", "stages=[{num_steps: 3}, {num_steps: 3}]"
@@ -274,7 +277,7 @@ async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
 async def test_where_the_time_of_a_step_went_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     batch = await collect(make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True)), RunState())
     assert batch.metrics["time/trajectory_generate_s_mean"] == 0.0
-    played = [replace(made, times=TimeSplit(generate_s=1.0), finished_at=1.0) for made in batch.summaries]
+    played = [replace(summary, times=TimeSplit(generate_s=1.0), finished_at=1.0) for summary in batch.summaries]
     with caplog.at_level("INFO"):
         explain_time(
             1,

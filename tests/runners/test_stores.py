@@ -1,4 +1,4 @@
-"""Which URLs are no place for what a run keeps, in one line each, where the run starts and where it is only checked."""
+"""Refusals of URLs where a run cannot keep its files, in one line each, at `--check` and at the start."""
 
 import re
 import socket
@@ -69,11 +69,11 @@ def nobody() -> str:
 
 
 async def test_a_server_that_is_not_there_is_told_by_a_run_and_by_its_full_check(nobody: str, tmp_path: Path):
-    told = re.escape(f"checkpoint.dir: {nobody} cannot be reached: ConnectionRefusedError")
+    message = re.escape(f"checkpoint.dir: {nobody} cannot be reached: ConnectionRefusedError")
     loaded = load_run_config("configs/demo.yaml", [f"checkpoint.dir={nobody}", f"run.dir={tmp_path / 'run'}"])
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         prepare(loaded)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         await check(loaded, CheckLevel.FULL)
     await check(loaded, CheckLevel.STATIC)  # which asks nobody
 
@@ -86,8 +86,8 @@ def test_a_package_that_lacks_arguments_is_one_clear_line():
 class Buckets:
     """A store that shows `there`, and says nothing of what they are."""
 
-    def __init__(self, protocol: str, *there: str) -> None:
-        self.protocol, self._there = protocol, there
+    def __init__(self, protocol: str, *files: str) -> None:
+        self.protocol, self._there = protocol, files
 
     def split_path(self, path: str) -> tuple[str, str]:
         bucket, _, key = path.partition("/mine/")

@@ -1,4 +1,4 @@
-"""What a run survived is in its result, also what befell it after its last row."""
+"""Survived failures in the result of a run, those after its last row included."""
 
 import os
 from pathlib import Path
@@ -48,8 +48,8 @@ async def test_a_run_counts_on_from_the_command_before_and_tells_what_died_after
         "cluster/extra_role_deaths": 1,
         "cluster/nodes_lost": 2,
     }
-    told = "survived:       2 restarts of the models, 5 deaths of engines, 1 death of an extra role, 2 nodes lost"
-    assert plan.directory.describe_result().endswith(told)
+    line = "survived:       2 restarts of the models, 5 deaths of engines, 1 death of an extra role, 2 nodes lost"
+    assert plan.directory.describe_result().endswith(line)
 
 
 async def test_records_that_were_lost_are_in_the_result_and_at_the_end_of_the_output(tmp_path: Path):

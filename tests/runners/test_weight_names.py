@@ -1,4 +1,4 @@
-"""What is plainly a whole decoder, by the names of its weights alone."""
+"""Recognition of a whole decoder by the names of its weights."""
 
 import json
 from pathlib import Path

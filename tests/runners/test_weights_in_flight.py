@@ -37,16 +37,19 @@ def played(max_staleness: int) -> Mapping[str, tuple[int, Trajectory]]:
     )
 
     async def main() -> Mapping[str, tuple[int, Trajectory]]:
-        run, rollout, found = await start(loaded), loaded.config.rollout, {}
+        run, rollout, trajectories = await start(loaded), loaded.config.rollout, {}
         progress = RunProgress(Console(quiet=True), num_steps=NUM_STEPS)
         async with rollout_stream(run.rollouts, run.prompts, rollout, num_steps=NUM_STEPS, progress=progress) as stream:
             for step in range(1, NUM_STEPS + 1):
                 for item in await stream.take(4, step=step):
-                    found |= {made.summary.trajectory_id: (step, made.ref) for made in item.group.trajectories}
+                    trajectories |= {
+                        trajectory.summary.trajectory_id: (step, trajectory.ref)
+                        for trajectory in item.group.trajectories
+                    }
                 await asyncio.sleep(UPDATE_S)
                 for engine in run.engines:
                     await engine.load_weights(NO_WEIGHTS, version=step)
-        return found
+        return trajectories
 
     return run_in_virtual_time(main())
 
@@ -58,14 +61,14 @@ def versions(trajectory: Trajectory) -> list[int]:
 def test_simulated_trajectories_run_through_updates_and_lose_no_token():
     synchronous, asynchronous = played(0), played(2)
     assert len(synchronous) == NUM_STEPS * 8
-    assert all(set(versions(made)) == {step - 1} for step, made in synchronous.values())
-    assert {name: made.token_ids for name, (_, made) in synchronous.items()} == {
-        name: made.token_ids for name, (_, made) in asynchronous.items()
+    assert all(set(versions(trajectory)) == {step - 1} for step, trajectory in synchronous.values())
+    assert {name: trajectory.token_ids for name, (_, trajectory) in synchronous.items()} == {
+        name: trajectory.token_ids for name, (_, trajectory) in asynchronous.items()
     }
-    crossed = [made for _, made in asynchronous.values() if len(set(versions(made))) > 1]
+    crossed = [trajectory for _, trajectory in asynchronous.values() if len(set(versions(trajectory))) > 1]
     assert len(crossed) >= 8, "of those that began after the first batch"
-    assert all(versions(made) == sorted(versions(made)) for made in crossed)
-    assert all(step - 3 <= min(versions(made)) for step, made in asynchronous.values())
+    assert all(versions(trajectory) == sorted(versions(trajectory)) for trajectory in crossed)
+    assert all(step - 3 <= min(versions(trajectory)) for step, trajectory in asynchronous.values())
 
 
 async def test_an_episode_on_the_embedded_engine_goes_on_through_an_update(tmp_path: Path):

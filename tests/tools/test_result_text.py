@@ -1,4 +1,4 @@
-"""What user code returns from a tool: a result, or an error that says why it is none."""
+"""Return values of user code in a tool: a result, or an error with the reason."""
 
 from decimal import Decimal
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the runner sends to Ray workers is plain data, and nothing else."""
+"""Tool configs for Ray workers hold plain data only."""
 
 import dataclasses
 from pathlib import Path
@@ -17,12 +17,12 @@ def live_objects(value: Any, path: str = "") -> list[str]:
     """Return where anything but plain data hides; exact types, so that no subclass slips through."""
     if type(value) is dict:
         return [
-            found
+            place
             for key, item in value.items()
-            for found in (*live_objects(key, path), *live_objects(item, f"{path}.{key}"))
+            for place in (*live_objects(key, path), *live_objects(item, f"{path}.{key}"))
         ]
     if type(value) is list:
-        return [found for index, item in enumerate(value) for found in live_objects(item, f"{path}[{index}]")]
+        return [place for index, item in enumerate(value) for place in live_objects(item, f"{path}[{index}]")]
     return [] if type(value) in (str, int, float, bool, type(None)) else [f"{path}: {type(value).__name__}"]
 
 

@@ -28,7 +28,7 @@ EXTRA = {"tools_kwargs": {"guess": {"create_kwargs": {"ground_truth": "7", "unus
 class VerlTool:
     """Newer verl: `create` gives `(id, response)`, `execute` a response object."""
 
-    made: "list[VerlTool]" = []  # noqa: RUF012 - how the test finds the instance that the builder made
+    instances: "list[VerlTool]" = []  # noqa: RUF012 - how the test finds the instance that the builder made
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         self.config = config
@@ -36,7 +36,7 @@ class VerlTool:
         self.name = self.tool_schema.function.name
         self.state: dict[str, Any] = {}
         self.released: list[str] = []
-        VerlTool.made.append(self)
+        VerlTool.instances.append(self)
 
     def get_openai_tool_schema(self) -> Any:
         return self.tool_schema
@@ -120,7 +120,7 @@ async def test_a_verl_tool_answers_with_one_instance_per_episode(name: str, extr
         (ToolStatus.OK, "right=False"),
         (ToolStatus.OK, "right=True"),
     ]
-    assert VerlTool.made[-1].state == {"e1": {"truth": "7", "calls": 2}}
+    assert VerlTool.instances[-1].state == {"e1": {"truth": "7", "calls": 2}}
 
 
 async def test_step_rewards_and_the_reward_of_the_episode_are_handed_on() -> None:
@@ -143,8 +143,8 @@ async def test_the_end_of_the_episode_releases_its_instance() -> None:
         await tools.execute(guess("6"), Episode(episode_id=name, prompt_id="p"), deadline=Deadline.after(5))
     await tools.end_episode(Episode(episode_id="e1", prompt_id="p"))
     await tools.end_episode(Episode(episode_id="never called", prompt_id="p"))
-    assert VerlTool.made[-1].released == ["e1"]
-    assert list(VerlTool.made[-1].state) == ["e2"]
+    assert VerlTool.instances[-1].released == ["e1"]
+    assert list(VerlTool.instances[-1].state) == ["e2"]
 
 
 async def test_an_exception_from_execute_is_a_failed_call_as_in_verl() -> None:

@@ -131,8 +131,8 @@ async def test_an_episode_that_another_tool_of_the_role_has_begun_is_lost_with_i
     await until_back(painter)
     with pytest.raises(RolloutError, match="its process died after it had answered this episode"):
         await other.call(episode, {"size": 4}, deadline=Deadline.after(60))
-    for one in (tool, other):
-        await one.end_episode(episode)
+    for started in (tool, other):
+        await started.end_episode(episode)
 
 
 async def test_the_end_of_an_episode_is_told_to_the_process_that_answered_it_and_to_no_other(painter: WorkerHandle):

@@ -69,4 +69,4 @@ def test_every_field_of_a_trajectory_is_named():
     assert names(table["`turns[].results[]`"]) == set(turn["results"][0])
     assert names(table["`failures`"]) == set(written["failures"][0])
     assert names(table["`times`"]) == set(written["times"])
-    assert names(table["`termination`"]) == {str(one) for one in Termination}
+    assert names(table["`termination`"]) == {str(termination) for termination in Termination}

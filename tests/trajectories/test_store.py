@@ -154,13 +154,13 @@ def test_another_format_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_lost_its_end_is_reported_and_one_that_was_moved_away_is_not(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path)
-    made = [replace(TRAJECTORY, trajectory_id=f"train-17@epoch1/{number}") for number in range(40)]
-    paths = [store.append(step, made, prompts=[PROMPT]) for step in (1, 2, 3)]
-    store.append(3, made, validation=True)
+    trajectories = [replace(TRAJECTORY, trajectory_id=f"train-17@epoch1/{number}") for number in range(40)]
+    paths = [store.append(step, trajectories, prompts=[PROMPT]) for step in (1, 2, 3)]
+    store.append(3, trajectories, validation=True)
     noted = store.sizes(up_to_step=2)
     assert noted == {path.name: path.stat().st_size for path in paths[:2]}
     assert store.losses(noted) == []
-    store.append(2, made)
+    store.append(2, trajectories)
     assert store.losses(noted) == [], "longer, as another process may have appended since"
     paths[0].unlink()
     lines = paths[1].read_bytes().splitlines(keepends=True)
@@ -198,7 +198,7 @@ def test_a_batch_that_two_writers_have_written_is_announced_once(
     store.append(1, step[10:], prompts=[PROMPT])
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: num_before + num_lines])[:-5])
     store.append(1, step, prompts=[PROMPT], leave_out_recorded=True)
-    assert sorted(made.trajectory_id for made in read_trajectories(path)) == sorted(t.trajectory_id for t in step)
+    assert sorted(t.trajectory_id for t in read_trajectories(path)) == sorted(t.trajectory_id for t in step)
     assert not caplog.records
     path.write_bytes(path.read_bytes()[:-5])
     assert len(list(read_trajectories(path))) == 39

@@ -1,4 +1,4 @@
-"""What the vLLM tests share: prompts, models without an end token, and the actor's view of a completion."""
+"""Helpers of the vLLM tests: prompts, models without an end token, and the actor's log-probabilities."""
 
 import json
 import random
@@ -80,7 +80,7 @@ def problems(count: int) -> list[list[int]]:
 
 
 def actor_logprobs(folder: str, prompt: list[int], completion: Completion, *, temperature: float = 1.0) -> torch.Tensor:
-    """What the actor computes again for the sampled tokens, [tokens], float32."""
+    """Return the actor's log-probabilities of the sampled tokens, [tokens], float32."""
     example = TokenisedExample(
         token_ids=prompt + completion.token_ids,
         response_mask=[0] * len(prompt) + [1] * len(completion.token_ids),

@@ -59,7 +59,7 @@ async def started(changed: str) -> AsyncIterator[Started]:
 
 @pytest.fixture
 def fresh_answers(started: Started) -> list[Completion]:
-    """What an engine answers to `problems(4)` that was started on `changed`."""
+    """Return the answers to `problems(4)` of an engine that was started on `changed`."""
     return started.answers
 
 

@@ -1,4 +1,4 @@
-"""What a real vLLM answers. References: the embedded engine, and the actor's own forward pass."""
+"""Answers of a real vLLM. References: the embedded engine, and the actor's own forward pass."""
 
 import asyncio
 import random

@@ -55,9 +55,9 @@ def test_experts_are_read_from_a_folder_and_new_ones_are_refused_on_a_cpu(
         engine = VllmEngine(ModelSection(path=folder), rollout(), max_tokens=CONTEXT)
         await engine.start()
         try:
-            found = await ask_greedily(engine, PROMPT, 20)
-            expected = actor_logprobs(folder, PROMPT, found)
-            torch.testing.assert_close(torch.tensor(found.logprobs), expected, atol=1e-4, rtol=0)
+            completion = await ask_greedily(engine, PROMPT, 20)
+            expected = actor_logprobs(folder, PROMPT, completion)
+            torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-4, rtol=0)
             with pytest.raises(Exception, match="packed copies of experts"):
                 await engine.load_weights(publisher.publish(weights_of(folder).items()), version=1)
         finally:

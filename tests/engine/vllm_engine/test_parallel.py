@@ -87,8 +87,8 @@ async def test_two_copies_sample_as_one_take_new_weights_and_each_has_a_memory_o
         before = [rank.num_cached_tokens for rank in ranks]
         for turn, copy in enumerate([0, 0, 1]):
             await ask(engine, LONG_PROMPT, 1, name=f"t-{turn}", copy=copy)
-        found = [rank.num_cached_tokens - cached for rank, cached in zip(ranks, before, strict=True)]
-        assert found == [128, 0], "the block that the first turn has left is where it was left"
+        num_cached = [rank.num_cached_tokens - cached for rank, cached in zip(ranks, before, strict=True)]
+        assert num_cached == [128, 0], "the block that the first turn has left is where it was left"
 
         await engine.load_weights(publisher.publish(weights_of(changed).items()), version=1)
         assert_sampled_by(changed, await answers(engine), version=1)

@@ -27,10 +27,10 @@ def test_vllm_computes_positions_beyond_those_named_before_yarn(tmp_path: Path) 
         engine = VllmEngine(ModelSection(path=folder), rollout(), max_tokens=CONTEXT)
         await engine.start()
         try:
-            found = await ask_greedily(engine, PROMPT, 200)
-            assert len(found.token_ids) == 200
-            expected = actor_logprobs(folder, PROMPT, found)
-            torch.testing.assert_close(torch.tensor(found.logprobs), expected, atol=1e-4, rtol=0)
+            completion = await ask_greedily(engine, PROMPT, 200)
+            assert len(completion.token_ids) == 200
+            expected = actor_logprobs(folder, PROMPT, completion)
+            torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-4, rtol=0)
         finally:
             await engine.aclose()
 

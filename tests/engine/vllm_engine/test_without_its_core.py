@@ -41,9 +41,9 @@ async def test_a_killed_core_fails_its_callers_at_once_and_the_engine_starts_aga
         with pytest.raises(EngineError, match="core process died"):
             await refused
     await engine.start()
-    again = [await ask_greedily(engine, prompt, 80) for prompt in problems(4)]
-    assert [a.token_ids for a in again] == [a.token_ids for a in fresh_answers]
-    assert again[0].version_spans == ((0, 0),)
+    second = [await ask_greedily(engine, prompt, 80) for prompt in problems(4)]
+    assert [a.token_ids for a in second] == [a.token_ids for a in fresh_answers]
+    assert second[0].version_spans == ((0, 0),)
 
 
 async def test_closing_fails_open_requests_and_leaves_no_process(engine: "VllmEngine") -> None:
