@@ -1,10 +1,13 @@
 """Stores of files that a URL names: which of them may hold checkpoints and policies, and one line where one may not."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fsspec.core import get_filesystem_class, split_protocol, url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from agentrl.errors import ConfigError
@@ -44,7 +47,12 @@ def open_store(url: str, *, key: str) -> tuple[Any, str]:
     """
     check_url(url, key=key)
     with _refusing_unreachable(url, key=key):
-        return url_to_fs(url)
+        files, path = url_to_fs(url)
+    if isinstance(files, LocalFileSystem):
+        there = next(folder for folder in (Path(path), *Path(path).parents) if os.path.exists(folder))
+        if not os.path.isdir(there):
+            raise ConfigError(f"{key}: {url} cannot be used: {there} is a file; name another `{key}`")
+    return files, path
 
 
 def refuse_missing_bucket(files: Any, path: str, *, url: str, key: str) -> None:

@@ -91,9 +91,7 @@ def test_a_run_that_still_lives_elsewhere_may_not_write_after_another_one_went_o
 
 def test_a_file_in_the_way_of_the_checkpoints_is_one_clear_line(tmp_path: Path):
     (tmp_path / "shared").touch()
-    with pytest.raises(
-        ConfigError, match=r"checkpoint.dir: .*/shared cannot be used: \w+: .*name another `checkpoint.dir`"
-    ):
+    with pytest.raises(ConfigError, match=r"checkpoint.dir: .*/shared cannot be used: .*name another `checkpoint.dir`"):
         elsewhere(tmp_path, "first")
 
 

@@ -30,6 +30,14 @@ def test_a_url_that_nothing_can_reach_is_one_clear_line():
     assert "cannot be reached: ValueError: Protocol not known: nowhere" in refused("nowhere://bucket")
 
 
+@pytest.mark.parametrize("name", ["file", "file/checkpoints"])
+def test_a_path_through_a_file_is_one_clear_line(name: str, tmp_path: Path):
+    (tmp_path / "file").touch()
+    assert refused(str(tmp_path / name)).endswith(
+        f"cannot be used: {tmp_path / 'file'} is a file; name another `checkpoint.dir`"
+    )
+
+
 def test_what_lives_in_one_process_is_no_place_for_checkpoints():
     assert "is in the memory of each process by itself" in refused("memory://runs")
 
