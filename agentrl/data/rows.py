@@ -77,8 +77,9 @@ def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
     """
     try:
         if not path.is_file():
-            problem = "is a folder, name the files in it" if path.is_dir() else "no such file"
-            raise ConfigError(f"{path}: {problem}")
+            looked_in = "" if path.is_absolute() else f", neither next to the config nor in {Path.cwd()}"
+            problem = "is a folder, name the files in it" if path.is_dir() else f"no such file{looked_in}"
+            raise ConfigError(f"data file {path}: {problem}")
         if path.suffix not in _READERS:
             raise ConfigError(f"{path}: cannot read `{path.suffix}` files; prompts come as {' or '.join(_READERS)}")
         yield from _READERS[path.suffix](path, bad_rows)

@@ -20,7 +20,7 @@ def require_hub_model(name: str, *, key: str = "model.path") -> None:
     """
     if Path(name).is_dir():
         return
-    where = f"{key}: `{name}` is no folder, and as a model on the hub"
+    where = f"{key}: `{name}` is no folder (next to the config, or in {Path.cwd()}), and as a model on the hub"
     try:
         problem = _problem(name)
     except Exception as error:

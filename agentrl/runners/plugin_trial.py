@@ -132,7 +132,7 @@ async def _call_tool(
         return
     answered = f"{where}: `{result.status}` in {result.wall_time_s:.2g} s, {_shown(result.text)}"
     if result.cause:
-        report.warn(f"{answered}; it raised {result.cause}")
+        report.warn(answered if result.cause in result.text else f"{answered}; it raised {result.cause}")
     elif result.status is ToolStatus.TIMEOUT:
         report.warn(answered)
     else:
@@ -213,6 +213,5 @@ def _right_answers(prompt: Prompt) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    line = " ".join(text.split())
+    line = value.strip().replace("\n", "\\n") if isinstance(value, str) else repr(value)
     return f"`{line[:_MAX_SHOWN]}{' ...' if len(line) > _MAX_SHOWN else ''}`"

@@ -31,7 +31,7 @@ from agentrl.runners.checkpoint_store import CheckpointStore, write_whole
 from agentrl.runners.inputs import CODE, digest_of
 from agentrl.runners.policy_folder import PolicyFolder
 from agentrl.runners.run_changes import Changes, refuse_changes
-from agentrl.runners.stores import check_url
+from agentrl.runners.stores import check_url, refuse_file_in_the_way
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,9 @@ class ResumableFolder(ABC):
         assert config.run.dir is not None  # the loader of the config has filled it
         self.path = Path(config.run.dir)
         if config.checkpoint.dir is None:
-            check_url(str(self.path), key="run.dir")  # else the message would name a key that nobody has set
+            # Else the message would name a key that nobody has set.
+            check_url(str(self.path), key="run.dir")
+            refuse_file_in_the_way(self.path, key="run.dir")
         self.checkpoints = CheckpointStore(
             config.checkpoint.dir or str(self.path / "checkpoints"), references=references
         )

@@ -43,12 +43,9 @@ class RunDirectory(ResumableFolder):
         self.in_hand = self.path / "in_hand"
         """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
         self._config = config
-        self._keeps_results = True
-        """False for an unfinished evaluation, which measures from the beginning."""
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
         """Do what the base class says, warn of edited code that is accepted, and remove what a killed run was carrying."""
-        self._keeps_results = trains or self.finished
         digests_before = content_of(self._digests)
         super().open(inputs, trains=trains)
         for name, changed in changed_inputs(self._inputs, digests_before).items():
@@ -119,6 +116,7 @@ class RunDirectory(ResumableFolder):
         num_begun = len(stages_begun(saved, num_steps_done=num_steps_done))
         later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
         in_use = {name: found for name, found in self._inputs.items() if not name.startswith(later)}
-        if not self._config.run.accept_code_changes and self._keeps_results:
+        # Without a result or a checkpoint the run starts over, with the new code alone.
+        if (self.finished or num_steps_done) and not self._config.run.accept_code_changes:
             return in_use
         return {name: found for name, found in in_use.items() if not name.startswith(CODE)}

@@ -49,10 +49,19 @@ def open_store(url: str, *, key: str) -> tuple[Any, str]:
     with _refusing_unreachable(url, key=key):
         files, path = url_to_fs(url)
     if isinstance(files, LocalFileSystem):
-        there = next(folder for folder in (Path(path), *Path(path).parents) if os.path.exists(folder))
-        if not os.path.isdir(there):
-            raise ConfigError(f"{key}: {url} cannot be used: {there} is a file; name another `{key}`")
+        refuse_file_in_the_way(Path(path), key=key)
     return files, path
+
+
+def refuse_file_in_the_way(folder: Path, *, key: str) -> None:
+    """Refuse a folder that is a file, or that leads through one.
+
+    Raises:
+        ConfigError: with the file.
+    """
+    present = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    if not os.path.isdir(present):
+        raise ConfigError(f"{key}: {folder} cannot be used: {present} is a file; name another `{key}`")
 
 
 def refuse_missing_bucket(files: Any, path: str, *, url: str, key: str) -> None:

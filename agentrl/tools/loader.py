@@ -81,6 +81,9 @@ def load_tool_file(file: Path) -> list[ToolConfig]:
     """
     try:
         tree = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    except FileNotFoundError as error:
+        looked_in = "" if file.is_absolute() else f", neither next to the config nor in {Path.cwd()}"
+        raise ConfigError(f"tool_config_path: {file}: no such file{looked_in}") from error
     except OSError as error:
         # OmegaConf raises one without `strerror` for a file that holds a single number.
         raise ConfigError(f"tool_config_path: {file}: cannot be read: {error.strerror or error}") from error

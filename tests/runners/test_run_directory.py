@@ -65,6 +65,21 @@ def test_accepted_edits_of_code_are_warned_of_once_and_only_where_a_run_starts(
     assert caplog.text.count("edited since the run last started") == 1, "what was accepted is the run's code now"
 
 
+def test_an_edit_of_code_is_free_until_the_first_checkpoint(tmp_path: Path):
+    module = tmp_path / "my_reward.py"
+    inputs = {f"{CODE}my_reward": module}
+    for limit in (1, 2):
+        module.write_text(f"LIMIT = {limit}")
+        run = elsewhere(tmp_path, "run", inputs=inputs)
+        if limit == 2:
+            run.checkpoints.begin(4)
+            run.checkpoints.commit(RunState(step=4))
+        run.close()
+    module.write_text("LIMIT = 3")
+    with pytest.raises(ConfigError, match="accept_code_changes"):
+        elsewhere(tmp_path, "run", inputs=inputs)
+
+
 def test_a_run_goes_on_in_another_folder_from_its_checkpoints_elsewhere(tmp_path: Path):
     first = elsewhere(tmp_path, "first")
     first.checkpoints.begin(4)
