@@ -6,7 +6,7 @@ import pytest
 
 from tests.runners.run_process import finish_run, metrics
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(700)]
 
 
 def test_the_example_learns_with_workers_of_its_own_behind_the_tool(tmp_path: Path):

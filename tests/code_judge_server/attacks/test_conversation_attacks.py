@@ -18,14 +18,17 @@ from attacks.attacked_judge import AttackedJudge, judge_under_attack
 from attacks.corpus.conversations import ATTACKS, Conversation
 from judge_process import WITHOUT_MODULES, wait_until
 
-STARTERS = ("root", "root in B", "ordinary_user", "without_namespaces", "without_isolation")
 HONEST = Conversation(name="honest", attacks=(), statuses=ACCEPTED, limits={"wall_time_s": 60.0, "cpu_time_s": 5.0})
 BOTH_WAIT = Conversation(name="both wait", program="input(); input()", statuses=TIMED_OUT, limits={"wall_time_s": 30.0})
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(starter, marks=[pytest.mark.slow] * (starter != "root")) for starter in STARTERS],
+    params=[
+        "root",
+        *(pytest.param(starter, marks=pytest.mark.slow) for starter in ("ordinary_user", "without_namespaces")),
+        *(pytest.param(starter, marks=pytest.mark.soak) for starter in ("root in B", "without_isolation")),
+    ],
 )
 def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
     settings = ["--num-slots", "4", *WITHOUT_MODULES]
