@@ -88,6 +88,8 @@ def ray_runtime(
             raise  # the cluster keeps its own logs
         try:
             shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
+            for folder in keep_logs_in.glob("**/"):
+                folder.chmod(folder.stat().st_mode & ~0o022)  # Ray lets everybody write
             logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
         except OSError as error:
             # `shutil.Error` lists every file.

@@ -70,6 +70,7 @@ def test_an_exception_in_a_worker_ends_the_run_with_its_reason_and_leaves_nothin
         assert wait_until(lambda: not left_in(run.temp_dir)), left_in(run.temp_dir)
     assert run.process.returncode == 1
     assert "a bug in my reward" in output
+    assert not any(folder.stat().st_mode & 0o022 for folder in (tmp_path / "run" / "ray_logs").glob("**/"))
 
 
 _HELD_REWARD = """
