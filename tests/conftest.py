@@ -50,9 +50,10 @@ def one_compute_thread() -> None:
 @pytest.fixture(autouse=True)
 def no_event_loop_is_left() -> Iterator[None]:
     """A tool's or a reward's event loop that outlives its test warns in the log of later ones that it is late."""
+    before = set(threading.enumerate())
     yield
     until = time.monotonic() + 5
-    while left := [thread.name for thread in threading.enumerate() if thread.name.startswith("lag of ")]:
+    while left := [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("lag of ")]:
         assert time.monotonic() < until, f"left running, and watched still: {left}"
         time.sleep(0.01)
 
