@@ -158,6 +158,6 @@ class NotToInheritFrom(PlainWorker):
 
 def test_a_class_that_ray_cannot_inherit_from_is_refused_before_ray_tries():
     with pytest.raises(
-        ConfigError, match=r"NotToInheritFrom`: nothing can inherit from it, .* Wrap it in a class that"
+        ConfigError, match=r"NotToInheritFrom`: it cannot be inherited from, .* Wrap it in a class that"
     ):
         check_worker_class(NotToInheritFrom)

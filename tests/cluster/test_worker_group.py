@@ -146,7 +146,7 @@ async def test_a_rank_that_hangs_is_taken_for_dead_and_the_group_ends(
     monkeypatch.setattr(worker_group, "_ASK_EVERY_S", 0.2)
     monkeypatch.setattr(worker_group, "_SILENT_S", 10.0)
     await group.all("echo")
-    with pytest.raises(ModelDiedError, match="echo 1: says nothing for 10 s"):
+    with pytest.raises(ModelDiedError, match="echo 1: no answer for 10 s"):
         async with asyncio.timeout(60):
             await group.each("stop_on", [(rank, 1) for rank in range(3)])
 
