@@ -56,7 +56,7 @@ class RunState:
     record_bytes: dict[str, int] = field(default_factory=dict)
     """Sizes of the newest record files, by name (`TrajectoryStore.sizes`): a resume reports one that has become shorter."""
     lost_records: list[str] = field(default_factory=list)
-    """What resumes have reported so far."""
+    """Lost records that resumes have reported so far."""
 
 
 def by_accuracy(states: Sequence[RunState]) -> list[RunState]:

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -84,32 +83,35 @@ def _stopped(number: int, when_stopped: str) -> int:
     return 128 + number
 
 
-def _exit_without_ray(number: int, when_stopped: str) -> None:
-    """End this process where Ray got the signal too, and there is nothing left to be closed in order."""
-    if wait_until_lost():
-        time.sleep(_CLOSE_S)
+def _exit_without_ray(number: int, when_stopped: str, closed: threading.Event) -> None:
+    """End this process if it is still not closed some time after Ray ended, which may have got the signal too."""
+    if wait_until_lost() and not closed.wait(_CLOSE_S):
         os._exit(_stopped(number, when_stopped))
 
 
 async def _until_signalled(command: Coroutine[Any, Any, None], when_stopped: str) -> None:
     task = asyncio.ensure_future(command)
     received: list[int] = []
+    closed = threading.Event()
 
     def stop(number: int) -> None:
         received.append(number)
         task.cancel()
-        threading.Thread(target=_exit_without_ray, args=(number, when_stopped), daemon=True).start()
+        threading.Thread(target=_exit_without_ray, args=(number, when_stopped, closed), daemon=True).start()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
     try:
         await task
-    except (asyncio.CancelledError, Exception):
+    except (asyncio.CancelledError, Exception) as error:
         if not received:
             raise
-        # Or what came of a signal that the workers got too.
+        if not isinstance(error, asyncio.CancelledError):  # most often that of workers which got the signal too
+            logger.error("error after a signal", exc_info=error, extra=ONLY_IN_FILE)
         raise SignalledError(received[0]) from None
+    finally:
+        closed.set()
 
 
 def _told(error: BaseException) -> str:

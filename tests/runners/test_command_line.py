@@ -54,3 +54,40 @@ def test_what_is_left_of_a_stopped_command_is_told_as_it_says(capsys: pytest.Cap
 
     assert run_command(command, when_stopped="nothing was measured") == 128 + signal.SIGTERM
     assert capsys.readouterr().err == "stopped by SIGTERM; nothing was measured\n"
+
+
+_SIGNALLED = """
+import asyncio, os, signal, subprocess, sys, time
+from agentrl.runners import command_line
+
+command_line._CLOSE_S = 0.5
+ray = subprocess.Popen([sys.argv[1], "60"])
+
+
+async def command():
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        if sys.argv[2] == "hangs":
+            ray.kill()
+            time.sleep(60)
+
+
+status = command_line.run_command(command)
+ray.kill()
+time.sleep(2)
+sys.exit(status + 1)
+"""
+
+
+@pytest.mark.parametrize(("closing", "status"), [("hangs", 128 + signal.SIGTERM), ("ends", 128 + signal.SIGTERM + 1)])
+def test_a_signalled_command_ends_without_its_ray_only_while_it_closes(closing: str, status: int, tmp_path: Path):
+    ray = tmp_path / "gcs_server"
+    ray.write_bytes(Path("/bin/sleep").read_bytes())
+    ray.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNALLED, str(ray), closing], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("stopped by SIGTERM; ") == 1
