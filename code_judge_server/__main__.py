@@ -1,7 +1,7 @@
 """The command line: `python -m code_judge_server [--port 8088]`; `--help` names every setting.
 
-When it is ready it prints to stdout the line `listening on http://ADDRESS:PORT`, by which a parent that asked for port 0 learns
-the port, and then what isolation it reached and by which canaries, its slots and its limits. Warnings go to stderr.
+When it is ready it prints the line `listening on http://ADDRESS:PORT` to stdout, from which a parent that asked for port 0
+reads the port, then its isolation tier with the canaries, its slots and its limits. Warnings go to stderr.
 """
 
 import logging
@@ -33,7 +33,7 @@ _FORCED_EXIT_AFTER_S = 5.0
 
 
 def main() -> int:
-    """Serve until told to stop; return the exit code, 2 when the server refuses to start."""
+    """Serve until stopped; return the exit code, 2 when the server refuses to start."""
     if ".." in sys.executable.split("/"):
         _restart_by_plain_path()
     if not {"-h", "--help"}.isdisjoint(sys.argv[1:]):
@@ -70,14 +70,14 @@ def main() -> int:
 
 
 def _restart_by_plain_path() -> None:
-    """Execute the interpreter by a path that leads nowhere back: jails show what is on the way to it, and no more."""
+    """Execute the interpreter by a path without links or `..`: jails show only the folders on the way to it."""
     folder, name = os.path.split(sys.executable)
     plain = os.path.join(os.path.realpath(folder), name)
     os.execv(plain, [plain, *sys.orig_argv[1:]])
 
 
 class AddressRefusedError(Exception):
-    """The server cannot listen where it is told to."""
+    """The server cannot listen on the given address."""
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -91,7 +91,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _announce(settings: Settings, executor: Executor, address: tuple[Any, ...]) -> None:
-    """Print where the server listens, first of all, and what it is."""
+    """Print the server's address first, then its description."""
     if executor.tier is IsolationTier.D:
         logger.warning(
             "isolation tier D: programs run with this server's rights, limited in time, memory and output only"
@@ -106,7 +106,7 @@ def _announce(settings: Settings, executor: Executor, address: tuple[Any, ...]) 
 
 
 def _stop_at_end_of_stdin(server: JudgeServer) -> None:
-    """Ask the server to stop once nobody holds the other end of stdin; end the process if it cannot even do that."""
+    """Stop the server at the end of stdin; end the process if that fails."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     server.stop_at_once()

@@ -1,4 +1,4 @@
-"""The HTTP application: the parts put together, and their start and end."""
+"""The HTTP application: its parts, their start and their end."""
 
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -35,7 +35,7 @@ _CANARY_OUTPUT = "the judge works"
 def create_app(settings: Settings, executor: Executor) -> FastAPI:
     """Return the application; it starts the executor, and closes it when the server stops.
 
-    Its `state.queue` is the `SubmissionQueue`, by which the server drains, and its `state.metrics` the `Metrics`.
+    Its `state.queue` is the `SubmissionQueue`, through which the server drains; its `state.metrics` is the `Metrics`.
     """
     metrics = Metrics()
     languages = offered_languages(settings.languages)
@@ -61,7 +61,7 @@ def create_app(settings: Settings, executor: Executor) -> FastAPI:
     app = FastAPI(title="code judge", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.queue = queue
     app.state.metrics = metrics
-    app.routes.extend(submission_router(settings, queue, languages).routes)  # which takes less time than to include it
+    app.routes.extend(submission_router(settings, queue, languages).routes)  # faster than `include_router`
     app.include_router(live_router(judge, queue, languages))
     app.include_router(state_router(queue, health_of, metrics))
     app.include_router(code_judge_router(settings, queue, languages))
@@ -107,7 +107,7 @@ def _health(
 async def _drop_unusable_languages(executor: Executor, languages: dict[str, LanguageRules], settings: Settings) -> None:
     limits = settings.limit_policy.effective(settings.default_limits)
     for name, reason in (await unusable_languages(executor, languages, limits=limits)).items():
-        level = logging.WARNING if name in settings.languages else logging.INFO  # nobody has asked for a built-in one
+        level = logging.WARNING if name in settings.languages else logging.INFO  # nobody asked for the built-in ones
         logger.log(level, "language `%s` is not offered: %s", name, reason)
         del languages[name]
 
@@ -116,7 +116,7 @@ async def _judge_canary(judge: Judge) -> None:
     """Judge a program whose verdict is known.
 
     Raises:
-        ExecutorError: the verdict is another one: this machine cannot judge.
+        ExecutorError: the verdict is wrong, so this machine cannot judge.
     """
     program = Submission(
         id="canary",

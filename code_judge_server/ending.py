@@ -4,10 +4,10 @@ from enum import StrEnum
 
 
 class Ending(StrEnum):
-    """What ended a program."""
+    """The cause of a program's end."""
 
     EXITED = "exited"
-    """The program itself: see its exit code or signal."""
+    """The program ended itself: see its exit code or signal."""
     CPU_TIME = "cpu_time"
     WALL_TIME = "wall_time"
     MEMORY = "memory"
@@ -15,4 +15,4 @@ class Ending(StrEnum):
     TASKS = "tasks"
     """Too many processes and threads."""
     CANCELLED = "cancelled"
-    """Nobody waits for the outcome any more."""
+    """Nobody waits for the outcome."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipeEnds:
-    """Descriptors of the pipes that one of the two has in place of its stdin and stdout."""
+    """Pipe descriptors that one of the two jobs has in place of stdin and stdout."""
 
     stdin: int
     stdout: int
@@ -22,18 +22,18 @@ class PipeEnds:
 
 
 def bytes_in_pipe(end: int) -> int:
-    """Return the number of bytes that were written to a pipe and not read."""
+    """Return the number of bytes in a pipe that have not been read."""
     count = array.array("i", [0])
     fcntl.ioctl(end, termios.FIONREAD, count)
     return count[0]
 
 
 async def take_two(free: asyncio.Queue[int], turn: asyncio.Lock) -> tuple[int, int]:
-    """Take two slots from the queue of free ones.
+    """Take two slots from the queue of free slots.
 
     Args:
         free: Numbers of the free slots.
-        turn: Held meanwhile: callers that have one slot each would wait for each other.
+        turn: Held meanwhile; otherwise two callers with one slot each would wait for each other.
     """
     async with turn:
         first = await free.get()

@@ -1,4 +1,4 @@
-"""How a submission's source becomes a program: one row of a table per language, to which the settings add."""
+"""The table of languages: one row per language, from source to program; the settings may add rows."""
 
 import glob
 import logging
@@ -21,21 +21,22 @@ Command = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class PrecompiledHeaderRules(BaseModel):
-    """How a header is compiled, in the way of g++: `header` beside `header.gch` in a folder of the include path."""
+    """The compilation of a precompiled header, as for g++: `header` beside `header.gch` in a folder of the include path."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     header: FilePath
-    """As it stands between the angle brackets of an `#include`."""
+    """Name of the header as in `#include <...>`."""
     source: FilePath = "header.h"
-    """File that consists of that line."""
+    """File that consists of that `#include` line."""
     compile: Command
-    """Makes `artifact` of `source`, with the flags of the language's own `compile`: with others it is passed over."""
+    """Makes `artifact` of `source`, with the flags of the language's own `compile`: the compiler ignores it with other
+    flags."""
     artifact: FilePath = "header.gch"
 
 
 class LanguageRules(BaseModel):
-    """How one language is compiled and run; relative names are in the program's folder.
+    """One language's compilation and run; relative names are in the program's folder.
 
     In `compile` and `run`, `{memory_mb}` stands for the memory limit in MiB.
 
@@ -50,17 +51,17 @@ class LanguageRules(BaseModel):
     """Makes `artifact` of `source` and the submission's files; exit code 0 is success. Absent: nothing is compiled. The word
     `{options}` stands for a submission's `compile_options`; a row without it takes none."""
     artifact: FilePath | None = None
-    """The one file that `compile` makes and `run` needs: of several, such as classes, an archive."""
+    """The one file that `compile` makes and `run` needs; of several files, such as classes, an archive."""
     precompiled_header: PrecompiledHeaderRules | None = None
-    """Compiled once, for the sources that begin with it."""
+    """Compiled once, and used for sources that begin with its `#include`."""
     run: Command
-    """Runs `artifact`, or `source` where nothing is compiled."""
+    """Runs `artifact`, or `source` if there is no `compile`."""
     probe: Command | None = None
-    """Run in the jail when the server starts: unless it exits with 0, the language is not offered."""
+    """Run in the jail when the server starts; the language is offered only if it exits with 0."""
     read_only_paths: tuple[str, ...] = ()
-    """Paths outside of the system's folders that its programs read, as patterns of absolute ones; jobs see what is there."""
+    """Absolute paths (patterns) outside the system's folders that its programs read; jobs see those that exist."""
     preload: bool = False
-    """`run` is this server's Python and a script, for which an interpreter that is already up may stand in."""
+    """`run` is this server's Python and a script; a warm interpreter may take its place."""
 
     @model_validator(mode="after")
     def _check_artifact(self) -> "LanguageRules":
@@ -70,19 +71,19 @@ class LanguageRules(BaseModel):
 
     @property
     def takes_options(self) -> bool:
-        """True where a submission may name options for the compiler."""
+        """True if a submission may name options for the compiler."""
         return self.compile is not None and OPTIONS in self.compile
 
     @property
     def programs(self) -> list[str]:
-        """What must be on the machine, and in the jail."""
+        """Programs that must exist on the machine and in the jail."""
         commands = filter(None, (self.compile, self.run, self.probe))
         programs = (command[_place_of_program(command)] for command in commands)
         return list(dict.fromkeys(program for program in programs if not program.startswith("./")))
 
 
 def _cpp(standard: str, *, is_young: bool = False) -> LanguageRules:
-    """Return the row of a dialect; compilers still in use may not know a young one."""
+    """Return the row of a dialect; older compilers may not know a young dialect."""
     flags = ("g++", f"-std={standard}", "-O2")
     return LanguageRules(
         source="main.cpp",
@@ -108,21 +109,21 @@ def _c(standard: str) -> LanguageRules:
 
 
 _NODE = ("env", "NODE_PATH=/usr/local/lib/node_modules:/usr/lib/node_modules")
-"""Packages that `npm install -g` has installed are found, as in a project of one's own."""
+"""Makes packages of `npm install -g` available, as in an ordinary project."""
 _GO = ("env", "GO111MODULE=auto", "GOPATH=/usr/share/gocode")
-"""Debian's packages of libraries are found; a program that has a `go.mod` among its files is a module."""
+"""Makes Debian's library packages available; a program with a `go.mod` among its files is a module."""
 _JAVATUPLES = "/usr/share/java/javatuples.jar"
-"""Debian's; programs of MultiPL-E import it, and Java passes over what is not there."""
+"""Debian's path; programs of MultiPL-E import it, and Java ignores a missing file."""
 _JAVA_COMPILE = (
     f'javac -encoding UTF-8 -cp ".:*:{_JAVATUPLES}" -d .classes "$@" Main.java && jar cf main.jar -C .classes .'
 )
 _HAS_PYTEST = "from importlib.util import find_spec; raise SystemExit(find_spec('pytest') is None)"
 _HAS_JEST = "for (const name of ['jest', '@babel/preset-env', '@babel/preset-typescript']) require.resolve(name)"
 _LISTENS = "require('net').createServer().listen(require('os').tmpdir() + '/probe', () => process.exit())"
-"""As `tsx` does; in tier C nothing can."""
+"""Listens on a socket as `tsx` does; nothing can in tier C."""
 _READ_BY_JAVA = ("/etc/java-*-openjdk",)
 _READ_BY_NODE = ("/etc/ssl/openssl.cnf",)
-"""Without it node starts too, but not where it is and may not be read, as in tier C."""
+"""Node starts without this file, but not if the file exists and may not be read, as in tier C."""
 _JEST_CONFIG = (
     '--config={"transform": {"[.][jt]sx?$": ["babel-jest", {"presets":'
     ' ["@babel/preset-typescript", ["@babel/preset-env", {"targets": {"node": "current"}}]]}]}}'
@@ -130,7 +131,7 @@ _JEST_CONFIG = (
 
 BUILT_IN = {
     "python": LanguageRules(source="main.py", run=(sys.executable, "main.py"), preload=True),
-    # GNU dialects, as the compilers' own default: ISO ones hide `strdup`, `M_PI` and the traits of `__int128`.
+    # GNU dialects, the compilers' default: ISO dialects hide `strdup`, `M_PI` and the traits of `__int128`.
     "cpp": _cpp("gnu++17"),
     "cpp20": _cpp("gnu++20"),
     "cpp23": _cpp("gnu++23", is_young=True),
@@ -166,7 +167,7 @@ BUILT_IN = {
     ),
     "go": LanguageRules(
         source="main.go",
-        # Go passes over a `go.mod` in the folder for temporary files, which is the program's own in tiers C and D.
+        # Go ignores a `go.mod` in the folder for temporary files, which is the program's folder in tiers C and D.
         compile=(*_GO, "TMPDIR=.", "go", "build", OPTIONS, "-o", "main", "main.go"),
         artifact="main",
         run=("./main",),
@@ -250,14 +251,14 @@ _OTHER_PROGRAMS = {
         for command in (("ts-node", "-T"), ("node", "--experimental-strip-types"))
     ],
 }
-"""Rows that stand in for a built-in one whose programs are not on the machine, the first that is."""
+"""Replacements for a built-in row whose programs are missing; the first whose programs exist is used."""
 
 
 def offered_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, LanguageRules]:
-    """Return the built-in rows and those of the settings, which win, as far as their programs are on this machine.
+    """Return the built-in rows and those of the settings, which win, whose programs are on this machine.
 
-    The programs of the rows returned are absolute paths, so that a job needs no PATH to be found by. A row of the settings
-    that is left out is logged.
+    The programs of these rows are absolute paths, so a job needs no PATH to find them. A row of the settings that is left out
+    is logged.
     """
     offered = located_languages(from_settings)
     for name, rules in from_settings.items():
@@ -267,7 +268,7 @@ def offered_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, L
 
 
 def located_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, LanguageRules]:
-    """Return what `offered_languages` returns, without a line in the log."""
+    """Return the same as `offered_languages`, without log lines."""
     rows = BUILT_IN | dict(from_settings)
     located = {name: _located(rules) for name, rules in rows.items()}
     for name in _OTHER_PROGRAMS.keys() - from_settings.keys():
@@ -302,20 +303,20 @@ def _with_path(command: Command) -> Command | None:
 
 
 def _place_of_program(command: Command) -> int:
-    """Return the index of the word that names the program: the first, or the one after `env` and its variables."""
+    """Return the index of the program's name: the first word, or the first after `env` and its variables."""
     if os.path.basename(command[0]) != "env":
         return 0
     return next((place for place, word in enumerate(command) if place > 0 and "=" not in word), 0)
 
 
 def paths_to_show(languages: Mapping[str, LanguageRules]) -> list[str]:
-    """Return what the rows' `read_only_paths` stand for on this machine."""
+    """Return the paths on this machine that match the rows' `read_only_paths`."""
     patterns = {pattern for rules in languages.values() for pattern in rules.read_only_paths}
     return sorted(path for pattern in patterns for path in glob.glob(pattern))
 
 
 def command_for(command: Command, *, memory_bytes: int, options: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return a command of a row for one submission: with its memory limit and its options for the compiler."""
+    """Return a row's command for one submission, with its memory limit and its compiler options."""
     words = [word for part in command for word in (options if part == OPTIONS else (part,))]
     if not any(_MEMORY_MB in word for word in command):
         return tuple(words)
@@ -323,7 +324,7 @@ def command_for(command: Command, *, memory_bytes: int, options: Sequence[str] =
 
 
 def wrong_fields(submission: Submission, languages: Mapping[LanguageName, LanguageRules]) -> list[FieldError]:
-    """Return what of a submission this server's table of languages cannot serve."""
+    """Return the fields of a submission that this server's table of languages cannot serve."""
     errors: list[FieldError] = []
     names = {
         "language": submission.language,

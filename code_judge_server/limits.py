@@ -1,4 +1,4 @@
-"""What a submission asks for, and what it gets: defaults where it is silent, the server's maxima where it asks for more."""
+"""The limits of a submission: requested limits, the server's defaults where absent, and its maxima."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -10,25 +10,25 @@ from code_judge_server.schemas import Limits
 
 _PAGE_BYTES = 4096
 _NUM_REMEMBERED = 64
-"""Most submissions of a time ask for the same few limits."""
+"""Cache size; most submissions ask for the same few limits."""
 _JOB_LIMITS = [limit.name for limit in fields(JobLimits)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitPolicy:
-    """The two bounds of every limit of a program; neither leaves one open."""
+    """The server's defaults and maxima for every limit of a program; all are set."""
 
     defaults: Limits
-    """For what a submission does not name."""
+    """Limits that a submission does not name."""
     maxima: Limits
-    """No submission gets more, whatever it names."""
+    """Upper bounds on the limits of a submission."""
 
     def effective(self, asked: Limits) -> JobLimits:
-        """Return the limits that hold for a submission that asks for these."""
+        """Return the limits that apply when a submission asks for these."""
         return JobLimits(**{name: self._effective(asked, name) for name in _JOB_LIMITS})
 
     def told(self, asked: Limits) -> Limits:
-        """Return the limits that hold for a submission that asks for these, that of its compiler included."""
+        """Return the limits that apply when a submission asks for these, compiler limit included, for its verdict."""
         return as_limits(self.effective(asked), compile_time_s=self._effective(asked, "compile_time_s"))
 
     def _effective(self, asked: Limits, name: str) -> Any:
@@ -37,7 +37,7 @@ class LimitPolicy:
 
 
 def with_room_for(limits: JobLimits, files: Mapping[str, bytes]) -> JobLimits:
-    """Return limits whose disk holds these files beside what the program may write itself."""
+    """Return the limits with disk space for these files besides what the program may write."""
     num_pages = (1 + _num_folders(files) if files else 0) + sum(
         max(1, -(-len(content) // _PAGE_BYTES)) for content in files.values()
     )
@@ -48,7 +48,7 @@ def _num_folders(paths: Iterable[str]) -> int:
     folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
-        while folder and folder not in folders:  # those above a folder that is known are known
+        while folder and folder not in folders:  # the parents of a known folder are known
             folders.add(folder)
             folder = folder.rpartition("/")[0]
     return len(folders)
@@ -56,5 +56,5 @@ def _num_folders(paths: Iterable[str]) -> int:
 
 @lru_cache(maxsize=_NUM_REMEMBERED)
 def as_limits(limits: JobLimits, *, compile_time_s: float | None = None) -> Limits:
-    """Return the limits of a job in the words of the native format; a session has no compiler."""
+    """Return the limits of a job in the native format; a session has no compiler limit."""
     return Limits(**{name: getattr(limits, name) for name in _JOB_LIMITS}, compile_time_s=compile_time_s)

@@ -1,4 +1,4 @@
-"""What `/metrics` tells Prometheus."""
+"""The metrics at `/metrics`, for Prometheus."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,7 +22,7 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 
 
 class Metrics:
-    """Counts as things happen; one for each server."""
+    """Metrics of one server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -61,38 +61,38 @@ class Metrics:
         )
 
     def judged(self, verdict: Verdict) -> None:
-        """Count what a judged submission took."""
+        """Count the times of a judged submission."""
         self._queue_time.observe(verdict.queue_time_s)
         self._wall_time.observe(verdict.wall_time_s)
         self._cpu_time.observe(verdict.cpu_time_s)
 
     def given(self, verdict: Verdict) -> None:
-        """Count a verdict that somebody waited for."""
+        """Count a verdict that is delivered to a client."""
         self._verdicts[verdict.status].inc()
 
     def shared(self) -> None:
-        """Count a submission that is not judged again."""
+        """Count a submission that shares an earlier verdict."""
         self._shared.inc()
 
     def answered(self, *, method: str, path: str, status: int, time_s: float) -> None:
-        """Count an HTTP request; `path` is that of the route, so that there are few."""
+        """Count an HTTP request; `path` is the path of its route, which bounds the number of labels."""
         self._requests.labels(method, path, str(status)).inc()
         self._request_time.labels(path).observe(time_s)
 
     def connection_closed(self) -> None:
-        """Count a connection that was closed because there were too many."""
+        """Count a connection that was closed because of the limit."""
         self._closed_connections.inc()
 
     def watch_connections(self, num_open: Callable[[], int]) -> None:
-        """Report how many connections there are, whenever somebody asks."""
+        """Report the number of connections, read at each scrape."""
         self._connections.set_function(num_open)
 
     def watch(self, health: Callable[[], Health], executor: Executor) -> None:
-        """Report the state of the server too, as it is whenever somebody asks."""
+        """Report the state of the server too, read at each scrape."""
         self.registry.register(_StateCollector(health, executor))
 
     def page(self) -> bytes:
-        """Return the text that Prometheus reads."""
+        """Return the text page for Prometheus."""
         return generate_latest(self.registry)
 
     def _times(self, name: str, meaning: str) -> Histogram:

@@ -1,18 +1,18 @@
-"""Which modules the warm interpreters hold: the sets that are always there, and those that the settings name."""
+"""The module sets of the warm interpreters: built-in sets, and those of the settings."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 BARE = "bare"
 _BUILT_IN: dict[str, Sequence[str]] = {BARE: (), "sympy": ("sympy",), "sci": ("numpy", "sympy")}
-"""A set of its own for sympy alone, as a fork without numpy's memory takes 0.8 ms less, of six."""
+"""sympy has a set without numpy: a fork without numpy's memory takes 0.8 ms less, of 6 ms."""
 
 
 def preload_sets(named: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Return the modules of each set: the built-in ones as far as they are installed, then those of `named`.
+    """Return the modules of each set: the installed built-in sets, then those of `named`.
 
     Args:
-        named: Sets of the operator's; one of a built-in name takes its place.
+        named: Sets of the operator; a set with a built-in name replaces that.
 
     Raises:
         ValueError: a module of `named` is not installed, or `bare` is not bare.
@@ -31,4 +31,4 @@ def preload_sets(named: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]
 
 
 def _is_installed(module: str) -> bool:
-    return find_spec(module.partition(".")[0]) is not None  # deeper down `find_spec` imports the parents
+    return find_spec(module.partition(".")[0]) is not None  # for a full name `find_spec` would import the parents

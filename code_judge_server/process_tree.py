@@ -1,7 +1,7 @@
-"""Everything below this process: what it uses, and how to end it for certain.
+"""The processes below this one: their use of resources, and a reliable way to end them.
 
-A process that loses its parent is handed to the nearest *subreaper* above it. So below a subreaper no `setsid`, double fork
-or ignored signal leads out of the tree, and "no child is left" means "nothing is left".
+A process that loses its parent is handed to the nearest *subreaper* above it. Below a subreaper neither `setsid` nor a double
+fork nor an ignored signal leaves the tree, so "no child is left" means "nothing is left".
 """
 
 import contextlib
@@ -21,12 +21,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BYTES_PER_MAPPING = 256
-"""`vm_area_struct`, and its part of the tree that holds it."""
+"""Size of `vm_area_struct` and its part of the tree that holds it."""
 _MOST_MAPPINGS = 65530
-"""Unless `vm.max_map_count` says otherwise."""
+"""Default of `vm.max_map_count`."""
 _PART_BYTES = 1 << 20
 _SHARED_ANONYMOUS = b" /dev/zero (deleted)"
-"""End of the line of such a mapping in `/proc/PID/maps`; its inode is that of the region."""
+"""End of the line of such a mapping in `/proc/PID/maps`; the line's inode is that of the region."""
 
 
 def become_subreaper() -> None:
@@ -44,7 +44,7 @@ def die_with_parent() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """Make setuid programs ordinary ones, here and below: this process stays able to kill what it starts."""
+    """Make setuid programs run as ordinary ones, here and below, so that this process can always kill its children."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -55,24 +55,24 @@ def _prctl(option: int, value: int) -> None:
 
 
 def can_list_children() -> bool:
-    """Whether the kernel shows the children of a process (CONFIG_PROC_CHILDREN), without which nothing here works."""
+    """Return whether the kernel lists the children of a process (CONFIG_PROC_CHILDREN); nothing here works without."""
     return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
 def children(pid: int) -> list[int]:
-    """Return the process ids of the children of `pid`, none if it is gone."""
+    """Return the process ids of the children of `pid`; none if it has ended."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as listing:
                 found.extend(map(int, listing.read().split()))
     except (FileNotFoundError, ProcessLookupError):
-        pass  # it ended while we looked: its children are found below the subreaper next time
+        pass  # it ended meanwhile: the next call finds its children below the subreaper
     return found
 
 
 def descendants(pid: int, *, at_most: int) -> list[int]:
-    """Return what is below `pid`, parents before children, but no more than `at_most`: a fork bomb outruns any walk."""
+    """Return the processes below `pid`, parents before children, at most `at_most`: a fork bomb outruns any walk."""
     found = children(pid)
     for descendant in found:  # grows while it is walked
         if len(found) >= at_most:
@@ -82,9 +82,9 @@ def descendants(pid: int, *, at_most: int) -> list[int]:
 
 
 def kill_descendants(pid: int) -> None:
-    """Send SIGKILL to everything below `pid`, each before its children are looked for, so that it makes no more.
+    """Send SIGKILL to everything below `pid`; each process gets it before its children are listed, so that it forks no more.
 
-    What forks meanwhile is handed to the subreaper above: call it again until no child is left.
+    Forks made meanwhile are handed to the subreaper above: call it until no child is left.
     """
     doomed = children(pid)
     for descendant in doomed:  # grows while it is walked
@@ -94,20 +94,20 @@ def kill_descendants(pid: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeUsage:
-    """What a set of processes uses at one moment."""
+    """Resources of a set of processes at one moment."""
 
     cpu_time_s: float
-    """User and system time of the living, and of those of their children that they have waited for."""
+    """User and system time of the living processes, and of the children they have waited for."""
     memory_bytes: int
-    """Sum of the resident sizes: what processes share is counted in each."""
+    """Sum of the resident sizes; shared memory counts in each process."""
     num_tasks: int
     """Processes and threads."""
     ticks: dict[tuple[int, int], tuple[int, int]]
-    """CPU time by process, named by its id and when it started: its own, and that of the children it has waited for."""
+    """CPU time per process, keyed by pid and start time: its own, and that of the children it has waited for."""
 
 
 def usage(pids: list[int]) -> TreeUsage:
-    """Read what `pids` use; those that are gone count nothing."""
+    """Return the resources that `pids` use; ended processes are skipped."""
     pages = tasks = 0
     ticks: dict[tuple[int, int], tuple[int, int]] = {}
     for pid in pids:
@@ -124,13 +124,13 @@ def usage(pids: list[int]) -> TreeUsage:
 
 
 def _stat_fields(folder: str) -> list[str]:
-    """Return proc_pid_stat(5) from field 3 on: the second one, the name, may hold spaces and brackets."""
+    """Return proc_pid_stat(5) from field 3 on; field 2, the name, may hold spaces and brackets."""
     with open(f"{folder}/stat") as stat:
         return stat.read().rpartition(") ")[2].split()
 
 
 def _pages_of_threads(pid: int, *, state: str, num_threads: int) -> int:
-    """Return the resident pages of a process whose leader has exited: they are told by the threads that go on."""
+    """Return the resident pages of a process whose leader has exited, read from its other threads."""
     if state != "Z" or num_threads < 2:
         return 0
     for folder in _thread_folders(pid):
@@ -141,7 +141,7 @@ def _pages_of_threads(pid: int, *, state: str, num_threads: int) -> int:
 
 
 def _thread_folders(pid: int) -> list[str]:
-    """Return the folders in `/proc` of all threads of a process, none if it is gone."""
+    """Return the `/proc` folders of all threads of a process; none if it has ended."""
     try:
         return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError):
@@ -149,12 +149,12 @@ def _thread_folders(pid: int) -> list[str]:
 
 
 def any_runnable(pids: list[int], *, at_most: int) -> bool:
-    """Return whether a thread of `pids` computes or waits for a core, of the first `at_most` threads."""
+    """Return whether one of the first `at_most` threads of `pids` runs or waits for a core."""
     return "R" in itertools.islice(_states(pids), at_most)
 
 
 def _states(pids: list[int]) -> Iterator[str]:
-    """Yield the state of each thread, as proc_pid_stat(5) has it."""
+    """Yield the state letter of each thread, as in proc_pid_stat(5)."""
     for pid in pids:
         for folder in _thread_folders(pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -162,8 +162,8 @@ def _states(pids: list[int]) -> Iterator[str]:
 
 
 def proportional_memory_bytes(pids: list[int], *, enough: int) -> int:
-    """Return the memory of `pids` with every shared page counted once (PSS), or of the first of them that have more than
-    `enough`; takes milliseconds for a large process.
+    """Return the memory of `pids` with each shared page counted once (PSS); stops at the first processes that exceed
+    `enough`. Takes milliseconds for a large process.
 
     A process that made itself unreadable counts with its whole resident size.
     """
@@ -179,7 +179,7 @@ def proportional_memory_bytes(pids: list[int], *, enough: int) -> int:
 
 
 def _first_found(pid: int, count: Callable[[str], int]) -> int:
-    """Return what `count` finds in the folder of a process, or in that of a thread where the leader has exited."""
+    """Return the first result of `count` in the folder of a process or, if its leader has exited, of a thread."""
     for folder in _folders(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if found := count(folder):
@@ -198,14 +198,14 @@ def _proportional_bytes(folder: str) -> int:
 
 
 def kernel_memory_bytes(pids: list[int], *, enough: int, region_bytes: int) -> int:
-    """Return about what the kernel keeps for the mappings and page tables of `pids`, or of the first of them for which that is
-    more than `enough`; takes tens of milliseconds for a process with as many mappings as it may have.
+    """Return the estimated kernel memory for mappings and page tables of `pids`; stops at the first processes that exceed
+    `enough`. Takes tens of milliseconds for a process with the most mappings.
 
     Args:
-        pids: Processes to look at.
-        enough: In bytes: with more than this the count ends.
-        region_bytes: Charge for each region of shared anonymous memory: it keeps pages that are no longer mapped, whose number
-            cannot be read. A process that made itself unreadable has as many mappings, each of such a region, as it may.
+        pids: Processes to count.
+        enough: Bytes; a larger count stops.
+        region_bytes: Charge for each region of shared anonymous memory, which keeps pages that are no longer mapped and whose
+            number cannot be read. A process that made itself unreadable is charged for the most mappings, each such a region.
     """
     total = 0
     regions: set[bytes] = set()
@@ -217,7 +217,7 @@ def kernel_memory_bytes(pids: list[int], *, enough: int, region_bytes: int) -> i
 
 
 def _kernel_bytes(folder: str, regions: set[bytes], region_bytes: int) -> int:
-    """Return what the kernel keeps for one process, and add its regions of shared anonymous memory to `regions`."""
+    """Return the kernel memory of one process, and add its regions of shared anonymous memory to `regions`."""
     with open(f"{folder}/status") as status:
         page_tables = sum(int(line.split()[1]) * 1024 for line in status if line.startswith("VmPTE:"))
     try:
@@ -231,17 +231,17 @@ def _kernel_bytes(folder: str, regions: set[bytes], region_bytes: int) -> int:
 
 
 def kill(pid: int) -> None:
-    """Send SIGKILL to one process, which may be gone already."""
+    """Send SIGKILL to one process, which may have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def kill_group(pgid: int) -> None:
-    """Send SIGKILL to a process group at once: the kernel lets none of its members fork out of it."""
+    """Send SIGKILL to a process group at once; no member can fork out of it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pgid, signal.SIGKILL)
 
 
 def pause_for_exits() -> None:
-    """Give processes that were just killed the time to end."""
+    """Give killed processes time to end."""
     time.sleep(0.001)

@@ -1,7 +1,7 @@
-"""The one door between the judge and whatever runs a program, so that the latter can be replaced whole.
+"""The interface between the judge and whatever runs a program, so that the latter can be replaced.
 
-An executor knows nothing of verdicts, tests or languages: it takes a `Job` and says in an `Outcome` how the job ended, what it
-printed and what it used. `jail_executor` is the one of tiers A to C, `process_executor` that of tier D.
+An executor knows nothing of verdicts, tests or languages: it takes a `Job` and returns an `Outcome`: how the job ended, its
+output and its use of resources. `jail_executor` serves tiers A to C, `process_executor` tier D.
 """
 
 import time
@@ -14,22 +14,22 @@ from code_judge_server.schemas import Canary, IsolationTier
 
 
 class ExecutorError(Exception):
-    """The executor failed, not the job: nothing is known about the job."""
+    """The executor failed, not the job; the outcome of the job is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLimits:
-    """What a job and everything it starts may use together."""
+    """Resources that a job and everything it starts may use together."""
 
     cpu_time_s: float
     wall_time_s: float
     memory_bytes: int
     output_bytes: int
-    """Of stdout, and as many of stderr."""
+    """Limit for stdout, and the same for stderr."""
     max_tasks: int
     """Processes and threads."""
     disk_bytes: int
-    """Files in the work folder, `/tmp` and `/dev/shm` together (tier D: size of any one file)."""
+    """Limit for files in the work folder, `/tmp` and `/dev/shm` together (tier D: for each file)."""
 
 
 OutputName = Literal["stdout", "stderr"]
@@ -37,16 +37,16 @@ OutputName = Literal["stdout", "stderr"]
 
 @dataclass(slots=True)
 class Spent:
-    """CPU time of one submission so far, for whoever gives it up in the middle."""
+    """CPU time of one submission so far, also when it is cancelled half-way."""
 
     by_ended_s: float = 0.0
-    """Of its jobs that have ended."""
+    """CPU time of its jobs that have ended."""
     read_running_s: Callable[[], float] | None = None
-    """Set by whatever runs a job, as long as that runs, where it can tell."""
+    """Reads the CPU time of the running job, where the executor can; set while a job runs."""
 
     @property
     def cpu_time_s(self) -> float:
-        """Return what all of its jobs have used."""
+        """Return the CPU time of all its jobs."""
         return self.by_ended_s + (0.0 if self.read_running_s is None else self.read_running_s())
 
 
@@ -60,89 +60,89 @@ class Job:
     argv: tuple[str, ...]
     limits: JobLimits
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Relative path (parents are made) to content; all are written executable."""
+    """Content by relative path (parents are created); all files are executable."""
     stdin: bytes = b""
     preload: str | None = None
-    """Warm interpreter that may stand in for `argv[0]`, where the executor has one; `argv[1]` is then the script."""
+    """Warm interpreter that may replace `argv[0]`, where the executor has one; `argv[1]` is then the script."""
     collect: tuple[str, ...] = ()
-    """Relative paths to bring back, where they are regular files after the job; no link is followed."""
+    """Relative paths of regular files to bring back after the job; links are not followed."""
     collect_bytes: int = 0
-    """Size of all collected files together; what does not fit is left out."""
+    """Total size of the collected files; files beyond it are left out."""
     on_output: Callable[[OutputName, bytes], None] | None = None
-    """Called with what the job prints while it runs, no more than its limit of output in all."""
+    """Called with the job's output while it runs, up to its output limit in all."""
     spent: Spent | None = None
-    """Where the executor, if it can, says how much CPU time the job has used while it runs."""
+    """Receives the CPU time of the job while it runs, where the executor can read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a job ended, as its parent saw it."""
+    """End of a job, as its parent saw it."""
 
     ending: Ending
     exit_code: int | None
-    """Absent if a signal ended it."""
+    """None if a signal ended the job."""
     signal: int | None
     stdout: bytes
     """At most `output_bytes`."""
     stderr: bytes
     stdout_cut: bool
-    """There was more than `output_bytes`."""
+    """The job printed more than `output_bytes`."""
     stderr_cut: bool
     cpu_time_s: float
     wall_time_s: float
     peak_memory_bytes: int
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """What `collect` asked for and was there."""
+    """The files of `collect` that exist."""
     files_cut: bool = False
-    """There was more of it than `collect_bytes`."""
+    """Files were left out because of `collect_bytes`."""
     stdin_left_bytes: int = 0
-    """Of a job in a pair: what its partner had sent by its end and it had not read."""
+    """In a pair of jobs: bytes from the partner that this job had not read at its end."""
     ended_at: float = field(default_factory=time.monotonic)
-    """Time at which the end of the job was known, on the clock of `time.monotonic`."""
+    """Time at which the end of the job was known, by `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLoad:
-    """What an executor is busy with at this moment."""
+    """Current load of an executor."""
 
     num_asleep: int = 0
-    """Jobs that run, but have used hardly any CPU for a while and wait for none: their cores are free for others."""
+    """Jobs that have used hardly any CPU for a while and do not wait for any: their cores are free for others."""
     num_rebuilt_slots: int = 0
-    """Slots that died and were replaced, since `start`."""
+    """Slots that died and were replaced since `start`."""
 
 
 class Executor(Protocol):
-    """Runs jobs, a fixed number at once."""
+    """Runs jobs, a fixed number at a time."""
 
     @property
     def tier(self) -> IsolationTier:
-        """How far a job is kept from the machine; known after `start`."""
+        """Isolation of a job from the machine; known after `start`."""
         ...
 
     @property
     def memory_enforcement(self) -> Literal["cgroup", "sampled"]:
-        """How the memory limit is held; known after `start`."""
+        """Enforcement of the memory limit; known after `start`."""
         ...
 
     @property
     def canaries(self) -> Sequence[Canary]:
-        """What was tried at start to find the tier, and what came of it."""
+        """Checks made at start to find the tier, and their results."""
         ...
 
     @property
     def preloads(self) -> Mapping[str, Sequence[str]]:
-        """Names of the warm interpreters and the modules that each holds; none where every job starts its own."""
+        """Warm interpreters by name, with the modules of each; empty where every job starts its own."""
         ...
 
     def load(self) -> ExecutorLoad:
-        """Say how busy it is; cheap, for it is asked some twenty times a second."""
+        """Return the current load; must be cheap, as it is called about twenty times a second."""
         ...
 
     async def start(self) -> None:
-        """Make ready to run jobs.
+        """Prepare to run jobs.
 
         Raises:
-            ExecutorError: it cannot work on this machine.
+            ExecutorError: the executor cannot work on this machine.
         """
         ...
 
@@ -155,15 +155,15 @@ class Executor(Protocol):
         ...
 
     async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
-        """Run two jobs at once, each reading what the other prints, as soon as two slots are free.
+        """Run two jobs at once, each reading the output of the other, as soon as two slots are free.
 
-        Neither has a stdin of its own or a stdout in its outcome. Cancelling the call kills both.
+        Neither has its own stdin, nor stdout in its outcome. Cancelling the call kills both.
 
         Raises:
-            ExecutorError: the executor failed, or has one slot only.
+            ExecutorError: the executor failed, or has only one slot.
         """
         ...
 
     async def aclose(self) -> None:
-        """Kill what runs, and leave no process, mount, cgroup or file behind."""
+        """Kill all jobs, and leave no process, mount, cgroup or file behind."""
         ...

@@ -1,10 +1,10 @@
 """The native format of the judge.
 
 `POST /v1/submissions` takes a `SubmissionRequest` and gives a `Verdict`; `/v1/submissions/batch` takes a `SubmissionBatch`
-and gives a `VerdictBatch` in the order of the submissions; `/v1/submissions/stream` takes the same and gives one `Verdict` a
-line (NDJSON) in the order of completion. 200 whatever the verdicts; every refusal by an endpoint is a
-`Rejection`: 400 names the wrong fields, 401 a missing token, 404 what is not there, 408 a body that took too long to arrive,
-413 a batch or body that is too large, 415 what is no JSON, 429 with `Retry-After` a full queue, 503 a server that is
+and gives a `VerdictBatch` in the order of the submissions; `/v1/submissions/stream` takes the same and gives one `Verdict` per
+line (NDJSON) in the order of completion. The status is 200 whatever the verdicts; the body of every refusal by an endpoint is
+a `Rejection`: 400 wrong fields, 401 a missing token, 404 an unknown path or name, 408 a body that took too long to arrive,
+413 a batch or body that is too large, 415 a body that is not JSON, 429 with `Retry-After` a full queue, 503 a server that is
 stopping.
 """
 
@@ -26,7 +26,7 @@ from code_judge_server.wire_fields import (
 
 
 class IsolationTier(StrEnum):
-    """How far a program is kept from the machine, strongest first."""
+    """Isolation of a program from the machine, strongest first."""
 
     A = "A"
     """Namespaces and cgroups."""
@@ -39,37 +39,37 @@ class IsolationTier(StrEnum):
 
 
 class VerdictStatus(StrEnum):
-    """How a submission ended, in the words of programming contests."""
+    """Result of a submission, in the terms of programming contests."""
 
     ACCEPTED = "accepted"
-    """Exit code 0 and, where an output was expected, that output."""
+    """Exit code 0 and the expected output, if one is given."""
     WRONG_ANSWER = "wrong_answer"
     TIME_LIMIT_EXCEEDED = "time_limit_exceeded"
     MEMORY_LIMIT_EXCEEDED = "memory_limit_exceeded"
     OUTPUT_LIMIT_EXCEEDED = "output_limit_exceeded"
-    """Of stdout or stderr, or of a file (SIGXFSZ). A full disk is an error that the program sees: its own end counts."""
+    """Limit of stdout, stderr or a file (SIGXFSZ). A full disk is an error that the program sees, and its own end decides."""
     RUNTIME_ERROR = "runtime_error"
     """Another exit code, a signal, or too many processes."""
     COMPILE_ERROR = "compile_error"
-    """The compiler made no program, for the source's fault or at its limit of CPU time or memory."""
+    """The compiler made no program, through the source's fault or at its limit of CPU time or memory."""
     INTERNAL_ERROR = "internal_error"
-    """The judge failed; nothing is known about the program, and it may be sent again."""
+    """The judge failed; nothing is known about the program, and the submission may be sent again."""
     QUEUE_TIMEOUT = "queue_timeout"
-    """The program never ran; it may be sent again."""
+    """The program never ran; the submission may be sent again."""
     CANCELLED = "cancelled"
     """The request's `deadline_s` passed while the program ran."""
 
 
 class _NativeModel(BaseModel):
-    """Base of the native records: immutable, and an unknown field is an error."""
+    """Base of the native records: immutable, unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Limits(_NativeModel):
-    """What one program may use.
+    """Limits of one program.
 
-    An absent limit is the server's default; a larger one than the server's maximum is lowered to it.
+    An absent limit takes the server's default; a limit above the server's maximum is lowered to it.
     """
 
     cpu_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -79,47 +79,47 @@ class Limits(_NativeModel):
     memory_bytes: int | None = Field(default=None, ge=32 * 1024 * 1024)
     """Memory of the program and everything it starts."""
     output_bytes: int | None = Field(default=None, ge=1)
-    """Bytes of stdout, and as many of stderr; one more ends the program with `output_limit_exceeded`."""
+    """Bytes of stdout, and as many of stderr; a program that writes more ends with `output_limit_exceeded`."""
     max_tasks: int | None = Field(default=None, ge=1)
     """Processes and threads."""
     disk_bytes: int | None = Field(default=None, ge=4096)
-    """Files that the program writes, beside those that were given to it."""
+    """Bytes of files that the program writes, without those it was given."""
     compile_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """CPU time of the compiler, if the language has one."""
 
 
 class CheckerKind(StrEnum):
-    """How an output is compared with the expected one."""
+    """Comparison of an output with the expected one."""
 
     EXACT = "exact"
-    """Byte for byte."""
+    """Compares byte for byte."""
     LINES = "lines"
-    """Line by line, without blanks at the ends of lines (a CR is one) and white space at both ends of the whole."""
+    """Compares line by line, ignoring blanks at line ends (CR included) and white space at both ends of the text."""
     STRIPPED = "stripped"
-    """After `strip()` of both."""
+    """Compares after `strip()` of both."""
     TOKENS = "tokens"
-    """The words between white space, one after the other."""
+    """Compares the words between white space, in order."""
     FLOATS = "floats"
-    """As tokens, but two that are numbers need only be close."""
+    """Compares words; two numbers need only be close."""
     PROGRAM = "program"
-    """A program of the user's decides."""
+    """Lets a program of the user decide."""
 
 
 class Checker(_NativeModel):
-    """How an output is compared with the expected one."""
+    """Comparison of an output with the expected one."""
 
     kind: CheckerKind = CheckerKind.LINES
     absolute_tolerance: float = Field(default=1e-6, ge=0, allow_inf_nan=False)
-    """For `floats`: close is within this, or ..."""
+    """Kind `floats`: numbers are close within this difference, or ..."""
     relative_tolerance: float = Field(default=1e-6, ge=0, allow_inf_nan=False)
     """... within this share of the expected number."""
     language: LanguageName = "python"
-    """For `program`."""
+    """Language of `code`, for kind `program`."""
     code: SourceText | None = None
-    """For `program`: run in the jail as `checker input.txt output.txt expected.txt` (the last one empty where no output is
-    expected), within the server's default limits. Exit code 0 accepts, 1 is a wrong answer, and so are 2, 4 and 8 of a checker
-    that is not in Python (testlib: presentation error, dirt, unexpected end of file); any other end, and an exception that a
-    Python checker does not catch, is an `internal_error` with what it printed to stderr."""
+    """Source for kind `program`, run in the jail as `checker input.txt output.txt expected.txt` (the last one is empty if no
+    output is expected), within the server's default limits. Exit code 0 accepts, 1 is a wrong answer, and so are 2, 4 and 8 of
+    a checker that is not in Python (testlib: presentation error, dirt, unexpected end of file). Any other end, and
+    an exception that a Python checker does not catch, is an `internal_error` with the checker's stderr."""
 
     @model_validator(mode="after")
     def _check_program(self) -> "Checker":
@@ -129,14 +129,14 @@ class Checker(_NativeModel):
 
 
 class Interactor(_NativeModel):
-    """A program of the user's that talks to the judged one: each reads what the other prints."""
+    """A program of the user that talks to the judged program: each reads the output of the other."""
 
     language: LanguageName = "python"
     code: SourceText
-    """Run in a jail of its own as `interactor input.txt output.txt expected.txt`, as those of testlib: the first has the stdin
-    of the test case, the last its expected output, the second is empty and its own. Exit code 0 accepts, 1, 2, 4 and 8 do not;
-    any other end is an `internal_error`, unless the judged program has left it. It has the server's default limits, and a
-    second more than the judged program."""
+    """Source of the interactor, run in a jail of its own as `interactor input.txt output.txt expected.txt`, like testlib's. The
+    first file has the stdin of the test case, the last its expected output, the second is empty and for the interactor to
+    write. Exit code 0 accepts, 1, 2, 4 and 8 do not; any other end is an `internal_error`, unless the judged program ended
+    first. The interactor has the server's default limits, and a second more than the judged program."""
 
 
 class TestCase(_NativeModel):
@@ -146,39 +146,39 @@ class TestCase(_NativeModel):
 
     stdin: str = ""
     expected_output: str | None = None
-    """As `Submission.expected_output`."""
+    """Expected stdout, as in `Submission.expected_output`."""
 
 
 class Submission(_NativeModel):
-    """One program to run, once or on several test cases.
+    """One program to run, once or for several test cases.
 
     Example: `{"id": "a", "language": "python", "code": "print(input())", "stdin": "5", "expected_output": "5"}`.
     """
 
     id: Identifier
-    """Chosen by the client, unique in its batch; the verdict carries it back. The same id with the same content, sent again
-    by the same client, is not run again: both get the one verdict."""
+    """Chosen by the client, unique in its batch; the verdict carries it. If the same client sends the same id with the same
+    content again, the program is not run again: both requests get one verdict."""
     language: LanguageName = "python"
     code: SourceText
     compile_options: Arguments = []
-    """More words for the compiler, such as `-std=c++20` or `-DN=5`; where they contradict its own, they come last and win."""
+    """More arguments for the compiler, such as `-std=c++20` or `-DN=5`; they come last, and win over its own."""
     arguments: Arguments = []
-    """Words that the program finds behind its name (`sys.argv[1:]`)."""
+    """Arguments of the program (`sys.argv[1:]`)."""
     stdin: str = ""
     expected_output: str | None = None
-    """Compared with stdout as `checker` says; absent: exit code 0 is all that is asked, but by a checker of kind `program`."""
+    """Compared with stdout by `checker`. Absent: exit code 0 is enough, except for a checker of kind `program`."""
     tests: Annotated[list[TestCase], FailFast()] = Field(default=[], max_length=1024)
-    """Instead of `stdin` and `expected_output`: each is a run of its own, with the limits for itself."""
+    """Test cases in place of `stdin` and `expected_output`; each is a run of its own, with the full limits."""
     stop_at_first_failure: bool = True
-    """Leave out the test cases after the first that fails."""
+    """Skip the test cases after the first that fails."""
     checker: Checker = Checker()
     interactor: Interactor | None = None
-    """Program that decides an interactive problem in place of the checker; `stdin` and `expected_output` go to it."""
+    """Program that decides an interactive problem in place of the checker; it gets `stdin` and `expected_output`."""
     limits: Limits = Limits()
     files: GivenFiles = {}
-    """Files that are there before the program starts, by relative path, in base64."""
+    """Files that exist before the program starts, in base64, by relative path."""
     collect: Collected = []
-    """Files to bring back from the (last) run, by relative path."""
+    """Relative paths of files to bring back from the (last) run."""
 
     @model_validator(mode="after")
     def _check_tests(self) -> "Submission":
@@ -199,23 +199,23 @@ class Submission(_NativeModel):
 
 
 class SubmissionRequest(Submission):
-    """One submission in a request of its own."""
+    """One submission, sent in a request of its own."""
 
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """As `SubmissionBatch.deadline_s`."""
+    """Seconds until the answer, as in `SubmissionBatch.deadline_s`."""
 
 
 class SubmissionBatch(_NativeModel):
-    """Programs to run, in any number that the server's `max_batch_items` allows."""
+    """Programs to run, at most the server's `max_batch_items`."""
 
     submissions: list[Submission] = Field(min_length=1)
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Seconds from the receipt of the request by which it is answered: what has not started by then is `queue_timeout`,
-    what still runs is killed and `cancelled`. Absent: as long as it takes."""
+    """Seconds from the receipt of the request until it is answered: programs that have not started by then get `queue_timeout`,
+    running ones are killed and get `cancelled`. Absent: no deadline."""
 
 
 class RunResult(_NativeModel):
-    """How one run of the program ended, and what it used."""
+    """One run of the program: its end, its output, and the resources it used."""
 
     status: VerdictStatus
     exit_code: int | None = None
@@ -223,12 +223,12 @@ class RunResult(_NativeModel):
     signal: int | None = None
     """Number of the signal that ended the program, whoever sent it."""
     stdout: str = ""
-    """Decoded as UTF-8, cut to the server's `max_reply_chars` (of which each of many test cases has its share); the folder that
-    the program ran in is `/sandbox`."""
+    """Output decoded as UTF-8, cut to the server's `max_reply_chars` (shared by all test cases of a submission); the folder of
+    the program reads as `/sandbox`."""
     stderr: str = ""
-    """As `stdout`; for `compile_error` what the compiler said, for `internal_error` what went wrong."""
+    """Error output, as `stdout`; the compiler's messages for `compile_error`, the judge's for `internal_error`."""
     stdout_truncated: bool = False
-    """There was more than the reply holds."""
+    """The output was longer than the reply may hold."""
     stderr_truncated: bool = False
     stdout_invalid_utf8: bool = False
     """Bytes that are not UTF-8 were replaced by U+FFFD."""
@@ -236,37 +236,36 @@ class RunResult(_NativeModel):
     cpu_time_s: float = 0.0
     """User and system time of the program and everything it started, without compiling and checking."""
     wall_time_s: float = 0.0
-    """From the start of the program to its end, without compiling and checking."""
+    """Wall clock from the start of the program to its end, without compiling and checking."""
     peak_memory_bytes: int = 0
-    """Of the program and everything it started. Tier A: the most that its control group held at once, files that it wrote
-    included, less what the slot held before. Elsewhere: the largest resident size of one process, or of all together where they
-    were sampled. The limit itself where the kernel killed the slot with the program.
+    """Peak memory of the program and everything it started. Tier A: the peak of its control group, files that it wrote
+    included, less the slot's own memory. Elsewhere: the largest resident size of one process, or of all together where memory
+    was sampled. The limit itself if the kernel killed the slot with the program.
     """
 
 
 class Verdict(RunResult):
-    """What became of one submission; with test cases, `status` and outputs are those of the first that failed, or of the last.
+    """Result of one submission; with test cases, `status` and outputs are those of the first failed one, else of the last.
 
     Example: `{"id": "a", "status": "accepted", "exit_code": 0, "stdout": "5\\n", "isolation": "A", ...}`.
     """
 
     id: str
     queue_time_s: float = 0.0
-    """From the receipt of the request to the start; without the time between test cases in which others had the slot."""
+    """Wait from the receipt of the request to the start, without time between test cases in which others had the slot."""
     compile_time_s: float = 0.0
-    """Wall clock of the compiler, whether it ran for this submission or for an earlier one of the same source."""
+    """Wall clock of the compiler, for this submission or for an earlier one with the same source."""
     tests: list[RunResult] = []
-    """One per test case that ran, in their order; times of the verdict are their sums, its memory their maximum."""
+    """One entry per test case that ran, in order; the verdict has the sums of their times and the maximum of their memory."""
     files: dict[str, FileContent] = {}
     """The files of `collect` that were regular files, in base64."""
     files_truncated: bool = False
-    """Some of them are left out: the server had no room for them (`max_collect_mb`, `reply_memory_mb`)."""
+    """Files were left out because the server had no room for them (`max_collect_mb`, `reply_memory_mb`)."""
     limits: Limits | None = None
-    """The limits that held, with the server's defaults and maxima applied; absent if the program was neither run nor refused by
-    its compiler."""
+    """The limits applied, after the server's defaults and maxima; absent if neither the program nor a failing compiler ran."""
     isolation: IsolationTier
     memory_enforcement: Literal["cgroup", "sampled"]
-    """`sampled`: memory is read every few hundredths of a second, so a program may pass its limit for that long."""
+    """`sampled`: memory is read every few hundredths of a second, so a program may exceed its limit for that long."""
 
 
 class VerdictBatch(_NativeModel):
@@ -276,13 +275,13 @@ class VerdictBatch(_NativeModel):
 
 
 class Canary(_NativeModel):
-    """One thing that was tried at start, to find the isolation that this machine gives."""
+    """One check made at start, to find the isolation that this machine gives."""
 
     name: str
-    """Such as `user namespace`."""
+    """Name of the check, such as `user namespace`."""
     passed: bool
     detail: str = ""
-    """What was seen, or why it failed."""
+    """Observation, or the reason of the failure."""
 
 
 class Health(_NativeModel):
@@ -293,9 +292,9 @@ class Health(_NativeModel):
     isolation: IsolationTier
     memory_enforcement: Literal["cgroup", "sampled"]
     canaries: list[Canary]
-    """What the tier was found by."""
+    """The checks that decided the tier."""
     preloads: list[str]
-    """Sets of modules that warm interpreters hold."""
+    """Module sets of the warm interpreters."""
     num_slots: int
     """Programs that compute at once; more run while some of them sleep."""
     num_running: int
@@ -303,13 +302,13 @@ class Health(_NativeModel):
     """Submissions that wait for a slot."""
     queue_capacity: int
     estimated_wait_s: float
-    """How long a submission of the client that asks would wait for a slot if it came now."""
+    """Expected wait for a slot of a new submission by this client."""
     languages: list[str]
     max_batch_items: int
     default_limits: Limits
     """The limits of a submission that names none."""
     max_limits: Limits
-    """What larger limits are lowered to."""
+    """Maxima to which larger limits are lowered."""
 
 
 class FieldError(_NativeModel):

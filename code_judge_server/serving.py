@@ -24,15 +24,15 @@ _LAST_REPLIES_TIMEOUT_S = 1
 
 _LEAST_CONNECTIONS = 64
 _MOST_CONNECTIONS = 16_384
-"""Idle ones take six kilobytes each."""
+"""An idle connection takes 6 kB."""
 _DESCRIPTORS_BESIDES = 128
-"""Of the server itself, and for files that are open for a moment."""
+"""Descriptors of the server itself, and of files that are open for a moment."""
 _DESCRIPTORS_PER_WARM_SLOT = 4
-"""Its socket and its pidfd, and two to read what it uses; there is one for each slot and set of modules."""
+"""Socket, pidfd, and two to read its resources; there is one warm slot for each slot and module set."""
 _DESCRIPTORS_PER_JOB = 8
-"""Sealed files, pipes and what is brought back; while a slot ends one job, the next may wait for it."""
+"""Sealed files, pipes and collected files; while a slot ends one job, the next may wait for it."""
 _DESCRIPTORS_PER_SESSION = 20
-"""A slot of its own, a socket, and those of a cell."""
+"""Slot, socket, and those of a cell."""
 
 
 class TooFewDescriptorsError(Exception):
@@ -40,17 +40,17 @@ class TooFewDescriptorsError(Exception):
 
 
 class JudgeServer(uvicorn.Server):
-    """Uvicorn with our application, which drains before it stops.
+    """Uvicorn server that drains before it stops.
 
-    The first SIGTERM or SIGINT makes it refuse submissions (503) and finish those that it has, for `drain_timeout_s` at most;
-    then, or at a second signal, it answers the rest with `internal_error` and `queue_timeout` and stops. Meanwhile it still
-    listens, so that a load balancer sees `/v1/ready` fail.
+    The first SIGTERM or SIGINT makes it refuse submissions (503) and finish the accepted ones, for at most `drain_timeout_s`;
+    then, or at a second signal, it answers the rest with `internal_error` and `queue_timeout` and stops. It listens all the
+    while, so a load balancer sees `/v1/ready` fail.
 
     Args:
-        app: From `create_app`.
-        settings: How long it may drain.
-        most_connections: At once, see `most_connections`.
-        on_ready: Called when it listens and judges.
+        app: Application of `create_app`.
+        settings: Has `drain_timeout_s`.
+        most_connections: Most connections at once, see `most_connections`.
+        on_ready: Called when the server listens and judges.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class JudgeServer(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 proxy_headers=False,  # a client names itself in `Judge-Client`
-                timeout_keep_alive=75,  # longer than clients keep theirs, so that it is not we who close one in use
+                timeout_keep_alive=75,  # longer than clients', so that the server does not close a connection in use
                 timeout_graceful_shutdown=_LAST_REPLIES_TIMEOUT_S,
             )
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start, and call `on_ready`."""
         self._loop = asyncio.get_running_loop()
-        prefer_this_thread()  # programs want every core, and whole slots wait for this thread
+        prefer_this_thread()  # programs want every core, and all slots wait for this thread
         await super().startup(sockets)
         if self.started:
             gc.collect()
-            gc.freeze()  # modules and their like are here to stay: looking through them takes tens of milliseconds
+            gc.freeze()  # loaded modules stay for good: scanning them takes tens of milliseconds
             self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal, stop at the second; it is not raised again afterwards, so that the exit code is 0."""
+        """Drain at the first signal, stop at the second; it is not raised again afterwards, so the exit code is 0."""
         if self.started and self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop_or_drain)
         else:
@@ -122,7 +122,7 @@ class JudgeServer(uvicorn.Server):
 
     @property
     def _is_done(self) -> bool:
-        """Whether all is judged and answered; probes and their like take no time."""
+        """Return whether every submission is judged and answered; probes take no time."""
         return self._queue.is_idle and not self.server_state.tasks
 
     def _stop(self) -> None:
@@ -132,11 +132,11 @@ class JudgeServer(uvicorn.Server):
 
 
 def most_connections(settings: Settings) -> int:
-    """Raise the soft limit of open descriptors to the hard one, and return how many of them connections may take: all but those
-    that programs and sessions need when every slot is in use.
+    """Raise the soft limit of open descriptors to the hard limit, and return the number left for connections, when programs and
+    sessions use every slot.
 
     Raises:
-        TooFewDescriptorsError: too few are left.
+        TooFewDescriptorsError: too few are left for connections.
     """
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

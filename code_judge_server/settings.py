@@ -1,7 +1,7 @@
 """Every setting of the judge: on the command line as `--max-memory-mb 512`, in the environment as `CODE_JUDGE_MAX_MEMORY_MB`.
 
-The command line wins over the environment, and both over the names of code-judge (`MAX_MEMORY` and its like), which are
-honoured where they make sense here.
+The command line wins over the environment, and both win over code-judge's names (such as `MAX_MEMORY`), which are read where
+they make sense here.
 """
 
 import ipaddress
@@ -25,16 +25,16 @@ CODE_JUDGE_NAMES = {
     "MAX_EXECUTION_TIME": (
         "max_cpu_time_s",
         "max_wall_time_s",
-    ),  # wall clock there, which CPU time passes by threads only
+    ),  # there it is a wall clock, which CPU time exceeds only with threads
     "MAX_MEMORY": ("max_memory_mb",),
     "MAX_WORKERS": ("num_slots",),
     "MAX_STDOUT_ERROR_LENGTH": ("max_reply_chars",),
     "MAX_QUEUE_WORK_LIFE_TIME": ("max_queue_time_s",),
 }
-"""Environment names of code-judge, and the settings that they stand for."""
+"""Environment names of code-judge, and the settings they set."""
 
 MIB = 1024 * 1024
-"""Bytes of the unit of what is named `_mb`."""
+"""Bytes in a unit of settings named `_mb`."""
 
 
 class Settings(BaseSettings):
@@ -54,37 +54,37 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     """Address to listen on; any other than loopback needs a token."""
     port: int = Field(default=8088, ge=0, le=65535)
-    """Port to listen on; 0 takes a free one. The line `listening on http://ADDRESS:PORT` on stdout tells which."""
+    """Port to listen on; 0 takes a free one. The line `listening on http://ADDRESS:PORT` on stdout names it."""
     token: SecretStr | None = None
-    """Bearer token that every request must carry but those that probe: /ping, /v1/ping, /v1/ready. Better in the environment
-    (CODE_JUDGE_TOKEN) than in a command line."""
+    """Bearer token that every request must carry, except for probes: /ping, /v1/ping, /v1/ready. Better set in the environment
+    (CODE_JUDGE_TOKEN) than on a command line."""
     require_isolation: IsolationTier = IsolationTier.B
-    """Weakest isolation that the server starts with: A, B, C or D. D isolates nothing and is for loopback only."""
+    """Weakest isolation that the server accepts: A, B, C or D. D isolates nothing and is for loopback only."""
     use_isolation: IsolationTier | None = None
-    """For tests and comparisons: this tier and no other; absent: the best that this machine gives."""
+    """Isolation tier to use, for tests and comparisons; absent: the best that this machine gives."""
 
     num_slots: int = Field(default=0, ge=0)
-    """Programs that compute at once; 0 takes one per core and one more. (MAX_WORKERS)"""
+    """Programs that compute at once; 0 takes one more than cores. (MAX_WORKERS)"""
     spare_slots: int | None = Field(default=None, ge=0)
-    """Slots more, used only while programs in others sleep; absent: two per slot."""
+    """Additional slots, used only while programs in others sleep; absent: two per slot."""
 
     default_cpu_time_s: float | None = Field(default=None, gt=0)
     """CPU time of a program whose submission names none; absent: the maximum."""
     max_cpu_time_s: float = Field(default=10.0, gt=0)
-    """CPU time of one program at most; a submission that asks for more gets this. (MAX_EXECUTION_TIME)"""
+    """Most CPU time of one program; larger limits are lowered to it. (MAX_EXECUTION_TIME)"""
     default_wall_time_s: float | None = Field(default=None, gt=0)
     """Wall clock of a program whose submission names none; absent: the maximum."""
     max_wall_time_s: float = Field(default=0.0, ge=0)
-    """Wall clock of one program at most; 0 takes twice the CPU time, so that a busy machine fails no honest program.
+    """Most wall-clock time of one program; 0 takes twice the CPU time, so that a busy machine fails no honest program.
     (MAX_EXECUTION_TIME)"""
     default_memory_mb: int | None = Field(default=None, ge=32)
     """Memory of a program whose submission names none, in MiB; absent: the maximum."""
     max_memory_mb: int = Field(default=512, ge=32)
-    """Memory of one program at most, in MiB. (MAX_MEMORY)"""
+    """Most memory of one program, in MiB. (MAX_MEMORY)"""
     max_output_bytes: int = Field(default=MIB, ge=1)
-    """Bytes that a program may write to stdout, and as many to stderr; it is killed at the next one."""
+    """Bytes that a program may write to stdout, and as many to stderr; a program that writes more is killed."""
     max_reply_chars: int = Field(default=65536, ge=0)
-    """Characters of stdout and of stderr in a reply; the rest is judged, but cut from it. (MAX_STDOUT_ERROR_LENGTH)"""
+    """Characters of stdout and of stderr in a reply; the whole output is judged. (MAX_STDOUT_ERROR_LENGTH)"""
     max_tasks: int = Field(default=256, ge=1)
     """Processes and threads of one program."""
     max_disk_mb: int = Field(default=64, ge=1)
@@ -95,59 +95,59 @@ class Settings(BaseSettings):
     compile_memory_mb: int = Field(default=1024, ge=32)
     """Memory of one compilation, in MiB."""
     compile_cache_mb: int = Field(default=256, ge=0)
-    """Compiled programs that are kept for the next submission of the same source, in MiB, and half as much for a precompiled
-    header of C++; 0 keeps none."""
+    """Cache of compiled programs for later submissions of the same source, in MiB, and half as much for precompiled headers of
+    C++; 0 keeps none."""
     max_collect_mb: int = Field(default=16, ge=0)
-    """Size of all files that one verdict brings back, in MiB; what does not fit is left out."""
+    """Size of all files that one verdict brings back, in MiB; files beyond it are left out."""
     languages: dict[LanguageName, LanguageRules] = {}
-    """Languages added to the built-in ones, or in place of them, as JSON:
+    """Languages that extend or replace the built-in ones, as JSON:
     {"go": {"source": "a.go", "compile": ["go", "build", "-o", "a", "a.go"], "artifact": "a", "run": ["./a"]}}."""
 
     read_only_paths: list[Path] = []
-    """Folders that programs can read besides the system's and Python's, such as that of a compiler in /opt; as JSON."""
+    """Folders that programs can read besides the system's and Python's, such as a compiler's in /opt; as JSON."""
 
     queue_capacity: int = Field(default=65536, ge=1)
-    """Submissions that wait for a slot at most, over all requests."""
+    """Most submissions that wait for a slot, over all requests."""
     max_estimated_wait_s: float = Field(default=1800.0, gt=0)
-    """A native request that would wait longer before it starts, by the run times seen so far, is a 429."""
+    """Native requests whose estimated wait, from past run times, is longer get a 429."""
     max_queue_time_s: float = Field(default=30.0, gt=0)
-    """Longest wait for a slot on the code-judge endpoints other than long-batch; native requests name a `deadline_s`.
+    """Longest wait for a slot on the code-judge endpoints other than long-batch; native requests have `deadline_s` instead.
     (MAX_QUEUE_WORK_LIFE_TIME)"""
     max_batch_items: int = Field(default=4096, ge=1)
-    """Submissions in one request."""
+    """Most submissions in one request."""
     max_body_bytes: int = Field(default=64 * MIB, ge=1)
-    """Size of one request."""
+    """Largest body of one request."""
     request_memory_mb: int = Field(default=512, ge=1)
-    """Bodies of all requests that are being answered, in MiB; one that does not fit is a 429, or waits (long-batch)."""
+    """Bodies of all requests that are being answered, in MiB; a body beyond it gets a 429, or waits (long-batch)."""
     reply_memory_mb: int = Field(default=512, ge=1)
-    """Verdicts of all requests that are not sent yet, in MiB; beyond it outputs are left out, and flagged as truncated."""
+    """Verdicts that are not sent yet, over all requests, in MiB; beyond it outputs are left out and flagged as truncated."""
     verdict_cache_mb: int = Field(default=64, ge=0)
-    """Verdicts that are kept for a native client that sends the same id and content again, in MiB; 0 keeps none."""
+    """Verdicts kept for native clients that send the same id and content again, in MiB; 0 keeps none."""
     verdict_cache_s: float = Field(default=600.0, gt=0)
-    """How long they are kept."""
+    """Time for which verdicts are kept."""
 
     max_sessions: int = Field(default=16, ge=0)
-    """Python sessions that are open at once; each has processes and up to its memory limit of its own. 0: none."""
+    """Python sessions open at once; each has its own processes and memory, up to its limit. 0: none."""
     max_snapshots: int = Field(default=16, ge=2)
     """States of one session that a cell can start from; the oldest are dropped."""
     session_idle_s: float = Field(default=900.0, gt=0)
-    """A session is closed when nothing was asked of it for so long."""
+    """Time without requests after which a session is closed."""
 
     drain_timeout_s: float = Field(default=20.0, ge=0)
-    """How long what runs and waits may still take after SIGTERM or SIGINT, before it is cancelled; a second signal cancels at
-    once."""
+    """Time for running and waiting submissions after SIGTERM or SIGINT, before they are cancelled; a second signal cancels
+    them at once."""
     exit_with_stdin: bool = False
-    """Stop at once when standard input ends, so that a server dies with the process that holds the other end."""
+    """Stop at once when standard input ends, so that the server dies with its parent process."""
     preloads: dict[PreloadName, list[str]] = {}
-    """Sets of modules that warm interpreters hold besides `bare` (none), `sympy` and `sci` (numpy, sympy), as
-    JSON: {"frames": ["numpy", "pandas"]}. The imports of a program choose the set; more sets take more memory."""
+    """Module sets of warm interpreters besides `bare` (none), `sympy` and `sci` (numpy, sympy), as
+    JSON: {"frames": ["numpy", "pandas"]}. A program's imports choose the set; more sets take more memory."""
     work_dir: Path | None = None
     """Tier D: folder for the files of running programs; absent: the system's folder for temporary files. The other tiers keep
     them in memory or below the latter."""
     log_format: Literal["text", "json"] = "text"
-    """Lines on stderr as text, or as one JSON object each."""
+    """Format of log lines on stderr: text, or one JSON object each."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level of a line: at `info` there is one for each request that was judged."""
+    """Lowest level of log lines; `info` has one line for each judged request."""
 
     @classmethod
     def settings_customise_sources(
@@ -158,7 +158,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read arguments, then the environment, then code-judge's names in it."""
+        """Read the command line, then the environment, then code-judge's environment names."""
         named_by_code_judge = {
             field: os.environ[name]
             for name, fields in CODE_JUDGE_NAMES.items()
@@ -216,17 +216,17 @@ class Settings(BaseSettings):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the address."""
+        """True if only this machine can reach the address."""
         return is_loopback(self.host)
 
     @property
     def slot_count(self) -> int:
-        """Programs that compute at once: one more than cores, so that none waits for a slot that is between two programs."""
+        """Programs that compute at once: by default one more than cores, so that no core idles between two programs."""
         return self.num_slots or len(os.sched_getaffinity(0)) + 1
 
     @property
     def spare_slot_count(self) -> int:
-        """Slots more, for while others sleep."""
+        """Additional slots, used while programs in others sleep."""
         return 2 * self.slot_count if self.spare_slots is None else self.spare_slots
 
     @property
@@ -236,12 +236,12 @@ class Settings(BaseSettings):
 
     @property
     def wall_time_limit_s(self) -> float:
-        """Wall clock of one program at most."""
+        """Most wall-clock time of one program."""
         return self.max_wall_time_s or 2 * self.max_cpu_time_s
 
     @property
     def max_limits(self) -> Limits:
-        """What larger limits of a submission are lowered to."""
+        """Maxima to which larger limits of a submission are lowered."""
         return Limits(
             cpu_time_s=self.max_cpu_time_s,
             wall_time_s=self.wall_time_limit_s,
@@ -269,12 +269,12 @@ class Settings(BaseSettings):
 
     @property
     def limit_policy(self) -> LimitPolicy:
-        """The two bounds of every limit."""
+        """The defaults and maxima of every limit."""
         return LimitPolicy(defaults=self.default_limits, maxima=self.max_limits)
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a name or address is this machine's own."""
+    """Return whether a name or address is this machine's own."""
     if host == "localhost":
         return True
     try:
@@ -284,6 +284,6 @@ def is_loopback(host: str) -> bool:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the names in the environment that look like settings and are none: misspelt, or of somebody else."""
+    """Return environment names that look like settings but are none."""
     known = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
     return sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name.upper() not in known)

@@ -1,4 +1,4 @@
-"""What `--help` prints: every setting with its default and its meaning."""
+"""The text of `--help`: every setting with its default and meaning."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ _MAX_WIDTH = 128
 
 
 def settings_table(width: int | None = None) -> str:
-    """Return the table; `width` in characters, by default that of the terminal."""
+    """Return the table; `width` in characters, by default the terminal's."""
     width = min(max(width or shutil.get_terminal_size((_MAX_WIDTH, 0)).columns, _MIN_WIDTH), _MAX_WIDTH)
     rows = [("SETTING", "DEFAULT", "MEANING")]
     for name, field in Settings.model_fields.items():

@@ -1,4 +1,4 @@
-"""What the server prints when it is ready: what it protects from, and what it grants."""
+"""The text printed when the server is ready: its isolation, slots and limits."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _MEANING = {
 
 
 def start_page(settings: Settings, executor: Executor, address: str) -> str:
-    """Return the lines for an operator; the first is `listening on ADDRESS`, which parents look for."""
+    """Return the lines for an operator; the first is `listening on ADDRESS`, which parent processes read."""
     rows = [
         ("isolation", f"tier {executor.tier}: {_MEANING[executor.tier]}; memory: {executor.memory_enforcement}"),
         *(("", _canary(canary)) for canary in executor.canaries),

@@ -1,4 +1,4 @@
-"""Being next when a core is wanted by many, for a thread that computes little at a time and that others wait for."""
+"""Scheduling priority for a thread that computes little at a time, and that others wait for."""
 
 import ctypes
 import os
@@ -9,18 +9,19 @@ _SCHED_FLAG_RESET_ON_FORK = 1
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 """`struct sched_attr` of sched_setattr(2): size, policy, flags, nice, priority, runtime, deadline, period."""
 _SLICE_NS = 100_000
-"""The shortest that Linux gives."""
+"""The shortest slice that Linux gives."""
 _NICE = -10
-"""Nine times the share of a program."""
+"""Nine times the CPU share of a program."""
 
 
 def prefer_this_thread() -> None:
-    """Have the calling thread run soon after it wakes up; what it forks is not favoured.
+    """Let the calling thread run soon after it wakes up; its forks are not favoured.
 
-    Since Linux 6.12 a thread that asks for short slices of time (which takes no privilege, and gives it no larger share)
-    has an earlier deadline than those that run for long; before, that changes nothing. Where this process may (root, or
-    CAP_SYS_NICE), the thread gets a larger share as well: one that has used up its share has to wait however short its slices
-    are. A server that an operator has given another nice value or scheduling policy keeps that.
+    Since Linux 6.12 a thread with short time slices (no privilege needed, no larger share) has an earlier deadline than threads
+    that run for long; before, this changes nothing. With the privilege (root, or CAP_SYS_NICE) the thread gets a larger share
+    as
+    well: a thread that has used up its share must wait, however short its slices. If an operator has given the server another
+    nice value or scheduling policy, that stays.
     """
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
@@ -30,13 +31,13 @@ def prefer_this_thread() -> None:
 
 
 def ask_for_short_slices() -> None:
-    """Have the calling thread run soon after it wakes up, with no larger share; what it forks does not."""
+    """Let the calling thread run soon after it wakes up, with no larger share; its forks are not favoured."""
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
         _set(nice=os.getpriority(os.PRIO_PROCESS, 0))
 
 
 def _set(*, nice: int) -> bool:
-    """Tell the kernel; return whether it agrees."""
+    """Set the attributes; return whether the kernel agrees."""
     number = _SCHED_SETATTR.get(os.uname().machine)
     if number is None:
         return False

@@ -12,18 +12,18 @@ from code_judge_server.schemas import Canary, IsolationTier
 from code_judge_server.settings import Settings
 
 SESSION_TIERS = (IsolationTier.A, IsolationTier.B)
-"""A session kills what a cell leaves, all in its own pid namespace."""
+"""Tiers with a pid namespace per session, in which everything that a cell leaves can be killed."""
 
 
 class IsolationRefusedError(Exception):
-    """The isolation that the settings demand is not to be had on this machine."""
+    """This machine does not give the isolation that the settings demand."""
 
 
 def choose_executor(settings: Settings) -> Executor:
-    """Return an executor of the best tier that canaries show to work here; its processes may be starting already.
+    """Return an executor of the best tier whose canaries pass here; its processes may already be starting.
 
     Raises:
-        IsolationRefusedError: that is weaker than `require_isolation`, or not `use_isolation`, or too weak for the address.
+        IsolationRefusedError: the tier is weaker than `require_isolation`, not `use_isolation`, or too weak for the address.
     """
     most_slots = settings.total_slots + settings.max_sessions
     found = find_tier(settings.use_isolation or IsolationTier.A, num_slots=most_slots)

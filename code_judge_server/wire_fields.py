@@ -1,4 +1,4 @@
-"""Types of fields that several formats of the judge share: names, texts, paths and contents of files."""
+"""Field types that several formats of the judge share: names, texts, paths and file contents."""
 
 import base64
 import binascii
@@ -17,12 +17,12 @@ def _without_nul(text: str) -> str:
 
 Identifier = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_without_nul)]
 SourceText = Annotated[str, AfterValidator(_without_nul)]
-"""Source code; no compiler or interpreter takes a NUL."""
+"""Source code without NUL characters, which no compiler or interpreter accepts."""
 _Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9+#_.-]+$")]
 LanguageName = _Name
-"""A row of the server's table of languages, such as `python` or `cpp`."""
+"""A language of the server's table, such as `python` or `cpp`."""
 PreloadName = _Name
-"""A set of modules that warm interpreters hold, such as `sci`."""
+"""A module set of warm interpreters, such as `sci`."""
 
 
 _NO_NAMES = frozenset({b"", b".", b".."})
@@ -36,18 +36,18 @@ def _inside_the_work_folder(path: str) -> str:
 
 
 FilePath = Annotated[str, AfterValidator(_without_nul), AfterValidator(_inside_the_work_folder)]
-"""Path of a file below the folder that the program runs in."""
+"""Path of a file below the program's folder."""
 
 
 def check_folders(paths: Collection[str]) -> None:
-    """Check that files of these paths can all be there.
+    """Check that these paths can exist together.
 
     Raises:
-        ValueError: one would have to be a file and a folder.
+        ValueError: a path would be both a file and a folder.
     """
     if len(paths) < 2:
         return
-    # With the least of all characters between their names, what is in a folder comes right behind it.
+    # The separator sorts below every other character, so the contents of a folder follow it directly.
     for parent, path in pairwise(sorted(path.replace("/", "\0") for path in paths)):
         if path.startswith(parent + "\0"):
             folder, file = parent.replace("\0", "/"), path.replace("\0", "/")
@@ -80,7 +80,7 @@ _MAX_FILES = 1024
 
 
 def _not_too_many(files: object) -> object:
-    if isinstance(files, dict) and len(files) > _MAX_FILES:  # before the first is looked at: each may be wrong
+    if isinstance(files, dict) and len(files) > _MAX_FILES:  # before validating each file
         raise ValueError(f"must be at most {_MAX_FILES} files, not {len(files)}")
     return files
 
@@ -93,4 +93,4 @@ Collected = Annotated[list[FilePath], FailFast(), Field(max_length=64)]
 
 _Argument = Annotated[str, Field(max_length=4096), AfterValidator(_without_nul)]
 Arguments = Annotated[list[_Argument], FailFast(), Field(max_length=64)]
-"""Words of a command line."""
+"""Arguments of a command line."""

@@ -1,7 +1,7 @@
-"""The folder a program runs in: made fresh for each, and removed whatever the program left there.
+"""The folder a program runs in: created fresh for each program, and removed whatever the program left in it.
 
-The program may have put a link in the place of its folder, so that nothing here goes by a path below the folder's parent: each
-folder is opened by its name in the one that holds it, and never through a link.
+The program may have replaced its folder with a link. So no path below the folder's parent is followed here: each folder is
+opened by its name in its parent, and never through a link.
 """
 
 import os
@@ -11,17 +11,17 @@ _NO_LINK = os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def ensure(folder: str, *, lets_users_through: bool = False) -> None:
-    """Make a folder of the judge's own if it is missing, whatever a program put in its place, and set its rights.
+    """Create a folder of the judge itself if it is missing, whatever a program put in its place, and set its rights.
 
-    The rights of a folder that has them already do not change for a moment: programs of other slots may be on their way
+    The rights of a folder that already has them never change, not even for a moment: programs of other slots may be passing
     through it.
 
     Args:
-        folder: Path of it.
-        lets_users_through: Open the way to folders below it to every user; else it is closed to all but its own.
+        folder: Its path.
+        lets_users_through: Let every user reach folders below it; otherwise only its owner can.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     try:
         os.mkdir(folder, stat.S_IRWXU)
@@ -39,19 +39,19 @@ def ensure(folder: str, *, lets_users_through: bool = False) -> None:
 
 
 def let_users_through(folder: str) -> None:
-    """Open the way to folders below `folder` to every user, whatever a program did to the rights.
+    """Let every user reach folders below `folder`, whatever a program did to its rights.
 
     Raises:
-        OSError: it is not there, or another user's.
+        OSError: the folder does not exist, or belongs to another user.
     """
     os.chmod(folder, stat.S_IRWXU | stat.S_IXGRP | stat.S_IXOTH)
 
 
 def make(folder: str, files: dict[str, bytes]) -> None:
-    """Make `folder` with these executable files in it, in place of what an earlier program may have left under that name.
+    """Create `folder` with these executable files, replacing what an earlier program left under that name.
 
     Raises:
-        OSError: there is no folder to make it in, or the disk is full.
+        OSError: the parent folder does not exist, or the disk is full.
     """
     remove(folder)
     os.mkdir(folder, stat.S_IRWXU)
@@ -70,12 +70,12 @@ def collect(folder: str, paths: list[str], *, max_bytes: int) -> tuple[dict[str,
     """Return the contents of those of `paths`, relative to `folder`, that are regular files reached through no link.
 
     Args:
-        folder: Where a program ran, of which nothing is left.
-        paths: What to look for.
-        max_bytes: Size of all contents together; a file that does not fit is left out.
+        folder: The folder of a program that has ended.
+        paths: The paths to read.
+        max_bytes: Total size of the contents; files beyond it are left out.
 
     Returns:
-        The contents by path, and whether any was left out because it did not fit.
+        The contents by path, and whether a file was left out for its size.
     """
     found: dict[str, bytes] = {}
     any_left_out = False
@@ -83,7 +83,7 @@ def collect(folder: str, paths: list[str], *, max_bytes: int) -> tuple[dict[str,
         try:
             content = _read_regular_file(folder, path.split("/"), max_bytes=max_bytes)
         except OSError:
-            continue  # not there, a link, or the program took away the right to read it
+            continue  # missing, a link, or made unreadable by the program
         except _TooLargeError:
             any_left_out = True
             continue
@@ -94,11 +94,11 @@ def collect(folder: str, paths: list[str], *, max_bytes: int) -> tuple[dict[str,
 
 
 class _TooLargeError(Exception):
-    """A file does not fit."""
+    """A file is larger than allowed."""
 
 
 def _read_regular_file(folder: str, parts: list[str], *, max_bytes: int) -> bytes | None:
-    """Return the content of the file, or None if it is no regular file.
+    """Return the content of the file, or None if it is not a regular file.
 
     Raises:
         _TooLargeError: it has more than `max_bytes`.
@@ -107,7 +107,7 @@ def _read_regular_file(folder: str, parts: list[str], *, max_bytes: int) -> byte
     opened = os.open(folder, _NO_LINK | os.O_RDONLY)
     try:
         for part in parts:
-            flags = _NO_LINK if part is not parts[-1] else os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would block here
+            flags = _NO_LINK if part is not parts[-1] else os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would block without
             following = os.open(part, flags | os.O_RDONLY, dir_fd=opened)
             os.close(opened)
             opened = following
@@ -123,9 +123,9 @@ def _read_regular_file(folder: str, parts: list[str], *, max_bytes: int) -> byte
 
 
 def remove(folder: str) -> None:
-    """Remove `folder`, if it is there, and all below it, however deep: no link is followed and nothing recurses.
+    """Remove `folder`, if it exists, and everything below it, however deep; without following links and without recursion.
 
-    What is there instead of a folder, such as a link, is removed itself.
+    Anything else of that name, such as a link, is removed itself.
     """
     parent_path, name = os.path.split(folder)
     try:
@@ -139,10 +139,10 @@ def remove(folder: str) -> None:
 
 
 def clear(folder: str) -> None:
-    """Remove all that is in `folder`, as `remove` does, and what a `remove` there that was cut short has left.
+    """Remove everything in `folder`, as `remove` does, leftovers of an interrupted `remove` included.
 
     Raises:
-        OSError: `folder` is not there.
+        OSError: `folder` does not exist.
     """
     for name in os.listdir(folder):
         remove(os.path.join(folder, name))
@@ -165,10 +165,10 @@ def _remove_entry(name: str, *, parent: int) -> None:
 
 
 def _empty(name: str, *, parent: int) -> list[str]:
-    """Empty the folder `name`; its folders are moved up into `parent`, so that no depth is ever walked.
+    """Empty the folder `name`, moving its sub-folders up into `parent`, so that no depth is ever walked.
 
     Returns:
-        The new names of the moved folders; random, so that a program cannot have taken them.
+        The new names of the moved folders, which are random, so that a program cannot have taken them.
     """
     moved: list[str] = []
     opened = os.open(name, _NO_LINK | os.O_RDONLY, dir_fd=parent)
@@ -190,7 +190,7 @@ def _permit(name: str, *, parent: int) -> None:
     """Give this user every right to the folder `name`.
 
     Raises:
-        FileNotFoundError: there is nothing of that name.
+        FileNotFoundError: the folder does not exist.
         NotADirectoryError: it is something else, such as a link.
     """
     itself = os.open(name, _NO_LINK | os.O_PATH, dir_fd=parent)

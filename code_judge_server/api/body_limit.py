@@ -1,4 +1,4 @@
-"""Bounds on the bodies of requests: the bytes of one, those of all together, and how long one may take to arrive."""
+"""Bounds on request bodies: the bytes of each, the bytes of all, and the time to arrive."""
 
 import asyncio
 from collections import deque
@@ -13,21 +13,21 @@ from code_judge_server.api.http_guards import OPEN_PATHS
 from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 _ARRIVAL_TIMEOUT_S = 120.0
-"""The largest body takes this long at half a megabyte a second; room is held for it all the while. As long it may wait for
-room."""
+"""Limit for a body to arrive, and before that for it to get room. The largest body takes this long at 0.5 MB/s; its room is
+held all the while."""
 _BUSY_STATUS = {"/run_code": 504, "/run_jupyter": 504}
-"""By path, where it is not 408: clients of SandboxFusion send again what got this answer, and only that."""
+"""Status of a timeout by path, elsewhere 408: clients of SandboxFusion retry only after a 504."""
 _EARLY_BYTES = 64 * 1024
-"""Of a body that waits for room, as many as the server keeps for a request that reads nothing."""
+"""Bytes that the server keeps of a body that waits for room, for a request that reads nothing."""
 
 
 class LimitBody:
-    """ASGI middleware that bounds the bytes of one body, and of all bodies whose requests are being answered.
+    """ASGI middleware that bounds the bytes of each body, and of all bodies whose requests are being answered.
 
-    A body over `max_bytes` is a 413, whether its length was announced or not. One that finds no room among the others is a 429
-    where the native format is spoken; elsewhere, where clients do not know that answer, it is not read until there is room for
-    all of it, or for `max_bytes` where it did not say. One that does not arrive in time is a 408, and so is one that finds no
-    room in time, but for the paths of SandboxFusion, which call that 504.
+    A body over `max_bytes` is a 413, with or without a `Content-Length`. If there is no room for a body, `/v1` answers 429.
+    Clients of other paths do not know that answer: their bodies are not read until there is room for the announced length,
+    else for `max_bytes`. A body that does not arrive, or gets no room, in time is a 408; the paths of SandboxFusion answer 504
+    when there is no room.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LimitBody:
         self._arrival_timeout_s = arrival_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, counting its body, or answer it."""
+        """Pass the request on and count its body, or refuse it."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         is_patient = not scope["path"].startswith("/v1/")
@@ -68,12 +68,12 @@ class LimitBody:
             body.hold(0)
 
     async def _wait_for_room(self, body: "_Body", expected: int, receive: Receive, *, path: str) -> Receive:
-        """Hold room for a body as soon as there is some; return what gives the messages that it gave meanwhile, and the rest.
+        """Hold room for a body as soon as there is room; return a `receive` that first gives the messages that came meanwhile.
 
         Raises:
-            RejectedError: there was none in time.
-            ClientDisconnect: nobody waits for it any more. That is seen as long as the server reads, which it does not for long
-                where the body is a large one; then the time has to end it.
+            RejectedError: no room in time.
+            ClientDisconnect: the client disconnected. It is only seen while the server reads, which it soon stops for a large
+                body; then the timeout ends the wait.
         """
 
         async def take() -> None:
@@ -157,7 +157,7 @@ class LimitBody:
 
 @dataclass(slots=True, kw_only=True)
 class _Body:
-    """A body on its way, and the room that is held for it."""
+    """A body that is arriving, and the room held for it."""
 
     client: str
     memory: SharedCapacity
@@ -166,7 +166,7 @@ class _Body:
     has_arrived: bool = False
 
     def hold(self, size: int) -> None:
-        """Hold so many bytes, no more and no fewer."""
+        """Hold exactly this many bytes."""
         if size > self.held:
             self.memory.take(self.client, size - self.held)
         elif size < self.held:
@@ -175,14 +175,14 @@ class _Body:
 
 
 class _EarlyMessages:
-    """What comes of a request before there is room for it."""
+    """Messages of a request that arrive before there is room for it."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._messages: deque[Message] = deque()
 
     async def watch(self) -> None:
-        """Wait until the client has gone, and keep what it sends until then, which must not be much."""
+        """Return when the client disconnects; keep what it sends until then, up to a bound."""
         num_bytes, more = 0, True
         while num_bytes <= _EARLY_BYTES or not more:
             message = await self._receive()
@@ -193,12 +193,12 @@ class _EarlyMessages:
         await asyncio.get_running_loop().create_future()
 
     async def receive(self) -> Message:
-        """Return the next message: those that were kept come first."""
+        """Return the next message, kept messages first."""
         return self._messages.popleft() if self._messages else await self._receive()
 
 
 def _announced_bytes(scope: Scope) -> int | None:
-    """Return the length of the body, 0 if there is none, nothing if only its end will tell."""
+    """Return the length of the body: 0 without a body, None for a chunked one."""
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return None

@@ -1,4 +1,4 @@
-"""The batches of this server: those of a format, and no longer than its settings allow."""
+"""The batch models of this server, with the maximum length of its settings."""
 
 from typing import Annotated, Any, TypeVar
 
@@ -8,7 +8,7 @@ _Batch = TypeVar("_Batch", bound=BaseModel)
 
 
 def bounded_batch(batch: type[_Batch], max_items: int) -> type[_Batch]:
-    """Return the batch of this server, of which no more is validated than it takes, nor anything after a wrong item.
+    """Return the batch model of this server; it validates at most `max_items` items and stops at the first wrong one.
 
     Args:
         batch: A format whose field `submissions` is a list.

@@ -1,4 +1,4 @@
-"""Who sends a request, as far as fair shares and ids are concerned."""
+"""The client of a request, for fair shares and idempotent ids."""
 
 from starlette.types import Scope
 
@@ -6,7 +6,7 @@ _MAX_CHARS = 256
 
 
 def client_of(scope: Scope) -> str:
-    """Return the header `Judge-Client`, or else the address that a request comes from."""
+    """Return the header `Judge-Client`, else the address of the peer."""
     for name, value in scope["headers"]:
         if name == b"judge-client" and value:
             return value.decode("latin-1")[:_MAX_CHARS]

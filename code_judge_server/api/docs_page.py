@@ -1,4 +1,4 @@
-"""The page `/docs`: the OpenAPI description as plain HTML, without scripts, so that it needs nothing from elsewhere."""
+"""The page `/docs`: the OpenAPI description as plain HTML without scripts or external files."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ def docs_page(description: Mapping[str, Any]) -> str:
     """Return the page of an OpenAPI description: endpoints first, then every format with its fields.
 
     Args:
-        description: As `FastAPI.openapi` gives it.
+        description: The result of `FastAPI.openapi`.
     """
     title = escape(description["info"]["title"])
     parts = [
@@ -64,7 +64,7 @@ def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """Name a type, with links to those that have names."""
+    """Return the name of a type, linked if it has an entry of its own."""
     if "$ref" in schema:
         name = escape(schema["$ref"].removeprefix(_REFERENCE))
         return f"<a href=#{name}>{name}</a>"

@@ -1,4 +1,4 @@
-"""Refusals as HTTP replies: every refusal by an endpoint has a `Rejection` as its body."""
+"""Refusals as HTTP replies; the body of each is a `Rejection`."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ DOCUMENTED_REFUSALS: dict[int | str, dict[str, Any]] = {
     500: {"model": Rejection, "description": "A bug of the judge"},
     503: {"model": Rejection, "description": "The server is stopping; the header `Retry-After` says when to ask again"},
 }
-"""What an endpoint that takes submissions may answer besides 200, for its OpenAPI page."""
+"""Replies besides 200 of an endpoint that takes submissions, for the OpenAPI page."""
 
 
 class RejectedError(HTTPException):
-    """The request is refused: its status code, the reason, and the wrong fields if it was for them."""
+    """The request is refused: status code, reason, and the wrong fields if any."""
 
     def __init__(self, message: str, *, status_code: int = 400, errors: list[FieldError] | None = None) -> None:
         super().__init__(status_code, message)
@@ -43,17 +43,17 @@ class RejectedError(HTTPException):
 
 
 def rejection(error: RejectedError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return the reply that says so."""
+    """Return the reply for a refusal."""
     body = Rejection(detail=error.detail[:_MAX_DETAIL_CHARS], errors=error.errors[:_MAX_ERRORS_SHOWN])
     return JSONResponse(body.model_dump(), status_code=error.status_code, headers=headers)
 
 
 def wrong_fields_error(error: ValidationError, *, inside: tuple[int | str, ...] = ()) -> RejectedError:
-    """Return the refusal of a body that is not what an endpoint takes, in little time however much of it is wrong.
+    """Return the refusal of a body with wrong fields, in bounded time.
 
     Args:
-        error: What pydantic says.
-        inside: Where in the body that stands of which it says so.
+        error: The validation error.
+        inside: Path of the validated part inside the body.
     """
     if error.error_count() > _MAX_ERRORS_LISTED:  # to list them takes seconds
         return RejectedError(f"wrong fields: {error.error_count()}, too many to name. See /openapi.json")
@@ -69,7 +69,7 @@ def _wrong_fields(wrong: Sequence[Any]) -> RejectedError:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer what the endpoints raise."""
+    """Map the exceptions of the endpoints to replies."""
 
     @app.exception_handler(RequestValidationError)
     async def wrong_fields(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""What stands before the endpoints: counts, the token, the JSON of a body, and the client that has gone away."""
+"""Guards in front of the endpoints: request counts, the token, JSON validation, and disconnected clients."""
 
 import asyncio
 import hmac
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _LARGE_BODY_BYTES = 1024 * 1024
-"""What is larger is looked through in a thread."""
+"""Larger bodies are scanned in a thread."""
 _VALUES_AT_ONCE = 2**16
-"""A batch of more is validated in pieces, which takes a quarter longer: some 0.2 s are the most that others have to wait."""
+"""Batches with more values are validated in pieces: 25 % slower, but other requests wait at most 0.2 s."""
 _BYTES_OF_A_VALUE = 1024
-"""So long a text takes about as long as a value."""
+"""Text of this length takes about as long to validate as one value."""
 
 OPEN_PATHS = frozenset({"/ping", "/v1/ping", "/v1/ready"})
-"""For probes, which have no token; they tell nothing but that the server is there."""
+"""Paths for probes, which have no token; they only tell that the server is up."""
 
 
 class CountRequests:
@@ -44,7 +44,7 @@ class CountRequests:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and note how it was answered."""
+        """Pass the request on, and count its reply."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         started_at = time.perf_counter()
@@ -67,14 +67,14 @@ class CountRequests:
 
 
 class RequireToken:
-    """ASGI middleware that answers 401 to a request without the bearer token, but for `OPEN_PATHS`."""
+    """ASGI middleware that answers 401 to a request without the bearer token, except for `OPEN_PATHS`."""
 
     def __init__(self, app: ASGIApp, *, token: str) -> None:
         self._app = app
         self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
+        """Pass the request on, or refuse it."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return await self._app(scope, receive, send)
         given = dict(scope["headers"]).get(b"authorization", b"")
@@ -83,22 +83,22 @@ class RequireToken:
         error = RejectedError("authorization: the bearer token is missing or wrong", status_code=401)
         headers = {"WWW-Authenticate": "Bearer"}
         if not {b"content-length", b"transfer-encoding"} & {name for name, _ in scope["headers"]}:
-            # Who has no token is to take no place from who has one. With a body on its way, closing could lose this answer.
+            # A client without a token must not keep a connection. With a body on its way, closing could lose this answer.
             headers["Connection"] = "close"
         return await rejection(error, headers=headers)(scope, receive, send)
 
 
 class RequireLocalHost:
-    """ASGI middleware for a server on loopback without a token: refuses requests under another host's name.
+    """ASGI middleware for a server on loopback without a token: refuses requests for another host name.
 
-    A web page can have its own name lead to this machine, and would then be let in like a local program (DNS rebinding).
+    A web page can let its own name resolve to this machine, and would be treated as a local program (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
+        """Pass the request on, or refuse it."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         host = dict(scope["headers"]).get(b"host", b"localhost").decode("latin-1")
@@ -117,7 +117,7 @@ def _is_local(host: str) -> bool:
 
 
 class _TypedRequest(Request):
-    """Request whose JSON is an instance of the model that its endpoint takes, which FastAPI passes on as it is."""
+    """Request whose `json` is an instance of the endpoint's model, which FastAPI passes on unchanged."""
 
     def __init__(self, scope: Scope, receive: Receive, *, model: type[BaseModel]) -> None:
         super().__init__(scope, receive)
@@ -128,13 +128,13 @@ class _TypedRequest(Request):
 
 
 class StrictJsonRoute(APIRoute):
-    """Route whose body is validated straight from its bytes; what it judged is one line in the log.
+    """Route that validates the body directly from its bytes, and logs one line per request.
 
-    That refuses lone surrogates and deep nesting, which `json` takes.
+    This refuses lone surrogates and deep nesting, which `json` accepts.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler, given a stricter request."""
+        """Return FastAPI's handler with a stricter request."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
@@ -160,8 +160,8 @@ class StrictJsonRoute(APIRoute):
 class DirectJsonRoute(APIRoute):
     """Route whose endpoint is called as `endpoint(body, request)` and returns a `Response`.
 
-    That takes a sixth of the time of FastAPI's way through its dependencies. The body is validated as by `StrictJsonRoute`, and
-    the page of the API is made from the signature as ever.
+    This takes a sixth of the time of FastAPI's dependencies. The body is validated as by `StrictJsonRoute`; the OpenAPI page is
+    made from the signature as usual.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -192,10 +192,10 @@ def _model_of(route: APIRoute) -> type[BaseModel]:
 
 
 async def _validated(model: type[BaseModel], content: bytes) -> BaseModel:
-    """Return the body as the model that an endpoint takes.
+    """Return the body as an instance of the endpoint's model.
 
     Raises:
-        RejectedError: it is none.
+        RejectedError: the body is not valid.
     """
     is_batch = "submissions" in model.model_fields
     bounds = MANY_SUBMISSIONS if is_batch else ONE_SUBMISSION
@@ -215,7 +215,7 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
     """Await `work`, cancelling it when the client closes its connection.
 
     Raises:
-        RejectedError: it did (499, which nobody reads).
+        RejectedError: the client disconnected (499, which nobody reads).
     """
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(disconnected(request.receive))
@@ -231,6 +231,6 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client has closed its connection; a request's body must have been read."""
+    """Return when the client closes its connection; the body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,6 +1,4 @@
-"""HTTP/1.1 by httptools, with bounds on what a peer may send before it is known who it is and on how long it may take to read
-its reply, and replies in one piece.
-"""
+"""HTTP/1.1 by httptools, with bounds on what a peer may send and on how long it may take to read, and replies in one piece."""
 
 import asyncio
 from typing import Any
@@ -10,23 +8,23 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from code_judge_server.api.open_connections import OpenConnections
 
 _MAX_HEAD_BYTES = 64 * 1024
-"""Of a request line with its headers; and of what stands between the pieces of a chunked body, or after it."""
+"""Most bytes of a request line with its headers, and of what stands between or after the pieces of a chunked body."""
 _HEAD_TIMEOUT_S = 30.0
 _LEAST_READ_BYTES = 1024 * 1024
-"""A peer that has not read so much of a reply after `write_timeout_s`, nor all of it, reads no more."""
+"""A peer must read this much of a reply, or all of it, within `write_timeout_s`."""
 _MOST_PIPELINED = 16
-"""Requests of one connection that wait for the reply to an earlier one. Hardly any client sends one before it has its reply."""
+"""Requests of one connection that wait for the reply to an earlier one. Most clients send no request before the reply."""
 
 
 class _TooManyPipelinedError(Exception):
-    """Ends the parsing of what a connection has sent."""
+    """Raised to stop the parsing of a connection's data."""
 
 
 class HeadWithBody(asyncio.Transport):
-    """Writes the head of a reply with the first piece of its body: one system call less, and the client wakes up once.
+    """Transport that writes the head of a reply together with the first piece of its body: saves a system call and a wake-up.
 
     Args:
-        transport: What it writes to.
+        transport: The transport to write to.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -45,11 +43,11 @@ class HeadWithBody(asyncio.Transport):
             self._transport.write(data)
 
     def is_closing(self) -> bool:
-        """Tell whether the connection is about to be closed."""
+        """Return whether the connection is closing."""
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """Write what was kept, and close the connection."""
+        """Write the kept head, and close the connection."""
         if self._held:
             self._transport.write(self._held)
             self._held = b""
@@ -57,11 +55,11 @@ class HeadWithBody(asyncio.Transport):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Refuses a head (request line and headers) that is too large, and closes a connection whose head does not arrive, whose
-    reply is not read, that sends trailers or requests without end, or that has to go for another.
+    """Protocol that refuses a head (request line and headers) that is too large. It closes a connection whose head does not
+    arrive, whose reply is not read, that sends endless trailers or requests, or that must make room for another.
 
-    httptools itself collects headers and trailers without end; uvicorn waits without end for a peer to read, and keeps whatever
-    requests come meanwhile, a hundred times their bytes. Each server has a subclass, with its own `open_connections`.
+    httptools itself collects headers and trailers without bound; uvicorn waits without limit for a peer to read, and keeps all
+    requests that come meanwhile, at a hundred times their bytes. Each server has a subclass with its own `open_connections`.
     """
 
     open_connections: OpenConnections
@@ -69,26 +67,26 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _in_head = True
     _head_bytes = 0
     _bytes_without_body = 0
-    """That came since the last piece of a body, or its end."""
+    """Bytes since the last piece of a body, or its end."""
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _answered: RequestResponseCycle | None = None
-    """The request that is being answered, or was last."""
+    """The request that is being answered, or was answered last."""
 
     def connection_made(self, transport: Any) -> None:
-        """Expect the first head."""
+        """Start to wait for the first head."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # so that writing is paused for as long as anything is not sent
         self._expect_head()
         self.open_connections.add(self)
 
     def on_message_begin(self) -> None:
-        """Expect the rest of a head."""
+        """Start to wait for the rest of a head."""
         super().on_message_begin()
         self._expect_head()
 
     def on_headers_complete(self) -> None:
-        """Expect no head any more."""
+        """Stop waiting for a head."""
         self._forget_head()
         if len(self.pipeline) >= _MOST_PIPELINED:
             self.transport.abort()
@@ -104,22 +102,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Expect nothing more of this request."""
+        """Note the end of the request."""
         self._bytes_without_body = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Go on to the next request, if it is there."""
+        """Continue with the next request, if it has arrived."""
         super().on_response_complete()
         self._end_if_all_is_sent()
 
     def pause_writing(self) -> None:
-        """Expect the peer to read."""
+        """Start to wait for the peer to read."""
         super().pause_writing()
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """Go on writing: the peer has read all."""
+        """Continue to write: the peer has read everything."""
         super().resume_writing()
         self._forget_writing()
         self._end_if_all_is_sent()
@@ -129,7 +127,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing any more."""
+        """Stop all timers, and forget the connection."""
         self._forget_head()
         self._forget_writing()
         self.open_connections.remove(self)
@@ -141,11 +139,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._answered.message_event.set()
 
     def abort(self) -> None:
-        """Close the connection at once, whatever is not sent yet."""
+        """Close the connection at once; unsent data is dropped."""
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came in, unless it makes the head too large."""
+        """Parse the data, unless the head gets too large."""
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES + len(data):  # the piece that ends a head may hold much of the body
@@ -154,10 +152,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._bytes_without_body += len(data)
         super().data_received(data)
         if self._bytes_without_body > _MAX_HEAD_BYTES and not self._in_head:
-            self.transport.abort()  # there is a reply, or part of one, already
+            self.transport.abort()  # a reply has begun already
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: whoever can connect could fill the log, and what uvicorn advises would serve nobody here."""
+        """Log nothing: any peer could fill the log, and uvicorn's advice does not apply here."""
 
     def _end_if_all_is_sent(self) -> None:
         if self.cycle is not None and self.cycle.response_complete and not self.flow.write_paused:

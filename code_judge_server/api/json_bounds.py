@@ -9,32 +9,32 @@ from dataclasses import dataclass
 from code_judge_server.api.http_errors import RejectedError
 
 _PIECE_BYTES = 256 * 1024
-"""So much is looked through in one go: a thread holds the others up for no longer than that takes."""
+"""Bytes scanned at once: a thread keeps others waiting for no longer than that takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonBounds:
-    """How much a body may hold; what is inside strings does not count."""
+    """Bounds on the contents of a body; the insides of strings do not count."""
 
     containers: int
     """Objects and arrays."""
     values: int
-    """Members and items, as far as commas tell."""
+    """Members and items, estimated by commas."""
     other_bytes: int
-    """Of all that is no string: much of it is numbers of thousands of digits, or white space."""
+    """Bytes outside strings: numbers of thousands of digits, or white space."""
 
 
 ONE_SUBMISSION = JsonBounds(containers=2**12, values=2**13, other_bytes=2**20)
 """The formats allow 1,024 test cases and 1,024 files."""
 MANY_SUBMISSIONS = JsonBounds(containers=2**17, values=2**18, other_bytes=2**24)
-"""Where a whole batch has that many test cases, it is to be sent in several requests."""
+"""A batch in which every submission has that many test cases must be split into several requests."""
 
 
 def refuse_costly_json(body: bytes, bounds: JsonBounds = MANY_SUBMISSIONS) -> int:
-    """Return how many containers and values a body holds, or raise unless a parser can take it with little memory and time.
+    """Return the number of containers and values in a body that is cheap to parse.
 
     Raises:
-        RejectedError: it holds more than any honest request (413).
+        RejectedError: it exceeds a bound (413).
     """
     num_values = num_values_within(body, bounds)
     if num_values is None:
@@ -47,7 +47,7 @@ def refuse_costly_json(body: bytes, bounds: JsonBounds = MANY_SUBMISSIONS) -> in
 
 
 def num_values_within(body: bytes, bounds: JsonBounds) -> int | None:
-    """Return how many containers and values JSON holds, in time proportional to its length, or None if one bound is passed."""
+    """Return the number of containers and values, or None if a bound is exceeded; takes time proportional to the length."""
     num_containers = num_values = num_quotes = num_other_bytes = 0
     for outside, quotes in _outside_strings(body):
         num_containers += outside.count(b"{") + outside.count(b"[")
@@ -63,12 +63,12 @@ def num_values_within(body: bytes, bounds: JsonBounds) -> int | None:
 
 
 def has_more_than(body: bytes, *, containers: int, values: int) -> bool:
-    """Tell whether JSON holds more than this; what is inside strings does not count."""
+    """Return whether JSON holds more than this; the insides of strings do not count."""
     return num_values_within(body, JsonBounds(containers=containers, values=values, other_bytes=len(body))) is None
 
 
 def _outside_strings(body: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield piece by piece what is not inside a string, and how many quotes there were; one without end is a string, too."""
+    """Yield, piece by piece, the text outside strings and the number of quotes; an unclosed string counts as a string."""
     in_string = False
     held_back = b""
     for start in range(0, len(body), _PIECE_BYTES):

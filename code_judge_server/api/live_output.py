@@ -1,4 +1,4 @@
-"""Output of a program while it runs: server-sent events, the last of which is the verdict."""
+"""Live output of a program, as server-sent events; the last event is the verdict."""
 
 import asyncio
 import codecs
@@ -24,19 +24,19 @@ from code_judge_server.schemas import SubmissionRequest, Verdict
 
 EVENT_STREAM = "text/event-stream"
 _KEEP_ALIVE_S = 15.0
-"""Proxies close connections on which nothing comes for longer."""
+"""Proxies close connections that are silent for longer."""
 _MAX_HELD_BYTES = 1 << 20
-"""Events of output that a slow reader has not taken; what comes meanwhile is left out of the events, and not of the verdict."""
+"""Bytes of output events kept for a slow reader. Further output is left out of the events, but not of the verdict."""
 
 
 class LiveRun:
-    """One submission that is judged while its output goes to one client; whoever makes it must `close` it.
+    """One submission whose output goes to one client while it runs; its owner must `close` it.
 
     Args:
-        submission: What to judge.
-        judge: What judges it.
-        queue: Gives it its turn.
-        client: Who asks.
+        submission: The submission to judge.
+        judge: The judge that runs it.
+        queue: The queue in which it waits.
+        client: Name of the client.
     """
 
     def __init__(self, submission: SubmissionRequest, judge: Judge, queue: SubmissionQueue, *, client: str) -> None:
@@ -54,18 +54,18 @@ class LiveRun:
         self._task.add_done_callback(lambda _: self._news.set())
 
     async def entered(self) -> None:
-        """Wait until it is in the queue.
+        """Wait until the submission is in the queue.
 
         Raises:
-            QueueFullError: there is no room.
+            QueueFullError: the queue is full.
             DrainingError: the server is stopping.
         """
-        await asyncio.sleep(0)  # which is when the queue takes it in, or not
+        await asyncio.sleep(0)  # lets the queue accept or refuse it
         if self._task.done():
             self._task.result()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the events, the verdict last."""
+        """Yield the events; the verdict is the last."""
         yield b": waiting\n\n"
         while not self._task.done() or self._events:
             with contextlib.suppress(TimeoutError):
@@ -80,7 +80,7 @@ class LiveRun:
         yield b"event: verdict\ndata: " + json_line(self._task.result()) + b"\n\n"
 
     def close(self) -> None:
-        """End the run if it has not ended, and release its verdict."""
+        """Cancel the run if it has not ended, and release its verdict."""
         self._task.cancel()
         self._room.close()
 
@@ -102,7 +102,7 @@ class LiveRun:
             return
         event = _event(name, json.dumps({"test": test, "text": text}))
         if self._held_bytes + len(event) <= _MAX_HELD_BYTES:
-            self._held_bytes += len(event)  # a program may print a character at a time: not those of the text alone
+            self._held_bytes += len(event)  # not of its text: a program may print one character at a time
             self._tell(event)
         elif not self._is_cut:
             self._is_cut = True
@@ -118,7 +118,7 @@ def _event(name: str, data: str) -> bytes:
 
 
 class _LiveReply(StreamingResponse):
-    """Sends the events of a run, which it closes whatever happens, even if the client left before the first of them."""
+    """Reply that sends the events of a run; it always closes the run, even if the client left before the first event."""
 
     def __init__(self, run: LiveRun) -> None:
         super().__init__(run.events(), media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
@@ -131,7 +131,7 @@ class _LiveReply(StreamingResponse):
 
 
 class _EventStreamResponse(Response):
-    """Media type of the reply, for the page of the API."""
+    """Media type of the reply, for the OpenAPI page."""
 
     media_type = EVENT_STREAM
 

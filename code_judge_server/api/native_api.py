@@ -1,4 +1,4 @@
-"""The native endpoints: submissions alone, in a batch or as a stream, and the state of the server."""
+"""The native endpoints: single submissions, batches, streams, and the state of the server."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,11 +39,11 @@ _CLIENT_HEADER: dict[str, Any] = {
 
 
 _ENOUGH_ERRORS = 100
-"""More of them tell no more."""
+"""The reply shows no more of them."""
 
 
 class _NdjsonResponse(Response):
-    """For the page of the API: what `StreamReply` sends."""
+    """Media type of a `StreamReply`, for the OpenAPI page."""
 
     media_type = NDJSON
 
@@ -67,7 +67,7 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
 
     @router.post("/submissions/batch", responses=answers({"model": VerdictBatch}), **document)
     async def judge_batch(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
-        """Judge many submissions: the verdicts have their order."""
+        """Judge many submissions; the verdicts come in the same order."""
         refuse_wrong_submissions(batch.submissions, languages, where="submissions")
         client = client_of(request.scope)
         keys = await content_keys(client, batch.submissions)
@@ -77,7 +77,7 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
 
     @router.post("/submissions/stream", responses=answers(stream), response_class=_NdjsonResponse, **document)
     async def judge_stream(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
-        """Judge many submissions: each verdict comes, on a line of its own, as soon as it is there."""
+        """Judge many submissions; each verdict comes on its own line as soon as it is ready."""
         refuse_wrong_submissions(batch.submissions, languages, where="submissions")
         client = client_of(request.scope)
         keys = await content_keys(client, batch.submissions)
@@ -87,14 +87,14 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
 
 
 def state_router(queue: SubmissionQueue, health_of: Callable[[str], Health], metrics: Metrics) -> APIRouter:
-    """Return the routes that tell how the server is."""
+    """Return the routes that report the server's state."""
     router = APIRouter()
     stopping: dict[int | str, dict[str, Any]] = {503: DOCUMENTED_REFUSALS[503]}
     refused: dict[int | str, dict[str, Any]] = {401: DOCUMENTED_REFUSALS[401]}
 
     @router.get("/v1/health", responses=refused)
     async def health(request: Request) -> Health:
-        """Tell what this server is, how busy, and how long this client would wait."""
+        """Return the server's state, its load, and the expected wait of this client."""
         return health_of(client_of(request.scope))
 
     @router.get("/v1/ready", responses=stopping)
@@ -109,7 +109,7 @@ def state_router(queue: SubmissionQueue, health_of: Callable[[str], Health], met
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **refused},
     )
     async def prometheus() -> Response:
-        """Tell Prometheus."""
+        """Return the metrics for Prometheus."""
         return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
@@ -118,7 +118,7 @@ def state_router(queue: SubmissionQueue, health_of: Callable[[str], Health], met
 def refuse_wrong_submissions(
     submissions: Sequence[Submission], languages: Mapping[str, LanguageRules], *, where: str
 ) -> None:
-    """Raise RejectedError for submissions that this server's languages cannot serve, or whose ids are not their own."""
+    """Raise RejectedError for submissions that this server's languages do not support, and for duplicate ids."""
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, submission in enumerate(submissions):

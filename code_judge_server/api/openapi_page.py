@@ -1,4 +1,4 @@
-"""The description of the API at `/openapi.json` and `/docs`, where it differs from what FastAPI writes by itself."""
+"""The API description at `/openapi.json` and `/docs`, where it differs from FastAPI's."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def add_docs_page(app: FastAPI) -> None:
 
 
 def document_refusals(app: FastAPI) -> None:
-    """Have the page show every refusal of a POST as a `Rejection`; wrong fields are never FastAPI's 422."""
+    """Describe every refusal of a POST as a `Rejection`; wrong fields are never FastAPI's 422."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Replies that count as held until their peers have taken them: who reads slowly is not to fill the server's memory."""
+"""Replies that hold their room until the peer has read them, so that slow readers cannot fill the server's memory."""
 
 from contextlib import ExitStack
 
@@ -9,9 +9,9 @@ _HELD = "code_judge.until_sent"
 
 
 def after_each_piece(send: Send) -> Send:
-    """Return a `send` that comes back when the peer has taken what it was given.
+    """Return a `send` that returns only when the peer has read the piece.
 
-    The server's own comes back at once, and waits for the piece before: so an empty one follows each.
+    The server's own `send` returns at once and waits for the previous piece, so an empty piece follows each.
     """
 
     async def send_and_wait(message: Message) -> None:
@@ -24,22 +24,22 @@ def after_each_piece(send: Send) -> Send:
 
 
 def until_sent(request: Request) -> ExitStack:
-    """Return what is closed when the reply to a request of a `StrictJsonRoute` has been taken, or there is none."""
+    """Return the stack that is closed when the reply to a request of a `StrictJsonRoute` has been read, or is not sent."""
     return request.scope[_HELD]
 
 
 def begin_to_hold(request: Request) -> ExitStack:
-    """Make what `until_sent` returns for a request, for whoever closes it."""
+    """Create the stack that `until_sent` returns for a request; the caller closes it."""
     held = request.scope[_HELD] = ExitStack()
     return held
 
 
 class HeldReply(Response):
-    """A reply for which something is held until it has been taken.
+    """A reply that holds resources until it has been read.
 
     Args:
-        reply: What is sent.
-        held: Closed then.
+        reply: The reply to send.
+        held: Closed when the reply has been read.
     """
 
     def __init__(self, reply: Response, held: ExitStack) -> None:

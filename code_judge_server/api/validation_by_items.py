@@ -1,4 +1,4 @@
-"""A large batch, validated in pieces: what pydantic validates at once holds the event loop up until its end."""
+"""Validation of a large batch in pieces; pydantic's validation in one piece would block the event loop."""
 
 from functools import lru_cache
 from typing import Annotated, Any, get_args
@@ -12,15 +12,15 @@ _ITEMS = "submissions"
 
 
 async def validated_by_items(model: type[BaseModel], content: bytes) -> BaseModel:
-    """Return a body as the batch that an endpoint takes: first what is around the submissions, then one after the other.
+    """Return a body as the endpoint's batch: validate the fields around the submissions first, then each submission.
 
     Args:
-        model: A batch as of `bounded_batch`.
+        model: A batch model of `bounded_batch`.
         content: JSON.
 
     Raises:
-        ValidationError: it is none.
-        RejectedError: a submission in it is none; those after it are not looked at.
+        ValidationError: the body is not a batch.
+        RejectedError: a submission is not valid; later ones are not validated.
     """
     around, item = _parts_of(model)
     batch = around.model_validate_json(content)
@@ -37,7 +37,7 @@ async def validated_by_items(model: type[BaseModel], content: bytes) -> BaseMode
 
 @lru_cache(maxsize=16)
 def _parts_of(model: type[BaseModel]) -> tuple[type[BaseModel], type[BaseModel]]:
-    """Return a batch model whose submissions are not looked into, and the model of one."""
+    """Return a batch model that does not validate its submissions, and the model of one submission."""
     field = model.model_fields[_ITEMS]
     (item,) = get_args(field.annotation)
     unseen: Any = Annotated[list[Any], *field.metadata]

@@ -1,4 +1,4 @@
-"""Replies that carry verdicts: one, a batch in order, or a stream in order of completion."""
+"""Replies with verdicts: one, a batch in order, or a stream in order of completion."""
 
 import asyncio
 import logging
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 NDJSON = "application/x-ndjson"
 _CHUNK_BYTES = 256 * 1024
-"""Of a large batch so much is turned into JSON at once: other requests come in between, and memory stays bounded."""
+"""Bytes of a large batch turned into JSON at once: other requests run in between, and memory stays bounded."""
 
 _json_of = TypeAdapter(Verdict).dump_json
 _LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\x85\u2028\u2029"}
-"""Where clients split text into lines besides at control characters, which JSON escapes."""
+"""Line separators besides control characters, which JSON escapes."""
 
 
 def json_line(verdict: Verdict) -> bytes:
-    """Return a verdict as JSON in one line, whatever its program has printed."""
+    """Return a verdict as one line of JSON, whatever the program printed."""
     content = _json_of(verdict)
     for end, escaped in _LINE_ENDS.items():
         content = content.replace(end, escaped)
@@ -37,7 +37,7 @@ def json_line(verdict: Verdict) -> bytes:
 
 
 class VerdictReply(Response, ABC):
-    """Sends the verdicts of a batch, which it closes whatever happens; a client that goes away gives up the rest.
+    """Reply that sends the verdicts of a batch and always closes it; a client that disconnects cancels the rest.
 
     Subclasses write the body.
     """
@@ -58,7 +58,7 @@ class VerdictReply(Response, ABC):
         try:
             await self._write(after_each_piece(send))
         except ClientDisconnect:
-            pass  # nobody reads what is missing
+            pass  # nobody reads the rest
         finally:
             self._batch.close()
             watch.cancel()
@@ -95,7 +95,7 @@ class VerdictReply(Response, ABC):
 
 
 class SingleReply(VerdictReply):
-    """The one verdict of a batch of one."""
+    """The verdict of a batch of one."""
 
     async def _write(self, send: Send) -> None:
         verdict = (await self._batch.all())[0]
@@ -117,19 +117,19 @@ class BatchReply(VerdictReply):
             separator = b","
             if len(chunk) > _CHUNK_BYTES:
                 await send(_body(bytes(chunk), more=True))
-                await asyncio.sleep(0)  # which sending alone need not do
+                await asyncio.sleep(0)  # sending alone may not yield to the event loop
                 chunk.clear()
         await send(_body(bytes(chunk) + b"]}"))
 
 
 class StreamReply(VerdictReply):
-    """One `Verdict` a line, each as soon as it is there."""
+    """One `Verdict` per line, each as soon as it is ready."""
 
     media_type = NDJSON
 
     async def _write(self, send: Send) -> None:
         await send(self._start())
-        await send(_body(b"", more=True))  # so that the client knows at once that it is taken in
+        await send(_body(b"", more=True))  # tells the client at once that the batch is accepted
         while finished := await self._batch.next_finished():
             self._statuses.update(verdict.status for _, verdict in finished)
             await send(_body(b"".join(json_line(verdict) + b"\n" for _, verdict in finished), more=True))
