@@ -1,1 +1,1 @@
-"""The endpoints of two other judges, so that their clients work against this one unchanged: code-judge and SandboxFusion."""
+"""The endpoints of two other judges, code-judge and SandboxFusion, for their unchanged clients."""

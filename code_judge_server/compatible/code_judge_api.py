@@ -1,7 +1,7 @@
 """The endpoints of code-judge: `/ping`, `/status`, and `/run` and `/judge` with `/batch` and `/long-batch`.
 
-They never answer 429, because the clients of that format give up after a few quick tries: `long-batch` waits for its turn, and
-the others answer `queue_timeout` for what did not start in time.
+They never answer 429, because clients of that format give up after a few quick retries: `long-batch` waits in the queue, the
+other endpoints answer `queue_timeout` for submissions that did not start in time.
 """
 
 import uuid
@@ -51,7 +51,7 @@ class _CodeJudge:
     async def results(
         self, submissions: list[CodeJudgeSubmission], request: Request, *, patient: bool
     ) -> list[CodeJudgeResult]:
-        """Return one result per submission, in order; `patient` ones never time out in the queue."""
+        """Return one result per submission, in order; `patient` submissions never time out in the queue."""
         judged = {index: item for index, item in enumerate(submissions) if item.type in self._languages}
         work = self._queue.judge_all(
             [_as_submission(item) for item in judged.values()],
@@ -114,7 +114,7 @@ def _new_id() -> str:
 
 def _as_submission(item: CodeJudgeSubmission) -> Submission:
     return Submission(
-        id=_new_id(),  # theirs may be empty, long, or the same twice
+        id=_new_id(),  # ids of clients may be empty, long, or not unique
         language=item.type,
         code=item.solution,
         stdin=item.input or "",
@@ -124,12 +124,12 @@ def _as_submission(item: CodeJudgeSubmission) -> Submission:
 
 
 def _stdout(verdict: Verdict) -> str:
-    """Return what the program printed; code-judge's own guard says so there when it ends one at its time limit."""
+    """Return the program's stdout, with the line that code-judge's own guard prints at its time limit."""
     return verdict.stdout + (_AT_TIME_LIMIT if verdict.status is VerdictStatus.TIME_LIMIT_EXCEEDED else "")
 
 
 def _as_result(item: CodeJudgeSubmission, verdict: Verdict | None) -> CodeJudgeResult:
-    """Say it in code-judge's words; no verdict means a type that is not judged here."""
+    """Return the verdict in code-judge's format; None is a type that is not judged here."""
     sub_id = item.sub_id or _new_id()
     if verdict is None:
         return CodeJudgeResult(

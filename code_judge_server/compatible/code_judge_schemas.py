@@ -12,7 +12,7 @@ from code_judge_server.wire_fields import SourceText
 
 
 class CodeJudgeReason(StrEnum):
-    """Why a code-judge submission failed, where it was not the program's own doing."""
+    """Reason of a failed code-judge submission, if it is not the program's fault."""
 
     NONE = ""
     INTERNAL_ERROR = "internal_error"
@@ -25,7 +25,7 @@ class CodeJudgeSubmission(BaseModel):
     """One program in the format of code-judge; unknown fields are ignored, as there."""
 
     sub_id: SourceText | None = None
-    """Absent: the server makes one up."""
+    """Id of the submission; absent: the server generates one."""
     type: Literal["python", "cpp", "math"]
     """`math` is known to the format but not judged here: its result says `invalid_input`."""
     options: dict[str, str] | None = None
@@ -48,9 +48,9 @@ class CodeJudgeJudgement(BaseModel):
 
     sub_id: str
     success: bool
-    """`run_success` and, where an output was expected, that output."""
+    """`run_success` and the expected output, if one is given."""
     run_success: bool
-    """Ran to its end with exit code 0."""
+    """The program ended with exit code 0."""
     cost: float
     """Wall clock of the program in seconds."""
     reason: CodeJudgeReason

@@ -2,8 +2,8 @@
 
 It reads `{"num_cells", "cell_timeout", "total_timeout", "cpu_time", "max_chars"}` as JSON from stdin, runs the files
 `CELL_FILE` in one namespace as a notebook does, and after each cell writes one line of JSON, `{"stdout", "stderr", "display",
-"error"}`, to `RESULT_FILE`. The cells run in a child: whatever ends it early leaves the results of the cells before. What it
-writes concerns nobody but the author of the cells, who shares the job with it: it is no verdict.
+"error"}`, to `RESULT_FILE`. The cells run in a child: if it ends early, the results of the earlier cells stay. The results
+concern only the author of the cells, who shares the job with this driver: they are no verdict.
 """
 
 import asyncio
@@ -25,27 +25,27 @@ RESULT_FILE = CELL_FOLDER + "/results.jsonl"
 _PACKAGE = "code_judge_server"
 _POLL_MS = 50
 _CPU_CLOCK = 2
-"""CPUCLOCK_SCHED of Linux's `posix-timers.h`: with a process id, it names the clock of that process's CPU time."""
+"""CPUCLOCK_SCHED of Linux's `posix-timers.h`: together with a process id, it names the CPU clock of that process."""
 
 
 class Capture:
-    """Takes what is written to the descriptors 1 and 2, by whomever, and gives it back cell by cell."""
+    """Captures everything written to the descriptors 1 and 2, and returns it cell by cell."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
-        self._streams = (sys.stdout, sys.stderr)  # a cell may put others in their place
+        self._streams = (sys.stdout, sys.stderr)  # a cell may replace them
         self._files = [tempfile.TemporaryFile() for _ in self._streams]  # noqa: SIM115 - open until the end
         for target, file in enumerate(self._files, start=1):
             os.dup2(file.fileno(), target)
 
     def start(self) -> None:
-        """Forget what was written so far."""
+        """Forget the output so far."""
         for file in self._files:
             os.ftruncate(file.fileno(), 0)
             os.lseek(file.fileno(), 0, os.SEEK_SET)
 
     def texts(self) -> list[str]:
-        """Return what was written to each since `start`, or the beginning of it."""
+        """Return the beginning of each stream's output since `start`."""
         for stream in self._streams:
             stream.flush()
         most = 4 * self._max_chars  # a character of UTF-8 has four bytes at most
@@ -54,10 +54,10 @@ class Capture:
 
 
 class NotebookRun:
-    """The run of all cells, in the process that this object is made in.
+    """The run of all cells, in the current process.
 
     Args:
-        request: As it came from the server.
+        request: The request of the server.
     """
 
     def __init__(self, request: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class NotebookRun:
             display, error = self._notebook.run(cell, number=number, max_chars=self._max_chars)
             stdout, stderr = self._capture.texts()
             if os.getpid() != self._pid:
-                os._exit(0)  # a fork that the cell made has come to its end
+                os._exit(0)  # end of a fork made by the cell
             errors = [] if error is None else [self._described(error)]
             result = {"stdout": stdout, "stderr": stderr, "display": display, "error": errors}
             line = json.dumps(result, ensure_ascii=False) + "\n"
@@ -118,11 +118,11 @@ def _cpu_time_s(pid: int) -> float:
     try:
         return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
     except OSError:
-        return 0.0  # it has ended just now
+        return 0.0  # the process has just ended
 
 
 def _wait(pid: int, request: dict[str, Any]) -> int:
-    """Return the status of the child when it has ended; kill it when its time is over."""
+    """Return the status of the child after it has ended; kill it at its time limit."""
     deadline = time.monotonic() + request["total_timeout"]
     end = select.poll()
     end.register(os.pidfd_open(pid), select.POLLIN)
@@ -134,13 +134,13 @@ def _wait(pid: int, request: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Run the cells in a child, and end as it does."""
+    """Run the cells in a child, and exit with its status."""
     request = json.load(sys.stdin)
-    sys.stdin = open(os.devnull)  # noqa: SIM115 - it is the cells' own from here on
+    sys.stdin = open(os.devnull)  # noqa: SIM115 - the cells read it from now on
     pid = os.fork()
     if pid == 0:
         NotebookRun(request).run()
-        os._exit(0)  # what threads of the cells still do is waited for nowhere
+        os._exit(0)  # without waiting for threads of the cells
     status = _wait(pid, request)
     if os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))

@@ -1,6 +1,6 @@
 """The endpoints of SandboxFusion: `/run_code`, `/run_jupyter` and `/v1/ping`.
 
-Overload is a 504, the only answer that verl's client tries again.
+Overload is a 504, the only answer that verl's client retries.
 """
 
 import json
@@ -42,7 +42,7 @@ from code_judge_server.schemas import IsolationTier, Limits, Rejection, Submissi
 from code_judge_server.settings import Settings
 
 _OUR_NAMES = {"nodejs": "javascript", "js": "javascript", "ts": "typescript", "R": "r", "D_ut": "d_ut"}
-"""Where SandboxFusion's name of a language is another."""
+"""Languages whose name differs in SandboxFusion."""
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     **{status: answer for status, answer in DOCUMENTED_REFUSALS.items() if status != 429},
     504: {"model": Rejection, "description": "No slot was free in time"},
@@ -51,9 +51,9 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 _TIERS_WITH_OWN_ROOT = (IsolationTier.A, IsolationTier.B)
 _WITHOUT_GIVEN_FILES = "import sys; del sys.path[0]\n"
-"""First line of the driver: a `random.py` that came with the cells is not among what it imports."""
+"""First line of the driver, so that it does not import a `random.py` among the cells' files."""
 _GRACE_S = 0.25
-"""Between the limits of a notebook and the time at which its driver ends it, so that the results so far are there."""
+"""Time between a notebook's limits and those of its job, in which the driver ends it and keeps the results so far."""
 
 
 class _SandboxFusion:
@@ -111,7 +111,7 @@ class _SandboxFusion:
         cells = read_cell_results(told, num_cells=len(body.cells), max_chars=self._settings.max_reply_chars)
         if cells is None:
             return RunJupyterResponse(status=RunStatus.FAILED, driver=driver)
-        if len(cells) < len(body.cells):  # it ended before the last of them, whatever its exit code
+        if len(cells) < len(body.cells):  # it ended before the last cell, whatever its exit code
             status = RunStatus.FAILED
         files = encoded_files(body.fetch_files, verdict.files)
         return RunJupyterResponse(status=status, driver=driver, cells=cells, files=files)
@@ -139,7 +139,7 @@ class _SandboxFusion:
         cells = {notebook_driver.CELL_FILE.format(number=number): cell.encode() for number, cell in numbered}
         task = {
             "num_cells": len(cells),
-            "cell_timeout": min(body.cell_timeout, body.total_timeout),  # timers have bounds of their own
+            "cell_timeout": min(body.cell_timeout, body.total_timeout),  # timers have an upper bound
             "total_timeout": _without_grace(limits.wall_time_s),
             "cpu_time": _without_grace(limits.cpu_time_s),
             "max_chars": self._settings.max_reply_chars,
@@ -184,7 +184,7 @@ def sandbox_fusion_router(
 
     @router.post("/run_code")
     async def run_code(body: RunCodeRequest, request: Request) -> RunCodeResponse:
-        """Run one program, with what its compiler said if it has one."""
+        """Run one program, and return its compiler's result too, if it has one."""
         return await runner.run_code(body, request)
 
     @router.post("/run_jupyter")
@@ -200,7 +200,7 @@ def _without_grace(limit_s: float) -> float:
 
 
 def _has_killed_itself(verdict: Verdict, limits: JobLimits) -> bool:
-    """Return whether the driver of a notebook ended the cells at one of these limits."""
+    """Return whether the notebook's driver ended the cells at one of these limits."""
     used = ((verdict.wall_time_s, limits.wall_time_s), (verdict.cpu_time_s, limits.cpu_time_s))
     return verdict.signal == signal.SIGKILL and any(time_s > _without_grace(limit) for time_s, limit in used)
 

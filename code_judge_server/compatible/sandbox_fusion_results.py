@@ -1,4 +1,4 @@
-"""Verdicts in the words of SandboxFusion."""
+"""Verdicts in the format of SandboxFusion."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from code_judge_server.schemas import Verdict, VerdictStatus
 _SIGKILL = 9
 _TEXTS_OF_A_CELL = 6
 _BYTES_OF_A_CHAR = 6
-"""At most, as JSON in UTF-8."""
+"""Most bytes of a character as JSON in UTF-8."""
 _BYTES_BESIDES = 4096 + MAX_PICTURE_CHARS
 _CONTAINERS_BESIDES = 2**12
 _VALUES_BESIDES = 2**14
-"""So much one cell may display, or a traceback have in lines; 64 more for each cell."""
+"""Most values that one cell may display, or lines in its traceback; plus 64 for each cell."""
 
 
 def run_status(verdict: Verdict) -> RunStatus:
-    """Return what became of a request whose program got this verdict."""
+    """Return the status of a request whose program got this verdict."""
     match verdict.status:
         case VerdictStatus.ACCEPTED:
             return RunStatus.SUCCESS
@@ -38,7 +38,7 @@ def run_status(verdict: Verdict) -> RunStatus:
 
 
 def run_result(verdict: Verdict, *, too_late: bool = False) -> CommandRunResult:
-    """Return how a program ended that ran; `too_late`: it ended itself at its time limit."""
+    """Return the result of a program that ran; `too_late`: it ended itself at its time limit."""
     in_time = not too_late and verdict.status is not VerdictStatus.TIME_LIMIT_EXCEEDED
     return CommandRunResult(
         status=CommandRunStatus.FINISHED if in_time else CommandRunStatus.TIME_LIMIT_EXCEEDED,
@@ -51,15 +51,15 @@ def run_result(verdict: Verdict, *, too_late: bool = False) -> CommandRunResult:
 
 
 def compile_result(verdict: Verdict) -> CommandRunResult:
-    """Return how the compiler ended that made a program."""
+    """Return the result of a successful compiler."""
     return CommandRunResult(
         status=CommandRunStatus.FINISHED, execution_time=verdict.compile_time_s, return_code=0, stdout="", stderr=""
     )
 
 
 def failed_compile_result(verdict: Verdict, *, time_limit_s: float) -> CommandRunResult:
-    """Return how the compiler ended that made none."""
-    # A verdict does not tell which limit a compiler passed; its wall clock is hardly ever less than its CPU time.
+    """Return the result of a failed compiler."""
+    # A verdict does not name the compiler's exceeded limit; its wall clock is hardly ever less than its CPU time.
     too_late = verdict.signal == _SIGKILL and verdict.compile_time_s >= time_limit_s
     return CommandRunResult(
         status=CommandRunStatus.TIME_LIMIT_EXCEEDED if too_late else CommandRunStatus.FINISHED,
@@ -71,18 +71,18 @@ def failed_compile_result(verdict: Verdict, *, time_limit_s: float) -> CommandRu
 
 
 def encoded_files(names: Sequence[str], files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the files that are there, in base64, under the names by which they were asked for."""
+    """Return the existing files in base64, by their requested names."""
     return {name: base64.b64encode(files[path]).decode() for name in names if (path := as_file_path(name)) in files}
 
 
 def read_cell_results(content: bytes, *, num_cells: int, max_chars: int) -> list[CellRunResult] | None:
-    """Return the results in a notebook's file, a line for each cell that ended; None if they make no sense, for a cell can
-    write anything there.
+    """Return the results in a notebook's file, one line per finished cell; None if they are not valid, as a cell can write
+    anything there.
 
     Args:
-        content: Of the file that it wrote.
+        content: Content of the file.
         num_cells: Cells of the notebook.
-        max_chars: Of stdout, and of stderr, of each; what it displays and raises may take four times as much.
+        max_chars: Most characters of stdout, and of stderr, of each cell; its display and error may take four times as much.
     """
     most = num_cells * (_TEXTS_OF_A_CELL * max_chars * _BYTES_OF_A_CHAR + _BYTES_BESIDES)
     if len(content) > most or has_more_than(
@@ -97,7 +97,7 @@ def read_cell_results(content: bytes, *, num_cells: int, max_chars: int) -> list
 
 
 def _return_code(verdict: Verdict) -> int:
-    """Return the exit code or minus the signal; what was killed at a limit may have no signal of its own."""
+    """Return the exit code or minus the signal; a program killed at a limit may have no signal."""
     if verdict.exit_code is not None:
         return verdict.exit_code
     return -(verdict.signal or _SIGKILL)

@@ -24,14 +24,14 @@ _FILE_PATH = TypeAdapter(FilePath)
 FOLDERS = ("/mnt/", "/sandbox/")
 """The program's folder, in tiers A and B."""
 _MAX_PATH_CHARS = 4096
-"""Before it is brought into its plain form: PATH_MAX of Linux."""
+"""PATH_MAX of Linux; applies before a path is normalized."""
 
 
 def as_file_path(path: str) -> str:
-    """Return the plain form of a path that their clients may write as `./a//b`, or with one of `FOLDERS` before it.
+    """Return the normalized form of a path, which clients may write as `./a//b` or below one of `FOLDERS`.
 
     Raises:
-        ValueError: it leads out of the program's folder, or is too long.
+        ValueError: it leaves the program's folder, or is too long.
     """
     if len(path) > _MAX_PATH_CHARS:
         raise ValueError(f"must be at most {_MAX_PATH_CHARS} characters long")
@@ -52,7 +52,7 @@ def _from_base64(content: object) -> object:
     if not isinstance(content, str):
         return content
     try:
-        return base64.b64decode(content)  # as there, line breaks are passed over
+        return base64.b64decode(content)  # ignores line breaks, as SandboxFusion does
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"must be base64: {error}") from error
 
@@ -64,32 +64,32 @@ _TimeLimit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class CommandRunStatus(StrEnum):
-    """How a command ended."""
+    """End of a command."""
 
     FINISHED = "Finished"
-    """By itself, whatever its exit code, or at another limit than that of time."""
+    """The command ended by itself, whatever its exit code, or at a limit other than time."""
     TIME_LIMIT_EXCEEDED = "TimeLimitExceeded"
     ERROR = "Error"
-    """Part of the format; what fails here is the whole request."""
+    """Part of the format; here, such an error fails the whole request."""
 
 
 class RunStatus(StrEnum):
-    """What became of a request."""
+    """Status of a request."""
 
     SUCCESS = "Success"
     FAILED = "Failed"
-    """The compiler or the program ended otherwise than with exit code 0."""
+    """The compiler or the program did not end with exit code 0."""
     SANDBOX_ERROR = "SandboxError"
-    """Not the program's doing: `message` tells."""
+    """Not the program's fault; see `message`."""
 
 
 class _RunRequest(BaseModel):
-    """What both kinds of request may name; unknown fields are ignored, as there."""
+    """Fields of both kinds of request; unknown fields are ignored, as in SandboxFusion."""
 
     memory_limit_MB: int = Field(default=-1, ge=-(2**31), lt=2**31)
-    """Less than one is the server's default."""
+    """Memory limit in MiB; less than 1 takes the server's default."""
     files: dict[_Path, _Content | None] = Field(default={}, max_length=512)
-    """Files that are there before the program starts, in base64; those without content are left out."""
+    """Files that exist before the program starts, in base64; those without content are left out."""
     fetch_files: list[_Path] = Field(default=[], max_length=63)
     """Files to bring back."""
 
@@ -100,12 +100,12 @@ class _RunRequest(BaseModel):
 
     @property
     def given_files(self) -> dict[str, bytes]:
-        """The files that have content, by the plain form of their paths."""
+        """The files that have content, by normalized path."""
         return {as_file_path(path): content for path, content in self.files.items() if content is not None}
 
     @property
     def absolute_path(self) -> str | None:
-        """One of the paths that are absolute, if any is."""
+        """One of the absolute paths, if any."""
         return next((path for path in (*self.files, *self.fetch_files) if path.startswith("/")), None)
 
     def uses(self, folder: str) -> bool:
@@ -115,12 +115,12 @@ class _RunRequest(BaseModel):
 
     @property
     def wanted_files(self) -> list[str]:
-        """The plain form of the paths of `fetch_files`."""
+        """The normalized paths of `fetch_files`."""
         return [as_file_path(path) for path in self.fetch_files]
 
     @property
     def memory_bytes(self) -> int | None:
-        """The limit of memory, if one is named; what is too little for any program is raised."""
+        """The memory limit, if one is given; a limit too small for any program is raised."""
         return None if self.memory_limit_MB < 1 else max(self.memory_limit_MB, _LEAST_MEMORY_MB) * 1024 * 1024
 
 
@@ -129,23 +129,23 @@ class RunCodeRequest(_RunRequest):
 
     code: SourceText
     language: str = Field(max_length=64)
-    """In the words of SandboxFusion, such as `nodejs`."""
+    """Language, as SandboxFusion names it, such as `nodejs`."""
     stdin: str | None = None
     compile_timeout: _TimeLimit = 10.0
-    """In seconds, like `run_timeout`; what is more than the server's maximum is lowered to it."""
+    """Time limit of the compiler in seconds; lowered to the server's maximum."""
     run_timeout: _TimeLimit = 10.0
-    """CPU time as well as wall clock."""
+    """CPU time as well as wall clock, in seconds; lowered to the server's maximum."""
 
 
 class RunJupyterRequest(_RunRequest):
-    """The cells of one notebook, run from the first to the last whatever they raise."""
+    """The cells of one notebook; all are run in order, whatever they raise."""
 
     cells: list[str] = Field(max_length=256)
     kernel: Literal["python3"] = "python3"
     cell_timeout: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """In seconds; a cell that takes longer gets a `TimeoutError`. 0 is none."""
+    """Time limit of one cell in seconds; a cell that takes longer gets a `TimeoutError`. 0: no limit."""
     total_timeout: _TimeLimit = 45.0
-    """Of all cells, as `run_timeout`."""
+    """Time limit of all cells together, as `run_timeout`."""
 
     @field_validator("files")
     @classmethod
@@ -156,45 +156,45 @@ class RunJupyterRequest(_RunRequest):
 
 
 class CommandRunResult(BaseModel):
-    """How a compiler or a program ended."""
+    """Result of a compiler or a program."""
 
     status: CommandRunStatus
     execution_time: float | None = None
     """Wall clock in seconds."""
     cpu_time: float | None = None
     return_code: int | None = None
-    """Minus the number of the signal that ended it; absent at a time limit."""
+    """Exit code, or minus the number of the signal that ended it; absent at a time limit."""
     stdout: str | None = None
     stderr: str | None = None
 
 
 class _RunResponse(BaseModel):
-    """What both kinds of answer tell."""
+    """Fields of both kinds of answer."""
 
     status: RunStatus
     message: str = ""
     executor_pod_name: str | None = None
     """Part of the format; there are no pods here."""
     files: dict[str, str] = {}
-    """Those of `fetch_files` that are regular files, in base64, under the names that were asked for."""
+    """The files of `fetch_files` that are regular files, in base64, by their requested names."""
 
 
 class RunCodeResponse(_RunResponse):
     """Answer of `/run_code`."""
 
     compile_result: CommandRunResult | None = None
-    """Only for languages that are compiled."""
+    """Result of the compiler; absent for languages that are not compiled."""
     run_result: CommandRunResult | None = None
     """Absent if the program never ran."""
 
 
 class CellRunResult(BaseModel):
-    """What one cell printed, showed and raised."""
+    """Output, display and error of one cell."""
 
     stdout: str
     stderr: str
     display: Annotated[list[dict[str, Any]], FailFast()]
-    """By type of content; there is always `text/plain`."""
+    """Displayed values by content type; `text/plain` is always among them."""
     error: Annotated[list[dict[str, Any]], FailFast()]
     """`ename`, `evalue` and the lines of the `traceback`; empty if it raised nothing."""
 
@@ -203,6 +203,6 @@ class RunJupyterResponse(_RunResponse):
     """Answer of `/run_jupyter`."""
 
     driver: CommandRunResult | None = None
-    """How the interpreter of the cells ended."""
+    """Result of the cells' interpreter."""
     cells: list[CellRunResult] = []
-    """One for each cell that ended: fewer than were sent if the interpreter died, or its time was over."""
+    """Results of the finished cells: fewer than cells if the interpreter died or ran out of time."""

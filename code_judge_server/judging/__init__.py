@@ -1,4 +1,4 @@
-"""From a submission to a verdict: `judge` compiles, runs each test case through `sandbox.Executor`, and compares.
+"""The judging of a submission: `judge` compiles it, runs each test case through `sandbox.Executor`, and compares the output.
 
-Verdicts follow from what the kernel says of a run (`run_results`) and from what it printed (`checkers`, `program_checker`).
+Verdicts follow from the kernel's report of a run (`run_results`) and from its output (`checkers`, `program_checker`).
 """

@@ -1,6 +1,6 @@
-"""Comparing what a program printed with what was expected: linear in the size of both, and little memory beyond them.
+"""Comparison of outputs with expected outputs, in time linear in their size and with little additional memory.
 
-A program of the user's that compares them is run by `program_checker`.
+A comparison by a program of the user is in `program_checker`.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from code_judge_server.schemas import Checker, CheckerKind
 
 _CHUNK_BYTES = 1 << 16
 _OFF_LOOP_BYTES = 1 << 16
-"""Words are compared in a thread when there are more bytes of them than this, some milliseconds' worth."""
+"""Larger texts are compared in a thread, as they take some milliseconds."""
 _WHITE_SPACE = re.compile(rb"\s")
 _BLANKS = " \t\r\f\v"
 _BLANK_AT_LINE_END = re.compile(r"[ \t\r\f\v]\n")
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
 _NOT_FINITE = re.compile(rb"([+-]?)(inf|infinity|nan)", re.IGNORECASE)
-# Decimals, because a float makes one of 1e400 and 2e400, or of 2**53 and 2**53 + 1. Fifty digits are for the difference only.
+# Decimals, because a float cannot tell 1e400 from 2e400, or 2**53 from 2**53 + 1. Fifty digits are for the difference only.
 _ARITHMETIC = Context(prec=50, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation])
 
 
 async def output_matches(checker: Checker, output: bytes, expected: str) -> bool:
-    """Return whether `output` is what was expected, in the sense of `checker`, which is not a program."""
+    """Return whether `output` matches `expected`; `checker` is not of kind `program`."""
     wanted = expected.encode()
     if output == wanted:
         return True
@@ -57,7 +57,7 @@ def _lines_match(text: str, wanted: str) -> bool:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines without blanks at their ends, without ever listing all of them."""
+    """Yield the lines without blanks at their ends, without a list of all lines."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end].rstrip(_BLANKS)
@@ -76,7 +76,7 @@ def _words_match(checker: Checker, output: bytes, wanted: bytes) -> bool:
 
 
 def _words(text: bytes) -> Iterator[bytes]:
-    """Yield what stands between ASCII white space, without ever listing all of it."""
+    """Yield the words between ASCII white space, without a list of all words."""
     start = 0
     while start < len(text):
         space = _WHITE_SPACE.search(text, start + _CHUNK_BYTES)
@@ -86,7 +86,7 @@ def _words(text: bytes) -> Iterator[bytes]:
 
 
 def _are_close(got: bytes, want: bytes, absolute: Decimal, relative: Decimal) -> bool:
-    """Return whether two words are numbers within either tolerance; inf equals inf of its sign, and nan equals nan."""
+    """Return whether two words are numbers within either tolerance; inf equals inf of the same sign, nan equals nan."""
     if not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(want)):
         special = _not_finite(want)
         return special is not None and special == _not_finite(got)

@@ -1,6 +1,6 @@
-"""What compilers made, kept so that equal sources are compiled once, and never twice at the same time.
+"""A cache of compilations: equal sources are compiled once, and never twice at the same time.
 
-It is in the server's memory and nowhere else: no program can reach it, and it ends with the server.
+It is in the server's memory only: no program can reach it, and it ends with the server.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ _ENTRY_OVERHEAD_BYTES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """How a compiler ended, and what it made."""
+    """Result of a compiler."""
 
     outcome: Outcome
     artifact: bytes | None
-    """Absent: there is no program to run."""
+    """None if the compiler made no program."""
     is_lasting: bool
-    """The same source will end the same way at any other time, so that this may be kept."""
+    """The same source will always end in the same way, so the result may be cached."""
 
     @property
     def size_bytes(self) -> int:
-        """Memory that keeping it takes, about."""
+        """Approximate memory of a cached result."""
         texts = len(self.outcome.stdout) + len(self.outcome.stderr)
         return len(self.artifact or b"") + texts + _ENTRY_OVERHEAD_BYTES
 
@@ -37,10 +37,10 @@ class _Running:
 
 
 class CompileCache:
-    """Compilations by key, the least recently used dropped first; equal ones that are asked for at once share one.
+    """Compilations by key, the least recently used dropped first; simultaneous requests for a key share one compilation.
 
     Args:
-        max_bytes: Memory for finished compilations; 0 keeps none.
+        max_bytes: Memory for finished compilations; 0 caches none.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -51,13 +51,13 @@ class CompileCache:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that is taken."""
+        """Memory in use."""
         return self._kept_bytes
 
     async def get(self, key: bytes, compile_: Callable[[], Awaitable[Compilation]]) -> Compilation:
-        """Return the compilation kept under `key`, or else what `compile_` makes, called once for all who wait for it.
+        """Return the compilation cached under `key`, else the result of `compile_`, called once for all callers that wait.
 
-        Cancelling the call cancels the compilation if nobody else waits for it.
+        Cancelling the call cancels the compilation if no other caller waits for it.
         """
         kept = self._kept.get(key)
         if kept is not None:
@@ -72,7 +72,7 @@ class CompileCache:
         finally:
             running.num_waiting -= 1
             if running.num_waiting == 0 and not running.task.done():
-                del self._running[key]  # at once: whoever asks next must not wait for a cancelled one
+                del self._running[key]  # at once: the next caller must not wait for a cancelled compilation
                 running.task.cancel()
 
     async def _compile(self, key: bytes, compile_: Callable[[], Awaitable[Compilation]]) -> Compilation:
@@ -80,7 +80,7 @@ class CompileCache:
         try:
             compilation = await compile_()
         finally:
-            if key in self._running and self._running[key].task is own:  # an abandoned one is gone from there
+            if key in self._running and self._running[key].task is own:  # an abandoned task is no longer in there
                 del self._running[key]
         if compilation.is_lasting:
             self._keep(key, compilation)

@@ -1,4 +1,4 @@
-"""From source to something that runs: compilation in the jail, behind the cache."""
+"""Compilation of sources in the jail, behind the cache."""
 
 import asyncio
 import hashlib
@@ -15,26 +15,26 @@ from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules, c
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
 
 _ASLEEP_BELOW_CPU_SHARE = 0.01
-"""A compiler that the wall clock ended, and that used less of a core, waited for what never came: its source made it wait."""
+"""A compiler ended by the wall clock with less CPU than this share waited because of its source, not because of the machine."""
 
 _SCANNED_BYTES = 16 * 1024
-"""Of each of several modules; imports stand at the top."""
+"""Bytes scanned for imports in each of several modules; imports are at the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What runs, once per test case."""
+    """A program that runs once per test case."""
 
     argv: tuple[str, ...]
     files: Mapping[str, bytes]
     preload: str | None = None
-    """As `Job.preload`."""
+    """Warm interpreter to use, as `Job.preload`."""
     compile_time_s: float = 0.0
-    """Wall clock of the compiler, whenever it ran."""
+    """Wall clock of the compiler, for this or an earlier submission."""
 
 
 class CompileError(Exception):
-    """The compiler made no program; `outcome` is how it ended."""
+    """The compiler made no program; `outcome` is its end."""
 
     def __init__(self, message: str, *, outcome: Outcome) -> None:
         super().__init__(message)
@@ -42,18 +42,18 @@ class CompileError(Exception):
 
 
 class CompilerHeldUpError(Exception):
-    """The wall clock ended the compiler before its CPU time did: that tells of the machine, not of the source."""
+    """The wall clock ended the compiler before its CPU limit did: the machine's fault, not the source's."""
 
 
 class Compiler:
     """Makes programs of sources.
 
     Args:
-        executor: Where compilers run.
-        limits: What one compilation may use.
-        max_artifact_bytes: Size of what one makes.
+        executor: Runs the compilers.
+        limits: Limits of one compilation.
+        max_artifact_bytes: Most bytes of an artifact.
         max_header_bytes: Memory for a precompiled header; 0 makes none.
-        cache: Where artifacts are kept.
+        cache: Keeps the artifacts.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class Compiler:
         options: Sequence[str] = (),
         time_limit_s: float | None = None,
     ) -> Program:
-        """Return the program that `code` is.
+        """Compile `code`, and return the program.
 
         Args:
-            rules: Of its language.
+            rules: Rules of its language.
             code: Its source.
-            files: Others that compiler and program find in their folder.
-            options: More words for the compiler.
-            time_limit_s: CPU time for the compiler, if less than is usual.
+            files: Additional files for compiler and program.
+            options: Additional arguments for the compiler.
+            time_limit_s: CPU time for the compiler, if less than usual.
 
         Raises:
-            CompileError: the compiler made none.
-            CompilerHeldUpError: it was not let finish.
+            CompileError: the compiler made no program.
+            CompilerHeldUpError: the compiler did not get enough CPU time.
             ExecutorError: as `Executor.execute`.
         """
         source = {rules.source: code.encode()}
@@ -110,8 +110,8 @@ class Compiler:
             collect=(rules.artifact,),
             collect_bytes=self._max_artifact_bytes,
         )
-        header = None if options else rules.precompiled_header  # which is for the row's own flags
-        key = await asyncio.to_thread(_key, job)  # of up to all that a request may hold
+        header = None if options else rules.precompiled_header  # made with the row's own flags
+        key = await asyncio.to_thread(_key, job)  # hashes up to a whole request
         compilation = await self._cache.get(key, lambda: self._compile(job, source[rules.source], header))
         outcome = compilation.outcome
         if not compilation.is_lasting and outcome.ending is Ending.WALL_TIME:
@@ -149,7 +149,7 @@ class Compiler:
 
 
 def _ended_by_chance(outcome: Outcome, limits: JobLimits) -> bool:
-    """Tell whether the end of a compiler says nothing of the next time."""
+    """Return whether the compiler's end may differ the next time."""
     if outcome.ending is not Ending.WALL_TIME:
         return outcome.ending is Ending.CANCELLED
     slept = outcome.cpu_time_s < _ASLEEP_BELOW_CPU_SHARE * outcome.wall_time_s
@@ -161,7 +161,7 @@ def _beginnings(modules: list[bytes]) -> bytes:
 
 
 def _key(job: Job) -> bytes:
-    """Return a hash of all that decides what a compiler makes, the compiler itself included."""
+    """Return a hash of everything that decides the compiler's result, the compiler itself included."""
     compiler = os.stat(job.argv[0])
     parts = [repr((job.argv, job.limits, compiler.st_ino, compiler.st_size, compiler.st_mtime_ns)).encode()]
     for name, content in sorted(job.files.items()):

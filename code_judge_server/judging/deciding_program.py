@@ -1,4 +1,4 @@
-"""A checker or an interactor of the user's: a program that reads three files and accepts by its exit code."""
+"""A checker or an interactor of the user: a program that reads three files and accepts by its exit code."""
 
 import re
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ UNCAUGHT = re.compile(
     rb"  File \".*\", line \d+\n(?: .*\n){0,3}(?:SyntaxError|IndentationError|TabError): )",
     re.MULTILINE,
 )
-"""What Python writes to stderr before it ends with exit code 1: that of a refusal. The search takes time in proportion to the
-text, which a judged program may have had its checker repeat.
+"""Python's stderr before it exits with 1 for an exception, which is also the exit code of a refusal. The search is linear in
+the text, which a judged program may have caused its checker to print.
 """
 
 
 class CheckerFailedError(Exception):
-    """A checker or interactor neither accepted nor refused; `outcome` has what it wrote, which may tell what was expected."""
+    """A checker or interactor neither accepted nor refused; `outcome` has its output, which may contain the expected output."""
 
     def __init__(self, message: str, *, outcome: Outcome, program_ran: bool) -> None:
         super().__init__(message)
@@ -35,13 +35,13 @@ class CheckerFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidingProgram:
-    """The program, compiled.
+    """The compiled program of a checker or interactor.
 
     Args:
         kind: Name in messages: `checker` or `interactor`.
         program: The program.
         limits: Limits of one run.
-        is_python: Read an exception that it raises and does not catch as a failure, and not as a refusal.
+        is_python: Treat an uncaught exception as a failure, not as a refusal.
     """
 
     kind: str
@@ -50,13 +50,13 @@ class DecidingProgram:
     is_python: bool
 
     def job(self, *, stdin: bytes, output: bytes, expected: bytes, wall_time_s: float | None = None) -> Job:
-        """Return one run of it.
+        """Return the job of one run.
 
         Args:
             stdin: Content of the first file, `input.txt`.
             output: Content of the second, `output.txt`.
             expected: Content of the third, `expected.txt`.
-            wall_time_s: Wall clock of this run, where it is not that of `limits`.
+            wall_time_s: Wall-clock limit of this run, if not that of `limits`.
         """
         files = {**self.program.files, **dict(zip(FILE_NAMES, (stdin, output, expected), strict=True))}
         limits = self.limits if wall_time_s is None else replace(self.limits, wall_time_s=wall_time_s)
@@ -68,11 +68,11 @@ class DecidingProgram:
         )
 
     def has_raised(self, outcome: Outcome) -> bool:
-        """Return whether a run ended with an exception that nothing caught."""
+        """Return whether a run ended with an uncaught exception."""
         return self.is_python and outcome.exit_code == REFUSES and UNCAUGHT.search(outcome.stderr) is not None
 
     def failure(self, outcome: Outcome) -> CheckerFailedError:
-        """Return the error of a run that neither accepted nor refused."""
+        """Return the error for a run that neither accepted nor refused."""
         end = (
             "ended with an exception"
             if self.has_raised(outcome)

@@ -1,4 +1,4 @@
-"""Interactive problems: the judged program and an interactor of the user's, each in a jail, joined by two pipes."""
+"""Interactive problems: the judged program and an interactor of the user, each in a jail, joined by two pipes."""
 
 import re
 import signal
@@ -11,17 +11,17 @@ from code_judge_server.sandbox import Executor, Job, Outcome
 from code_judge_server.schemas import VerdictStatus
 
 _LEFT_ALONE = re.compile(rb"^(?:EOFError|BrokenPipeError|ConnectionResetError)\b", re.MULTILINE)
-"""Last line of the traceback of a program in Python whose partner has gone; of others only the order of the ends tells."""
+"""Last line of a Python traceback when the partner has ended; for other languages only the order of the ends shows this."""
 _PYTHON_COULD_NOT_FLUSH = 120
 _FLOOD_BYTES = 4096
-"""Unread by an interactor that was killed at a limit: the program was sending more than that could take."""
+"""Unread bytes of an interactor killed at a limit: with more, the program was flooding it."""
 _PATIENCE_S = 1.0
-"""Time by which an interactor may outlast the program: it still has to decide."""
+"""Time by which an interactor may outlast the program, to decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interaction:
-    """The end of one conversation."""
+    """End of one conversation."""
 
     outcome: Outcome
     """Outcome of the judged program; its stderr is followed by that of the interactor, unless that accepts."""
@@ -29,7 +29,7 @@ class Interaction:
 
 
 class InteractiveJudge:
-    """Has programs talk to an interactor, which is run afresh each time."""
+    """Runs programs against an interactor, which starts afresh each time."""
 
     def __init__(self, executor: Executor, interactor: DecidingProgram) -> None:
         self._executor = executor
@@ -40,16 +40,16 @@ class InteractiveJudge:
 
         Args:
             job: The program.
-            stdin: What the interactor finds in its first file.
-            expected: What it finds in its last.
+            stdin: Content of the interactor's first file.
+            expected: Content of the interactor's last file.
 
         Raises:
-            CheckerFailedError: the interactor neither accepted nor refused, and not for want of a partner.
+            CheckerFailedError: the interactor neither accepted nor refused, though its partner was still running.
             ExecutorError: as `Executor.execute_pair`.
         """
         wall_time_s = job.limits.wall_time_s + _PATIENCE_S
         interactor = self._interactor.job(stdin=stdin, output=b"", expected=expected, wall_time_s=wall_time_s)
-        # Not by warm interpreters, whose stdin is a file and no pipe.
+        # Not by warm interpreters, whose stdin must be a file.
         jobs = replace(job, preload=None), replace(interactor, preload=None)
         program, other = await self._executor.execute_pair(jobs)
         status = self._decide(program, other)

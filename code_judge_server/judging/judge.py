@@ -1,6 +1,6 @@
-"""From a submission to its verdict: make a program of it, run that on each test case, compare what it printed.
+"""The judging of one submission: compile it, run it on each test case, compare its output.
 
-Expected outputs stay on this side: the program that is judged never has them, only a checker of the user's does.
+Expected outputs stay here: the judged program never has them, only a checker of the user.
 """
 
 import logging
@@ -24,24 +24,24 @@ from code_judge_server.settings import MIB, Settings
 logger = logging.getLogger(__name__)
 
 _COMPILE_PATIENCE = 4
-"""Wall clock of a compilation for its CPU time, so that a busy machine fails no honest source."""
+"""Wall clock per CPU time of a compilation, so that a busy machine fails no honest source."""
 _COMPILER_OUTPUT_BYTES = 1 * MIB
 _COMPILER_DISK_BYTES = 256 * MIB
 _MAX_ARTIFACT_BYTES = 64 * MIB
 
 
 OnOutput = Callable[[int, OutputName, bytes], None]
-"""Takes the index of a test case, and what the program printed to which stream."""
+"""Takes the index of a test case, the name of the stream, and a piece of the program's output."""
 
 
 class Judge:
-    """Judges one submission at a time on an executor, and says in each verdict how far it was isolated.
+    """Judges one submission at a time on an executor; each verdict names the isolation.
 
     Args:
-        executor: What runs the programs.
-        languages: What a submission may be written in.
+        executor: Runs the programs.
+        languages: The languages of submissions.
         compiler: Makes programs of submissions.
-        limits: What a program may use; a checker gets the defaults.
+        limits: Limits of programs; a checker gets the defaults.
         max_reply_chars: Characters of stdout and of stderr in a verdict.
         max_collect_bytes: Size of all files that a verdict brings back.
     """
@@ -72,14 +72,14 @@ class Judge:
         between_tests: Callable[[], Awaitable[None]] | None = None,
         on_output: OnOutput | None = None,
     ) -> Verdict:
-        """Run a submission, whose language is one of ours, and return its verdict; cancelling the call kills what runs.
+        """Run a submission in a supported language, and return its verdict; cancelling the call kills its programs.
 
         Args:
-            submission: What to judge.
-            queue_time_s: What it has waited.
-            spent: Tells meanwhile what its runs have used.
-            between_tests: Awaited after each test case but the last, with nothing running.
-            on_output: Called with what the program prints on each test case, while it runs.
+            submission: The submission.
+            queue_time_s: Its time in the queue.
+            spent: Receives the CPU time of its runs while they run.
+            between_tests: Awaited after each test case but the last, while nothing runs.
+            on_output: Called with the program's output on each test case, while it runs.
         """
         limits = self._limits.effective(submission.limits)
         try:
@@ -115,7 +115,7 @@ class Judge:
         cpu_time_s: float = 0.0,
         wall_time_s: float = 0.0,
     ) -> Verdict:
-        """Return the verdict on a submission that did not run to an outcome; a cancelled one did run, and used time."""
+        """Return the verdict on a submission without an outcome; a cancelled one did run, and used time."""
         return Verdict(
             id=submission.id,
             status=status,
@@ -202,7 +202,7 @@ class Judge:
                 break
 
     def _verdict(self, submission: Submission, program: Program, runs: "_Runs", *, queue_time_s: float) -> Verdict:
-        assert runs.decisive is not None  # there is one test case at least
+        assert runs.decisive is not None  # there is at least one test case
         return Verdict(
             **vars(runs.decisive)
             | {
@@ -235,7 +235,7 @@ class Judge:
 
 
 async def _status(rules: Checker, test: TestCase, outcome: Outcome, checker: ProgramChecker | None) -> VerdictStatus:
-    """Name how a run ended; what it printed counts only where that is compared with something."""
+    """Return the status of a run; its output only counts if it is compared."""
     status = status_of(outcome)
     if status is not VerdictStatus.ACCEPTED:
         return status
@@ -249,16 +249,16 @@ async def _status(rules: Checker, test: TestCase, outcome: Outcome, checker: Pro
 
 @dataclass(slots=True, kw_only=True)
 class _Runs:
-    """The runs of a submission so far; their whole outputs are not kept."""
+    """The runs of a submission so far, without their whole outputs."""
 
     spent: Spent
     between_tests: Callable[[], Awaitable[None]] | None
     on_output: OnOutput | None
     decisive: RunResult | None = None
-    """The first that failed, or else the last."""
+    """The first failed run, else the last."""
     of_tests: list[RunResult] = field(default_factory=list)
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Of the last."""
+    """Files of the last run."""
     files_cut: bool = False
     cpu_time_s: float = 0.0
     wall_time_s: float = 0.0
@@ -276,7 +276,7 @@ class _Runs:
 
 
 def create_judge(settings: Settings, executor: Executor, languages: Mapping[str, LanguageRules]) -> Judge:
-    """Return a judge as the settings want it; it keeps compiled programs in memory."""
+    """Return a judge for these settings; it keeps compiled programs in memory."""
     limits = JobLimits(
         cpu_time_s=settings.compile_time_s,
         wall_time_s=_COMPILE_PATIENCE * settings.compile_time_s,

@@ -1,4 +1,4 @@
-"""Languages that work inside the jail: what is on the machine need not be visible there, nor run."""
+"""Checks that languages work inside the jail: a program on the machine may be invisible there, or not run."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits
 _LIST_UNSEEN = 'for program do [ -x "$program" ] || echo "$program"; done'
 _SHOWN_BYTES = 300
 _UNDECIDED = (Ending.WALL_TIME, Ending.CANCELLED)
-"""Ends of a probe that say something about a busy machine, and nothing about the language."""
+"""Ends of a probe that are caused by a busy machine, and say nothing about the language."""
 
 
 async def unusable_languages(

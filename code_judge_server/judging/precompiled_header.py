@@ -1,7 +1,7 @@
-"""A large C++ header compiled once for all who include it: `g++ -O2` then takes less than half the time.
+"""A large C++ header compiled once for all sources that include it: `g++ -O2` then takes less than half the time.
 
-It is made in the jail like any other artifact and kept in the server's memory. Each compilation gets a copy of its own among
-its files, so that no source can spoil it for another.
+It is made in the jail like other artifacts and kept in the server's memory. Each compilation gets its own copy, so no source
+can spoil it for another.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ _BEFORE_FIRST_DIRECTIVE = rb"(?:\s++|//[^\n]*+\n|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
 
 
 class PrecompiledHeader:
-    """One header, compiled in the background once the first source wants it.
+    """One header, compiled in the background when the first source includes it.
 
     Args:
-        rules: What it is, and how it is compiled.
-        executor: Where it is compiled.
-        limits: What that may use.
-        max_bytes: Memory for it; a larger one is not used.
+        rules: The header and its compilation.
+        executor: Compiles it.
+        limits: Limits of its compilation.
+        max_bytes: Memory for it; a larger header is not used.
     """
 
     def __init__(self, rules: PrecompiledHeaderRules, executor: Executor, *, limits: JobLimits, max_bytes: int) -> None:
@@ -36,14 +36,14 @@ class PrecompiledHeader:
         self._executor = executor
         self._limits = limits
         self._max_bytes = max_bytes
-        # After anything else a compiler does not take it, as a macro might change what the header means.
+        # The compiler uses it only at the start of a source, as an earlier macro might change the header's meaning.
         include = rb"#[ \t]*+include[ \t]*+<" + re.escape(rules.header.encode()) + rb">"
         self._first_include = re.compile(_BEFORE_FIRST_DIRECTIVE + include)
         self._making: asyncio.Task[None] | None = None
         self._files: Mapping[str, bytes] = {}
 
     def apply_to(self, job: Job, source: bytes) -> Job:
-        """Return the compilation `job` with the header at hand, if there is one yet and `source` begins with it."""
+        """Return the compilation `job` with the precompiled header, if it is ready and `source` begins with it."""
         is_in_the_way = any(path.split("/")[0] == _FOLDER for path in job.files)
         if self._max_bytes == 0 or is_in_the_way or self._first_include.match(source) is None:
             return job

@@ -1,7 +1,7 @@
-"""Which of the warm interpreters suits a program: the one whose modules it imports.
+"""The choice of a warm interpreter for a program: the one whose modules it imports.
 
-A wrong choice is only slower: what is not there the program imports itself. Clients that wrap a model's code, as that of
-rStar2-Agent does, have it in base64 inside of the program: its imports count too.
+A wrong choice only costs time: the program imports missing modules itself. Clients that wrap a model's code, such as
+rStar2-Agent's, put it into the program in base64: its imports count too.
 """
 
 import base64
@@ -23,17 +23,17 @@ _WRAPPED = re.compile(rb"""b64decode\(\s*b?["']([A-Za-z0-9+/]{16,}+=*)["']""")
 
 
 def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the name of the set that spares a Python program the most imports, of those the smallest; None if there is no set.
+    """Return the smallest module set that saves a Python program the most imports; None if there is no set.
 
     Args:
-        source: The program, whatever it is; only its beginning is looked at.
-        available: Name of each set, and its modules.
+        source: The source of the program; only its beginning is read.
+        available: Modules of each set, by name.
     """
     source = source[:_SCANNED_BYTES]
     source = b"\n".join([source, *_wrapped(source)])
     wanted = _imported(source)
     if b"lambdify" in source:
-        wanted.add("numpy")  # which sympy imports then
+        wanted.add("numpy")  # which sympy then imports
 
     def rank(name: str) -> tuple[int, int]:
         modules = {module.partition(".")[0] for module in available[name]}
@@ -43,10 +43,10 @@ def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str
 
 
 def hides_a_module(paths: Iterable[str]) -> bool:
-    """Tell whether files beside a program stand before modules that a warm interpreter may have imported already.
+    """Return whether files of a program hide modules that a warm interpreter may have imported already.
 
     Args:
-        paths: Of the files, relative to the program's folder.
+        paths: Paths of the files, relative to the program's folder.
     """
     names = (path.partition("/")[0].partition(".")[0] for path in paths if "/" in path or path.endswith((".py", ".so")))
     return not _installed().isdisjoint(names)
@@ -59,16 +59,16 @@ def _installed() -> frozenset[str]:
 
 
 def _wrapped(source: bytes) -> Iterator[bytes]:
-    """Find the programs that a program has in base64 literals."""
+    """Yield the programs in a program's base64 literals."""
     for match in islice(_WRAPPED.finditer(source), _MAX_WRAPPED):
         try:
             yield base64.b64decode(match[1])
-        except binascii.Error:  # it is not base64 after all
+        except binascii.Error:  # not base64
             continue
 
 
 def _imported(source: bytes) -> set[str]:
-    """Return the top-level names of what the import statements of a program name."""
+    """Return the top-level names in the import statements of a program."""
     found: set[str] = set()
     for count, match in enumerate(_IMPORT.finditer(source)):
         if count == _MAX_IMPORTS:

@@ -1,4 +1,4 @@
-"""A checker of the user's: a program that reads input, output and expected output from files, and accepts or not."""
+"""A checker of the user: a program that reads input, output and expected output from files, and accepts or refuses."""
 
 from code_judge_server.ending import Ending
 from code_judge_server.judging.deciding_program import ACCEPTS, REFUSES, TESTLIB_REFUSES, DecidingProgram
@@ -6,17 +6,17 @@ from code_judge_server.sandbox import Executor
 
 
 class ProgramChecker:
-    """Runs a checker in the jail, each time afresh."""
+    """Runs a checker in the jail, afresh for each output."""
 
     def __init__(self, executor: Executor, checker: DecidingProgram) -> None:
         self._executor = executor
         self._checker = checker
 
     async def accepts(self, *, stdin: bytes, output: bytes, expected: bytes) -> bool:
-        """Return whether the checker accepts what a program printed for `stdin`.
+        """Return whether the checker accepts the output of a program for `stdin`.
 
         Raises:
-            CheckerFailedError: it ended otherwise than with exit code 0 or 1, or raised what nobody caught.
+            CheckerFailedError: it ended with another exit code than 0 or 1, or with an uncaught exception.
             ExecutorError: as `Executor.execute`.
         """
         outcome = await self._executor.execute(self._checker.job(stdin=stdin, output=output, expected=expected))

@@ -1,4 +1,4 @@
-"""What one run of a program comes to: the name of its end, and its output as text."""
+"""The result of one run of a program: its status, and its output as text."""
 
 import signal
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _STATUS_OF_LIMIT = {
 
 
 def status_of(outcome: Outcome) -> VerdictStatus:
-    """Name how a run ended, whatever it printed.
+    """Return the status of a run, without regard to its output.
 
-    A file that grew too large ends a program by SIGXFSZ, as a flood of output does elsewhere. A full disk is an error that
-    the program itself sees and may survive, so that only its exit code tells.
+    A file that grew too large ends a program by SIGXFSZ, like a flood of output. A full disk is an error that the program
+    itself sees and may survive, so only its exit code counts.
     """
     if outcome.ending is not Ending.EXITED:
         return _STATUS_OF_LIMIT[outcome.ending]
@@ -31,7 +31,7 @@ def status_of(outcome: Outcome) -> VerdictStatus:
 
 
 def end_of(outcome: Outcome) -> str:
-    """Say how a run ended, to go on a sentence that names the program."""
+    """Return the end of a run as a phrase, to follow the program's name in a sentence."""
     match outcome:
         case Outcome(ending=Ending.EXITED, signal=None):
             return f"ended with exit code {outcome.exit_code}"
