@@ -1,4 +1,4 @@
-"""The control groups of a server that was killed: its launcher, which outlives it for a moment, removes them."""
+"""The control groups of a server that was killed; its launcher, which outlives it for a moment, removes them."""
 
 import contextlib
 import os
@@ -7,19 +7,19 @@ import time
 from collections.abc import Iterable
 
 _DEATH_TIMEOUT_MS = 20
-"""Between the end of the server's socket and its own, where it was killed."""
+"""Longest time between the end of the server's socket and the server's own end, if it was killed."""
 _REMOVAL_TIMEOUT_S = 1.0
 _PAUSE_S = 0.01
 
 
 class AbandonedGroups:
-    """The folders of all slots, and the descriptors through which they can be removed from other namespaces."""
+    """The folders of all slots, and the descriptors to remove them from other namespaces."""
 
     def __init__(self, slots: Iterable[dict[str, str]]) -> None:
-        """Open what lies above the folders, which are named by controller; the parent of this process is the server.
+        """Open the parents of the folders, which are keyed by controller; the parent of this process is the server.
 
         Raises:
-            OSError: one is not there.
+            OSError: a folder does not exist.
         """
         self._server = os.pidfd_open(os.getppid())
         self._groups: dict[tuple[int, str], list[str]] = {}
@@ -32,7 +32,7 @@ class AbandonedGroups:
             self._groups.setdefault((above[parent], group), []).append(f"{group}/{slot}")
 
     def remove_if_server_died(self) -> None:
-        """Remove them, if there is nobody else to do it; no process is left in them."""
+        """Remove the groups if the server has died; no process is left in them."""
         poll = select.poll()
         poll.register(self._server, select.POLLIN)
         if not poll.poll(_DEATH_TIMEOUT_MS):
@@ -42,7 +42,7 @@ class AbandonedGroups:
             time.sleep(_PAUSE_S)
 
     def close(self) -> None:
-        """Close the descriptors, in a fork that must not have them."""
+        """Close the descriptors in a fork that must not have them."""
         for descriptor in {self._server, *(parent for parent, _ in self._groups)}:
             os.close(descriptor)
 
@@ -52,6 +52,6 @@ class AbandonedGroups:
                 for folder in (*slots, group):
                     with contextlib.suppress(FileNotFoundError):
                         os.rmdir(folder, dir_fd=parent)
-        except OSError:  # the kernel is not done with what was in it
+        except OSError:  # the kernel has not finished with its processes
             return False
         return True

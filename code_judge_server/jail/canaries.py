@@ -1,7 +1,7 @@
-"""The tier that a machine gives, found by trying at the server's start: single probes that say what is missing,
-then a whole job.
+"""The tier that a machine gives, found by trials at the server's start: first single probes that report what is missing, then a
+whole job.
 
-Nothing is taken from a setting or a version: a tier counts as reached when a job has run in it.
+No setting and no version decides: a tier is reached if a job has run in it.
 """
 
 import json
@@ -41,20 +41,20 @@ _NO_SLOT_USERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The strongest tier that works here, and what was tried to find it."""
+    """The strongest tier that works here, and the checks made to find it."""
 
     tier: IsolationTier
     canaries: list[Canary]
     slot_users: SlotUsers | None = None
-    """A user for each slot, where an ordinary user's judge may have them."""
+    """Users for the slots, if the judge of an ordinary user may have them."""
 
 
 def find_tier(strongest: IsolationTier = IsolationTier.A, *, num_slots: int = 1) -> Found:
-    """Try what this machine gives, from `strongest` down; leaves nothing behind. Takes a few tenths of a second.
+    """Find the strongest tier that works here, from `strongest` down; takes a few tenths of a second and leaves nothing behind.
 
     Args:
         strongest: The first tier to try.
-        num_slots: How many are to have users of their own.
+        num_slots: Slots that need users of their own.
     """
     canaries = [*_probe_kernel(), _probe_seccomp(), _probe_init(), _probe_cgroups()]
     passed = {canary.name for canary in canaries if canary.passed}

@@ -1,4 +1,4 @@
-"""One job through a launcher of its own, to see whether a tier works as a whole on this machine."""
+"""One job through a launcher of its own, to test whether a whole tier works on this machine."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ class _CanaryError(Exception):
 
 
 def run(tier: IsolationTier, slot_users: SlotUsers | None = None) -> str | None:
-    """Run a job in `tier`, as one of `slot_users` if there are any; returns why it failed, nothing if it ran."""
+    """Run a job in `tier`, as one of `slot_users` if given; return the reason if it failed, else None."""
     try:
         plan = make_plan(tier, num_slots=1, preloads={_PRELOAD: ()}, slot_users=slot_users)
     except (HiddenPathError, NoCgroupsError, SeccompError, OSError) as error:
@@ -79,7 +79,7 @@ def _expect(end: socket.socket, kind: str) -> protocol.Message:
 
 
 def _judge(slot: socket.socket) -> str | None:
-    """Run the job in the slot; whether it printed what it should."""
+    """Run the job in the slot; return the reason if its output is wrong."""
     nothing, reading_end = os.memfd_create("nothing"), os.pipe()
     try:
         message = {

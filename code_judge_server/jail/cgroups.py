@@ -1,9 +1,9 @@
-"""The control groups of one server: made below its own group, one per slot, and removed at its end.
+"""The control groups of one server: created below its own group, one per slot, and removed at its end.
 
-On version 1 the hierarchies `memory`, `pids`, `cpuacct` and `cpu` each get a folder, on version 2 one holds all. Runs in
-the server; what a slot does with its group is in `slot_cgroup`.
+On version 1 the hierarchies `memory`, `pids`, `cpuacct` and `cpu` each get a folder, on version 2 one folder has all
+controllers. This runs in the server; `slot_cgroup` runs in the slot.
 
-Where there is the controller `cpu`, slots that compute get equal shares of it, of however many processes a program is.
+With the controller `cpu`, slots that compute get equal shares of the CPU, whatever the number of their processes.
 
 A server keeps its groups locked: see `folder_lock`.
 """
@@ -22,21 +22,21 @@ from code_judge_server.jail import folder_lock
 CONTROLLERS_V1 = ("memory", "pids", "cpuacct")
 _CONTROLLERS_V2 = ("memory", "pids")
 _CPU = "cpu"
-"""The controller that a machine may lack, or have in one hierarchy with `cpuacct`."""
+"""Controller that a machine may lack, or have in one hierarchy with `cpuacct`."""
 _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
-"""By version: the file, what one process weighs, and the largest number."""
+"""File, weight of one process, and largest weight, keyed by cgroup version."""
 _SOCKETS_V1 = "memory.kmem.tcp.limit_in_bytes"
 _SOCKET_BYTES = 64 * 1024 * 1024
-"""Limit of what the sockets of one slot hold: version 1 counts it apart from other memory, and only where it has a limit."""
+"""Limit on the socket buffers of one slot: version 1 counts them apart from other memory, and only with a limit."""
 _PREFIX = "code-judge-"
 _REMOVAL_TIMEOUT_S = 2.0
 _LOCK_TIMEOUT_S = 1.0
 _MOST_FOLDERS = 2000
-"""Groups of the machine that are searched for those of servers that were started elsewhere, and killed."""
+"""Most groups of the machine searched for groups of servers that were started elsewhere and killed."""
 
 
 class NoCgroupsError(Exception):
-    """This process cannot make control groups below its own."""
+    """This process cannot create control groups below its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class Cgroups:
 
     version: int
     folders: dict[str, Path]
-    """By controller; on version 2 the only one is `""`."""
+    """Folders keyed by controller; version 2 has the single key `""`."""
     locks: list[int] = field(default_factory=list)
-    """Descriptors of the folders; while they are open no other server takes the groups for a dead one's."""
+    """Descriptors of the folders; while they are open no other server treats the groups as stale."""
 
     def slot_folders(self, number: int) -> dict[str, Path]:
         """Return the folders of one slot, by controller."""
@@ -63,7 +63,7 @@ class Cgroups:
 
     @property
     def has_shares(self) -> bool:
-        """Whether slots have shares of the CPU."""
+        """True if slots have shares of the CPU."""
         return (self._cpu_folder / _WEIGHTS[self.version][0]).exists()
 
     @property
@@ -71,7 +71,7 @@ class Cgroups:
         return self.folders.get(_CPU) or self.folders["cpuacct" if self.version == 1 else ""]
 
     def weigh(self) -> None:
-        """Have all slots together count for as much as one process on each core.
+        """Give all slots together the weight of one process per core.
 
         Raises:
             OSError: the kernel refuses.
@@ -81,7 +81,7 @@ class Cgroups:
             (self._cpu_folder / name).write_text(str(min(of_a_process * len(os.sched_getaffinity(0)), most)))
 
     def make_slots(self, num_slots: int) -> None:
-        """Make the groups of the slots.
+        """Create the groups of the slots.
 
         Raises:
             OSError: the kernel refuses.
@@ -93,7 +93,7 @@ class Cgroups:
                     (folder / _SOCKETS_V1).write_text(str(_SOCKET_BYTES))
 
     def remove(self) -> None:
-        """Remove all groups; waits up to two seconds for processes that are just ending."""
+        """Remove all groups; wait up to two seconds for processes that are ending."""
         deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
         for folder in self.folders.values():
             while not _remove(folder) and time.monotonic() < deadline:
@@ -103,10 +103,10 @@ class Cgroups:
 
 
 def make_cgroups() -> Cgroups:
-    """Make this server's groups, after removing those of servers that died.
+    """Create this server's groups, after removing those of dead servers.
 
     Raises:
-        NoCgroupsError: there is no group that this process may write to; says why.
+        NoCgroupsError: this process may not write to any group.
     """
     own = _own_groups()
     version = 1 if all(controller in own for controller in CONTROLLERS_V1) else 2
@@ -119,7 +119,7 @@ def make_cgroups() -> Cgroups:
                 raise NoCgroupsError("cgroups: no hierarchy with the controllers memory, pids and cpuacct is mounted")
             _make_group(made, controller, parent, name)
         if version == 1 and _CPU in own and own[_CPU] not in parents.values():
-            with contextlib.suppress(OSError):  # programs go without their shares then
+            with contextlib.suppress(OSError):  # programs then have no CPU shares
                 _make_group(made, _CPU, own[_CPU], name)
         made.weigh()
         for parent in {folder.parent for folder in made.folders.values()}:
@@ -131,10 +131,10 @@ def make_cgroups() -> Cgroups:
 
 
 def _make_group(made: Cgroups, controller: str, parent: Path, name: str) -> None:
-    """Make this server's group in one hierarchy.
+    """Create this server's group in one hierarchy.
 
     Raises:
-        NoCgroupsError: the controllers are not there, or other processes are in the way.
+        NoCgroupsError: the controllers are missing, or the group holds other processes.
         OSError: the kernel refuses.
     """
     if made.version == 2:
@@ -174,10 +174,10 @@ def _enabling() -> str:
 
 
 def _enable_controllers(own: Path) -> None:
-    """Have the groups below `own` get the controllers; version 2 wants no process in a group that has groups below.
+    """Enable the controllers for the groups below `own`; version 2 allows no process in a group that has child groups.
 
     Raises:
-        NoCgroupsError: the controllers are not there, or other processes are in the way.
+        NoCgroupsError: the controllers are missing, or the group holds other processes.
         OSError: the kernel refuses.
     """
     there = (own / "cgroup.controllers").read_text().split()
@@ -201,25 +201,25 @@ def _enable_controllers(own: Path) -> None:
 
 
 def _enable_shares(*folders: Path) -> None:
-    """Have the groups below these get shares of the CPU, where the kernel lets them."""
+    """Enable shares of the CPU for the groups below these, where the kernel allows it."""
     with contextlib.suppress(OSError):
         for folder in folders:
             (folder / "cgroup.subtree_control").write_text(f"+{_CPU}")
 
 
 def _remove_stale(parent: Path) -> None:
-    """Remove the groups of servers that are no more."""
+    """Remove the groups of dead servers."""
     for folder in parent.glob(f"{_PREFIX}*-*"):
         try:
             lock = folder_lock.lock(folder, folder_lock.EXCLUSIVE)
-        except OSError:  # its server lives, it is gone already, or it is not ours
+        except OSError:  # its server lives, it is already gone, or it belongs to another user
             continue
         _remove(folder)
         os.close(lock)
 
 
 def _remove_stale_elsewhere(own: Path) -> None:
-    """Remove the groups of servers that are no more below the whole hierarchy that `own` is in, as far as this user may."""
+    """Remove the groups of dead servers in the whole hierarchy of `own`, as far as this user may."""
     top = own
     while (top.parent / "cgroup.procs").exists():
         top = top.parent
@@ -238,7 +238,7 @@ def _remove_stale_elsewhere(own: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other servers from looking at what lies in a folder, or go on without after a while: anybody may hold that lock."""
+    """Keep other servers from inspecting a folder; continue without the lock after a while, as anybody may hold it."""
     lock = None
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while lock is None and time.monotonic() < deadline:
@@ -254,7 +254,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove a group and those of its slots; whether it is gone."""
+    """Remove a group and its slots' groups; return whether it is gone."""
     with contextlib.suppress(FileNotFoundError):
         for slot in folder.glob("slot-*"):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The compiled parts of the jail: built once per server, in two tenths of a second, and kept as memfds."""
+"""The compiled parts of the jail: built once per server, in 0.2 s, and kept as memfds."""
 
 import fcntl
 import functools
@@ -13,30 +13,30 @@ _COMPILE_TIMEOUT_S = 30.0
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _SOURCES = {"init": ("namespace_init.c",), "job_start": ("job_start.c", "snapshot.c")}
 _LINKING = {
-    "init": (("-static",), ()),  # a static one starts with fewer page faults; not every machine has libc.a
+    "init": (("-static",), ()),  # a static binary starts with fewer page faults; some machines have no libc.a
     "job_start": (("-shared", "-fPIC"),),
 }
-"""By part: the ways to try, the best first."""
+"""Linker options to try for each part, the best first."""
 
 
 class NotCompiledError(Exception):
-    """There is no working C compiler on this machine; Python stands in for what is compiled elsewhere."""
+    """This machine has no working C compiler; Python code replaces the compiled parts."""
 
 
 def open_init() -> int:
-    """Return a memfd of `namespace_init.c`, which slots execute.
+    """Return a memfd of the compiled `namespace_init.c`, which slots execute.
 
     Raises:
-        NotCompiledError: no C compiler works here; `python_init` does the same.
+        NotCompiledError: no C compiler works here; `python_init` replaces it.
     """
     return _memfd("init", _compiled("init"))
 
 
 def open_job_start() -> int:
-    """Return a memfd of `job_start.c` with `snapshot.c`, which zygotes load.
+    """Return a memfd of the compiled `job_start.c` with `snapshot.c`, which zygotes load.
 
     Raises:
-        NotCompiledError: no C compiler works here; `slot` does the same.
+        NotCompiledError: no C compiler works here; `slot` replaces it.
     """
     return _memfd("job_start", _compiled("job_start"))
 
@@ -52,7 +52,7 @@ def _memfd(name: str, content: bytes) -> int:
 
 @functools.cache
 def _compiled(part: str) -> bytes:
-    """Compile a part; nothing of it stays on the disk, where another user could put something in its place."""
+    """Compile a part; no file stays on the disk, where another user could replace it."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise NotCompiledError("no C compiler: none of cc, gcc and clang is on the PATH")

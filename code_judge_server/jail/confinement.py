@@ -1,5 +1,5 @@
-"""What jobs may not do: the part that a slot gives up itself, for good, and the rest that each job does before its
-first instruction.
+"""Restrictions of jobs: those that a slot puts on itself for good, and those that each job puts on before its first
+instruction.
 """
 
 import math
@@ -11,21 +11,21 @@ from code_judge_server.jail import syscalls
 
 _OPEN_FILES = 1024
 _OPEN_FILES_UNCOUNTED = 256
-"""Where no group counts what the buffers of pipes and sockets hold."""
+"""Limit on open files where no group counts the buffers of pipes and sockets."""
 _PENDING_SIGNALS = 256
 _LOCKED_BYTES = 64 * 1024
-"""These two are counted for an ordinary user's jobs together as well: one job must not use up what all have."""
+"""For an ordinary user the kernel also counts both over all jobs together: one job must not use up everything."""
 _THREAD_STACK_BYTES = 8 * 1024 * 1024
 _OPEN_FILES_WISHED = 4096
-"""A program may raise its own limit so far, where a group counts what that costs."""
+"""Limit to which a program may raise its own, where a group counts the cost."""
 _TASKS_OF_SLOT = 8
-"""Room for the slot, its helper and the init, where they are the same user."""
+"""Tasks of the slot, its helper and the init, if they have the job's user."""
 _UNLIMITED = resource.RLIM_INFINITY
 _LAST_DESCRIPTOR = 2**31 - 1
 
 
 class Confinement:
-    """The rights of the jobs of one slot."""
+    """The restrictions of the jobs of one slot."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Confinement:
         """Prepare it.
 
         Args:
-            uid: the user that jobs become; absent: they stay the user that this process is.
-            ruleset: gives a job its Landlock rules.
-            limits_memory: whether RLIMIT_DATA and RLIMIT_NPROC stand in for a control group.
-            tasks_besides: counts what RLIMIT_NPROC counts besides the job.
-            filter_of_jobs: seccomp filter, as BPF instructions, that each job puts on itself; absent: the slot has put it on.
+            uid: User of the jobs; None: the user of this process.
+            ruleset: Returns the Landlock ruleset of a job.
+            limits_memory: Use RLIMIT_DATA and RLIMIT_NPROC, because there is no control group.
+            tasks_besides: Returns the number of tasks besides the job that RLIMIT_NPROC counts.
+            filter_of_jobs: Seccomp filter, as BPF instructions, that each job puts on; None: the slot has put it on.
         """
         self.uid = uid
         self.ruleset = ruleset
@@ -63,13 +63,13 @@ class Confinement:
         self._most = {limit: resource.getrlimit(limit)[1] for limit in wanted}
 
     def bind_slot(self, seccomp: bytes | None) -> None:
-        """Hold this process, and so all of its jobs, to what needs not be put on by each.
+        """Put on the restrictions that this process and all of its jobs share.
 
-        Where it can be, the filter is among it, though it lets a slot join namespaces and make Landlock rules: a job has
-        not the rights for the one, and no use for the other. Putting it on takes longer than all the rest.
+        The filter is among them where possible, although it lets a slot join namespaces and create Landlock rules: a job has no
+        right to do the first and no use for the second. Putting it on takes longer than everything else.
 
         Args:
-            seccomp: the filter, as BPF instructions; absent: each job puts one on, as the slot does what that forbids.
+            seccomp: The filter, as BPF instructions; None: each job puts on one, as the slot needs calls that it forbids.
 
         Raises:
             OSError: the kernel refuses.
@@ -81,7 +81,7 @@ class Confinement:
             syscalls.put_on_filter(seccomp)
 
     def rlimits(self, limits: dict) -> dict[int, tuple[int, int]]:
-        """Return the soft and hard limits of a job, by their kind."""
+        """Return the soft and hard limits of a job, keyed by resource."""
         factor = limits.get("open_files_factor", 1)
         open_files = (_OPEN_FILES_UNCOUNTED if self._limits_memory else _OPEN_FILES) * factor
         most_files = open_files if self._limits_memory else max(open_files, _OPEN_FILES_WISHED)
@@ -89,7 +89,7 @@ class Confinement:
         wanted = {
             resource.RLIMIT_CPU: (cpu_time_s, cpu_time_s),
             resource.RLIMIT_FSIZE: (limits["disk_bytes"], limits["disk_bytes"]),
-            # Not of the slot: the kernel holds whoever passes descriptors on to it, counting those of all of this user's.
+            # Not the slot: the kernel limits the sender of descriptors, over all descriptors of this user.
             resource.RLIMIT_NOFILE: (open_files, most_files),
             resource.RLIMIT_SIGPENDING: (_PENDING_SIGNALS, _PENDING_SIGNALS),
             resource.RLIMIT_MEMLOCK: (_LOCKED_BYTES, _LOCKED_BYTES),
@@ -97,7 +97,7 @@ class Confinement:
             resource.RLIMIT_STACK: (_UNLIMITED, _UNLIMITED),
         }
         if self._limits_memory:
-            # Both are rough: the server samples what is really used.
+            # Both are rough: the server samples the actual use.
             data = 2 * limits["memory_bytes"] + limits["max_tasks"] * _THREAD_STACK_BYTES
             tasks = self._tasks_besides() + limits["max_tasks"] + _TASKS_OF_SLOT
             wanted |= {resource.RLIMIT_DATA: (data, data), resource.RLIMIT_NPROC: (tasks, tasks)}
@@ -107,20 +107,20 @@ class Confinement:
         }
 
     def set_limits(self, limits: dict) -> None:
-        """Set the limits of this process, a job to be."""
+        """Set the limits of this process, which becomes a job."""
         for kind, both in self.rlimits(limits).items():
             resource.setrlimit(kind, both)
 
     def become_user(self) -> None:
-        """Become the job's user, and give up every capability for good: the slot's bounding set is empty."""
+        """Become the job's user, and drop every capability for good: the slot's bounding set is empty."""
         if self.uid is None:
             syscalls.drop_capabilities()
         else:
             os.setresuid(self.uid, self.uid, self.uid)
-        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own /proc/self/fd is closed to it
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # otherwise it may not open its own /proc/self/fd
 
     def lock_in(self) -> None:
-        """Put on Landlock and the filter, and keep the standard descriptors only."""
+        """Put on Landlock and the filter, and keep only the standard descriptors."""
         ruleset = self.ruleset()
         if ruleset is not None:
             syscalls.landlock_restrict(ruleset)

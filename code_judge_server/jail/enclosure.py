@@ -1,4 +1,4 @@
-"""Where a job runs and how all of it is ended: fresh namespaces with an init (tiers A and B)."""
+"""The enclosure of a job, in which all of it can be ended: fresh namespaces with an init (tiers A and B)."""
 
 import contextlib
 import os
@@ -14,55 +14,55 @@ _JOINED = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
 
 class EnclosureError(Exception):
-    """The place for a job could not be made."""
+    """The enclosure of a job could not be created."""
 
 
 class Enclosure(Protocol):
-    """The place of one job after the other, each fresh."""
+    """An enclosure for one job after the other, each time fresh."""
 
     clears: bool
-    """Whether `close` leaves files, for `clear` to remove."""
+    """True if `close` leaves files, which `clear` removes."""
     reaping_interval_ms: int | None
-    """Interval at which `reap` is to be called while a job runs; None: never."""
+    """Interval at which `reap` must be called while a job runs; None: never."""
 
     def open(self, disk_bytes: int, *, memory_bytes: int, proc_is_writable: bool) -> None:
-        """Make the place; what is forked from here on is of the job.
+        """Create the enclosure; forks from now on belong to the job.
 
         Args:
             disk_bytes: Quota of its files.
-            memory_bytes: Its memory limit, for `/proc/meminfo`, which it has where it has namespaces.
-            proc_is_writable: Whether it may say how early the kernel kills it for want of memory, and so whether
-                before its slot; without namespaces it always may.
+            memory_bytes: Its memory limit, shown in `/proc/meminfo` if it has namespaces.
+            proc_is_writable: Let it set its OOM score, and so choose whether the kernel kills it before its slot; without
+                namespaces it always may.
 
         Raises:
-            EnclosureError: it cannot be made.
+            EnclosureError: it cannot be created.
         """
         ...
 
     def enter(self) -> None:
-        """Move this process, a fork with all rights still, into the place."""
+        """Move this process, a fork that still has all rights, into the enclosure."""
         ...
 
     def kill(self) -> None:
-        """Kill all of the job; may be called again."""
+        """Kill the whole job; may be called repeatedly."""
         ...
 
     def reap(self, *, keep: int) -> None:
-        """Wait for what the job has left and has ended, but for its process `keep`: it would count as running."""
+        """Reap ended processes of the job except `keep`; without this they would count as running."""
         ...
 
     def clear_out(self) -> None:
-        """Kill all of the job but this process, a fork that has not entered yet."""
+        """Kill the whole job except this process, a fork that has not entered yet."""
         ...
 
     def close(self) -> float:
-        """Kill what is left, wait until nothing is, and return the CPU time in s of what the slot did not wait for
-        itself.
+        """Kill the remaining processes, wait until none is left, and return the CPU time in s of those that the slot did not
+        reap itself.
         """
         ...
 
     def clear(self) -> None:
-        """Remove the files of a place that is closed, or could not be made; that takes as long as a job wants it to."""
+        """Remove the files of a closed or failed enclosure; a job can make this take long."""
         ...
 
 
@@ -77,7 +77,7 @@ class NamespaceEnclosure:
         self._helper = helper
         self._init = -1
         self.init_fd = -1
-        """Pidfd of the first process of the open place."""
+        """Pidfd of the init of the open enclosure."""
 
     def open(self, disk_bytes: int, *, memory_bytes: int, proc_is_writable: bool) -> None:
         """See `Enclosure`."""
@@ -100,7 +100,7 @@ class NamespaceEnclosure:
         os.chdir(WORK_FOLDER)
 
     def forget(self) -> None:
-        """Have this object, in a fork of the slot, hold no descriptor of the slot's any more."""
+        """Drop the slot's descriptors from this object, in a fork of the slot."""
         self._helper.forget()
 
     def kill(self) -> None:
@@ -108,10 +108,10 @@ class NamespaceEnclosure:
         inits.kill(self.init_fd)
 
     def reap(self, *, keep: int) -> None:
-        """See `Enclosure`: the init does it."""
+        """See `Enclosure`: the init reaps."""
 
     def clear_out(self) -> None:
-        """See `Enclosure`: in this pid namespace there is nothing else, and the init is spared."""
+        """See `Enclosure`: this pid namespace holds nothing else, and the init is spared."""
         with contextlib.suppress(ProcessLookupError):  # nothing was left
             os.kill(-1, signal.SIGKILL)
 
@@ -120,4 +120,4 @@ class NamespaceEnclosure:
         return inits.end(self._init, self.init_fd)
 
     def clear(self) -> None:
-        """See `Enclosure`: the mount that holds the files went with its namespace."""
+        """See `Enclosure`: the mount of the files is gone with its namespace."""

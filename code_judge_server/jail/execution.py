@@ -1,4 +1,4 @@
-"""Becoming a job's command: in this warm interpreter, or by executing it."""
+"""The start of a job's command: in this warm interpreter, or by `execve`."""
 
 import os
 import signal
@@ -10,11 +10,11 @@ _CANNOT_EXECUTE = 126
 
 
 def run(argv: list[str], *, interpret: bool) -> NoReturn:
-    """Be the command `argv`.
+    """Become the command `argv`.
 
     Args:
-        argv: as for execve.
-        interpret: It is `python main.py ...`, and this interpreter runs the script; see `python_main.run`.
+        argv: Arguments as for execve.
+        interpret: The command is `python main.py ...`, and this interpreter runs the script; see `python_main.run`.
     """
     if interpret:
         python_main.run(argv)
@@ -22,18 +22,18 @@ def run(argv: list[str], *, interpret: bool) -> NoReturn:
 
 
 def encode(argv: list[str], *, interpret: bool) -> bytes:
-    """Return what `run_encoded` takes; no argument of a command can hold a null."""
+    """Return the input of `run_encoded`; an argument of a command cannot hold a null."""
     return "\0".join(("1" if interpret else "", *argv)).encode("utf-8", "surrogatepass")
 
 
 def run_encoded(command: bytes) -> NoReturn:
-    """Be the command that `encode` was given."""
+    """Become the command that `encode` was given."""
     interpret, *argv = command.decode("utf-8", "surrogatepass").split("\0")
     run(argv, interpret=bool(interpret))
 
 
 def execute(argv: list[str]) -> NoReturn:
-    """Execute a command with the signals as in a fresh process; if it cannot be, say so as a shell would."""
+    """Execute a command with the signal handlers of a fresh process; on failure print a message as a shell would."""
     for number in signal.valid_signals():
         if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
             signal.signal(number, signal.SIG_DFL)

@@ -1,6 +1,4 @@
-"""Where a job of tier C runs, and how all of it is ended: a folder of its own, and a slot that adopts what the job
-leaves behind.
-"""
+"""The enclosure of a job in tier C: a folder of its own, and a slot that adopts the job's orphans."""
 
 import contextlib
 import os
@@ -12,19 +10,19 @@ from code_judge_server.jail.enclosure import EnclosureError
 
 
 class FolderEnclosure:
-    """A fresh folder on the machine's own disk; nothing but rlimits bounds how much is written."""
+    """A fresh folder on the machine's own disk; only rlimits bound the files written."""
 
     clears: bool = True
     reaping_interval_ms: int | None = 50
 
     def __init__(self, slot_folder: str, *, uid: int | None) -> None:
-        """Use `slot_folder`, which is this slot's alone; its parent must be there.
+        """Use `slot_folder`, which belongs to this slot alone; its parent must exist.
 
         Raises:
             OSError: the kernel refuses.
         """
         self.folder = f"{slot_folder}/job"
-        """Made for each job."""
+        """Folder of the current job, created for each."""
         self._slot_folder = slot_folder
         self._uid = uid
         self._reaped_cpu_time_s = 0.0
@@ -59,7 +57,7 @@ class FolderEnclosure:
         """See `Enclosure`: the slot's own `kill` did it before it forked this process."""
 
     def close(self) -> float:
-        """See `Enclosure`: everything falls to this subreaper in the end, so no child means nothing left."""
+        """See `Enclosure`: every process falls to this subreaper in the end, so no child means nothing is left."""
         reaped_cpu_time_s, self._reaped_cpu_time_s = self._reaped_cpu_time_s, 0.0
         return reaped_cpu_time_s + orphans.end_all()
 
@@ -68,18 +66,18 @@ class FolderEnclosure:
         work_folder.clear(self._slot_folder)
 
     def _move_aside(self) -> None:
-        """Make room where a slot was killed before it had cleared; `clear` removes it, which would make this job late."""
+        """Move away the folder of a killed slot; `clear` removes it, as doing it now would delay this job."""
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.folder, f"{self._slot_folder}/left-{os.urandom(8).hex()}")
 
 
 def count_own_tasks() -> int:
-    """Return the number of processes and threads of this user on the machine, a few milliseconds for hundreds of them."""
+    """Return the number of this user's processes and threads on the machine; takes a few milliseconds for hundreds of them."""
     found = 0
     for entry in os.scandir("/proc"):
         try:
             if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
                 found += len(os.listdir(f"{entry.path}/task"))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it ended, or is none of ours after all
+            continue  # it ended, or belongs to another user
     return found

@@ -1,4 +1,4 @@
-"""Locks on folders that say that their server lives: its process id says nothing to one in another pid namespace."""
+"""Locks on folders that show that their server lives; a process id means nothing in another pid namespace."""
 
 import fcntl
 import os
@@ -8,14 +8,14 @@ SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 
 def lock(folder: Path, how: int) -> int:
-    """Lock a folder, and return the descriptor whose end lets go of it.
+    """Lock a folder, and return the descriptor that holds the lock.
 
     Args:
-        folder: To be locked; no link.
+        folder: The folder to lock; not a link.
         how: `SHARED`, as living servers do, or `EXCLUSIVE`.
 
     Raises:
-        OSError: it is not there, closed to this user, or locked otherwise by another process.
+        OSError: the folder is missing, not accessible, or locked by another process.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -1,12 +1,12 @@
-"""Let a program begin on an empty stack, although the interpreter it runs in has frames of its own below.
+"""An empty stack for a program, although the interpreter it runs in has frames of its own below.
 
 Without it `traceback.print_stack`, `warnings.warn(stacklevel=2)`, `inspect.stack` and the depth of a `RecursionError` would
-tell a program of a zygote from `python main.py`. CPython offers no way, so two fields of its thread state are written, where
-`measure` has made sure that they are where the headers of this version say (`Include/cpython/pystate.h`); elsewhere the frames
-stay visible.
+tell a program of a zygote from `python main.py`. CPython has no function for this, so two fields of its thread state are
+written, once `measure` has checked that they are where the headers of this version say (`Include/cpython/pystate.h`).
+Elsewhere the frames stay visible.
 
-A program may leave a profiler or tracer on. Such a function must not see frames of this package, least of all while they are
-hidden: tracing is suspended but for what is the program's own. Whatever surrounds that runs in C.
+A program may leave a profiler or tracer on. It must not see frames of this package, least of all while they are hidden: tracing
+is suspended except for the program's own code. The code around that runs in C.
 """
 
 import builtins
@@ -22,11 +22,11 @@ from typing import Any
 from weakref import ref
 
 BUILTINS = dict(vars(builtins))
-"""The `__builtins__` of the modules that end a program: programs may replace those that they see themselves."""
+"""The `__builtins__` of the modules that end a program; a program may replace the ones it sees."""
 __builtins__ = BUILTINS
 
 python_api = ctypes.PyDLL(None)
-"""Not `ctypes.pythonapi`, whose functions programs may declare otherwise."""
+"""A private handle in place of `ctypes.pythonapi`, whose functions programs may declare differently."""
 _call_object = python_api.PyObject_CallObject
 _call_object.argtypes = [ctypes.py_object, ctypes.py_object]
 _call_object.restype = ctypes.py_object
@@ -41,7 +41,7 @@ _word_at = ctypes.c_size_t.from_address
 _monitoring = getattr(sys, "monitoring", None)
 _TOOL_IDS = range(6)
 _DEPTH_OF_CALL_TO_C = 2 if sys.version_info < (3, 12) else 0
-"""Part of the recursion limit that the call of a `partial` of a function of `python_api` takes."""
+"""Part of the recursion limit used by a call of a `partial` of a function of `python_api`."""
 _WORD_BYTES = 8
 _INT_BYTES = 4
 
@@ -60,11 +60,11 @@ class Reply:
 
     value: Any = None
     error: BaseException | None = None
-    """Raised instead; without frames of ours in its traceback."""
+    """The exception raised by the call, without our frames in its traceback."""
 
 
 class Stack:
-    """The stack of the calling thread; `measure` makes one."""
+    """The stack of the calling thread, created by `measure`."""
 
     __slots__ = ("_frame_offset", "_holder", "_is_suspended", "_remaining", "_state")
 
@@ -78,31 +78,32 @@ class Stack:
         self._is_suspended = False
 
     def resume_tracing(self) -> None:
-        """Let profilers and tracers see this thread, where none is on; `run` ends with what it called unseen again."""
+        """Let profilers and tracers see this thread, if none is on; `run` hides the thread again at its end."""
         if self._is_suspended:
             _resume_tracing(self._state)
             self._is_suspended = False
 
     def call(self, function: Callable[..., object], *arguments: object) -> Reply:
-        """Call what may be a program's own, on an empty stack; seen by a profiler or tracer that the program has left on.
+        """Call a function that may be the program's own, on an empty stack; a profiler or tracer that the program left on sees
+        it.
 
         Args:
-            function: Of the program, or one that is not written in Python: those of ours would be traced.
-            arguments: For it.
+            function: A function of the program, or one not written in Python: ours would be traced.
+            arguments: Its arguments.
         """
         return (self.call_traced if _is_traced() else self.call_untraced)(function, *arguments)
 
     def call_traced(self, function: Callable[..., object], *arguments: object) -> Reply:
-        """Do the same for a function that may turn a profiler or tracer on; it takes several times as long."""
+        """Call a function that may turn on a profiler or tracer; takes several times as long as `call`."""
         return self.run(_call_object, function, arguments)
 
     def call_untraced(self, function: Callable[..., object], *arguments: object) -> Reply:
-        """Call what plain Python would not call, on an empty stack."""
+        """Call a function that plain Python would not call, on an empty stack."""
         frame = self._current_frame()
         try:
             frame.value = 0
             value = call(function, *arguments)
-        except BaseException as error:  # noqa: BLE001 - a program may raise what it likes
+        except BaseException as error:  # noqa: BLE001 - a program may raise anything
             return _raised(error)
         return Reply(value=value)
 
@@ -110,15 +111,15 @@ class Stack:
         """Call a function of `python_api` that may run a program's code, in the same way.
 
         Args:
-            function: One of C.
-            arguments: For it.
-            forget_depth: Give back the part of the recursion limit that the frames of this thread have taken.
+            function: A C function.
+            arguments: Its arguments.
+            forget_depth: Give back the part of the recursion limit that the frames of this thread have used.
         """
         traced = _is_traced()
         callee: Callable[[], Any] = partial(function, *arguments)
         if traced:  # nothing may come between: the same call resumes tracing
             callee = partial(list, map(call, (partial(_resume_tracing, self._state), callee)))
-        # The interpreter's own stack holds what it calls, and drops it before anything of this frame can be traced: its next
+        # The interpreter's own stack holds the callee, and drops it before anything of this frame can be traced: its next
         # line, or the exception that arrives in it.
         callees = [callee]
         end = ref(callee, partial(_suspend_tracing, self._state))
@@ -132,7 +133,7 @@ class Stack:
         try:
             frame.value = 0
             value = callees.pop()()
-        except BaseException as error:  # noqa: BLE001 - a program may raise what it likes
+        except BaseException as error:  # noqa: BLE001 - a program may raise anything
             return _raised(error)
         del end
         return Reply(value=value[-1] if traced else value)  # pyright: ignore[reportIndexIssue] - the list
@@ -140,8 +141,8 @@ class Stack:
     def _current_frame(self) -> ctypes.c_size_t:
         """Return the cell in which this thread keeps its current frame.
 
-        While it is 0, what C code calls has no caller. The interpreter fills it whenever a Python function is called or
-        returns, so it is to be set right before the call into C.
+        While it is 0, calls made by C code have no caller. The interpreter sets it whenever a Python function is called or
+        returns, so it must be cleared right before the call into C.
         """
         if self._frame_offset is None:
             return self._holder
@@ -149,7 +150,7 @@ class Stack:
 
 
 class VisibleStack(Stack):
-    """The stack of an interpreter that is not built as expected: it stays as it is."""
+    """The stack of an interpreter with an unexpected layout; its frames stay visible."""
 
     __slots__ = ()
 
@@ -170,7 +171,7 @@ def _raised(error: BaseException) -> Reply:
 
 
 def measure() -> Stack:
-    """Find the stack of the calling thread in memory."""
+    """Return the stack of the calling thread, found in memory."""
     get_state = python_api.PyThreadState_Get
     get_state.restype = ctypes.c_size_t
     state: int = get_state()
@@ -185,14 +186,14 @@ def measure() -> Stack:
     frame = _read_word(state + holder_offset)
     if frame_offset is not None:
         frame = _read_word(frame + frame_offset)
-    if _read_word(frame + code_offset) != id(_read_word.__code__):  # which is what ran whenever it looked
+    if _read_word(frame + code_offset) != id(_read_word.__code__):  # the frame that runs when it reads
         return VisibleStack(state)
     holder = _word_at(state + holder_offset)
     return Stack(state, remaining=remaining, holder=holder, frame_offset=frame_offset)
 
 
 def _read_word(address: int) -> int:
-    """Read a pointer from memory; 0 where nothing is mapped, so that a wrong guess crashes nothing."""
+    """Return a pointer read from memory; 0 for unmapped addresses, so that a wrong guess crashes nothing."""
     word = ctypes.c_size_t()
     here = _Area(ctypes.addressof(word), _WORD_BYTES)
     there = _Area(address, _WORD_BYTES)

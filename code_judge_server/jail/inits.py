@@ -1,4 +1,4 @@
-"""A slot's end of the helper that makes the namespaces of its jobs: `namespace_init.c`, or `python_init` in its place."""
+"""The slot's end of the helper that creates the namespaces of its jobs: `namespace_init.c`, or `python_init` without it."""
 
 import array
 import errno
@@ -24,26 +24,26 @@ _STEPS = (
 _INODE_BYTES = 4096
 _MIN_INODES, _MAX_INODES = 1024, 65536
 _OWN_INODES = 5
-"""The root, the three folders and the file that is shown as `/proc/meminfo`."""
+"""Inodes of the root, the three folders, and the file that is shown as `/proc/meminfo`."""
 _OWN_BYTES = 4096
-"""Of that file."""
+"""Bytes of the file that is shown as `/proc/meminfo`."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 class InitError(Exception):
-    """The helper could not make the namespaces of a job."""
+    """The helper could not create the namespaces of a job."""
 
 
 class Inits:
-    """Makes inits, each pid 1 of fresh namespaces with a work folder, `/tmp` and `/dev/shm` under one quota."""
+    """Creates inits, each pid 1 of fresh namespaces with a work folder, `/tmp` and `/dev/shm` under one quota."""
 
     def __init__(self, binary: int | None, *, uid: int, shown_in_tmp: list[str]) -> None:
         """Start the helper.
 
         Args:
-            binary: descriptor of the compiled one; absent: a fork of this process does it.
-            uid: owner of the jobs' folders.
-            shown_in_tmp: folders below /tmp that every job sees in its own /tmp.
+            binary: Descriptor of the compiled helper; None: a fork of this process is the helper.
+            uid: Owner of the jobs' folders.
+            shown_in_tmp: Folders below /tmp that every job sees in its own /tmp.
 
         Raises:
             OSError: it cannot be started.
@@ -60,19 +60,19 @@ class Inits:
         return self._socket.fileno()
 
     def start(self, disk_bytes: int, *, meminfo: bytes, proc_is_writable: bool) -> tuple[int, int]:
-        """Make the namespaces of a job; returns the init's process id (as this process sees it) and pidfd.
+        """Create the namespaces of a job; return the init's process id (as this process sees it) and pidfd.
 
-        The init is a child of this process: killing it ends all in its namespaces, and once it is reaped nothing is
+        The init is a child of this process: killing it ends everything in its namespaces, and after it is reaped nothing is
         left.
 
         Args:
             disk_bytes: Quota of the job's files.
-            meminfo: Content of its `/proc/meminfo`, of `proc_files.MEMINFO_MAX_BYTES` at most.
+            meminfo: Content of its `/proc/meminfo`, at most `proc_files.MEMINFO_MAX_BYTES`.
             proc_is_writable: See `Enclosure.open`.
 
         Raises:
-            InitError: they could not be made.
-            OSError: the helper is gone, and with it the use of this slot.
+            InitError: they could not be created.
+            OSError: the helper is dead, and this slot unusable.
         """
         inodes = min(max(disk_bytes // _INODE_BYTES, _MIN_INODES), _MAX_INODES) + self._own_inodes
         proc_flags = 0 if proc_is_writable else syscalls.MS_RDONLY
@@ -90,7 +90,7 @@ class Inits:
         return pid, pidfd
 
     def _receive_failure(self, pidfd: int) -> str | None:
-        """Return what the init has failed to do, if anything; one that is killed before it answers says nothing."""
+        """Return the init's failure, if any; an init that is killed before it answers reports none."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(pidfd, select.POLLIN)
@@ -99,13 +99,11 @@ class Inits:
         return "init: it was killed"
 
     def forget(self) -> None:
-        """Have this object, in a fork of the slot, no longer stand for the socket."""
+        """Drop the socket from this object, in a fork of the slot."""
         self._socket.detach()
 
     def _receive(self) -> tuple[int, int | None, str | None]:
-        """Return process id, pidfd and failure: the helper's reply has the first two, the init's the last, if there was
-        one.
-        """
+        """Return process id, pidfd and failure: the first two from the helper's reply, the last, if any, from the init's."""
         data, ancillary, _, _ = self._socket.recvmsg(REPLY.size, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         if len(data) != REPLY.size:
             raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -117,13 +115,13 @@ class Inits:
 
 
 def kill(pidfd: int) -> None:
-    """Have an init kill all in its namespaces, and end."""
+    """Let an init kill everything in its namespaces, and end."""
     signal.pidfd_send_signal(pidfd, signal.SIGTERM)
 
 
 def end(pid: int, pidfd: int) -> float:
-    """Kill an init and all in its namespaces, wait until nothing is left, and return the CPU time in s that it and its
-    orphans used.
+    """Kill an init and everything in its namespaces, wait until nothing is left, and return the CPU time in s of the init
+    and its orphans.
     """
     kill(pidfd)
     usage = os.wait4(pid, 0)[2]

@@ -1,8 +1,8 @@
-"""The file system that jobs see: a read-only tmpfs with the interpreter, its packages and the system's libraries,
-and nothing else.
+"""The file system of jobs: a read-only tmpfs with the interpreter, its packages and the system's libraries, and nothing
+else.
 
-Every job copies this mount namespace, so it has few mounts: one per bound path, and in a user namespace one per
-device node (which it must not make itself).
+Every job copies this mount namespace, so it has few mounts: one per bound path, and in a user namespace one per device node
+(which cannot be created there).
 """
 
 import os
@@ -12,7 +12,7 @@ from code_judge_server.jail import proc_files, syscalls
 
 WORK_FOLDER = "/sandbox"
 ALIAS = "/mnt"
-"""Another name of it, under which SandboxFusion's users know a folder to write to."""
+"""Another name of the work folder, which users of SandboxFusion know as a writable folder."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 COPIED = ("/etc/ld.so.cache", "/etc/localtime")
 ALTERNATIVES = "/etc/alternatives"
@@ -32,17 +32,17 @@ def enter(read_only: list[str], *, uids: list[int], own_user_namespace: bool, me
     This process must be alone in a mount namespace of its own, as pid 1 of a pid namespace.
 
     Args:
-        read_only: absolute paths to show besides the system's, each at its own place.
-        uids: users that jobs run as, for `/etc/passwd`.
-        own_user_namespace: whether this is root of a user namespace only.
-        memory_group: whether a control group counts all memory of jobs.
+        read_only: Absolute paths to show besides the system's, each at its own place.
+        uids: Users of the jobs, for `/etc/passwd`.
+        own_user_namespace: This process is root of a user namespace only.
+        memory_group: A control group counts all memory of jobs.
 
     Raises:
         OSError: the kernel refuses.
     """
     cpuinfo = proc_files.cpuinfo()
     syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-    base = "/proc"  # the one folder below which nothing to bind lies
+    base = "/proc"  # the one folder that contains nothing to bind
     syscalls.mount("jail", base, "tmpfs", syscalls.MS_NOSUID, "mode=0755,size=16m")
     os.umask(0o022)
     _make_folders(base)
@@ -50,10 +50,10 @@ def enter(read_only: list[str], *, uids: list[int], own_user_namespace: bool, me
     _write(base + proc_files.CPUINFO, cpuinfo.encode())
     for path in outermost([*SYSTEM, *read_only]):
         _show(path, base)
-    if not os.path.lexists(base + ALIAS):  # a path to show may lie below it
+    if not os.path.lexists(base + ALIAS):  # a shown path may be below it
         os.symlink(WORK_FOLDER, base + ALIAS)
     _make_devices(base, own_user_namespace=own_user_namespace, memory_group=memory_group)
-    # Where user namespaces mount a fresh proc for each job, the kernel wants to see a whole one first.
+    # A user namespace that mounts a fresh proc for each job needs a whole one to be mounted first.
     syscalls.mount("proc", f"{base}/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
     os.chdir(base)
     syscalls.pivot_root(".", ".")
@@ -92,19 +92,19 @@ def _write(path: str, content: bytes) -> None:
 
 
 def outermost(paths: list[str]) -> list[str]:
-    """Leave out what is not there, and what lies below another of them."""
+    """Return the paths without those that do not exist or lie below another one."""
     there = sorted({path for path in paths if os.path.lexists(path)})
     return [path for path in there if not any(path.startswith(f"{other}/") for other in there)]
 
 
 def _show(path: str, base: str) -> None:
-    """Bind `path` (with all mounts below it) read-only at its own place, or make the same link; parents are made,
-    closed to nobody.
+    """Bind `path` (with all mounts below it) read-only at its own place, or create the same link; parents are created
+    without access restrictions.
     """
     target = base + path
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
-        if not os.path.lexists(target):  # as one of /etc/alternatives is
+        if not os.path.lexists(target):  # a target in /etc/alternatives, for example
             os.symlink(os.readlink(path), target)
         return
     if os.path.isdir(path):
@@ -119,7 +119,7 @@ def _make_devices(base: str, *, own_user_namespace: bool, memory_group: bool) ->
     for name in _DEVICES:
         target = f"{base}/dev/{name}"
         if name == "zero" and not memory_group:
-            _write(target, b"")  # a file full of holes: a writable mapping of the device is memory that nothing counts
+            _write(target, b"")  # a sparse file: a writable mapping of the device would be memory that nothing counts
             os.truncate(target, _ZERO_BYTES)
         elif own_user_namespace:
             _write(target, b"")

@@ -1,6 +1,6 @@
-"""The compiled way to make jobs, `job_start.c`: each job of a zygote's slots starts from a snapshot of the zygote's memory.
+"""The compiled start of jobs, `job_start.c`: each job of a zygote's slots starts from a snapshot of the zygote's memory.
 
-Elsewhere `slot` makes a job of a fork of itself.
+Without it `slot` makes a job from a fork of itself.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ START = struct.Struct("=qiiiiiiiiIIQ")
 """`struct start`."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
-"""The largest that glibc takes."""
+"""The largest value that glibc accepts."""
 _NUM_WORDS = 1 << 64
 
 
@@ -26,12 +26,12 @@ class JobStart:
         """Load it.
 
         Args:
-            descriptor: of its file.
+            descriptor: Descriptor of its file.
 
         Raises:
-            OSError: it cannot be.
+            OSError: it cannot be loaded.
         """
-        # Not `CDLL`, which would let go of the interpreter's lock: the fork would have to take it back.
+        # Not `CDLL`, which would release the interpreter's lock, so that the fork would have to take it back.
         library = ctypes.PyDLL(f"/proc/self/fd/{descriptor}", use_errno=True)
         self._take = library.snapshot_take
         self._try = library.try_snapshot
@@ -43,27 +43,27 @@ class JobStart:
         self._num_bytes = ctypes.c_uint64()
 
     def keep_blocks_on_heap(self) -> None:
-        """Have large blocks of memory, from now on, lie where small ones do.
+        """Allocate large blocks of memory on the heap, like small ones, from now on.
 
-        One of a mapping of its own would in a job be a mapping of the snapshot's file, and growing reach beyond the end of
-        that: a SIGBUS. The thresholds are those that glibc comes to by itself in programs with large blocks.
+        A block with a mapping of its own would, in a job, be a mapping of the snapshot's file, and growing it would reach
+        beyond the end of the file: a SIGBUS. glibc itself arrives at these thresholds in programs with large blocks.
         """
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
         libc.mallopt(_M_TRIM_THRESHOLD, 2 * _MMAP_THRESHOLD_BYTES)
 
     def take_snapshot(self) -> bool:
-        """Keep this process's memory as it is now; return False, and once more in every job that `fork` makes: True.
+        """Take a snapshot of this process's memory and return False; every job that `fork` makes returns again, with True.
 
         Raises:
-            OSError: the kernel refuses, or what starts from the snapshot does not come through.
+            OSError: the kernel refuses, or a process started from the snapshot does not survive.
         """
         if len(os.listdir("/proc/self/task")) > 1:
             raise OSError(errno.EBUSY, "a module has started a thread")
         returned = self._take()
         if returned < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        if returned == 1 and not self.arguments():  # the one that only tries
+        if returned == 1 and not self.arguments():  # the trial fork
             os._exit(0)
         if returned == 0 and (tried := self._try()) != 1:
             if tried < 0:
@@ -72,7 +72,7 @@ class JobStart:
         return returned == 1
 
     def keep_memory_from_forks(self) -> None:
-        """Have forks of this process come without the memory that jobs get from the snapshot: they cost less.
+        """Make forks of this process cheaper: without the memory that jobs get from the snapshot.
 
         Raises:
             OSError: the kernel refuses.
@@ -81,7 +81,7 @@ class JobStart:
 
     @contextmanager
     def whole_forks(self) -> Iterator[None]:
-        """Have forks come with all memory in between."""
+        """Make forks inside the context have all memory."""
         self._have_forks_without(0)
         try:
             yield
@@ -105,18 +105,18 @@ class JobStart:
         limits: Mapping[int, tuple[int, int]],
         arguments: bytes,
     ) -> int:
-        """Fork a job, which goes on where the snapshot was taken; return its process id, -1 if there is none.
+        """Fork a job, which continues where the snapshot was taken; return its process id, -1 on failure.
 
         Args:
-            init: pidfd of the first process of its namespaces.
-            ruleset: of Landlock, if there is one.
-            uid: its user, if that is not this process's.
-            oom_score_adj: of the job.
-            descriptors: files and their names, stdin, stdout, stderr.
-            report: where it writes why it could not be made.
-            sizes: of the files.
-            limits: soft and hard, of `resource.setrlimit`, by kind.
-            arguments: what `arguments` gives the job.
+            init: Pidfd of the first process of its namespaces.
+            ruleset: Landlock ruleset, if there is one.
+            uid: Its user, if not this process's.
+            oom_score_adj: OOM score adjustment of the job.
+            descriptors: Files with their names, stdin, stdout, stderr.
+            report: File that receives the reason if the job cannot be created.
+            sizes: Sizes of the files.
+            limits: Soft and hard limits of `resource.setrlimit`, keyed by resource.
+            arguments: Returned by `arguments` in the job.
         """
         start = START.pack(
             -1 if uid is None else uid,
@@ -134,6 +134,6 @@ class JobStart:
         return self._start(message, len(message))
 
     def arguments(self) -> bytes:
-        """Return, in a job, what `fork` was given for it."""
+        """Return, in a job, the arguments that `fork` was given."""
         address = self._arguments(ctypes.byref(self._num_bytes))
         return ctypes.string_at(address, self._num_bytes.value)

@@ -1,4 +1,4 @@
-"""Landlock rules: what keeps a job from other processes everywhere, and from files and the network where it has no
+"""Landlock rules: they keep a job from other processes everywhere, and from files and the network where it has no
 namespaces.
 """
 
@@ -18,11 +18,11 @@ _ALL_ACCESSES = 0xFFFF
 _WRITE_FILE = 1 << 1
 _DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 _READ_ONLY_DEVICES = ("/dev/zero",)
-"""A writable mapping of it is memory that nothing counts."""
+"""Readable only: a writable mapping of it would be memory that nothing counts."""
 
 
 def scopes() -> int | None:
-    """Return a ruleset that keeps signals and abstract sockets apart, or nothing if the kernel knows none."""
+    """Return a ruleset that isolates signals and abstract sockets, or None if the kernel has none."""
     try:
         abi = syscalls.landlock_abi()
     except OSError:
@@ -31,12 +31,11 @@ def scopes() -> int | None:
 
 
 def files_and_scopes(writable: str, readable: list[str]) -> int:
-    """Return a ruleset for this very process: scopes, no TCP, and no files but these, the harmless devices and its
-    own /proc.
+    """Return a ruleset for this process: scopes, no TCP, and only these files, the harmless devices and its own /proc.
 
     Args:
-        writable: folder to read and write below.
-        readable: what may be read and executed besides.
+        writable: Folder that is readable and writable.
+        readable: Other paths that may be read and executed.
 
     Raises:
         OSError: the kernel has no Landlock.

@@ -1,8 +1,8 @@
-"""The launcher: enters fresh namespaces, builds the jail root, and has its zygotes start slots until the server
-closes its socket.
+"""The launcher: enters fresh namespaces, builds the jail root, and lets its zygotes start slots until the server closes its
+socket.
 
-It is executed by the server with the environment of a job and nothing else. The process that the server sees only
-waits; its child is pid 1 of a pid namespace, so that with it all zygotes, slots and jobs end.
+The server executes it with the environment of a job and nothing else. The process that the server sees only waits; its child is
+pid 1 of a pid namespace, so all zygotes, slots and jobs end with it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _NAMESPACES = (
 )
 _THREAD_STACK_BYTES = 8 * 1024 * 1024
 _THREAD_ATTRIBUTES_BYTES = 256
-"""At least the size of `pthread_attr_t`."""
+"""An upper bound on the size of `pthread_attr_t`."""
 _HOST_NAME = "sandbox"
 _ORPHANS_INTERVAL_MS = 1000
 _PUBLIC = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf")
@@ -69,8 +69,8 @@ def main(descriptor: int) -> NoReturn:
 
 
 def _give_threads_usual_stacks() -> None:
-    """Have threads of this interpreter and its forks get stacks as in a plain one: the C library took the stack limit that
-    `plan` starts this process with. One without the function gives all threads small stacks anyway.
+    """Give threads of this interpreter and its forks the usual stack size: the C library took the stack limit that `plan`
+    starts this process with. A C library without the function gives all threads small stacks anyway.
     """
     libc = ctypes.CDLL(None)
     with contextlib.suppress(AttributeError):
@@ -81,18 +81,18 @@ def _give_threads_usual_stacks() -> None:
 
 
 def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
-    """Move to fresh namespaces; what is needed of the machine is opened before.
+    """Move to fresh namespaces, after opening everything needed of the machine.
 
     Raises:
         OSError: the kernel refuses.
-        KeyError: something is missing in the message.
+        KeyError: the message is incomplete.
     """
     folders = [
         {name: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for name, path in group.items()}
         for group in message["cgroups"]
     ]
     compiled = dict(zip(message["compiled"], descriptors[1:], strict=True))
-    no_links = [path for path in message["read_only"] if not os.path.islink(path)]  # what a link leads to is among them
+    no_links = [path for path in message["read_only"] if not os.path.islink(path)]  # link targets are listed too
     machine = Machine(
         host_proc=os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
         seccomp=_read_all(descriptors[0]),
@@ -122,14 +122,14 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _end_orphans_with_parent() -> None:
-    """Tier C: in place of a plain death with the parent, which would leave behind what jobs started."""
+    """End with the parent in tier C, and kill what jobs started; a plain death signal would leave it behind."""
     orphans.adopt()
     signal.signal(signal.SIGTERM, orphans.end_all_and_exit)
     syscalls.die_with_parent(signal.SIGTERM)
 
 
 def _end_child_with_parent(pid: int) -> None:
-    """In place of a plain death with the parent, which would leave the server's control groups behind."""
+    """End with the parent; a plain death signal would leave the server's control groups behind."""
 
     def end(*_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -165,7 +165,7 @@ def _be_first_process(server: socket.socket, machine: Machine, message: protocol
 
 
 class Launcher:
-    """Starts zygotes, passes requests for slots on to them, and their answers back."""
+    """Starts zygotes, and passes slot requests to them and their answers back."""
 
     def __init__(self, server: socket.socket, machine: Machine, preloads: dict[str, list[str]]) -> None:
         self._server = server
@@ -197,18 +197,18 @@ class Launcher:
 
     def _request(self, message: protocol.Message, descriptors: list[int]) -> None:
         name = message["preload"]
-        if name in self._zygotes and self._zygotes[name].has_ended():  # seen before its end's turn in `serve` has come
+        if name in self._zygotes and self._zygotes[name].has_ended():  # seen before `serve` handles its end
             self._forget(self._zygotes[name])
         if name not in self._zygotes:
             self._start_zygote(name, in_hand=descriptors)
         zygote = self._zygotes[name]
         zygote.pending.append(message["number"])
-        with contextlib.suppress(OSError):  # it was just killed: what is pending is answered when its end is seen
+        with contextlib.suppress(OSError):  # it was just killed: pending requests are answered when its end is seen
             protocol.send(zygote.end, message, tuple(descriptors))
         protocol.close_all(descriptors)
 
     def _pass_answer(self, zygote: "_Zygote") -> bool:
-        """Pass on what a zygote says; whether it could load its modules."""
+        """Pass on a zygote's message; return whether it could load its modules."""
         try:
             received = protocol.receive(zygote.end)
         except OSError:
@@ -223,7 +223,7 @@ class Launcher:
         return answer["kind"] != "failed"
 
     def _start_zygote(self, name: str, in_hand: Sequence[int] = ()) -> None:
-        """Fork a zygote, which keeps none of the descriptors `in_hand`: a slot's death is seen by its socket's end."""
+        """Fork a zygote without the descriptors `in_hand`, because a slot's death is seen by the end of its socket."""
         ours, theirs = protocol.socket_pair()
         pid = os.fork()
         if pid == 0:
@@ -236,7 +236,7 @@ class Launcher:
         self._poll.register(ours, select.POLLIN)
 
     def _forget(self, zygote: "_Zygote") -> None:
-        """A zygote was killed, and its slots with it: the next request starts another."""
+        """Forget a zygote that was killed with its slots; the next request starts another."""
         self._poll.unregister(zygote.end)
         zygote.end.close()
         del self._zygotes[zygote.name]
@@ -253,7 +253,7 @@ class _Zygote:
         self.pending: list[int] = []
 
     def has_ended(self) -> bool:
-        """Whether it is dead, which comes before the death of its slots; its end of the socket may close a moment later."""
+        """Return whether it is dead, which is before its slots' death; its end of the socket may close a moment later."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
@@ -261,7 +261,7 @@ class _Zygote:
 
 
 def _reap() -> None:
-    """Reap zygotes, and whatever of killed ones fell to this process."""
+    """Reap zygotes, and orphans of killed ones."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] > 0:
             pass

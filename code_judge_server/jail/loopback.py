@@ -1,5 +1,5 @@
-"""The network of a slot: the loopback interface of a namespace of its own, which no other slot and nothing of the machine
-shares. There is no other interface in it and no route out.
+"""The network of a slot: the loopback interface of its own namespace, shared with no other slot and not with the machine. It
+has no other interface and no route out.
 """
 
 import fcntl
@@ -10,15 +10,15 @@ _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
 _INTERFACE_REQUEST = "16sh22x"
 BUFFER_BYTES_PER_SOCKET = 256 * 1024
-"""Bytes that a socket has sent or received and nobody has read: 208 KiB each way for those of UNIX and UDP, unless the
-machine has other defaults, and the last message may go beyond; half of this each way for those of TCP.
+"""Most bytes of a socket that were sent or received and not read: 208 KiB each way for UNIX and UDP sockets, unless the machine
+has other defaults, and the last message may exceed it; half of this each way for TCP sockets.
 """
 _TCP_BUFFER_BYTES = BUFFER_BYTES_PER_SOCKET // 2
 _SETTINGS = {
     "tcp_rmem": f"4096 65536 {_TCP_BUFFER_BYTES}",
     "tcp_wmem": f"4096 16384 {_TCP_BUFFER_BYTES}",
-    # Of what one job did with a port the next one finds nothing: neither connections that are closed but waiting, nor
-    # measurements of those that were.
+    # The next job must find no trace of this job's use of a port: neither closed connections that wait, nor measurements of
+    # earlier ones.
     "tcp_max_tw_buckets": "0",
     "tcp_no_metrics_save": "1",
 }

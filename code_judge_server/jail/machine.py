@@ -1,11 +1,11 @@
-"""What the launcher takes along from the machine's own namespaces before it leaves them."""
+"""Resources of the machine's own namespaces that the launcher keeps when it leaves them."""
 
 import os
 
 
 class Machine:
-    """What the launcher knew before it left the machine's own namespaces; the descriptors stay open in launcher and
-    zygotes.
+    """Facts and descriptors from before the launcher left the machine's own namespaces; the descriptors stay open in launcher
+    and zygotes.
     """
 
     def __init__(
@@ -24,21 +24,21 @@ class Machine:
         readable: list[str],
         shown_in_tmp: list[str],
     ) -> None:
-        """Keep what was found.
+        """Keep the given values.
 
         Args:
-            host_proc: the machine's /proc, where a process finds the id that the server knows it by.
+            host_proc: The machine's /proc, in which a process finds the id that the server knows it by.
             seccomp: BPF instructions.
-            init: the compiled init, if there is one.
-            job_start: the compiled start of jobs, if there is one.
-            uids: user of each slot's jobs; absent: the user that all of this runs as.
-            cgroup_version: 1 or 2; absent: there are no groups.
-            cgroups: open folders by controller, of each slot.
-            has_own_user_namespace: whether all of this is root of a user namespace only.
-            slot_users: whether the users 1 and above of that namespace are those of the slots.
-            work_folder: tier C: where the jobs' folders are made; absent: there are namespaces.
-            readable: tier C: what jobs may read.
-            shown_in_tmp: folders below /tmp that every job sees in its own /tmp.
+            init: The compiled init, if there is one.
+            job_start: The compiled start of jobs, if there is one.
+            uids: User of each slot's jobs; None: the user of this process.
+            cgroup_version: 1 or 2; None: there are no groups.
+            cgroups: Open folders of each slot, keyed by controller.
+            has_own_user_namespace: This process is root of a user namespace only.
+            slot_users: The users 1 and above of that namespace are those of the slots.
+            work_folder: Tier C: parent of the jobs' folders; None: there are namespaces.
+            readable: Tier C: paths that jobs may read.
+            shown_in_tmp: Folders below /tmp that every job sees in its own /tmp.
         """
         self.host_proc = host_proc
         self.seccomp = seccomp
@@ -55,7 +55,7 @@ class Machine:
 
     @property
     def jobs_are_own_users(self) -> bool:
-        """Whether the jobs of a slot are a user that nothing else is."""
+        """Return whether the jobs of a slot have a user of their own."""
         return self.uids is not None or self.slot_users
 
     def pid_as_server_sees_it(self) -> int:
@@ -63,7 +63,7 @@ class Machine:
         return int(os.readlink("self", dir_fd=self.host_proc))
 
     def close(self) -> None:
-        """Close the descriptors in a slot, which has entered its group and needs them no more."""
+        """Close the descriptors in a slot that has entered its group."""
         opened = [self.host_proc, *(folder for group in self.cgroups for folder in group.values())]
         for descriptor in (*opened, self.init, self.job_start):
             if descriptor is not None:

@@ -1,6 +1,6 @@
 """Notebook cells: runs one in the module `__main__`, as Jupyter does, and describes its result.
 
-Runs inside the jail, among the cells' own code: what it says of a cell concerns nobody but the author of the cells. The
+Runs inside the jail, in one process with the cells' own code: its report of a cell concerns only the author of the cells. The
 programs of sessions and of SandboxFusion's notebooks ship this file into their work folder: it imports nothing of the server.
 """
 
@@ -23,7 +23,7 @@ from code_judge_server.jail import notebook_display
 
 _NAME = "Cell In[{number}]"
 MAX_SHOWN = 1000
-"""Values of one cell that are displayed."""
+"""Most values of one cell that are displayed."""
 _FUTURE_FLAGS = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MATPLOTLIB_MAGIC = re.compile(r"(?m)^([ \t]*)%matplotlib\b[^\r\n]*$")
@@ -35,11 +35,11 @@ _NO_MAGIC = (
 
 
 class Notebook:
-    """Runs cells in one namespace, which is the module `__main__` to them.
+    """Runs cells in one namespace, which is their module `__main__`.
 
     Args:
-        run_coroutine: Runs what a cell awaits at its top.
-        around: Entered while the code of a cell runs.
+        run_coroutine: Runs a top-level `await` of a cell.
+        around: Context that is entered while the code of a cell runs.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class Notebook:
         self._names: list[str] = []
         self._room = notebook_display.Room(0)
         self._shown: list[dict[str, str]] = []
-        sys.path[0] = ""  # the current folder, wherever a cell goes
+        sys.path[0] = ""  # the current folder, even after a cell changes it
         os.environ.setdefault("MPLBACKEND", "agg")
         self._find_file = inspect.getfile
         inspect.getfile = self._getfile
         sys.meta_path.insert(0, notebook_display.PyplotFinder(self._show_figures))
 
     def run(self, cell: str, *, number: int, max_chars: int) -> tuple[list[dict[str, str]], BaseException | None]:
-        """Run a cell; return what it displayed, each value by media type, and what it raised.
+        """Run a cell; return its displayed values, each by media type, and the exception it raised.
 
         Args:
-            cell: Python, in which `await` may stand at the top.
-            number: Names it in tracebacks.
-            max_chars: Length of all text that it displays together.
+            cell: Python, with `await` allowed at the top level.
+            number: Number of the cell in tracebacks.
+            max_chars: Most characters of all displayed text together.
         """
         self._room = notebook_display.Room(max_chars)
         self._shown = []
@@ -81,17 +81,17 @@ class Notebook:
         try:
             with self._around():
                 self._execute(source, name)
-        except BaseException as raised:  # noqa: BLE001 - whatever a cell raises, `SystemExit` too, is its result
+        except BaseException as raised:  # noqa: BLE001 - any exception of a cell, `SystemExit` too, is its result
             error = raised
         try:
             with self._around():
                 self._show_figures()
-        except BaseException as raised:  # noqa: BLE001 - figures have callbacks of the cell's own
+        except BaseException as raised:  # noqa: BLE001 - figures run callbacks of the cell
             error = error or raised
         return self._shown, error
 
     def _getfile(self, object: Any) -> str:  # the name that `inspect` has for it
-        """Return the cell that defined a class last, and else what `inspect.getfile` returns: `__main__` has no file."""
+        """Return the cell that last defined a class, else the result of `inspect.getfile`: `__main__` has no file."""
         if isinstance(object, type) and object.__module__ == "__main__":
             definition = re.compile(rf"\s*class\s+{re.escape(object.__name__)}\b")
             for name in reversed(self._names):
@@ -142,7 +142,7 @@ class Notebook:
             self._shown.append(forms)
 
     def _show_figures(self) -> None:
-        """Display the open figures of matplotlib and close them: also what `pyplot.show` does here."""
+        """Display the open figures of matplotlib and close them; replaces `pyplot.show`."""
         self._show(*notebook_display.take_figures())
 
 
@@ -156,7 +156,7 @@ def _is_silenced(cell: str, last: ast.Expr) -> bool:
 
 
 def describe(error: BaseException, *, driver_file: str = "") -> tuple[str, str, str]:
-    """Return class, text and traceback of what a cell raised, without the frames of this package and of `driver_file`."""
+    """Return class, text and traceback of a cell's exception, without the frames of this package and of `driver_file`."""
     report = traceback.TracebackException.from_exception(error)
     folder = os.path.dirname(__file__)
     outside = [

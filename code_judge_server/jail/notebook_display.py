@@ -1,4 +1,4 @@
-"""Forms of the values that a cell displays: plain text, rich text and pictures, by media type.
+"""Representations of the values that a cell displays: plain text, rich text and pictures, by media type.
 
 Runs inside the jail, beside `notebook`.
 """
@@ -19,9 +19,9 @@ _TEXT_FORMS = {
 }
 _PICTURE_FORMS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_"}
 MAX_FORMS = 1 + len(_TEXT_FORMS) + len(_PICTURE_FORMS)
-"""Media types of one value."""
+"""Most media types of one value."""
 MAX_PICTURE_CHARS = 1 << 20
-"""Length of all pictures of one cell together, in base64."""
+"""Most characters of all pictures of one cell together, in base64."""
 _PYPLOT = "matplotlib.pyplot"
 
 
@@ -34,10 +34,10 @@ class Room:
 
 
 class PyplotFinder:
-    """Finds `matplotlib.pyplot` where it is, and puts another function in the place of its `show`.
+    """Finds `matplotlib.pyplot` as usual, and replaces its function `show`.
 
     Args:
-        show: That function.
+        show: The replacement.
     """
 
     def __init__(self, show: Callable[[], None]) -> None:
@@ -63,14 +63,14 @@ class PyplotFinder:
 
 
 def forms_of(value: object, room: Room) -> dict[str, str] | None:
-    """Return the forms of a value that fit into `room`, which gets smaller by them; None if there is no room for text."""
+    """Return the representations of a value that fit into `room`, and deduct them; None if there is no room for text."""
     if room.chars <= 0:
         return None
     forms = {"text/plain": repr(value)[: room.chars]}
     room.chars -= len(forms["text/plain"])
     for kind, method in _TEXT_FORMS.items():
         form = _made_by(value, method)
-        if isinstance(form, str) and len(form) <= room.chars:  # half of it would be none
+        if isinstance(form, str) and len(form) <= room.chars:  # a truncated one would not be valid
             forms[kind] = form
             room.chars -= len(form)
     for kind, method in _PICTURE_FORMS.items():
@@ -83,7 +83,7 @@ def forms_of(value: object, room: Room) -> dict[str, str] | None:
 
 
 def take_figures() -> list[object]:
-    """Return the open figures of matplotlib, which are not open any more."""
+    """Return the open figures of matplotlib, and close them."""
     pyplot: Any = sys.modules.get(_PYPLOT)
     if pyplot is None or not hasattr(pyplot, "get_fignums"):
         return []

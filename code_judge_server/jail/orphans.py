@@ -1,8 +1,8 @@
-"""Tier C: what jobs leave behind when their slot, zygote or launcher is killed, where no pid namespace ends it.
+"""Tier C: the processes that jobs leave behind when their slot, zygote or launcher is killed; no pid namespace ends them.
 
-A process that loses its parent falls to the nearest subreaper above, which ends it here: below subreapers no
-`setsid`, double fork or ignored signal leads out. Unlike `code_judge_server.process_tree` this is in every zygote, so that it
-imports next to nothing.
+A process that loses its parent falls to the nearest subreaper above, which kills it here: below subreapers no `setsid`, double
+fork or ignored signal leads out. Unlike `code_judge_server.process_tree` this is loaded in every zygote, so it imports next to
+nothing.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _PAUSE_S = 0.001
 
 
 def adopt() -> None:
-    """Have what is orphaned below this process become its child.
+    """Adopt orphans below this process.
 
     Raises:
         OSError: the kernel refuses.
@@ -27,8 +27,8 @@ def adopt() -> None:
 
 
 def kill_below(pid: int, *, keep: Collection[int] = ()) -> None:
-    """Kill all below `pid` but its children `keep`: each before its own children are looked for, so that it makes no
-    more.
+    """Kill everything below `pid` except its children `keep`; each process is killed before its children are listed, so that
+    it forks no more.
     """
     doomed = [child for child in _children(pid) if child not in keep]
     for descendant in doomed:  # grows while it is walked
@@ -40,7 +40,7 @@ def kill_below(pid: int, *, keep: Collection[int] = ()) -> None:
 
 
 def end_all(keep: Collection[int] = ()) -> float:
-    """Kill all below this process but its children `keep`, wait until it is gone, and return its CPU time in s."""
+    """Kill everything below this process except its children `keep`, wait until it is gone, and return its CPU time in s."""
     cpu_time_s = 0.0
     while doomed := [pid for pid in _children(os.getpid()) if pid not in keep]:
         kill_below(os.getpid(), keep=keep)
@@ -53,7 +53,7 @@ def end_all(keep: Collection[int] = ()) -> float:
 
 
 def reap(*, keep: Collection[int]) -> float:
-    """Wait for the children of this process that have ended, but for `keep`; return their CPU time in s."""
+    """Reap ended children of this process except `keep`; return their CPU time in s."""
     cpu_time_s = 0.0
     for pid in _children(os.getpid()):
         if pid not in keep:
@@ -64,18 +64,18 @@ def reap(*, keep: Collection[int]) -> float:
 
 
 def end_all_and_exit(*_: object) -> NoReturn:
-    """End all below this process, and itself; fit to handle a signal."""
+    """Kill everything below this process, and exit; usable as a signal handler."""
     end_all()
     os._exit(0)
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of a process of one thread or more, none if it is gone."""
+    """Return the children of all threads of a process; none if it has ended."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as listing:
                 found.extend(map(int, listing.read().split()))
     except (FileNotFoundError, ProcessLookupError):
-        pass  # it ended while we looked: its children fall to a subreaper, and are found there
+        pass  # it ended meanwhile: its children fall to a subreaper, and are found there
     return found

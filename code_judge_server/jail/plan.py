@@ -1,6 +1,4 @@
-"""What the server starts a launcher from: the tier, what jobs see, the groups they are in and the filter they run
-under.
-"""
+"""The settings of a launcher: the tier, the files that jobs see, their groups and their filter."""
 
 import contextlib
 import os
@@ -23,50 +21,48 @@ _COMMAND = (
     " main(int(sys.argv[2]))"
 )
 _WITH_ROOM_FOR_STACKS = f'ulimit -S -s {16 * 1024 * 1024} 2>/dev/null; unset PWD OLDPWD SHLVL; exec "$@"'
-"""Shell command with a size in KiB: the kernel keeps so much free below the stack of what is executed, and the stacks of forks
-can grow no further.
+"""Shell command with a size in KiB. The kernel keeps this much free below the stack of the executed program, and the stacks of
+forks can grow no further.
 """
 _OWN_FOLDERS = ("/dev/shm", "/sandbox")
-"""Each job has its own of these, but in tier C. It has its own /tmp too, in which folders of the machine's can be shown."""
+"""Folders that each job has of its own, except in tier C. It also has its own /tmp, which can show folders of the machine."""
 _MOST_LINKS = 40
-"""On the way to one file; the kernel follows no more either."""
+"""Most links on the way to one file; the kernel follows no more either."""
 
 
 class HiddenPathError(Exception):
-    """What jobs must see lies where each has a folder of its own."""
+    """A path that jobs must see lies in a folder that each job has of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a launcher needs to know; the descriptors and groups are the server's, which may start several launchers
-    from it.
-    """
+    """The settings of launchers; descriptors and groups are the server's, which may start several launchers from one plan."""
 
     tier: IsolationTier
     num_slots: int
     preloads: Mapping[str, Sequence[str]]
-    """Modules by name of the preload set."""
+    """Modules of each preload set, by name."""
     read_only: Sequence[str]
     """Paths that jobs see besides the system's."""
     first_uid: int | None
-    """User of the jobs of slot 0, and so on; absent: this process is no root."""
+    """User of the jobs of slot 0; the next slots have the next users. None: this process is not root."""
     slot_users: SlotUsers | None
-    """Users of an ordinary user's slots; absent: jobs are root's `first_uid` and above, or this process's own user."""
+    """Users of an ordinary user's slots; None: jobs have root's `first_uid` and above, or this process's own user."""
     cgroups: Cgroups | None
-    """Absent: memory and tasks are limited by rlimits and the server's sampling."""
+    """Control groups; None: rlimits and the server's sampling limit memory and tasks."""
     seccomp: int
-    """Descriptor of the filter."""
+    """Descriptor of the seccomp filter."""
     work_folder: str | None
-    """Tier C: below it is the folder of each job."""
+    """Tier C: parent of the folders of jobs."""
     work_folder_lock: int | None
-    """Descriptor; while it is open no other server takes that folder for a dead one's."""
+    """Descriptor; while it is open no other server treats that folder as stale."""
     init: int | None
-    """Descriptor of the compiled init; absent: `python_init` stands in for it."""
+    """Descriptor of the compiled init; None: `python_init` replaces it."""
     job_start: int | None
-    """Descriptor of the compiled start of jobs; absent: `slot` stands in for it."""
+    """Descriptor of the compiled start of jobs; None: `slot` replaces it."""
 
     def command(self, descriptor: int) -> list[str]:
-        """Return the command that starts a launcher on its socket; no `-I` or `-S`: its zygotes stand in for plain
+        """Return the command that starts a launcher on its socket; without `-I` or `-S`, as its zygotes replace plain
         interpreters.
         """
         interpreter = [sys.executable, "-c", _COMMAND, PACKAGE_PARENT, str(descriptor)]
@@ -92,7 +88,7 @@ class Plan:
         return message, (self.seccomp, *parts.values())
 
     def close(self) -> None:
-        """Remove the groups and folders and close the descriptors; no launcher of this plan runs any more."""
+        """Remove the groups and folders and close the descriptors; all launchers of this plan must have ended."""
         if self.cgroups is not None:
             self.cgroups.remove()
         if self.work_folder is not None:
@@ -111,19 +107,19 @@ def make_plan(
     slot_users: SlotUsers | None = None,
     compiled_init: bool = True,
 ) -> Plan:
-    """Make ready for launchers of `tier`, one of A, B and C.
+    """Prepare for launchers of `tier`, one of A, B and C.
 
     Args:
-        tier: what `canaries.find_tier` found, or a weaker one.
-        num_slots: jobs at once.
-        preloads: modules by name of the preload set.
-        read_only: absolute paths that jobs see besides the system's and Python's.
-        slot_users: one for each slot at least, which an ordinary user was seen to have.
-        compiled_init: False: as on a machine without a C compiler.
+        tier: The tier of `canaries.find_tier`, or a weaker one.
+        num_slots: Most jobs at once.
+        preloads: Modules of each preload set, by name.
+        read_only: Absolute paths that jobs see besides the system's and Python's.
+        slot_users: At least one user per slot, tested by `canaries`, for an ordinary user.
+        compiled_init: False: behave as without a C compiler.
 
     Raises:
-        HiddenPathError: the interpreter or one of `read_only` lies below a folder that each job has its own of.
-        NoCgroupsError: tier A, and this process cannot make control groups.
+        HiddenPathError: the interpreter or one of `read_only` lies in a folder that each job has of its own.
+        NoCgroupsError: tier A is wanted, but this process cannot create control groups.
         SeccompError: the filter cannot be made.
     """
     if tier is not IsolationTier.C:
@@ -135,7 +131,7 @@ def make_plan(
     work_root, work_root_lock = make_work_root() if tier is IsolationTier.C else (None, None)
     init = job_start = None
     if compiled_init:
-        with contextlib.suppress(compiled.NotCompiledError):  # the canaries tell
+        with contextlib.suppress(compiled.NotCompiledError):  # reported by the canaries
             init = compiled.open_init()
         with contextlib.suppress(compiled.NotCompiledError):
             job_start = compiled.open_job_start()
@@ -160,13 +156,13 @@ def make_plan(
 
 
 def path_in_alias(read_only: Sequence[str]) -> str | None:
-    """Return a path to show that lies in `jail_root.ALIAS`, which is then no other name of the work folder."""
+    """Return a shown path that lies in `jail_root.ALIAS`, which then cannot be a name of the work folder."""
     paths = [*_interpreter_paths(), *_with_links(read_only)]
     return next((path for path in paths if f"{path}/".startswith(f"{jail_root.ALIAS}/")), None)
 
 
 def job_environment() -> dict[str, str]:
-    """Return the environment of launchers and jobs: nothing of the server's own."""
+    """Return the environment of launchers and jobs, without the server's own variables."""
     return {
         "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
         "HOME": "/sandbox",
@@ -174,7 +170,7 @@ def job_environment() -> dict[str, str]:
         "USER": "sandbox",
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",  # equal programs print equal text, in the order of a set too
+        "PYTHONHASHSEED": "0",  # equal programs print sets in the same order
         "OPENBLAS_NUM_THREADS": "1",  # slots share the cores
         "OMP_NUM_THREADS": "1",
     }
@@ -195,7 +191,7 @@ def _refuse_hidden(read_only: Sequence[str]) -> None:
 
 
 def _hides(paths: Sequence[str]) -> str | None:
-    """Return the folder that each job has its own of and that one of these is in, if any; what lies below /tmp is shown."""
+    """Return the folder that each job has of its own and that contains one of these paths, if any; /tmp is allowed."""
     for path in paths:
         for folder in _OWN_FOLDERS:
             if path == folder or path.startswith(f"{folder}/"):
@@ -204,13 +200,13 @@ def _hides(paths: Sequence[str]) -> str | None:
 
 
 def _interpreter_paths() -> list[str]:
-    """Return what this interpreter is made of, `sys.executable` and its prefixes, with all links on the way to them."""
+    """Return the paths of this interpreter: `sys.executable` and its prefixes, with all links on the way."""
     return _with_links([sys.executable, sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix])
 
 
 def _with_links(paths: Sequence[str]) -> list[str]:
-    """Return where `paths` really are, and each link on the way there, be it one of them or a folder above: where all of these
-    are shown, each path leads to the same as here.
+    """Return the real paths of `paths`, and each link on the way, whether it is a path itself or a folder above it: with all of
+    these shown, each path leads to the same file as here.
     """
     return sorted({step for path in paths for step in _links_and_end(os.path.abspath(path))})
 

@@ -1,4 +1,4 @@
-"""How a zygote loads the set of modules that its interpreter holds."""
+"""The import of a preload set by a zygote."""
 
 import _random
 import ctypes
@@ -35,21 +35,21 @@ ALWAYS = (
     "time",
     "typing",
 )
-"""Modules that every set holds: together they add 0.2 ms to a fork, and save a typical program 3 to 5 ms of imports."""
+"""Modules in every set: together they add 0.2 ms to a fork, and save a typical program 3 to 5 ms of imports."""
 
 _MADV_COLLAPSE = 25
 _TWISTER_BYTES = 624 * 4
-"""The key of `mt19937_state`, numpy's legacy generator; a position follows."""
+"""Size of the key of `mt19937_state`, numpy's legacy generator; a position follows."""
 
 
 def load(modules: Sequence[str]) -> None:
-    """Import `modules` and `ALWAYS`, do once what their first use would do in every job, and make their text cheap to fork.
+    """Import `modules` and `ALWAYS`, run their one-time initializations, and make their text cheap to fork.
 
-    To be called once, last of all, before anything is forked: no module of this package can be imported any more. Garbage
-    collection is off from then on; `python_main.run` turns it on again.
+    Must be called once, just before the first fork: no module of this package can be imported afterwards. Garbage collection is
+    off from then on; `python_main.run` turns it on again.
 
     Raises:
-        ImportError: there is no such module.
+        ImportError: a module does not exist.
     """
     gc.disable()
     for name in (*ALWAYS, *modules):
@@ -77,7 +77,7 @@ def _warm_numpy() -> Callable[[], object]:
 
 
 def _refill_mersenne_twister(address: int) -> None:
-    """Give numpy's legacy generator a random state: `np.random.seed` writes to a hundred pages more."""
+    """Give numpy's legacy generator a random state; `np.random.seed` would write to a hundred more pages."""
     ctypes.memmove(address, os.urandom(_TWISTER_BYTES), _TWISTER_BYTES)
 
 
@@ -94,25 +94,25 @@ def _warm_sympy() -> Callable[[], object]:
     sympy.factorint(360)
     str(sympy.Matrix([[1, 2], [3, 4]]).det() + sympy.Rational(1, 2).evalf())
     clear_cache()
-    sympy.Dummy._count = num_dummies  # it is in the names that programs print
+    sympy.Dummy._count = num_dummies  # programs print it in names
     return functools.partial(_random.Random.seed, rng)
 
 
 _WARM_UPS: dict[str, Callable[[], Callable[[], object]]] = {"numpy": _warm_numpy, "sympy": _warm_sympy}
-"""By module: does a small job, so that what it loads lazily is there, and returns what reseeds it in a child."""
+"""Functions, by module, that run a small job to load its lazy parts and return the function that reseeds it in a child."""
 
 
 def _tidy_path() -> None:
-    """Drop from the search path what is not there for a program: the starter's own entries, and folders outside the jail."""
+    """Remove entries of the search path that a program does not have: the starter's own, and folders outside the jail."""
     sys.path[:] = [entry for entry in sys.path if entry.endswith(".zip") or os.path.isdir(entry)]
     sys.path_importer_cache.clear()
 
 
 def use_huge_pages(rights: str = "rw-p") -> None:
-    """Ask for huge pages under the heap: a fork then copies fewer page tables. Best effort: old kernels have none.
+    """Ask for huge pages under the heap, so that a fork copies fewer page tables. Best effort: old kernels have none.
 
     Args:
-        rights: of the mappings that get them, as /proc/self/maps has them.
+        rights: Rights of the affected mappings, as in /proc/self/maps.
     """
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

@@ -1,7 +1,7 @@
-"""Program text in memory of this process's own: what is mapped from files costs every fork more.
+"""Program text in private memory: mappings of files make every fork slower.
 
-A fork copies no page table entries of a file's mapping, so that each child faults its text in anew: ninety faults of the four
-hundred and thirty of a small program. Anonymous memory it copies, and a huge page of it by a single entry.
+A fork copies no page table entries of file mappings, so each child faults its text in anew: 90 of the 430 faults of a small
+program. It copies those of anonymous memory, and a huge page by a single entry.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
 _MAX_BYTES = 16 * 1024 * 1024
-"""Enough for an interpreter. Of a larger library a program touches little, but all would count in the size of every job."""
+"""Enough for an interpreter. A program uses little of a larger library, but all of it would count for every job."""
 _PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
 _MAP_PRIVATE_ANONYMOUS = 0x02 | 0x20
 _MREMAP_MAYMOVE_FIXED = 1 | 2
@@ -19,14 +19,14 @@ _FILE_RIGHTS = ("r--p", "r-xp")
 
 
 def huge_part(start: int, end: int) -> tuple[int, int]:
-    """Return the part of a range of addresses that huge pages can hold, which is empty if it ends before it starts."""
+    """Return the part of a range of addresses that fits huge pages; it is empty if it ends before it starts."""
     return -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
 
 
 def make_text_private() -> None:
-    """Replace the read-only mappings of those programs and libraries that have room for a huge page by copies.
+    """Replace the read-only mappings of programs and libraries by copies, if they have room for a huge page.
 
-    Best effort: a kernel that forbids to execute anonymous memory, or a want of memory for a copy, leaves all as it is.
+    Best effort: if the kernel forbids to execute anonymous memory, or memory is short, nothing changes.
     """
     libc = ctypes.CDLL(None)
     libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
@@ -46,13 +46,13 @@ def _replace(libc: ctypes.CDLL, start: int, size: int) -> None:
         return
     ctypes.memmove(copy, start, size)
     is_executable = libc.mprotect(copy, size, _PROT_READ | _PROT_EXEC) == 0
-    # At once, under the feet of this very code: what runs next is the same in the copy.
+    # In one call, because this very code is being replaced: the copy continues with the same instructions.
     if not is_executable or libc.mremap(copy, size, size, _MREMAP_MAYMOVE_FIXED, start) != start:
         libc.munmap(copy, size)
 
 
 def _read_only_parts() -> Iterator[tuple[int, int]]:
-    """Find runs of mappings side by side, of one file each, that nobody writes to and part of which is executable."""
+    """Yield runs of adjacent mappings of one file each that nobody writes to and that are partly executable."""
     with open("/proc/self/maps") as maps:
         lines = [line.split(None, 5) for line in maps]
     path, start, end, is_executable = "", 0, 0, False

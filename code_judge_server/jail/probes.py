@@ -1,7 +1,7 @@
-"""What the kernel lets this user do, found by doing it: run by `canaries` as a process of its own, which prints its
+"""Probes of the kernel's permissions for this user, by trial; `canaries` runs them in a process of its own that prints its
 findings as JSON.
 
-Each probe runs in a forked child, which whatever it made ends with.
+Each probe runs in a forked child; everything it creates ends with the child.
 """
 
 import json
@@ -18,7 +18,7 @@ _SCOPED_ABI = 6
 _MIB = 1024 * 1024
 
 Finding = tuple[str, bool, str]
-"""Name of the probe, whether it passed, what was seen."""
+"""Name of the probe, its success, and the observation."""
 
 
 def main() -> None:
@@ -143,7 +143,7 @@ def _landlock() -> str:
 
 
 def _scopes_or_root() -> str:
-    """What keeps jobs from signalling this user's other processes where they share a pid namespace."""
+    """Return what keeps jobs from signalling this user's other processes in a shared pid namespace."""
     if syscalls.landlock_abi() >= _SCOPED_ABI:
         return "scopes"
     if os.geteuid() == 0:

@@ -1,20 +1,20 @@
-"""Files of `/proc` that jobs of tiers A and B have besides their processes: the processors and the memory that are theirs."""
+"""Files of `/proc` for jobs of tiers A and B besides those of their processes: the processors and memory they may use."""
 
 import os
 from functools import lru_cache
 
 CPUINFO = "/run/cpuinfo"
-"""Place in the jail root of what each job sees as `/proc/cpuinfo`."""
+"""Path in the jail root of the file that each job sees as `/proc/cpuinfo`."""
 MEMINFO_MAX_BYTES = 1024
 _ZEROS = (
     "Buffers", "Cached", "SwapCached", "Active", "Inactive", "SwapTotal", "SwapFree", "Shmem", "Slab", "SReclaimable",
 )  # fmt: skip
-"""Fields that psutil and `free` look for."""
+"""Fields that psutil and `free` read."""
 _NUM_REMEMBERED = 16
 
 
 def cpuinfo() -> str:
-    """Return the machine's `/proc/cpuinfo`, less the processors that this process may not run on."""
+    """Return the machine's `/proc/cpuinfo` without the processors that this process may not use."""
     allowed = os.sched_getaffinity(0)
     try:
         with open("/proc/cpuinfo") as file:
@@ -25,13 +25,13 @@ def cpuinfo() -> str:
 
 
 def _processor(section: str) -> int | None:
-    """Return the number of the processor that a section describes; some machines have one about all of them."""
+    """Return the number of the processor that a section describes; on some machines one section describes all."""
     name, _, number = section.partition("\n")[0].partition(":")
     return int(number) if name.strip() == "processor" else None
 
 
 @lru_cache(maxsize=_NUM_REMEMBERED)
 def meminfo(memory_bytes: int) -> bytes:
-    """Return the `/proc/meminfo` of a job with this memory limit, as if none of it were used yet."""
+    """Return the `/proc/meminfo` of a job with this memory limit, with all of it free."""
     fields = dict.fromkeys(("MemTotal", "MemFree", "MemAvailable"), memory_bytes // 1024) | dict.fromkeys(_ZEROS, 0)
     return "".join(f"{f'{name}:':<15} {size:>8} kB\n" for name, size in fields.items()).encode()

@@ -1,6 +1,6 @@
-"""What `multiprocessing` shares between processes, for tier C, where jobs must not share `/dev/shm`, in which Python has it.
+"""Replacements for shared objects of `multiprocessing` in tier C, where jobs must not share `/dev/shm`, which Python uses.
 
-Semaphores are the C library's, in memory that a process shares with its forks, so that only the start method `fork` has them.
+Semaphores are the C library's, in memory shared between a process and its forks, so only the start method `fork` has them.
 Shared memory is files in the temporary folder.
 """
 
@@ -20,9 +20,9 @@ from types import ModuleType
 
 _RECURSIVE_MUTEX = 0
 _REGION_BYTES = 4 * 1024 * 1024
-"""The most that a job may share without a file, and what one is charged with: `seccomp_filter.SHARED_REGION_MAX_BYTES`."""
+"""Most bytes that a job may share without a file, also charged per region: `seccomp_filter.SHARED_REGION_MAX_BYTES`."""
 _SEMAPHORE_BYTES = 64
-"""At least the size of `sem_t`."""
+"""An upper bound on the size of `sem_t`."""
 _HEAP = "multiprocessing.heap"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -33,7 +33,7 @@ class _TimeSpec(ctypes.Structure):
 
 
 class _Region:
-    """Shared memory that a process gives its semaphores places in; none is given twice, as a fork may still use it."""
+    """Shared memory for the semaphores of a process; no place is reused, as a fork may still use it."""
 
     def __init__(self) -> None:
         self._pid = -1
@@ -68,7 +68,7 @@ class SemLock:
         _checked(_libc.sem_init(self._semaphore, 1, value))
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Take it, or return False where it is not to be had in time."""
+        """Acquire it; return False if that fails within `timeout`."""
         if self.kind == _RECURSIVE_MUTEX and self._is_mine():
             self._held += 1
             return True
@@ -93,7 +93,7 @@ class SemLock:
         return _libc.sem_timedwait(self._semaphore, ctypes.byref(deadline)) == 0
 
     def release(self) -> None:
-        """Give it back."""
+        """Release it."""
         if self.kind == _RECURSIVE_MUTEX:
             if not self._is_mine():
                 raise AssertionError("attempt to release recursive lock not owned by thread")
@@ -130,13 +130,13 @@ class SemLock:
 
 
 class _HeapInTemporaryFolder:
-    """Finder that has `multiprocessing.heap` (of `Value` and `Array`) make its files in the temporary folder."""
+    """Finder that makes `multiprocessing.heap` (of `Value` and `Array`) create its files in the temporary folder."""
 
     @classmethod
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find that module only."""
+        """Find only that module."""
         spec = importlib.machinery.PathFinder.find_spec(name, path) if name == _HEAP else None
         if spec is None or spec.loader is None:
             return None
@@ -163,7 +163,7 @@ def _file_of(path: str) -> str:
 
 
 def install() -> None:
-    """Have programs of this interpreter, and of its forks, use these."""
+    """Use these replacements in programs of this interpreter and of its forks."""
     _multiprocessing.SemLock = SemLock
     _posixshmem.shm_open, _posixshmem.shm_unlink = _shm_open, _shm_unlink
     sys.meta_path.insert(0, _HeapInTemporaryFolder)

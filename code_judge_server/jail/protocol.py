@@ -1,8 +1,7 @@
-"""What the server, the launcher and the slots say to each other: JSON datagrams with descriptors over
-`SOCK_SEQPACKET` pairs.
+"""The messages between server, launcher and slots: JSON datagrams with descriptors over `SOCK_SEQPACKET` pairs.
 
-No code, input, output or file name of a program is ever in a message, only descriptors of it: what a zygote or slot
-remembers, every job can read.
+No code, input, output or file name of a program is ever in a message, only descriptors of them: every job can read what a
+zygote or slot has in memory.
 
 Server to launcher:
     `plan.Plan.start_message`, answered by `{"kind": "ready"}` or `{"kind": "failed", "why": text}`;
@@ -22,7 +21,7 @@ Slot to server:
     null, "clears": bool}`: nothing of the job runs any more. `error`: the job could not be set up. `clears`: its files are
     still to be removed, however many a program has made; without, nothing of the job is left;
     `{"kind": "cleared"}`, after an end that `clears`: they are removed.
-An end that sees the other's socket closed stops: the launcher and all below it, or the slot and its job.
+An end that sees its peer's socket closed stops: the launcher with everything below it, or the slot with its job.
 """
 
 import array
@@ -48,11 +47,11 @@ Message = dict[str, Any]
 
 
 class ProtocolError(Exception):
-    """The other end sent what it must not; it is not to be trusted any more."""
+    """The peer sent an invalid message, and is no longer trusted."""
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected ends that hold the longest message, blocking."""
+    """Return two connected blocking sockets whose buffers hold the longest message."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -64,14 +63,14 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
     """Send one message; the descriptors stay open on this side.
 
     Raises:
-        OSError: the other end is closed, or the socket does not block and is full (BlockingIOError).
+        OSError: the peer has closed, or the socket does not block and is full (BlockingIOError).
         ProtocolError: the message is too long.
     """
     send_encoded(end, _encode(message).encode(), descriptors)
 
 
 def send_encoded(end: socket.socket, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
-    """Send a message that is JSON already; see `send`."""
+    """Send a message that is already encoded as JSON; see `send`."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"message of {len(data)} bytes: the longest is {MAX_MESSAGE_BYTES}")
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
@@ -83,7 +82,7 @@ def _decode_bytes(data: bytes) -> Any:
 
 
 def receive(end: socket.socket, decode: Callable[[bytes], Any] = _decode_bytes) -> tuple[Message, list[int]] | None:
-    """Receive one message and its descriptors (close-on-exec), or nothing if the other end is closed.
+    """Receive one message and its descriptors (close-on-exec), or None if the peer has closed.
 
     Args:
         end: This side's end.
@@ -91,7 +90,7 @@ def receive(end: socket.socket, decode: Callable[[bytes], Any] = _decode_bytes) 
 
     Raises:
         OSError: the connection broke, or the socket does not block and holds no message (BlockingIOError).
-        ProtocolError: it is cut off, no JSON object, or without a `kind`; its descriptors are closed.
+        ProtocolError: it is truncated, not a JSON object, or without a `kind`; its descriptors are closed.
     """
     length, ancillary, flags, _ = end.recvmsg_into([_buffer], _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
     data = bytes(_buffer[:length])
@@ -119,6 +118,6 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close what came with a message."""
+    """Close the descriptors of a message."""
     for descriptor in descriptors:
         os.close(descriptor)

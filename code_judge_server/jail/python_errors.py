@@ -1,4 +1,4 @@
-"""Say what ended a program, and with what exit code, as `PyErr_PrintEx` does (Python/pythonrun.c)."""
+"""The message and exit code of a program's end, as by `PyErr_PrintEx` (Python/pythonrun.c)."""
 
 import sys
 from operator import methodcaller
@@ -10,15 +10,15 @@ from code_judge_server.jail.hidden_frames import Stack
 _LONG_BITS = 64
 _STREAMS = ("stderr", "stdout")
 flush = methodcaller("flush")
-"""Not a function of ours, which a profiler would see."""
+"""A C function, as a profiler would see one of ours."""
 
 
 def report(error: BaseException | None, stack: Stack) -> int:
-    """Print the exception that ended a program, if one did, and return the exit code.
+    """Print the exception that ended a program, if any, and return the exit code.
 
     Args:
-        error: Without frames of ours in its traceback, and not being handled any more.
-        stack: That of this thread.
+        error: The exception, without our frames in its traceback, and no longer being handled.
+        stack: The stack of this thread.
     """
     for name in _STREAMS:
         stream = sys.__dict__.get(name)

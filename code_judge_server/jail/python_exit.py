@@ -1,9 +1,9 @@
-"""End a program as the interpreter would: threads joined, exit functions run, streams flushed, finalizers called; but quickly.
+"""The end of a program as by the interpreter: join threads, call exit functions, flush streams, call finalizers; but quickly.
 
-`Py_FinalizeEx` takes tens of milliseconds once sympy is loaded, nearly all of it to free what the kernel frees anyway. So it
-runs only if something is left whose end a person could see: an object with a `__del__`, an open file, a suspended generator
-with a `finally`, a coroutine never awaited, a weak reference with a callback of the program's. One difference is left: of
-several objects that only the garbage collector frees at the end, another may be the first.
+`Py_FinalizeEx` takes tens of milliseconds once sympy is loaded, nearly all of it to free memory that the kernel frees anyway.
+So it runs only if an object is left whose end is visible: an object with a `__del__`, an open file, a suspended generator with
+a `finally`, a coroutine never awaited, a weak reference with a callback of the program. One difference remains: several objects
+that only the garbage collector frees at the end may be freed in another order.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from code_judge_server.jail.hidden_frames import Stack, python_api
 from code_judge_server.jail.python_errors import flush
 
 _UNDISTINGUISHED = (type, ref, GeneratorType, CoroutineType)
-"""Types of which some objects end visibly, and others not."""
+"""Types of which some objects end visibly, and others do not."""
 
 _names_of = type.__dict__["__dict__"].__get__
 _lineage_of = type.__dict__["__mro__"].__get__
@@ -40,15 +40,15 @@ _harmless_types: set[type] = set()
 _modules_before: dict[str, object] = {}
 """Modules of the warm interpreter."""
 _unraisable_types: list[type] = []
-"""Type of the argument of `sys.unraisablehook`; no module has it."""
+"""Type of the argument of `sys.unraisablehook`, which no module exports."""
 
 
 def prepare() -> None:
-    """Find the types whose objects end unseen, among those that there are before the fork."""
+    """Find the types whose objects end invisibly, among those that exist before the fork."""
     _find_unraisable_type()
     _modules_before.update(_modules)
     candidates = {type(it) for it in get_objects()} | {io.StringIO, io.BytesIO}
-    # A lookup, not `_has_finalizer`: it gives each type its version tag, which else every child writes to a page of its own.
+    # A lookup, not `_has_finalizer`: it gives each type its version tag, otherwise every child would write it to its own page.
     _harmless_types.update(
         it for it in candidates if not issubclass(it, _UNDISTINGUISHED) and not hasattr(it, "__del__")
     )
@@ -59,9 +59,9 @@ def finish(exit_code: int, *, interrupted: bool, stack: Stack) -> NoReturn:
     """End this process.
 
     Args:
-        exit_code: For the parent, as `exit` takes it.
-        interrupted: A KeyboardInterrupt that nothing caught: the process dies of SIGINT, as a shell expects.
-        stack: That of this thread.
+        exit_code: Exit code, as `exit` takes it.
+        interrupted: A KeyboardInterrupt was not caught: the process dies of SIGINT, as a shell expects.
+        stack: The stack of this thread.
     """
     _join_threads(stack)
     if count_exit_functions():
@@ -72,7 +72,7 @@ def finish(exit_code: int, *, interrupted: bool, stack: Stack) -> NoReturn:
         raise_signal(SIGINT)
     if not flushed or _end_is_visible():
         stack.run(_finalize_and_exit, exit_code)
-    _flush_c(None)  # what the program printed through C
+    _flush_c(None)  # output of the program through C
     _exit(exit_code & 0xFF)
 
 
@@ -88,7 +88,7 @@ def _find_unraisable_type() -> None:
 
 
 def rehearse(stack: Stack) -> None:
-    """Do of `finish` what ends nothing."""
+    """Run the parts of `finish` that end nothing."""
     _flush("stdout", stack)
     _flush("stderr", stack)
     _end_is_visible()
@@ -98,7 +98,7 @@ def _join_threads(stack: Stack) -> None:
     threading = _modules.get("threading")
     if threading is None:
         return
-    # A program that did not import it, but whose interpreter had done so, is not to see the call.
+    # A program that did not import it, but whose interpreter did, must not see the call.
     call = stack.call_untraced if threading is _modules_before.get("threading") else stack.call
     if type(threading) is ModuleType and "_shutdown" in threading.__dict__:
         error = call(threading.__dict__["_shutdown"]).error
@@ -111,7 +111,7 @@ def _join_threads(stack: Stack) -> None:
 
 
 def _flush(name: str, stack: Stack) -> bool:
-    """Flush a standard stream; return False if the interpreter has to do it, and say what failed."""
+    """Flush a standard stream; return False if the interpreter must do it, and report the error."""
     stream = sys.__dict__.get(name)
     if stream is None or stack.call(getattr, stream, "closed", False).value:
         return True
@@ -119,13 +119,13 @@ def _flush(name: str, stack: Stack) -> bool:
 
 
 def _end_is_visible() -> bool:
-    """Return whether freeing what the program made (all that is not frozen) could print or write anything."""
+    """Return whether freeing the program's objects (all that are not frozen) could print or write anything."""
     try:
         objects = get_objects()
         kinds = set(map(type, objects)) - _harmless_types
         suspicious = {it for it in kinds if issubclass(it, _UNDISTINGUISHED) or _has_finalizer(it)}
         return bool(suspicious) and any(_ends_visibly(it, type(it)) for it in objects if type(it) in suspicious)
-    except Exception:  # noqa: BLE001 - of a class whose metaclass is the program's
+    except Exception:  # noqa: BLE001 - raised by a metaclass of the program
         return True
 
 

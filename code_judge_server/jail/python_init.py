@@ -1,4 +1,4 @@
-"""The helper of `inits` without a compiler: the same as `namespace_init.c`, in a fork of the interpreter.
+"""The helper of `inits` without a compiler: like `namespace_init.c`, in a fork of the interpreter.
 
 Documented fallback: each init is a fork of a Python process with all its modules, which costs milliseconds per job.
 """
@@ -21,7 +21,7 @@ _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
 
 
 def serve(slot: socket.socket, request: struct.Struct, reply: struct.Struct, shown_in_tmp: list[str]) -> NoReturn:
-    """Answer requests as the compiled helper does, until the slot is gone."""
+    """Answer requests as the compiled helper does, until the slot ends."""
     syscalls.die_with_parent()
     while True:
         data = slot.recv(request.size + MEMINFO_MAX_BYTES)
@@ -67,7 +67,7 @@ def _be_init(slot: socket.socket, reply: struct.Struct, make_mounts: Callable[[]
 def _make_mounts(
     disk_bytes: int, inodes: int, uid: int, gid: int, proc_flags: int, meminfo: bytes, shown_in_tmp: list[str]
 ) -> tuple[int, int]:
-    """Return the step that failed, as `namespace_init.c` counts them, and its error; zeros if none did."""
+    """Return the failed step, as numbered in `namespace_init.c`, and its error; zeros on success."""
     flags_of_proc = _FLAGS | syscalls.MS_NOEXEC | proc_flags
     quota = f"size={disk_bytes},nr_inodes={inodes},mode=0755"
 
@@ -111,7 +111,7 @@ def _make_mounts(
 
 
 def _reap(options: int, *, at_most: int) -> int:
-    """Reap children, and return how many; orphans may come as fast as they are reaped."""
+    """Reap children, and return their number; orphans may come as fast as they are reaped."""
     reaped = 0
     with contextlib.suppress(ChildProcessError):
         while reaped < at_most and os.waitpid(-1, options)[0] > 0:

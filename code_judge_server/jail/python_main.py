@@ -1,11 +1,11 @@
-"""Turn a freshly forked child of a warm interpreter into `python main.py`.
+"""The change of a freshly forked child of a warm interpreter into `python main.py`.
 
-The program must not be able to tell the difference, nor its output: see the corpus of tests/code_judge_server/parity. It is
-read and compiled by the interpreter's own `PyRun_FileExFlags`, so that encodings and syntax errors are those of a file.
+Neither the program nor its output may show a difference: see the corpus of tests/code_judge_server/parity. It is read and
+compiled by the interpreter's own `PyRun_FileExFlags`, so encodings and syntax errors are those of a file.
 
-The interpreter that forks must have been started like the one it stands in for: same environment (the hash seed is fixed at
-its start), no `-I` or `-S`; and it must have called `preload.load`, which calls `prepare`. What a child writes to, the kernel
-copies, page by page, and that is most of what it costs: so all that can be made before the fork is.
+The forking interpreter must have been started like the one it replaces: same environment (the hash seed is fixed at its start),
+no `-I` or `-S`; and it must have called `preload.load`, which calls `prepare`. The kernel copies each page that a child writes
+to, which is most of a child's cost: so everything possible is prepared before the fork.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _FILE_INPUT = 257
 _CANNOT_OPEN = 2
 _OWN_PACKAGE = "code_judge_server"
 _NUM_REHEARSALS = 20
-"""CPython rewrites bytecode at its 8th execution, and again as it learns the types that it meets."""
+"""CPython rewrites bytecode at its 8th execution, and again as it learns the types it meets."""
 _REHEARSED = b"""
 import sys
 def double(items):
@@ -52,7 +52,7 @@ except KeyError as error:
 
 
 class _Prepared:
-    """What is there before the fork."""
+    """Objects created before the fork."""
 
     __slots__ = (
         "file_name", "fopen", "loader", "main", "own_modules", "ready_for", "refresh", "run_file", "stack", "variables",
@@ -79,12 +79,12 @@ class _Prepared:
         self.make_main()
 
     def make_main(self) -> None:
-        """Make a module for the program, and its loader."""
+        """Create a module for the program, and its loader."""
         self.loader = SourceFileLoader("__main__", "")
         self.main = ModuleType("__main__")
 
     def take_variables(self) -> dict[str, object]:
-        """Return those of the program, which nothing here may hold on to: they are to end with it."""
+        """Return the variables of the program; nothing here may keep a reference, so that they end with it."""
         variables, self.variables = self.variables, {}
         return variables
 
@@ -93,10 +93,10 @@ _prepared: _Prepared | None = None
 
 
 def prepare(refresh: Sequence[Callable[[], object]]) -> None:
-    """Do all that can be done before the fork; afterwards no module of this package can be imported any more.
+    """Do everything possible before the fork; afterwards no module of this package can be imported any more.
 
     Args:
-        refresh: Called in each child: generators that would give every program the same numbers, and the like.
+        refresh: Called in each child: reseeds generators that would give every program the same numbers, for example.
     """
     global _prepared
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
@@ -104,7 +104,7 @@ def prepare(refresh: Sequence[Callable[[], object]]) -> None:
     python_exit.prepare()
     _prepared = _Prepared(refresh)
     gc.collect()
-    gc.freeze()  # else the end of each rehearsal looks through all that there is
+    gc.freeze()  # otherwise the end of each rehearsal would scan all objects
     with _stand_ins():
         for _ in range(_NUM_REHEARSALS):
             _open_streams()
@@ -113,34 +113,34 @@ def prepare(refresh: Sequence[Callable[[], object]]) -> None:
 
 
 def freeze() -> None:
-    """Leave what is in memory now to this process and its children for good: no garbage collection looks at it again."""
+    """Exclude all current objects from garbage collection in this process and its children for good."""
     assert _prepared is not None
     gc.collect()
     gc.freeze()
-    _prepared.make_main()  # not frozen: the interpreter frees it at its end, and with it what the program made
+    _prepared.make_main()  # not frozen: the interpreter frees it at its end, and with it the program's objects
 
 
 def fork() -> int:
-    """Fork like `os.fork`, without running what modules have registered for a fork: it costs more than the fork itself.
+    """Fork like `os.fork`, but without the hooks that modules have registered: they cost more than the fork itself.
 
-    Only for a process with a single thread, whose locks thus are all free.
+    Only for a process with a single thread, whose locks are therefore all free.
     """
     return python_api.fork()
 
 
 def get_ready(argv: list[str], folder: str) -> None:
-    """Do what `run` does for any command first: for the same one, it goes on from here.
+    """Do the first part of `run`; for the same command, `run` continues from here.
 
     Args:
         argv: The whole command, `python main.py ...`.
-        folder: The one that it runs in.
+        folder: The folder it runs in.
 
     Raises:
         RuntimeError: `prepare` was not called.
     """
     if _prepared is None:
         raise RuntimeError("python_main: `prepare` was not called")
-    if _prepared.ready_for:  # something else
+    if _prepared.ready_for:  # another command
         sys.path.pop(0)
         _prepared.make_main()
     _prepared.ready_for = argv, folder
@@ -154,7 +154,7 @@ def get_ready(argv: list[str], folder: str) -> None:
 
 
 def run(argv: list[str]) -> NoReturn:
-    """Be `argv`, the command `python main.py ...`, in this process, and end it.
+    """Become `argv`, the command `python main.py ...`, in this process, and end it.
 
     Standard descriptors (a file or memfd, and two pipes) and working folder are in place, no exception is being handled; the
     script is not a link.
@@ -186,7 +186,7 @@ def run(argv: list[str]) -> NoReturn:
 
 @contextlib.contextmanager
 def _stand_ins() -> Iterator[None]:
-    """Put pipes in the place of the outputs, and a memfd in that of the input, as a job has them."""
+    """Replace the outputs by pipes, and the input by a memfd, as in a job."""
     saved = [os.dup(fd) for fd in range(3)]
     reader, writer = os.pipe()
     source = os.memfd_create("stdin")
@@ -202,7 +202,7 @@ def _stand_ins() -> Iterator[None]:
 def _open_streams() -> None:
     """Open the standard streams as the interpreter does at its start (`create_stdio` in Python/pylifecycle.c).
 
-    They remember whether they can seek, so it matters what is in their place now.
+    They remember whether they can seek, so their files at this moment matter.
     """
     settings = [(stream.encoding, stream.errors) for stream in (sys.stdin, sys.stdout, sys.stderr)]
     for fd, (name, (encoding, errors)) in enumerate(zip(("stdin", "stdout", "stderr"), settings, strict=True)):
@@ -215,7 +215,7 @@ def _open_streams() -> None:
 
 
 def _rehearse(prepared: _Prepared) -> None:
-    """Do what each child does, up to its end: what that writes to caches and bytecode, no child has to write then."""
+    """Do what each child does, up to its end, so that no child has to write these caches and bytecode."""
     before = sys.modules["__main__"]
     script = os.memfd_create("script")
     os.write(script, _REHEARSED)
@@ -234,7 +234,7 @@ def _rehearse(prepared: _Prepared) -> None:
 
 
 def _enter_main(prepared: _Prepared, file_name: str) -> dict[str, object]:
-    """Make the module of the program the one named `__main__`; return its variables."""
+    """Make the program's module the one named `__main__`; return its variables."""
     prepared.loader.path = file_name
     variables = prepared.main.__dict__
     variables["__loader__"] = prepared.loader
@@ -256,6 +256,6 @@ def _leave_main() -> None:
 
 
 def _run_file(prepared: _Prepared, file: int, name: bytes, variables: dict[str, object]) -> BaseException | None:
-    """Run the open C file, which this closes; return what the program raised."""
+    """Run the open C file, and close it; return the exception of the program."""
     arguments = (file, name, _FILE_INPUT, variables, variables, 1, None)
     return prepared.stack.run(prepared.run_file, *arguments, forget_depth=True).error

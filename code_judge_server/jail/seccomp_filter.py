@@ -1,10 +1,9 @@
-"""The system calls that jobs may make, as BPF instructions: made in the server by libseccomp, put on by each slot.
+"""The system calls that jobs may make, as BPF instructions: compiled in the server by libseccomp, put on by each slot.
 
-An allow-list. What it does not name does not exist (ENOSYS), which is what programs are prepared for; what would
-reach out of the job is not permitted (EPERM). No sockets can be made but those of AF_UNIX and, where the network is the
-slot's own, of TCP and UDP.
+The filter is an allow-list. Other calls fail with ENOSYS, which programs are prepared for; calls that would reach out of the
+job fail with EPERM. The only sockets allowed are those of AF_UNIX and, where the network is the slot's own, of TCP and UDP.
 
-Jobs of a judge that is not root have its user, and share with it what the kernel counts by user over the whole machine.
+Jobs of a judge that is not root have its user, and share with it everything that the kernel counts by user machine-wide.
 """
 
 import errno
@@ -37,21 +36,21 @@ timer_settime timerfd_create timerfd_gettime timerfd_settime times tkill truncat
 waitid write writev
 """
 _FOR_THE_SLOT = "landlock_add_rule landlock_create_ruleset landlock_restrict_self setns"
-"""The slot is held to the filter too. A job has not the rights to join a namespace, and Landlock only ever takes rights
-away.
+"""Calls that only the slot needs, as it runs under the filter too. A job has no right to join a namespace, and Landlock only
+ever takes rights away.
 """
 _WITH_MEMORY_GROUP = (
     "memfd_create mmap msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget"
     " splice tee vmsplice"
 )
-"""Allowed where a control group counts memory: elsewhere nothing counts what no process has mapped, but these keep."""
+"""Allowed where a control group counts memory: elsewhere nothing counts the memory that these calls keep unmapped."""
 _WITH_OWN_USERS = "epoll_create epoll_create1"
-"""Allowed where jobs are users of their own: what a user may watch is bounded for all of its processes together, and a
-server that may watch no more connections dies.
+"""Allowed where jobs have users of their own: a user's watches are limited over all of its processes, and a server that may
+watch no more connections dies.
 """
 _CHANGE_MODES = "chmod fchmod fchmodat fchmodat2 futimesat utime utimensat utimes"
 _CHANGE_OWNERS = "chown fchown fchownat fremovexattr fsetxattr lchown lremovexattr lsetxattr removexattr setxattr"
-"""Landlock governs neither these nor those, and only a mount namespace keeps them from other files of the same user."""
+"""Landlock does not govern either group, and only a mount namespace keeps these calls from other files of the same user."""
 _TAKE_A_PROCESS = {
     "prlimit64": {0: 0},
     "sched_setaffinity": {0: 0},
@@ -61,9 +60,9 @@ _TAKE_A_PROCESS = {
     "setpriority": {0: 0, 1: 0},
     "ioprio_set": {0: 1, 1: 0},
 }
-"""By call, the arguments by position with which it changes the caller only."""
+"""Positions, per call, of the arguments by which it affects only the caller."""
 _WITHOUT_EFFECT = "sync syncfs"
-"""What they wait for is the whole machine's; a job's own files are in memory."""
+"""These wait for the whole machine's disks; a job's own files are in memory."""
 _NOT_PERMITTED = """
 acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig
 fsmount fsopen fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load
@@ -72,31 +71,31 @@ open_by_handle_at open_tree perf_event_open pidfd_getfd pivot_root process_madvi
 process_vm_writev ptrace quotactl reboot request_key setdomainname sethostname settimeofday swapoff swapon syslog
 umount2 unshare userfaultfd vhangup
 """
-# CLONE_NEW* as clone(2) takes them; those of clone3 a filter cannot see, so that it does not exist.
+# CLONE_NEW* as clone(2) takes them; a filter cannot see those of clone3, so clone3 is absent.
 _NAMESPACE_FLAGS = 0x7E020000
 _MAP_SHARED, _MAP_PRIVATE, _MAP_DROPPABLE, _MAP_TYPE, _MAP_ANONYMOUS = 0x01, 0x02, 0x08, 0x0F, 0x20
 _MAP_HUGETLB = 0x40000
 SHARED_REGION_MAX_BYTES = 4 * 1024 * 1024
-"""Of one mapping of shared anonymous memory where no group counts it, and what the meter of jobs charges for it."""
+"""Largest mapping of shared anonymous memory where no group counts it; the meter of jobs charges this for each."""
 _AF_UNIX = 1
 _AF_OF_INTERNET = (2, 10)
 _KIND_OF_SOCKET = 0x0F
-"""The rest of that argument are flags."""
+"""Mask of the socket type; the other bits of that argument are flags."""
 _SOCK_RAW = 3
 _INTERNET_SOCKETS = {1: (0, 6), 2: (0, 17)}
-"""Protocols by kind, which is stream or datagram."""
+"""Protocols by socket type, which is stream or datagram."""
 _LOW_HALF = 0xFFFFFFFF
-"""The kernel looks at no more of a command or an option, so neither may a rule."""
+"""Mask of the bits that the kernel reads of a command or an option, so a rule compares only these."""
 _FCNTL_COMMANDS = (*range(17), 36, 37, 38, 1025, 1027, 1028, 1030, 1032, 1033, 1034, *range(1035, 1039))
-"""Of descriptors, their owners and signals, locks, pipes and seals. Not F_SETLEASE and F_NOTIFY, by which a job would
-hold up or watch others that open the same file.
+"""Commands for descriptors, their owners and signals, locks, pipes and seals. Not F_SETLEASE and F_NOTIFY, with which a job
+could delay or watch others that open the same file.
 """
 _F_REFUSED = (1024, 1026)
 _F_SETPIPE_SZ = 1031
 _SOL_SOCKET = 1
 _INTERNET_OPTIONS = {0: (1, 2, 8, 10, 11, 24), 6: (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 18, 25), 41: (16, 23, 25, 26, 49, 67)}
-"""Options that servers and clients set, by level (IP, TCP, IPv6): TCP_NODELAY, IPV6_V6ONLY, times to keep alive and the like.
-Nothing that installs filters or loads modules.
+"""Options that servers and clients set, by level (IP, TCP, IPv6): TCP_NODELAY, IPV6_V6ONLY, keep-alive times and the like. None
+installs filters or loads modules.
 """
 _SOCKET_OPTIONS = (1, 2, 6, 9, 10, 12, 13, 15, 16, 18, 20, 21, 29, 34, 35, 42, 63, 64, 65, 66, 67)
 _BUFFER_SIZES = (7, 8, 32, 33)
@@ -106,20 +105,20 @@ _BINARY_TREE = 2
 
 
 class SeccompError(Exception):
-    """The filter cannot be made: libseccomp is not there, or refuses."""
+    """The filter cannot be made: libseccomp is missing, or refuses."""
 
 
 def open_filter(*, namespaces: bool, memory_group: bool, own_users: bool) -> int:
     """Return a memfd of the filter's BPF instructions.
 
     Args:
-        namespaces: whether slots have network namespaces, and jobs those of processes and mounts; else jobs get socket
-            pairs only, as by a path or an abstract name others would reach this user's own servers.
-        memory_group: whether jobs have a control group that counts all of their memory.
-        own_users: whether jobs are users that nothing else is.
+        namespaces: Slots have network namespaces, and jobs pid and mount namespaces; otherwise jobs get socket pairs only, as
+            by a path or an abstract name they would reach this user's own servers.
+        memory_group: Jobs have a control group that counts all of their memory.
+        own_users: Jobs have users of their own.
 
     Raises:
-        SeccompError: libseccomp is not there, or refuses.
+        SeccompError: libseccomp is missing, or refuses.
     """
     try:
         import pyseccomp as libseccomp  # here, because it fails where the library is missing
@@ -140,7 +139,7 @@ def open_filter(*, namespaces: bool, memory_group: bool, own_users: bool) -> int
                 "" if shares_files else f"{_CHANGE_MODES} {_CHANGE_OWNERS} {' '.join(_TAKE_A_PROCESS)}",
             ),
             libseccomp.ERRNO(errno.EPERM): (_NOT_PERMITTED, _CHANGE_OWNERS if shares_files else ""),
-            # Programs copy files with their modes and times in passing, and are not to fail for it.
+            # Programs copy modes and times along with files, and must not fail for it.
             libseccomp.ERRNO(0): (_WITHOUT_EFFECT, _CHANGE_MODES if shares_files else ""),
         }
         for action, lists in actions.items():
@@ -161,9 +160,7 @@ def open_filter(*, namespaces: bool, memory_group: bool, own_users: bool) -> int
 
 
 def _known(libseccomp: ModuleType) -> Callable[[str], bool]:
-    """Return whether this library and processor know a system call: `open` is none on aarch64, `mseal` too young for
-    many.
-    """
+    """Return a test whether this library and processor know a system call: aarch64 has no `open`, older ones no `mseal`."""
     return lambda name: libseccomp.resolve_syscall(libseccomp.system_arch(), name) >= 0
 
 
@@ -199,7 +196,7 @@ def _add_rules_of_sockets(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleTy
 
 
 def _add_rules_of_processes(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
-    """Allow to change the caller itself, and no other process of its user."""
+    """Allow changes of the caller itself, and of no other process of its user."""
     for name, only in _TAKE_A_PROCESS.items():
         passed = []
         for position, value in only.items():
@@ -210,8 +207,8 @@ def _add_rules_of_processes(rules: "pyseccomp.SyscallFilter", libseccomp: Module
 
 
 def _add_rules_of_mmap(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType) -> None:
-    """Refuse large regions of memory that is both shared and anonymous: what is in one stays, as long as any page of it is
-    mapped, and nothing counts it. For small ones the meter of jobs charges the most that they can hold.
+    """Refuse large regions of memory that is both shared and anonymous: their contents stay as long as any page is mapped, and
+    nothing counts them. For small regions the meter of jobs charges the most that they can hold.
     """
     length, flags = 1, 3
     for mask, value in ((_MAP_ANONYMOUS, 0), (_MAP_TYPE, _MAP_PRIVATE), (_MAP_TYPE, _MAP_DROPPABLE)):
@@ -226,7 +223,7 @@ def _add_rules_of_mmap(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType)
 
 
 def _add_rules_of_fcntl(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType, *, memory_group: bool) -> None:
-    """Allow the known commands; a larger pipe is memory that no process has mapped."""
+    """Allow the known commands; a larger pipe would be memory that no process has mapped."""
     command = 1
     for value in (*_FCNTL_COMMANDS, _F_SETPIPE_SZ) if memory_group else _FCNTL_COMMANDS:
         rules.add_rule(libseccomp.ALLOW, "fcntl", libseccomp.Arg(command, libseccomp.MASKED_EQ, _LOW_HALF, value))
@@ -238,8 +235,8 @@ def _add_rules_of_fcntl(rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType
 def _add_rules_of_socket_options(
     rules: "pyseccomp.SyscallFilter", libseccomp: ModuleType, *, own_network: bool, memory_group: bool
 ) -> None:
-    """Have buffers keep the size that the meter of jobs charges them with, where no group counts memory: a wish for another
-    has no effect, as one beyond the machine's limit has none.
+    """Ignore requests for other buffer sizes where no group counts memory, so that buffers keep the size that the meter of jobs
+    charges; like requests beyond the machine's limit, they have no effect.
     """
     buffers = libseccomp.ALLOW if memory_group else libseccomp.ERRNO(0)
     actions = {(_SOL_SOCKET, option): libseccomp.ALLOW for option in _SOCKET_OPTIONS}

@@ -1,21 +1,21 @@
-"""Files of a session's cell: written before it from a memfd, copied after it to another.
+"""Files of a session's cell: written before it from a memfd, copied after it to another memfd.
 
-Runs inside the jail, with the rights of the session's own code; the server bounds what it takes of it.
+Runs inside the jail, with the rights of the session's own code; the server bounds what it accepts.
 """
 
 import os
 import stat
 
 _FOLDER = "/sandbox"
-"""Folder of the session, wherever its cells have gone."""
+"""Folder of the session, whatever a cell's current folder is."""
 
 
 def write_files(contents: int, sizes: list[int]) -> list[str]:
-    """Write the files that `contents` holds, one after the other with their names behind, below the session's folder.
+    """Write the files in `contents`, which are followed by their names, below the session's folder.
 
     Args:
-        contents: A memfd; behind the names of its files are those of the files to collect.
-        sizes: Of the files.
+        contents: A memfd; the names of its files are followed by those of the files to collect.
+        sizes: Sizes of the files.
 
     Returns:
         The names of the files to collect.
@@ -36,10 +36,10 @@ def write_files(contents: int, sizes: list[int]) -> list[str]:
 
 
 def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list[int | None]]:
-    """Copy the regular files of `paths` to `target`, one after the other, as long as `max_bytes` hold them.
+    """Copy the regular files of `paths` to `target`, one after the other, up to `max_bytes`.
 
     Returns:
-        `[index, size]` of what was copied, the first its place in `paths`; no size where there was no room for it.
+        `[index, size]` of each file, its index in `paths`; no size if there was no room for it.
     """
     collected: list[list[int | None]] = []
     room = max_bytes

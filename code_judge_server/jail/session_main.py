@@ -2,11 +2,10 @@
 
     server ── socket (descriptor 0) ──> supervisor ── socket per snapshot ──> parked process ── fork ──> cell
 
-A cell runs in a fork of the snapshot that it starts from. One that succeeds is parked as a new snapshot; one that is killed, or
-that raises (unless it is to be kept then), leaves nothing, and the snapshot that it started from is as it was. What a cell
-started, processes and threads, ends with it; files stay. All of this belongs to the author of the cells: the server trusts
-nothing of it, and kills the whole job if it does not answer, or uses anything while no cell runs. Still no cell has the socket
-to the server.
+A cell runs in a fork of the snapshot that it starts from. A cell that succeeds is parked as a new snapshot; one that is
+killed, or that raises (unless it is to be kept then), leaves nothing, and its starting snapshot is unchanged. Processes
+and threads of a cell end with it; files stay. All of this belongs to the author of the cells: the server trusts nothing of it,
+and kills the whole job if it does not answer, or uses resources while no cell runs. Still no cell has the socket to the server.
 
 Server to supervisor: `{"kind": "cell", "start": id, "snapshot": id, "number": n, "max_chars": n, "keep_on_error": bool,
 "files": [size, ...], "collect_bytes": n}` + [code, stdin, stdout, stderr, result, files and their names, collected];
@@ -40,17 +39,17 @@ _INIT = 1
 _DEATH_POLL_S = 0.0005
 _PR_SET_DUMPABLE = 4
 OPEN_FILES_FACTOR = 16
-"""By which the supervisor may open more files than any program: the kernel lets a process pass descriptors on only while fewer
-are under way than it may open itself, and counts those of all processes of its user.
+"""Factor by which the supervisor may open more files than a program: the kernel lets a process pass descriptors only while
+fewer are in flight than its own limit, counted over all processes of its user.
 """
 _OF_A_CELL = "1000"
-"""A cell goes before the snapshots and the supervisor, which the server starts with less."""
+"""OOM score adjustment of a cell: it is killed before the snapshots and the supervisor, which have lower ones."""
 
 Message = dict[str, Any]
 
 
 class Snapshot:
-    """A parked process, as the supervisor holds it."""
+    """A parked process, as seen by the supervisor."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
@@ -58,17 +57,17 @@ class Snapshot:
 
 
 class Supervisor:
-    """Has cells run, one at a time; runs no code of theirs itself."""
+    """Lets cells run, one at a time, without running their code itself."""
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
         self._snapshots: dict[int, Snapshot] = {0: _park_first(server)}
         ctypes.pythonapi.prctl(
             _PR_SET_DUMPABLE, 0, 0, 0, 0
-        )  # cells, of the same user, are not to read or write this process
+        )  # cells have the same user, and must not read or write this process
 
     def serve(self) -> None:
-        """Do as the server says until it closes its socket."""
+        """Follow the server's messages until it closes its socket."""
         _send(self._server, {"kind": "ready"})
         while (received := _receive(self._server)) is not None:
             message, descriptors = received
@@ -100,7 +99,7 @@ class Supervisor:
             self._snapshots[message["snapshot"]] = Snapshot(result["pid"], ours)
         else:
             ours.close()
-        if result is None or self._others():  # looking for them takes long where a crowd of them has left no memory
+        if result is None or self._others():  # listing them takes long if many of them have used up the memory
             self._kill_others()
         _reap()
         _send(origin.channel, {"kind": "reap"})
@@ -112,7 +111,7 @@ class Supervisor:
         return {"state": state, "exit_code": result["exit_code"], "signal": None, "wall_time_s": wall_time_s}
 
     def _wait(self, pid: int, channel: socket.socket) -> Message | None:
-        """Return what a cell says at its end; nothing if it died, or the server has it killed."""
+        """Return a cell's last message; None if it died, or the server had it killed."""
         poll = select.poll()
         pidfd = os.pidfd_open(pid)
         for descriptor in (channel.fileno(), pidfd, self._server.fileno()):
@@ -128,7 +127,7 @@ class Supervisor:
         return None
 
     def _kill_others(self) -> None:
-        # All but this and the first process stand still: a crowd that forks would leave no core to end it on.
+        # First stop all but this and the first process: a crowd that forks would leave no core to kill it.
         os.kill(-1, signal.SIGSTOP)
         while others := self._others():
             for pid in others:
@@ -138,7 +137,7 @@ class Supervisor:
             _signal(snapshot.pid, signal.SIGCONT)
 
     def _others(self) -> list[int]:
-        """Return what lives in this job but the snapshots, the first process and this one."""
+        """Return all processes in this job but the snapshots, the first process and this one."""
         kept = {_INIT, os.getpid(), *(snapshot.pid for snapshot in self._snapshots.values())}
         return [
             int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in kept and _is_alive(name)
@@ -152,7 +151,7 @@ class Supervisor:
 
 
 def main() -> NoReturn:
-    """Serve the server, whose socket is in the place of stdin."""
+    """Serve the server, whose socket is stdin."""
     _remove_own_files()
     server = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
@@ -163,7 +162,7 @@ def main() -> NoReturn:
 
 
 def _remove_own_files() -> None:
-    """Leave an empty folder to the cells, and nothing of this package to import."""
+    """Empty the folder for the cells, so that they can import nothing of this package."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "code_judge_server"]:
         if (path := getattr(sys.modules.pop(name), "__file__", None)) is not None:
             os.remove(path)
@@ -186,7 +185,7 @@ def _park_first(server: socket.socket) -> Snapshot:
 
 
 def _park(channel: socket.socket, notebook: Notebook) -> NoReturn:
-    """Fork a cell whenever the supervisor says so. The fork comes back here when its cell has succeeded."""
+    """Fork a cell for each request of the supervisor. The fork returns here when its cell has succeeded."""
     child = 0
     while (received := _receive(channel)) is not None:
         message, descriptors = received
@@ -205,7 +204,7 @@ def _park(channel: socket.socket, notebook: Notebook) -> NoReturn:
 
 
 def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> socket.socket:
-    """Run a cell in this fork, and return its channel to the supervisor; one that is not to be kept ends here."""
+    """Run a cell in this fork, and return its channel to the supervisor; a cell that is not kept exits here."""
     code, stdin, stdout, stderr, result, files, collected, channel = descriptors
     oom_score_adj = _swap_oom_score_adj(_OF_A_CELL)
     for target, source in enumerate((stdin, stdout, stderr)):
@@ -221,7 +220,7 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
         wanted, error = [], failure
     _flush()
     if os.getpid() != pid:
-        os._exit(0)  # a fork that the cell made has come to its end
+        os._exit(0)  # end of a fork made by the cell
     described = None if error is None else _described(error, message["max_chars"])
     files_back = collect_files(wanted, message["collect_bytes"], collected)
     os.pwrite(result, json.dumps({"display": display, "error": described, "files": files_back}).encode(), 0)
@@ -230,7 +229,7 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
     supervisor = socket.socket(fileno=channel)
     kept = error is None or message["keep_on_error"]
     exit_code = 0 if error is None else _exit_code(error)
-    del error  # with the frames of the cell
+    del error  # and with it the frames of the cell
     left = _leave_threads_behind() if kept and len(os.listdir("/proc/self/task")) > 1 else None
     _send(supervisor, {"kept": kept, "pid": os.getpid(), "exit_code": exit_code})
     if left is not None:
@@ -240,7 +239,7 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
     _swap_oom_score_adj(oom_score_adj)
     null = os.open(os.devnull, os.O_RDWR)
     for target in range(3):
-        os.dup2(null, target)  # else the pipes of this cell stay open as long as its snapshot
+        os.dup2(null, target)  # otherwise this cell's pipes would stay open as long as its snapshot
     os.close(null)
     return supervisor
 
@@ -248,7 +247,7 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
 def _run_coroutine(coroutine: Coroutine[Any, Any, object]) -> object:
     import asyncio  # here, because few cells await anything
 
-    with asyncio.Runner() as runner:  # of this cell: what an event loop polls would be shared between snapshots
+    with asyncio.Runner() as runner:  # of this cell: snapshots must not share an event loop's polled files
         return runner.run(coroutine)
 
 
@@ -258,13 +257,13 @@ def _described(error: BaseException, max_chars: int) -> Message:
 
 
 def _exit_code(error: BaseException) -> int:
-    """Return that of an exception, which is never 0: even a clean `SystemExit` is no success of a cell."""
+    """Return the exit code of an exception, which is never 0: even a clean `SystemExit` is no success of a cell."""
     code = error.code if isinstance(error, SystemExit) else None
     return code & 0xFF or 1 if isinstance(code, int) else 1
 
 
 def _swap_oom_score_adj(value: str) -> str:
-    """Say how early the kernel is to kill this process for want of memory; return what held before."""
+    """Set this process's OOM score adjustment; return the previous one."""
     with open("/proc/self/oom_score_adj", "r+") as score:
         before = score.read()
         score.write(value)
@@ -272,13 +271,13 @@ def _swap_oom_score_adj(value: str) -> str:
 
 
 def _leave_threads_behind() -> int:
-    """Go on in a fork, which has one thread; the process with the others ends when the fork closes the descriptor returned."""
+    """Continue in a fork, which has one thread; the old process exits when the fork closes the returned descriptor."""
     random = sys.modules.get("random")
     state = random.getstate() if random is not None else None
     reading, writing = os.pipe()
     if os.fork() != 0:
         os.close(writing)
-        os.read(reading, 1)  # the supervisor must hear of the fork before it sees this process gone
+        os.read(reading, 1)  # the supervisor must know of the fork before this process ends
         os._exit(0)
     os.close(reading)
     if random is not None:
@@ -288,17 +287,17 @@ def _leave_threads_behind() -> int:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(Exception):  # a cell may have closed it, or put anything in its place
+        with contextlib.suppress(Exception):  # a cell may have closed or replaced it
             stream.flush()  # pyright: ignore[reportOptionalMemberAccess] - then it raises too
 
 
 def _fork() -> int:
-    """Fork without what modules have registered for that: `random` would be seeded anew. There is one thread."""
+    """Fork without registered hooks, which would reseed `random`. There is one thread."""
     return ctypes.pythonapi.fork()
 
 
 def _reap() -> dict[int, int]:
-    """Collect every child that has ended; return their statuses."""
+    """Reap every child that has ended; return their statuses."""
     statuses: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -333,11 +332,11 @@ def _end_of(status: int | None) -> Message:
 
 
 def _send(end: socket.socket, message: Message, descriptors: list[int] | None = None) -> bool:
-    """Send a message; return False if the kernel passes no descriptors on now."""
+    """Send a message; return False if the kernel cannot pass descriptors at the moment."""
     try:
         socket.send_fds(end, [json.dumps(message).encode()], descriptors or [], socket.MSG_NOSIGNAL)
     except OSError as error:
-        return error.errno != errno.ETOOMANYREFS  # else the other end is gone: `_receive` says so
+        return error.errno != errno.ETOOMANYREFS  # any other error: the peer has closed, which `_receive` reports
     return True
 
 

@@ -1,7 +1,7 @@
-"""A slot: forks one job at a time into a place of its own, and says how it ended.
+"""A slot: forks one job at a time into a fresh enclosure, and reports its end.
 
-A slot is a zygote's child. Whatever it holds in memory, every job can read; so code, input and output of programs, and
-the names of their files, pass it as descriptors only.
+A slot is a zygote's child. Every job can read the slot's memory, so code, input and output of programs, and the names of their
+files, pass through it as descriptors only.
 """
 
 import errno
@@ -21,27 +21,27 @@ from code_judge_server.jail.slot_cgroup import SlotCgroup
 
 
 class JobMaker(Protocol):
-    """A quicker way to make jobs than a fork of the slot."""
+    """A faster way to make jobs than a fork of the slot."""
 
     def fork_job(self, job: protocol.Message, descriptors: list[int], report: int, oom_score_adj: int) -> int:
         """Start a job in the open enclosure; return its process id, -1 if it cannot be forked.
 
         Args:
             job: The server's message.
-            descriptors: What came with it.
-            report: Where to write why it could not be made.
-            oom_score_adj: How early the kernel shall kill it for want of memory.
+            descriptors: Descriptors of the message.
+            report: File that receives the reason if the job cannot be created.
+            oom_score_adj: OOM score adjustment of the job.
         """
         ...
 
     def whole_forks(self) -> AbstractContextManager[None]:
-        """Have forks of the slot, in between, come with all of its memory."""
+        """Make forks of the slot inside the context have all of its memory."""
         ...
 
 
 _REPORT_BYTES = 4096
 _OOM_SCORE_ADJ = 1000
-"""Of the whole group, a job goes before its slot."""
+"""The kernel kills a job before its slot."""
 _NO_END: protocol.Message = {
     "kind": "ended",
     "exit_code": None,
@@ -70,15 +70,15 @@ class Slot:
         helper: int | None,
         maker: JobMaker | None,
     ) -> None:
-        """Take over the parts.
+        """Keep the parts.
 
         Args:
-            server: The socket that jobs come on.
-            enclosure: Where a job runs.
-            confinement: What it may not do.
-            cgroup: This process's, if it has one of its own.
+            server: The socket on which jobs arrive.
+            enclosure: The enclosure of each job.
+            confinement: The restrictions of each job.
+            cgroup: The cgroup of this process, if it has its own.
             helper: The descriptor that hangs up when the enclosure's helper dies.
-            maker: Makes the jobs; absent: this class does, of forks of this process.
+            maker: Makes the jobs; None: this class does, by forks of this process.
         """
         self._server = server
         self._enclosure = enclosure
@@ -92,13 +92,13 @@ class Slot:
         self._maker = maker
         self._helper = helper
         if helper is not None:
-            self._idle_poll.register(helper, 0)  # which still tells of its end
+            self._idle_poll.register(helper, 0)  # hang-ups are still reported
 
     def serve(self) -> None:
         """Run jobs until the server closes its socket.
 
         Raises:
-            ProtocolError, KeyError, TypeError, ValueError: the server sent what is no job.
+            ProtocolError, KeyError, TypeError, ValueError: the server sent an invalid job.
             OSError: the kernel refuses.
         """
         while (received := self._next_message()) is not None:
@@ -109,7 +109,7 @@ class Slot:
                 protocol.close_all(descriptors)  # a kill that came too late
 
     def _next_message(self) -> tuple[protocol.Message, list[int]] | None:
-        """Wait for the server, but not without a helper: better to be replaced now than to fail the next job."""
+        """Wait for the server's next message; without a helper fail now, to be replaced, rather than fail the next job."""
         if self._helper in [descriptor for descriptor, _ in self._idle_poll.poll()]:
             raise OSError(errno.EPIPE, "the helper is gone")
         return protocol.receive(self._server)
@@ -155,7 +155,7 @@ class Slot:
         self._say_ended(ended)
 
     def _say_ended(self, ended: protocol.Message) -> None:
-        """Tell the server of the end, and only then remove the job's files: its verdict does not wait for that."""
+        """Report the end to the server, and only then remove the job's files, so that its verdict does not wait for that."""
         clears = self._enclosure.clears
         protocol.send(self._server, {**ended, "clears": clears})
         if clears:
@@ -174,7 +174,7 @@ class Slot:
         return pid
 
     def _wait(self, pid: int) -> tuple[int, resource.struct_rusage, bool]:
-        """Wait for a process of the job, and kill the job when the server says so; returns whether it did as the last."""
+        """Wait for a process of the job, and kill the job on the server's request; also return whether it was killed."""
         pidfd = os.pidfd_open(pid)
         self._poll.register(pidfd, select.POLLIN)
         interval_ms = self._enclosure.reaping_interval_ms
@@ -192,10 +192,10 @@ class Slot:
         return status, usage, killed
 
     def _hear_out_server(self) -> None:
-        """Read what the server says in the middle of a job: nothing but that it must end."""
+        """Read the server's message in the middle of a job, which can only be a kill."""
         received = protocol.receive(self._server)
         if received is None:
-            self._poll.unregister(self._server)  # `serve` sees it closed once the job is gone
+            self._poll.unregister(self._server)  # `serve` sees it closed after the job's end
             return
         message, descriptors = received
         protocol.close_all(descriptors)
@@ -203,8 +203,8 @@ class Slot:
             raise protocol.ProtocolError(f"slot: `{message['kind']}` while a job runs")
 
     def _be_job(self, job: protocol.Message, descriptors: list[int], oom_score_adj: int) -> NoReturn:
-        """Turn this fork into the job: nothing here returns to the slot's code."""
-        self._server.detach()  # so that the object, should the job's end finalize it, closes no descriptor of the job's
+        """Turn this fork into the job; it never returns to the slot's code."""
+        self._server.detach()  # so that the object closes no descriptor of the job's if the job's end finalizes it
         try:
             self._enter(oom_score_adj)
             self._confinement.set_limits(job["limits"])
@@ -214,8 +214,8 @@ class Slot:
                 os.dup2(source, target)
             os.setsid()
             self._confinement.lock_in()
-        except BaseException as error:  # noqa: BLE001 - the server is told; raising would run the slot's code in the job
-            # Without the name of a file, which the slot would remember.
+        except BaseException as error:  # noqa: BLE001 - reported to the server; raising would run the slot's code in the job
+            # Without the name of a file, which the slot would keep in memory.
             reason = error.strerror if isinstance(error, OSError) else None
             os.write(self._reporting, f"job: {type(error).__name__}: {reason}".encode()[:_REPORT_BYTES])
             os._exit(1)
@@ -227,7 +227,7 @@ class Slot:
         self._enclosure.enter()
 
     def _collect(self, job: protocol.Message, contents: int, target: int) -> list[list[int | None]]:
-        """Have a process with the job's rights copy its files; whatever else of the job still ran is killed before."""
+        """Copy the job's files by a process with the job's rights, after killing the rest of the job."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         with nullcontext() if self._maker is None else self._maker.whole_forks():
             pid = os.fork()
@@ -252,7 +252,7 @@ class Slot:
             os._exit(0)
 
     def _read_report(self) -> str | None:
-        """Return why the job could not be set up, if it could not."""
+        """Return the reason if the job could not be set up."""
         try:
             return os.read(self._report, _REPORT_BYTES).decode(errors="replace")
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""A slot's own control group: limits before a job, what it used and how often the kernel refused it after."""
+"""A slot's own control group: limits before a job, its use and the kernel's refusals after it."""
 
 import os
 
@@ -22,10 +22,10 @@ _FILES = {
 
 
 class SlotCgroup:
-    """The group that this process is in, with everything it starts; of version 1 or 2.
+    """The group of this process and everything it starts, of version 1 or 2.
 
-    The slot itself is in the group, so that no job is ever moved (which is slow, and serialised over the machine).
-    What it holds when no job runs is added to a job's limit and taken off its peak.
+    The slot itself is in the group, so no job is ever moved (which is slow, and serialized over the machine). The slot's own
+    memory is added to a job's limit and subtracted from its peak.
     """
 
     def __init__(self, version: int, folders: dict[str, int]) -> None:
@@ -51,9 +51,9 @@ class SlotCgroup:
         self._before = (0, 0, 0)
 
     def start_job(self, memory_bytes: int, max_tasks: int) -> None:
-        """Set the limits of the next job; a limit that holds already is not written again."""
+        """Set the limits of the next job; an unchanged limit is not written again."""
         held = _read_int(self._usage)
-        # In steps, so that the few pages by which the slot's own memory wavers do not count as a change.
+        # In steps, so that small variations of the slot's own memory do not count as a change.
         wanted = memory_bytes + (held // (4 * _MIB) + 1) * 4 * _MIB
         limit = _read_int(self._limit)  # read, because the slots of other preload sets are in this group too
         if wanted != limit:
@@ -66,7 +66,7 @@ class SlotCgroup:
         self._before = (held, _counter(self._events, b"oom_kill"), _counter(self._tasks_refused, b"max"))
 
     def end_job(self) -> dict[str, int | None]:
-        """Return what became of the job, in the words of `protocol`."""
+        """Return the resources of the job, keyed as in `protocol`."""
         held, kills, refusals = self._before
         return {
             "oom_kills": _counter(self._events, b"oom_kill") - kills,
@@ -75,7 +75,7 @@ class SlotCgroup:
         }
 
     def _set_memory_limit(self, wanted: int, *, raised: bool) -> None:
-        # Version 1: memory and swap together may at no moment be less than memory alone.
+        # Version 1: the limit of memory and swap together may never be less than that of memory alone.
         files = [self._limit, self._swap] if self._version == 1 else [self._limit]
         for file in reversed(files) if raised else files:
             if file is not None:
@@ -104,7 +104,7 @@ def _read_int(file: int) -> int:
 
 
 def _counter(file: int, name: bytes) -> int:
-    """Return the number after `name` in a file of lines such as `oom_kill 3`, 0 where there is none."""
+    """Return the number after `name` in a file of lines such as `oom_kill 3`, 0 if it is missing."""
     lines = b"\n" + os.pread(file, 4096, 0)
     _, found, rest = lines.partition(b"\n" + name + b" ")
     return int(rest.partition(b"\n")[0]) if found else 0

@@ -1,4 +1,4 @@
-"""How a fork of a zygote becomes a slot: the groups, namespaces and ids that it enters for good."""
+"""The change of a zygote's fork into a slot: the groups, namespaces and ids that it enters for good."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ class CompiledJobMaker:
     """A `slot.JobMaker`."""
 
     def __init__(self, job_start: JobStart, enclosure: NamespaceEnclosure, confinement: Confinement) -> None:
-        """Make jobs from the snapshot of `job_start`; forks of this process lose most of its memory.
+        """Make jobs from the snapshot of `job_start`; forks of this process then lack most of its memory.
 
         Raises:
             OSError: the kernel refuses.
@@ -49,7 +49,7 @@ class CompiledJobMaker:
 
 
 def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | None, number: int, preload: str) -> Slot:
-    """Make this process the slot `number` of a preload set, with `server` as the socket that jobs come on.
+    """Make this process slot `number` of a preload set; jobs arrive on the socket `server`.
 
     Raises:
         OSError: the kernel refuses.
@@ -61,9 +61,9 @@ def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | Non
     if machine.slot_users:
         become_slot_user(number + 1)
     if machine.has_own_user_namespace:
-        enter_user_namespace(as_user=USER_INSIDE)  # the kernel counts the tasks of a user in each of them apart
+        enter_user_namespace(as_user=USER_INSIDE)  # the kernel counts a user's tasks separately in each namespace
     syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWCGROUP)
-    with contextlib.suppress(OSError):  # the canaries tell; programs have no network at all then
+    with contextlib.suppress(OSError):  # reported by the canaries; programs then have no network
         loopback.bring_up()
     if uid is not None:
         os.setgroups([])
@@ -71,10 +71,10 @@ def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | Non
     if cgroup is not None:
         _outlive_jobs()
     helper = Inits(machine.init, uid=USER_INSIDE if uid is None else uid, shown_in_tmp=machine.shown_in_tmp)
-    syscalls.drop_bounding_set()  # after the helper, whose capabilities come through it
+    syscalls.drop_bounding_set()  # after the helper, which gets its capabilities from it
     ruleset = landlock.scopes()
     confinement = Confinement(uid=uid, ruleset=lambda: ruleset, limits_memory=cgroup is None, tasks_besides=lambda: 0)
-    ask_for_short_slices()  # what a slot does for a job is short, and the next job waits for it
+    ask_for_short_slices()  # the slot's work for a job is short, and the next job waits for it
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()  # last: a change of user or group clears it
     enclosure = NamespaceEnclosure(helper)
@@ -83,7 +83,7 @@ def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | Non
 
 
 def _outlive_jobs() -> None:
-    """Have the kernel kill anything of a job before this process and its helper, when their group runs out of memory."""
+    """Let the kernel kill a job's processes before this process and its helper when their group runs out of memory."""
     with contextlib.suppress(PermissionError), open("/proc/self/oom_score_adj", "w") as score:
         score.write(_OOM_SCORE_ADJ)  # needs CAP_SYS_RESOURCE, which a container may lack
 
@@ -92,7 +92,7 @@ def _open_without_namespaces(server: socket.socket, machine: Machine, name: str,
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
-        with contextlib.suppress(PermissionError):  # no_new_privs makes up for it
+        with contextlib.suppress(PermissionError):  # no_new_privs replaces it
             syscalls.drop_bounding_set()
     enclosure = folder_enclosure.FolderEnclosure(f"{machine.work_folder}/{name}", uid=uid)
     confinement = Confinement(
@@ -100,7 +100,7 @@ def _open_without_namespaces(server: socket.socket, machine: Machine, name: str,
         ruleset=lambda: landlock.files_and_scopes(enclosure.folder, machine.readable),
         limits_memory=True,
         tasks_besides=folder_enclosure.count_own_tasks if uid is None else lambda: 0,
-        filter_of_jobs=machine.seccomp,  # the slot has to change the modes of what jobs leave behind
+        filter_of_jobs=machine.seccomp,  # the slot must change the modes of files that jobs leave behind
     )
     confinement.bind_slot(None)
     syscalls.die_with_parent()

@@ -1,9 +1,9 @@
-"""Users for the jobs of each slot, where an ordinary user's judge may have any besides its own.
+"""Users for the jobs of each slot, where the judge of an ordinary user may use users besides its own.
 
-The kernel counts some things by user over the whole machine (pages of pipes, descriptors under way, what `epoll` watches), in
-whatever namespace. So jobs that are all the judge's own user can take them from each other, and those that are users of
-their own cannot. Root has users enough; an ordinary user gets them from the machine: a range in `/etc/subuid`, which
-`newuidmap` hands out, or the capability CAP_SETUID, as a service manager gives it.
+The kernel counts some things by user over the whole machine (pages of pipes, descriptors in flight, `epoll` watches), across
+all namespaces. So jobs that have the judge's own user can exhaust them for each other, and jobs with users of their own
+cannot. Root has users enough; an ordinary user gets them from the machine: a range in `/etc/subuid`, assigned by `newuidmap`,
+or the capability CAP_SETUID, from a service manager.
 """
 
 import os
@@ -13,48 +13,48 @@ from dataclasses import dataclass
 
 _RANGES = "/etc/subuid"
 _ANY = range(2_001_000_000, 2_147_000_000)
-"""Beyond what SSSD gives to accounts by default, and below what systemd keeps for users of other machines. From `2**31` on some
-programs take them for negative.
+"""Ids above those that SSSD gives to accounts by default, and below those that systemd reserves for other machines' users. Some
+programs treat ids from `2**31` on as negative.
 """
 _CAP_SETUID = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUsers:
-    """A range of users that jobs may be."""
+    """A range of users for jobs."""
 
     first: int
     count: int
     newuidmap: str | None
-    """Path of the program that has the right to map them; absent: this process has it."""
+    """Path of the program that may map them; None: this process may."""
 
     @property
     def described(self) -> str:
-        """Say which they are and who gives them."""
+        """Return a description of the users and their source."""
         by = "CAP_SETUID" if self.newuidmap is None else f"newuidmap and {_RANGES}"
         return f"users {self.first} to {self.first + self.count - 1}, by {by}"
 
 
 def first_user_of_any(num_slots: int) -> int:
-    """Return the first of so many users for the slots of a judge that may be any user: others than those of other judges.
+    """Return the first of `num_slots` user ids for a judge that may use any, different from those of other judges.
 
-    RLIMIT_NPROC counts by user over all of a machine's containers, so the many processes of a program of one judge would
-    keep the programs of another from starting, and its canaries would take that for a weaker machine. No judge knows of the
-    others, so each draws its own out of more than 100 million.
+    RLIMIT_NPROC counts by user over all containers of a machine, so many processes of one judge's program would keep another
+    judge's programs from starting, and its canaries would report a weaker machine. Judges do not know each other, so each draws
+    its own ids out of more than 100 million.
     """
     return _draw_block(_ANY, num_slots)
 
 
 def _draw_block(users: range, num_slots: int) -> int:
-    """Return the first of so many users; two judges of the same size have either all of them in common, or none."""
+    """Return the first of `num_slots` ids; two judges of the same size have either all of them in common, or none."""
     num_blocks = max(1, len(users) // max(1, num_slots))
-    # Not by `secrets`: there are libraries behind it, which each job would be charged for.
+    # Not by `secrets`: it loads libraries that would be charged to each job.
     drawn = int.from_bytes(os.urandom(8), "big")
     return users.start + drawn % num_blocks * num_slots
 
 
 def find_slot_users(num_slots: int) -> SlotUsers | None:
-    """Return a user for each slot, if this ordinary user may have so many; that it can be had is yet to be tried."""
+    """Return a user for each slot, if this ordinary user may have that many; they are not tested yet."""
     if _may_be_any_user():
         return SlotUsers(first=first_user_of_any(num_slots), count=num_slots, newuidmap=None)
     newuidmap = shutil.which("newuidmap")
@@ -69,12 +69,12 @@ def find_slot_users(num_slots: int) -> SlotUsers | None:
 
 
 def first_user_of(ranges: str, names: set[str], num_slots: int) -> int | None:
-    """Return the first of so many users, drawn as `first_user_of_any` does, for other judges of this user have the same range.
+    """Return the first of `num_slots` ids, drawn as by `first_user_of_any`, as other judges of this user have the same range.
 
     Args:
-        ranges: a file as subuid(5) describes it; the first range counts that is large enough, and for one of `names`.
-        names: of this user.
-        num_slots: how many.
+        ranges: A file as in subuid(5); the first range is used that is large enough, and for one of `names`.
+        names: Names of this user.
+        num_slots: Number of ids.
     """
     for line in ranges.splitlines():
         name, _, numbers = line.strip().partition(":")
@@ -85,7 +85,7 @@ def first_user_of(ranges: str, names: set[str], num_slots: int) -> int | None:
 
 
 def own_names() -> set[str]:
-    """Return by what this user may be named: the number, and the name where there is an account."""
+    """Return the names of this user: the number, and the account's name if there is one."""
     uid = os.getuid()
     try:
         return {str(uid), pwd.getpwuid(uid).pw_name}
@@ -94,12 +94,12 @@ def own_names() -> set[str]:
 
 
 def map_users_of(pid: int, own: int, users: SlotUsers) -> None:
-    """Map this user to 0 and `users` to 1 and above in the user namespace that the process `pid` has just made.
+    """Map this user to 0 and `users` to 1 and above in the user namespace that the process `pid` has just created.
 
-    With `newuidmap` this process becomes that program, whose exit status tells.
+    With `newuidmap` this process becomes that program, whose exit status shows the result.
 
     Raises:
-        OSError: the kernel refuses, or there is no such program.
+        OSError: the kernel refuses, or the program is missing.
     """
     if users.newuidmap is not None:
         numbers = (pid, 0, own, 1, 1, users.first, users.count)

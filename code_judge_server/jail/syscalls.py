@@ -1,5 +1,4 @@
-"""The system calls that Python 3.11 has no function for, by `ctypes`; each raises `OSError` with its name where the
-kernel refuses.
+"""System calls that Python 3.11 has no function for, by `ctypes`; each raises `OSError` with its name if the kernel refuses.
 
 Constants are those of the kernel's own headers, the same on x86_64 and aarch64.
 """
@@ -83,7 +82,7 @@ def setns(descriptor: int, flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Mount something, or change a mount."""
+    """Mount a file system, or change a mount."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
     arguments = (encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     _checked(_libc.mount(*arguments), f"mount({source}, {target}, {kind}, {flags:#x}, {options})")
@@ -99,7 +98,7 @@ def set_mount_attributes(target: str, attributes: int) -> None:
 
 
 def unmount(target: str, flags: int = 0) -> None:
-    """Take a mount away."""
+    """Remove a mount."""
     _checked(_libc.umount2(os.fsencode(target), flags), f"umount2({target})")
 
 
@@ -116,12 +115,12 @@ def prctl(option: int, value: int = 0, third: int = 0) -> None:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal as soon as the thread that forked it ends."""
+    """Let the kernel send this process a signal as soon as the thread that forked it ends."""
     prctl(PR_SET_PDEATHSIG, number)
 
 
 def drop_bounding_set() -> None:
-    """Give up every capability for whatever is executed from here on; those that this process holds stay."""
+    """Drop every capability for programs executed from now on; this process keeps its own."""
     with open("/proc/sys/kernel/cap_last_cap") as last:
         for capability in range(int(last.read()) + 1):
             prctl(PR_CAPBSET_DROP, capability)
@@ -132,12 +131,12 @@ _no_capabilities = (ctypes.c_uint32 * 6)()
 
 
 def drop_capabilities() -> None:
-    """Give up every capability that this process holds."""
+    """Drop every capability of this process."""
     _checked(_libc.syscall(_SYS_CAPSET[_machine], _capability_header, _no_capabilities), "capset")
 
 
 def keep_capabilities_over_exec() -> None:
-    """Have whatever this process executes hold its capabilities, though it is not user 0."""
+    """Let programs executed by this process keep its capabilities, although it is not user 0."""
     held = (ctypes.c_uint32 * 6)()
     _checked(_libc.syscall(_SYS_CAPGET[_machine], _capability_header, held), "capget")
     # Effective, permitted and inheritable; once for the lower half, once for the upper.
@@ -165,14 +164,14 @@ class _Filter(ctypes.Structure):
 
 
 def put_on_filter(instructions: bytes) -> None:
-    """Hold this process and all it starts to a seccomp filter; needs `PR_SET_NO_NEW_PRIVS`."""
+    """Restrict this process and everything it starts by a seccomp filter; needs `PR_SET_NO_NEW_PRIVS`."""
     program = _Filter(len(instructions) // _INSTRUCTION_BYTES, instructions)
     result = _libc.prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
     _checked(result, "prctl(PR_SET_SECCOMP)")
 
 
 def open_beneath(folder: int, path: str, flags: int) -> int:
-    """Open `path` below the open folder `folder`, through no link and to nowhere else (Linux 5.6)."""
+    """Open `path` below the open folder `folder`, without following links or leaving the folder (Linux 5.6)."""
     no_magic_links, no_links, beneath = 0x02, 0x04, 0x08
     how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, 0, no_magic_links | no_links | beneath)
     result = _libc.syscall(_SYS_OPENAT2, folder, os.fsencode(path), how, ctypes.c_size_t(24))
@@ -180,19 +179,19 @@ def open_beneath(folder: int, path: str, flags: int) -> int:
 
 
 def landlock_abi() -> int:
-    """Return the version of Landlock that the kernel speaks.
+    """Return the kernel's version of Landlock.
 
     Raises:
-        OSError: it speaks none.
+        OSError: the kernel has no Landlock.
     """
     return _checked(_libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "landlock")
 
 
 def landlock_create(handled: tuple[int, int, int]) -> int:
-    """Make a ruleset of (file system accesses, network accesses, scopes) and return its descriptor."""
+    """Create a ruleset of (file system accesses, network accesses, scopes) and return its descriptor."""
     attributes = (ctypes.c_uint64 * 3)(
         *handled
-    )  # an older kernel takes the longer struct if what it does not know is zero
+    )  # an older kernel accepts the longer struct if the unknown fields are zero
     result = _libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(24), 0)
     return _checked(result, "landlock_create_ruleset")
 
@@ -210,5 +209,5 @@ def landlock_allow_beneath(ruleset: int, folder: int, accesses: int) -> None:
 
 
 def landlock_restrict(ruleset: int) -> None:
-    """Hold this process and all it starts to a ruleset; needs `PR_SET_NO_NEW_PRIVS`."""
+    """Restrict this process and everything it starts by a ruleset; needs `PR_SET_NO_NEW_PRIVS`."""
     _checked(_libc.syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")

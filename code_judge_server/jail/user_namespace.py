@@ -1,4 +1,4 @@
-"""A user namespace: how an ordinary user gets the rights to make the others."""
+"""User namespaces, in which an ordinary user gets the rights to create the other namespaces."""
 
 import os
 
@@ -6,11 +6,11 @@ from code_judge_server.jail import syscalls
 from code_judge_server.jail.slot_users import SlotUsers, map_users_of
 
 USER_INSIDE = 1000
-"""What an ordinary user's jobs see as their own user id: not 0, as programs that find themselves root act otherwise."""
+"""User id that an ordinary user's jobs see as their own: not 0, as programs behave differently as root."""
 
 
 def enter_user_namespace(*, as_user: int = 0) -> None:
-    """Get every right in a new user namespace, in which this user is the only one, under the number `as_user`.
+    """Get every right in a new user namespace, in which this user is the only one, with the id `as_user`.
 
     Raises:
         OSError: the kernel refuses.
@@ -25,11 +25,11 @@ def enter_user_namespace_with(users: SlotUsers) -> None:
     """Get every right in a new user namespace, in which this user is 0, and `users` are 1 and above.
 
     Raises:
-        OSError: the kernel refuses, or whoever is to map the users does.
+        OSError: the kernel refuses, or the users cannot be mapped.
     """
     uid, gid = os.geteuid(), os.getegid()
     entered, tell = os.pipe()
-    mapper = os.fork()  # from outside: in the new namespace this process has no say about others' users
+    mapper = os.fork()  # from outside: inside the new namespace this process has no right over other users
     if mapper == 0:
         try:
             os.close(tell)
@@ -50,7 +50,7 @@ def enter_user_namespace_with(users: SlotUsers) -> None:
 def become_slot_user(number: int) -> None:
     """Become one of the users that `enter_user_namespace_with` has mapped, without any right in that namespace."""
     os.setresuid(number, number, number)
-    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own files in /proc are closed to it
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # otherwise it may not open its own files in /proc
 
 
 def _map_group(inside: int, gid: int) -> None:

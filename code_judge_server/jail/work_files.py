@@ -1,6 +1,4 @@
-"""The files of a job: written before it from a memfd, copied after it to another. Both run in a process of the job's
-own rights.
-"""
+"""The files of a job: written before it from a memfd, copied after it to another memfd, by a process with the job's rights."""
 
 import contextlib
 import errno
@@ -11,10 +9,10 @@ from code_judge_server.jail import syscalls
 
 
 def read_names(contents: int, sizes: list[int]) -> list[str]:
-    """Return the names that follow the files of these sizes in `contents`: theirs, then those of what to collect.
+    """Return the names that follow the files of these sizes in `contents`: their own, then those of the files to collect.
 
     Raises:
-        OSError: `contents` is something else.
+        OSError: `contents` is not valid.
     """
     start = sum(sizes)
     names = os.pread(contents, os.fstat(contents).st_size - start, start)
@@ -22,12 +20,11 @@ def read_names(contents: int, sizes: list[int]) -> list[str]:
 
 
 def write_files(contents: int, sizes: list[int]) -> None:
-    """Write the files that `contents` holds, one after the other with their names behind, below the current folder,
-    executable.
+    """Write the files in `contents`, which are followed by their names, below the current folder, executable.
 
     Raises:
         OSError: the disk quota is used up, or a path is a folder.
-        IndexError: `contents` is something else.
+        IndexError: `contents` is not valid.
     """
     offset = 0
     names = read_names(contents, sizes) if sizes else []
@@ -46,13 +43,13 @@ def write_files(contents: int, sizes: list[int]) -> None:
 
 
 def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list[int | None]]:
-    """Copy regular files below the current folder to `target`, one after the other, as long as `max_bytes` hold them.
+    """Copy regular files below the current folder to `target`, one after the other, up to `max_bytes`.
 
-    What is not there, or a link, device, socket or pipe, or lies behind a link, is left out: nothing is followed,
-    and nothing blocks.
+    Missing files, links, devices, sockets and pipes, and files behind a link, are left out: no link is followed, and nothing
+    blocks.
 
     Returns:
-        `[index, size]` of what was copied, the first its place in `paths`; no size where there was no room for it.
+        `[index, size]` of each file, its index in `paths`; no size if there was no room for it.
     """
     collected: list[list[int | None]] = []
     folder = os.open(".", os.O_DIRECTORY | os.O_PATH | os.O_CLOEXEC)
@@ -78,6 +75,6 @@ def _copy(source: int, target: int, size: int) -> int:
     while copied < size:
         step = os.sendfile(target, source, copied, size - copied)
         if step == 0:
-            break  # it shrank meanwhile
+            break  # the file shrank meanwhile
         copied += step
     return copied

@@ -1,4 +1,4 @@
-"""Tier C: the folder below which each slot has one for its jobs; those of servers that were killed are removed."""
+"""Tier C: the folder that contains a folder for each slot's jobs; folders of servers that were killed are removed."""
 
 import contextlib
 import os
@@ -12,17 +12,17 @@ _PREFIX = "code-judge-jail-"
 
 
 def make_work_root() -> tuple[str, int]:
-    """Make the folder of this server; return it with the descriptor that keeps it from being removed by others.
+    """Create the folder of this server; return it with the descriptor that keeps other servers from removing it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     _remove_stale()
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         with contextlib.suppress(
             FileNotFoundError, BlockingIOError
-        ):  # another server starts, and takes it for a dead one's
+        ):  # another server starts, and treats the folder as stale
             lock = folder_lock.lock(Path(folder), folder_lock.SHARED)
             if os.path.isdir(folder):
                 work_folder.let_users_through(folder)
@@ -36,7 +36,7 @@ def _remove_stale() -> None:
             if folder.lstat().st_uid != os.geteuid():
                 continue
             lock = folder_lock.lock(folder, folder_lock.EXCLUSIVE)
-        except OSError:  # its server lives, it is gone already, or it is not ours
+        except OSError:  # its server lives, it is already gone, or it belongs to another user
             continue
         with contextlib.suppress(OSError):
             work_folder.remove(str(folder))

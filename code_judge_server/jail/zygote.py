@@ -18,7 +18,7 @@ from code_judge_server.jail.slot_start import open_slot
 
 
 def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -> NoReturn:
-    """Load `modules`, then fork a slot for each request, until the launcher is gone."""
+    """Load `modules`, then fork a slot for each request, until the launcher ends."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     syscalls.die_with_parent()
     if machine.work_folder is not None:
@@ -30,7 +30,7 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     if job_start is not None:
         job_start.keep_blocks_on_heap()
     if not machine.jobs_are_own_users:
-        selectors.DefaultSelector = selectors.PollSelector  # chosen anew, as jobs have no epoll: see `seccomp_filter`
+        selectors.DefaultSelector = selectors.PollSelector  # jobs have no epoll: see `seccomp_filter`
     try:
         preload.load(modules)
     except ImportError as error:
@@ -71,15 +71,15 @@ def _load_job_start(machine: Machine) -> JobStart | None:
         return None
     try:
         return JobStart(machine.job_start)
-    except OSError as error:  # compiled for another C library than the interpreter's, for instance
+    except OSError as error:  # compiled for another C library than the interpreter's, for example
         sys.stderr.write(f"zygote: the compiled start of jobs does not load, a slower one stands in for it: {error}\n")
         return None
 
 
 def _take_snapshot(job_start: JobStart, launcher: socket.socket) -> bool:
-    """Take the snapshot from which all jobs start, and be such a job in each of them; return whether there is one."""
+    """Take the snapshot from which all jobs start, and become such a job in each of them; return False if it fails."""
     python_main.freeze()
-    python_main.get_ready([sys.executable, "main.py"], WORK_FOLDER)  # what most jobs are
+    python_main.get_ready([sys.executable, "main.py"], WORK_FOLDER)  # the command of most jobs
     try:
         is_job = job_start.take_snapshot()
     except OSError as error:
@@ -88,7 +88,7 @@ def _take_snapshot(job_start: JobStart, launcher: socket.socket) -> bool:
         )
         return False
     if is_job:
-        launcher.detach()  # so that the object, should the job's end finalize it, closes no descriptor of the job's
+        launcher.detach()  # so that the object closes no descriptor of the job's if the job's end finalizes it
         execution.run_encoded(job_start.arguments())
     return True
 
@@ -110,7 +110,7 @@ def _slot_main(
     protocol.send(launcher, {**answer, "pid": machine.pid_as_server_sees_it()})
     launcher.close()
     machine.close()
-    gc.freeze()  # with all that a slot needs: what is not frozen, the end of a program looks through
+    gc.freeze()  # including all objects of the slot: the end of a program scans the others
     try:
         slot.serve()
     except (OSError, protocol.ProtocolError, KeyError, TypeError, ValueError):
