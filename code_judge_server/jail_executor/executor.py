@@ -1,4 +1,4 @@
-"""Tiers A, B and C: jobs run in slots of the jail, from interpreters that are warm."""
+"""Tiers A, B and C: jobs run in slots of the jail, from warm interpreters."""
 
 import asyncio
 import contextlib
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 2
 _PAUSE_BEFORE_LAST_ATTEMPT_S = 0.1
-"""What killed one slot, such as the end of its zygote, may be about to kill the next."""
+"""Pause, because the cause of one slot's death, such as the end of its zygote, may be about to kill the next."""
 _TRUSTED_IN_PRIVATE_SLOT = 3
-"""The helper of the slot, the init of its job, and the supervisor of a session, which the server cannot read."""
+"""Processes the server cannot read: the helper of the slot, the init of its job, and the supervisor of a session."""
 _REPAIRS = 3
-"""A first one may still take for alive what is not."""
+"""Repairs per request; the first may still see a dead process as alive."""
 _FIRST_PAUSE_OF_REPAIRS_S = 0.05
 _LONGEST_PAUSE_OF_REPAIRS_S = 5.0
 
@@ -40,13 +40,13 @@ _LONGEST_PAUSE_OF_REPAIRS_S = 5.0
 class JailExecutor:
     """A fixed number of slots, each with one warm process per preload set; an `Executor` of tiers A to C.
 
-    A slot that dies is started again and its job run once more. A launcher that dies takes all slots with it, and everything is
-    started again, once for all jobs that wait for it.
+    A slot that dies is restarted and its job is run once more. A launcher that dies takes all slots with it, and everything is
+    restarted, once for all waiting jobs.
 
     Args:
-        plan: What the jail is built from; it names the tier.
-        canaries: What was tried to find the tier.
-        num_private_slots: So many of the plan's slots, its last ones, run no jobs: `open_private_slot` gives them away.
+        plan: The settings of the jail; it names the tier.
+        canaries: The checks that found the tier.
+        num_private_slots: Number of the plan's last slots that run no jobs, but are given out by `open_private_slot`.
     """
 
     def __init__(self, plan: Plan, *, canaries: Sequence[Canary], num_private_slots: int = 0) -> None:
@@ -57,11 +57,11 @@ class JailExecutor:
         self.num_private_slots = num_private_slots
         self._plan = plan
         self._num_slots = plan.num_slots - num_private_slots
-        self._launcher = Launcher(plan)  # works while the server goes on importing
+        self._launcher = Launcher(plan)  # works while the server continues to import
         self._slots: dict[tuple[int, str], Slot] = {}
         self._oom_kills = [OomKills(kernel_counters(plan.cgroups, number)[0]) for number in range(self._num_slots)]
         self._pairs = asyncio.Lock()
-        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # the last one used is the warmest
+        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # the last used slot is the warmest
         self._watch: Watch | None = None
         self._repairing: asyncio.Task[None] | None = None
         self._next_repair: asyncio.TimerHandle | None = None
@@ -70,7 +70,7 @@ class JailExecutor:
         self._num_rebuilt_slots = 0
 
     def load(self) -> ExecutorLoad:
-        """Say how many jobs sleep, and how many slots were replaced."""
+        """Return the numbers of sleeping jobs and of replaced slots."""
         num_asleep = 0 if self._watch is None else self._watch.num_asleep
         return ExecutorLoad(num_asleep=num_asleep, num_rebuilt_slots=self._num_rebuilt_slots)
 
@@ -94,7 +94,7 @@ class JailExecutor:
         """Run one job as soon as a slot is free; cancelling the call kills it.
 
         Raises:
-            ExecutorError: slots died over it twice, or it cannot be handed over.
+            ExecutorError: slots died over it twice, or it cannot be sent.
         """
         preload = BARE  # a plain command runs there too
         if job.preload is not None and job.preload in self.preloads:
@@ -111,7 +111,7 @@ class JailExecutor:
             try:
                 return await running.outcome
             except asyncio.CancelledError:
-                running.kill(Ending.CANCELLED)  # the slot is free again once it has answered, and not before
+                running.kill(Ending.CANCELLED)  # the slot is free only after it has answered
                 raise
             except JailDiedError as error:
                 if not self._closed:
@@ -119,7 +119,7 @@ class JailExecutor:
         raise ExecutorError(f"jail executor: {_ATTEMPTS} slots ({preload}) failed over one job; the log says how")
 
     async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
-        """See `Executor`; where a slot dies over one of them, both are run once more."""
+        """See `Executor`; if a slot dies over either job, both are run once more."""
         if self._num_slots < len(jobs):
             raise ExecutorError("jail executor: two jobs at once need two slots: raise num_slots or spare_slots")
         for attempt in range(_ATTEMPTS):
@@ -141,7 +141,7 @@ class JailExecutor:
         """Start two jobs, joined by pipes, as soon as two slots are free.
 
         Raises:
-            ExecutorError: as `_begin`, or no descriptors are left; neither runs.
+            ExecutorError: as `_begin`, or no descriptors are left; neither job runs.
         """
         running: list[RunningJob] = []
         with contextlib.ExitStack() as stack:
@@ -154,7 +154,7 @@ class JailExecutor:
                 ends = connected_pipes()
                 for end in ends:
                     stack.callback(end.close)
-                for number in unused:  # first, because the clock of one job does not wait for the slot of the other
+                for number in unused:  # first, because neither job's clock may wait for the other's slot
                     await self._living_slot(number, BARE)
                 for job, item, end in zip(jobs, sealed, ends, strict=True):
                     running.append(await self._begin(job, item, unused.pop(0), BARE, partner=end))
@@ -171,10 +171,10 @@ class JailExecutor:
     async def _begin(
         self, job: Job, sealed: SealedInput, number: int, preload: str, *, partner: PipeEnds | None = None
     ) -> RunningJob:
-        """Start a job in a slot that was free, and is free again when nothing is left of the job or it was not started.
+        """Start a job in a free slot, which is freed when nothing is left of the job, or when it does not start.
 
         Raises:
-            ExecutorError: the slot cannot be started, or the job cannot be handed over.
+            ExecutorError: the slot cannot be started, or the job cannot be sent.
         """
         give_back = partial(self._free.put_nowait, number)
         try:
@@ -185,13 +185,13 @@ class JailExecutor:
         interpret = job.preload == preload
         return slot.begin(
             job, sealed, interpret=interpret, on_idle=give_back, partner=partner
-        )  # no `await`: it might die meanwhile
+        )  # no `await`: the slot might die meanwhile
 
     async def open_private_slot(self, index: int, preload: str) -> PrivateSlot:
-        """Start one of the `num_private_slots`, after what died of the jail; the one that had its index before must be gone.
+        """Start one of the `num_private_slots`, after repairing the jail; its predecessor must be gone.
 
         Raises:
-            ExecutorError: it cannot be started, however often what died was started again; or the executor is closed.
+            ExecutorError: it cannot be started, even after repairs, or the executor is closed.
         """
         number = self._num_slots + index
         failure: Exception | None = None
@@ -220,7 +220,7 @@ class JailExecutor:
         return PrivateSlot(end=end, pidfd=pidfd, meter=meter, oom_kills=oom_kills, peak=peak)
 
     async def aclose(self) -> None:
-        """Kill what runs, and leave no process, mount, cgroup or file behind."""
+        """Kill all jobs, and leave no process, mount, cgroup or file behind."""
         self._closed = True
         if self._next_repair is not None:
             self._next_repair.cancel()
@@ -235,10 +235,10 @@ class JailExecutor:
         await asyncio.to_thread(self._plan.close)
 
     async def _living_slot(self, number: int, preload: str) -> Slot:
-        """Return a slot, started anew where it is dead.
+        """Return a slot, restarted if it is dead.
 
         Raises:
-            ExecutorError: it cannot be started, or the executor is closed.
+            ExecutorError: it cannot be restarted, or the executor is closed.
         """
         for _ in range(_REPAIRS + 1):
             slot = self._slots.get((number, preload))
@@ -250,7 +250,7 @@ class JailExecutor:
         )
 
     async def _share_repair(self) -> None:
-        """Wait for the one repair that is under way, or start it; it may fail.
+        """Wait for the current repair, or start one; it may fail.
 
         Raises:
             ExecutorError: the executor is closed.
@@ -278,7 +278,7 @@ class JailExecutor:
             self._repair_soon()
 
     def _repair_soon(self) -> None:
-        """Have dead slots started again before a job meets them."""
+        """Restart dead slots before a job needs them."""
         if self._closed or self._next_repair is not None:
             return
 
@@ -289,10 +289,10 @@ class JailExecutor:
         self._next_repair = asyncio.get_running_loop().call_later(self._pause_of_repairs_s, begin)
 
     async def _repair(self) -> None:
-        """Start the launcher again if it is dead, and every slot that is.
+        """Restart the launcher if it is dead, and every dead slot.
 
         Raises:
-            JailDiedError: one of them does not come up.
+            JailDiedError: one of them does not start.
         """
         if not self._launcher.alive:
             logger.warning("jail executor: the launcher died; it is started again with all slots")
@@ -305,7 +305,7 @@ class JailExecutor:
         at_once = len(self.preloads) * len(os.sched_getaffinity(0))
         for start in range(0, len(dead), at_once):
             opening = (self._open_slot(*slot) for slot in dead[start : start + at_once])
-            results = await asyncio.gather(*opening, return_exceptions=True)  # none goes on after this repair
+            results = await asyncio.gather(*opening, return_exceptions=True)  # none continues after this repair
             for error in filter(None, results):
                 raise error
 

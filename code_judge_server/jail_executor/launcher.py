@@ -11,17 +11,17 @@ from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
 
 START_TIMEOUT_S = 60.0
-"""For the jail to be built and all modules of a preload set to be imported, on a busy machine."""
+"""Time to build the jail and to import a preload set, on a busy machine."""
 _STOP_TIMEOUT_S = 2.0
 
 ResultT = TypeVar("ResultT")
 
 
 class Launcher:
-    """A launcher process; made outside the event loop, so that it works while the server still imports.
+    """A launcher process, started outside the event loop, so that it works while the server still imports.
 
     Args:
-        plan: What it builds the jail from.
+        plan: The settings of the jail.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -33,7 +33,7 @@ class Launcher:
                 stdout=subprocess.DEVNULL,
                 env=job_environment(),
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a Ctrl-C in the server's terminal is the server's business
+                start_new_session=True,  # the server alone handles a Ctrl-C in its terminal
             )
         self.alive = True
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -43,10 +43,10 @@ class Launcher:
         protocol.send(self._end, message, descriptors)
 
     async def wait_until_ready(self) -> None:
-        """Wait until slots can be asked for.
+        """Wait until slots can be requested.
 
         Raises:
-            JailDiedError: the launcher cannot build the jail; says why.
+            JailDiedError: the launcher cannot build the jail; the message has the reason.
         """
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
@@ -55,10 +55,10 @@ class Launcher:
         await self._within_time(self._ready)
 
     async def open_slot(self, number: int, preload: str) -> tuple[socket.socket, int]:
-        """Start a slot, in place of an earlier one; return the server's end of its socket, and its process id.
+        """Start a slot in place of an earlier one; return the server's end of its socket, and its process id.
 
         Raises:
-            JailDiedError: the launcher is dead, or cannot start one.
+            JailDiedError: the launcher is dead, or cannot start a slot.
         """
         if not self.alive or self._loop is None:
             raise JailDiedError("launcher: it is dead")
@@ -83,7 +83,7 @@ class Launcher:
             self._requests.pop((number, preload), None)
 
     def die(self, reason: str) -> None:
-        """End the launcher and everything below it; nothing happens if it is dead already."""
+        """Kill the launcher and everything below it; does nothing if it is already dead."""
         if not self.alive:
             return
         self.alive = False
@@ -95,7 +95,7 @@ class Launcher:
             _fail(future, reason)
 
     async def aclose(self) -> None:
-        """End it, wait until it and everything below it has ended; kill it if it does not."""
+        """End it, and wait until it and everything below it has ended; kill it if it does not end."""
         self.die("it is closed")
         try:
             await asyncio.to_thread(self._process.wait, _STOP_TIMEOUT_S)
@@ -126,7 +126,7 @@ class Launcher:
     def _answer(self, message: messages.SlotStarted) -> None:
         request = self._requests.get((message.number, message.preload))
         if request is None or request.done():
-            return  # whoever asked for it has gone: the slot sees its socket closed
+            return  # the caller has gone: the slot sees its socket closed
         if message.pid is None:
             _fail(request, f"no slot {message.number} ({message.preload}): {message.error}")
         else:

@@ -1,27 +1,27 @@
-"""What of a job's memory takes long to count, counted beside the event loop: it can be seconds for many large processes."""
+"""Slow counts of a job's memory, made beside the event loop: many large processes can take seconds."""
 
 import threading
 import time
 from typing import Protocol
 
 _PAUSE = 4
-"""After a count, so many times as long as it took: a job keeps the server busy for a fifth of one core at most."""
+"""Pause after a count, in units of its duration: a job keeps the server busy for at most a fifth of a core."""
 
 
 class Count(Protocol):
     """A function of `process_tree`."""
 
     def __call__(self, pids: list[int], *, enough: int) -> int:
-        """Return the bytes of `pids`, or of the first of them that have more than `enough`."""
+        """Return the bytes of `pids`, or of the first of them that exceed `enough`."""
         ...
 
 
 class MemoryCounts:
-    """Counts something of one job's processes, again and again while it is asked for.
+    """Counts memory of one job's processes, repeatedly while it is asked for.
 
     Args:
-        count: What to count.
-        pause_s: Between two counts at least.
+        count: The function to call.
+        pause_s: Least time between two counts.
     """
 
     def __init__(self, count: Count, *, pause_s: float = 0.0) -> None:
@@ -32,14 +32,14 @@ class MemoryCounts:
         self._next_at = 0.0
 
     def latest(self, pids: list[int], *, enough: int) -> int:
-        """Return what was counted last, 0 at first, and begin to count `pids` where that is due.
+        """Return the result of the last count, 0 at first, and start to count `pids` if a count is due.
 
         Args:
             pids: Processes of the job.
-            enough: In bytes: with more than this the count ends.
+            enough: Bytes; a larger count stops.
 
         Raises:
-            OSError: the processes could not be looked at.
+            OSError: the processes could not be read.
         """
         now = time.monotonic()
         if self._running is not None and self._running.ended:

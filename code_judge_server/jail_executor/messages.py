@@ -1,4 +1,4 @@
-"""What launcher and slots may say to the server, checked strictly: what is anything else ends the trust in who said it."""
+"""Messages of launcher and slots to the server, checked strictly: after an invalid one the sender is no longer trusted."""
 
 import math
 import socket
@@ -13,29 +13,29 @@ from code_judge_server.jail import protocol
 
 
 class JailDiedError(Exception):
-    """The launcher or a slot ended, said what it must not, or did not answer; nothing is known about the job in it."""
+    """The launcher or a slot ended, sent an invalid message, or did not answer; the state of its job is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Nothing of the job runs any more."""
+    """The end of a job: none of its processes runs any more."""
 
     exit_code: int | None
     signal: int | None
     cpu_time_s: float
     wall_time_s: float
-    """From its fork to its end: without what was made for it and cleaned up after it."""
+    """Time from its fork to its end, without set-up and clean-up."""
     max_rss_bytes: int
     oom_kills: int | None
     peak_memory_bytes: int | None
     tasks_refused: int | None
-    """How often the kernel refused a new process or thread."""
+    """New processes or threads that the kernel refused."""
     collected: list[tuple[int, int | None]]
-    """Index among those to collect and size of the files, in the order of their contents; no size: there was no room for it."""
+    """Collected files: index in the request, and size, in the order of their contents; no size if there was no room."""
     error: str | None
-    """The job could not be set up."""
+    """Reason if the job could not be set up."""
     clears: bool
-    """The slot still removes the job's files, and says when it has."""
+    """The slot still removes the job's files, and reports when it has finished."""
 
 
 class _Message(BaseModel):
@@ -43,7 +43,7 @@ class _Message(BaseModel):
 
 
 class Ready(_Message):
-    """The launcher can be asked for slots."""
+    """The launcher accepts requests for slots."""
 
     kind: Literal["ready"]
 
@@ -63,7 +63,7 @@ class SlotStarted(_Message):
     preload: str
     pid: int | None = None
     error: str | None = None
-    """Why there is none."""
+    """Reason if there is no slot."""
 
 
 FROM_LAUNCHER: TypeAdapter[Ready | Failed | SlotStarted] = TypeAdapter(
@@ -77,8 +77,8 @@ def send(end: socket.socket, message: protocol.Message, descriptors: tuple[int, 
     """Send one message; the descriptors stay open on this side.
 
     Raises:
-        OSError: the other end is closed, or the socket is full (BlockingIOError).
-        ProtocolError: the message is too long, or no JSON can be made of it.
+        OSError: the peer has closed, or the socket is full (BlockingIOError).
+        ProtocolError: the message is too long, or cannot be encoded as JSON.
     """
     try:
         data = orjson.dumps(message)
@@ -88,10 +88,10 @@ def send(end: socket.socket, message: protocol.Message, descriptors: tuple[int, 
 
 
 def receive(end: socket.socket, schema: TypeAdapter[MessageT]) -> MessageT | None:
-    """Return the next message on a socket that does not block, None where none has arrived yet.
+    """Return the next message of a non-blocking socket, None if none has arrived yet.
 
     Raises:
-        JailDiedError: the other end is closed, or sent what is no message of `schema`.
+        JailDiedError: the peer has closed, or sent a message that does not match `schema`.
     """
     message = _receive(end)
     try:
@@ -101,10 +101,10 @@ def receive(end: socket.socket, schema: TypeAdapter[MessageT]) -> MessageT | Non
 
 
 def receive_ended(end: socket.socket) -> Ended | None:
-    """Return the end of a slot's job, as `receive` does; this comes with every job, so it is checked by hand.
+    """Return the end of a slot's job, like `receive`; it is checked by hand, as it arrives for every job.
 
     Raises:
-        JailDiedError: the slot is dead, or said anything else.
+        JailDiedError: the slot is dead, or sent another message.
     """
     message = _receive(end)
     if message is None:
@@ -118,10 +118,10 @@ def receive_ended(end: socket.socket) -> Ended | None:
 
 
 def receive_cleared(end: socket.socket) -> bool:
-    """Return whether a slot has said that the files of its job are removed too; what else it says is wrong then.
+    """Return whether a slot has reported that its job's files are removed; any other message is an error.
 
     Raises:
-        JailDiedError: the slot is dead, or said anything else.
+        JailDiedError: the slot is dead, or sent another message.
     """
     message = _receive(end)
     if message not in (None, {"kind": "cleared"}):
@@ -163,7 +163,7 @@ _RIGHT_IN_ENDED: Mapping[str, Callable[[Any], bool]] = {
     "error": lambda value: value is None or type(value) is str,
     "clears": lambda value: type(value) is bool,
 }
-"""By the keys of the message, of which `tasks_refused` may be absent."""
+"""Checks by key of the message; only `tasks_refused` may be absent."""
 
 
 def _receive(end: socket.socket) -> protocol.Message | None:

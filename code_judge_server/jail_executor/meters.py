@@ -1,4 +1,4 @@
-"""What a running job uses, as the kernel counts it."""
+"""Resources of a running job, as the kernel counts them."""
 
 import os
 from dataclasses import dataclass
@@ -12,43 +12,43 @@ from code_judge_server.jail_executor.memory_counts import MemoryCounts
 from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
 
 _SLOT_CPU_TIME_S = 0.01
-"""What a slot itself needs for a job at most, in the same cgroup."""
+"""Most CPU time that the slot itself needs for a job, in the same cgroup."""
 _SLOT_TASKS = 2
-"""The helper of a slot, and the init of a job."""
+"""Tasks of the helper of a slot and the init of a job."""
 _PAUSE_OF_KERNEL_MEMORY_S = 0.2
-"""Between two counts of what the kernel keeps for a job's mappings, which costs as much as all the rest of a sample."""
+"""Pause between two counts of kernel memory for a job's mappings; one costs as much as the rest of a sample."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a job uses at one moment; 0 where the kernel itself holds the limit."""
+    """Resources of a job at one moment; 0 where the kernel itself enforces the limit."""
 
     cpu_time_s: float
-    """Of the job and everything below it, since it started."""
+    """CPU time of the job and everything below it, since it started."""
     memory_bytes: int = 0
     num_tasks: int = 0
     """Processes and threads."""
 
 
 class Meter(Protocol):
-    """Reads the usage of the job that runs in one slot."""
+    """Reads the resources of the job that runs in one slot."""
 
     def restart(self) -> None:
-        """Count from here: the next job starts."""
+        """Start to count for the next job."""
         ...
 
     def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
-        """Return the usage of the running job, only as exact as these limits need it."""
+        """Return the usage of the running job, only as exact as these limits need."""
         ...
 
     def close(self) -> None:
-        """Close what it reads from."""
+        """Close its files."""
         ...
 
 
 class CgroupMeter:
-    """CPU time by the cgroup of a slot; memory and tasks are held by that cgroup.
+    """CPU time from the cgroup of a slot, which itself enforces the limits of memory and tasks.
 
     Args:
         path: `cpuacct.usage` (nanoseconds) of cgroup v1 or `cpu.stat` (`usage_usec 12`) of v2.
@@ -59,17 +59,17 @@ class CgroupMeter:
         self._started_at_s = 0.0
 
     def restart(self) -> None:
-        """Count from here: the next job starts."""
+        """Start to count for the next job."""
         self._started_at_s = self._total_s()
 
     def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
-        """Return the CPU time of all in the slot since the job started, less what the slot itself may have used of it."""
+        """Return the CPU time of everything in the slot since the job started, less what the slot itself may have used."""
         return Usage(cpu_time_s=max(0.0, self._total_s() - self._started_at_s - _SLOT_CPU_TIME_S))
 
     def close(self) -> None:
         """Close the counter."""
         os.close(self._fd)
-        self._fd = -1  # a late `read` raises, and reads nothing else that has the number by then
+        self._fd = -1  # a late `read` then raises, and reads no other file that has reused the number
 
     def _total_s(self) -> float:
         text = os.pread(self._fd, 256, 0)
@@ -79,12 +79,12 @@ class CgroupMeter:
 
 
 class TreeMeter:
-    """CPU time, memory and tasks by `/proc`: the sums over everything below a slot.
+    """CPU time, memory and tasks from `/proc`: the sums over everything below a slot.
 
     Args:
         slot_pid: The slot, below which at most one job runs.
-        own_network: The slot has a network namespace of its own, all of whose sockets are the job's.
-        num_trusted: First processes below the slot whose mappings nobody looks at: they run no program.
+        own_network: The slot has its own network namespace, whose sockets are all the job's.
+        num_trusted: Number of first processes below the slot whose mappings are not counted, as they run no program.
     """
 
     def __init__(self, slot_pid: int, *, own_network: bool = False, num_trusted: int = 0) -> None:
@@ -104,16 +104,16 @@ class TreeMeter:
         self._reaped_before = 0
 
     def restart(self) -> None:
-        """Count from here: the next job starts."""
+        """Start to count for the next job."""
         self._reaped_before = self._reaped()
         self._begin_counts()
 
     def read(self, *, memory_bytes: int, max_tasks: int) -> Usage:
-        """Return what is below the slot, or was.
+        """Return the resources of everything below the slot.
 
-        Memory is the sum of the resident sizes, and only where that is beyond `memory_bytes` and several processes may share
-        it, the sum of their shares as last counted, which happens beside this and may take a while. What sockets may hold and
-        what the kernel keeps for mappings is added.
+        Memory is the sum of the resident sizes. Only if that exceeds `memory_bytes` and several processes may share it, memory
+        is the last sum of their proportional shares, which is counted in the background and may be late. The most that sockets
+        may hold, and the kernel's memory for mappings, are added.
         """
         reaped = self._reaped() - self._reaped_before
         pids = process_tree.descendants(self._slot_pid, at_most=max_tasks + _SLOT_TASKS + 1)
@@ -131,7 +131,7 @@ class TreeMeter:
         )
 
     def close(self) -> None:
-        """Close the slot's entries in `/proc`; whoever reads once more gets an error, and not another file."""
+        """Close the slot's files in `/proc`; a later read raises an error, and reads no other file."""
         os.close(self._stat)
         self._stat = -1
         if self._sockets is not None:
@@ -145,16 +145,16 @@ class TreeMeter:
         self._unwaited = UnwaitedCpu()
 
     def _num_sockets(self) -> int:
-        """Count the sockets of the namespace, closed ones with unread messages too."""
+        """Return the number of sockets in the namespace, closed ones with unread messages included."""
         if self._sockets is None:
             return 0
         return int(os.pread(self._sockets, 64, 0).split(maxsplit=3)[2])  # "sockets: used 12"
 
     def _reaped(self) -> int:
-        """CPU time in ticks of the children that the slot has waited for, in its whole life."""
+        """Return the CPU time in ticks of all children that the slot has waited for."""
         try:
-            # proc_pid_stat(5), counted from field 3: the second one, the name, may hold spaces and brackets.
+            # proc_pid_stat(5), counted from field 3: field 2, the name, may hold spaces and brackets.
             fields = os.pread(self._stat, 1024, 0).rpartition(b") ")[2].split()
         except ProcessLookupError:
-            return self._reaped_before  # the slot died: its socket tells soon
+            return self._reaped_before  # the slot died: its socket will report that
         return int(fields[13]) + int(fields[14])

@@ -1,13 +1,13 @@
-"""Whether the kernel has killed something in a slot's control group that no slot has told of."""
+"""Detection of OOM kills in a slot's control group that no slot has reported."""
 
 from collections.abc import Callable
 
 
 class OomKills:
-    """The kills for want of memory in the group that the slots of one number share.
+    """The OOM kills in the group that the slots of one number share.
 
     Args:
-        count: Reads the kernel's counter of them.
+        count: Reads the kernel's counter.
     """
 
     def __init__(self, count: Callable[[], int]) -> None:

@@ -1,13 +1,13 @@
-"""What a job prints, read from a pipe whose read end only the server has."""
+"""Output of a job, read from a pipe whose read end only the server has."""
 
 import os
 
 _READ_BYTES = 65536
-"""What a pipe holds, so that one read mostly empties it."""
+"""Size of a pipe, so that one read mostly empties it."""
 
 
 class OutputStream:
-    """The read end of a pipe, and what came through it."""
+    """The read end of a pipe, and the output read from it."""
 
     __slots__ = ("_max_bytes", "_num_told", "cut", "data", "fd")
 
@@ -16,28 +16,28 @@ class OutputStream:
         self.fd = fd
         self.data = bytearray()
         self.cut = False
-        """There was more than `max_bytes`."""
+        """The output was longer than `max_bytes`."""
         self._max_bytes = max_bytes
         self._num_told = 0
 
     def read(self) -> bool:
-        """Take some of what is in the pipe; return whether there may be more, now or later."""
+        """Read some of the pipe; return whether more may come, now or later."""
         return self._take() != 0
 
     def take_untold(self) -> bytes:
-        """Return what has come since the last call."""
+        """Return the output since the last call."""
         start, self._num_told = self._num_told, len(self.data)
         return bytes(memoryview(self.data)[start:])
 
     def drain(self) -> None:
-        """Take what is left in the pipe, to which nobody writes any more."""
+        """Read the rest of the pipe, which has no writer any more."""
         while (
             not self.cut and self._take()
-        ):  # a read may be short and not the last: a job can have put it in packet mode
+        ):  # a short read may not be the last: a job can have put the pipe in packet mode
             pass
 
     def _take(self) -> int | None:
-        """Return the number of bytes taken, 0 if no writer is left, None if there is nothing now."""
+        """Return the number of bytes read, 0 if no writer is left, None if the pipe is empty."""
         try:
             chunk = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:

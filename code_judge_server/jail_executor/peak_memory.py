@@ -1,4 +1,4 @@
-"""The most memory that a control group has had, from a moment on."""
+"""Peak memory of a control group since a chosen moment."""
 
 import contextlib
 import os
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 class PeakMemory:
-    """A peak that begins anew when told to; where the kernel cannot do that (version 2 before Linux 6.12), one of all time.
+    """A peak that can be reset; where the kernel cannot reset it (version 2 before Linux 6.12), the peak of all time.
 
     Args:
-        file: `memory.max_usage_in_bytes` (version 1) or `memory.peak` (version 2, not there before Linux 5.19); None where
-            nothing counts it.
+        file: `memory.max_usage_in_bytes` (version 1) or `memory.peak` (version 2, missing before Linux 5.19); None if nothing
+            counts it.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -18,16 +18,16 @@ class PeakMemory:
         self._fd = -1
 
     def restart(self) -> None:
-        """Begin anew."""
+        """Reset the peak."""
         self.close()
         if self._file is None:
             return
         with contextlib.suppress(OSError):
             self._fd = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
-            os.write(self._fd, b"0")  # version 2 begins anew for this descriptor only
+            os.write(self._fd, b"0")  # version 2 resets it for this descriptor only
 
     def bytes(self) -> int:
-        """Return it; 0 where nothing counts it."""
+        """Return the peak; 0 if nothing counts it."""
         if self._file is None:
             return 0
         with contextlib.suppress(OSError):
@@ -35,7 +35,7 @@ class PeakMemory:
         return 0
 
     def close(self) -> None:
-        """Close what it reads from."""
+        """Close its file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""A slot that is not in the pool: for one long job, whose owner speaks to it itself."""
+"""A slot outside the pool, for one long job; its owner sends it messages directly."""
 
 import os
 import socket
@@ -14,24 +14,24 @@ _FILES = {
     1: ("memory", "memory.oom_control", "memory.max_usage_in_bytes"),
     2: ("", "memory.events", "memory.peak"),
 }
-"""By version of control groups: the controller, and its files of kills and of the peak."""
+"""Controller, file of the kills, and file of the peak, keyed by cgroup version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSlot:
-    """A fresh slot; whoever has it must `close` it."""
+    """A fresh slot; its owner must `close` it."""
 
     end: socket.socket
     """The server's end of its socket, which does not block."""
     pidfd: int
     meter: Meter
     oom_kills: Callable[[], int]
-    """Counts what the kernel has killed in it for want of memory; always 0 where memory is sampled."""
+    """Returns the number of OOM kills in the slot; always 0 where memory is sampled."""
     peak: PeakMemory
-    """Of memory; always 0 where memory is sampled."""
+    """Peak memory; always 0 where memory is sampled."""
 
     def close(self) -> None:
-        """Let go of it: the slot kills its job, and ends."""
+        """Release it: the slot kills its job, and ends."""
         self.end.close()
         self.meter.close()
         self.peak.close()

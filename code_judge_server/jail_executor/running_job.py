@@ -1,4 +1,4 @@
-"""One job in a slot: what goes into it, what comes out of it, and when it has had enough."""
+"""One job in a slot: its input, its output, and its limits."""
 
 import asyncio
 import os
@@ -16,24 +16,24 @@ from code_judge_server.job_pairs import PipeEnds, bytes_in_pipe
 from code_judge_server.sandbox import Job, Outcome
 
 FIRST_LOOK_S = 0.02
-"""A job that lives this long has its pipes watched; what a shorter one prints mostly fits into them."""
+"""The pipes of a job that lives this long are watched; the output of a shorter one mostly fits into them."""
 SAMPLE_INTERVAL_S = 0.05
 ASLEEP_AFTER_SAMPLES = 2
 ASLEEP_BELOW_CPU_SHARE = 0.1
-"""A job is asleep when in so many samples in a row it has used less of a core than this, and waited for none."""
+"""A job is asleep if in a number of consecutive samples it used less of a core than this, and did not wait for one."""
 ANSWER_TIMEOUT_S = 10.0
-"""Within which a slot must have ended a job that it was told to kill."""
+"""Time for a slot to end a job that it was told to kill."""
 
 
 class RunningJob:
     """A job from its start until its outcome, in the one event loop.
 
     Args:
-        job: What to run.
-        meter: Counts what it uses.
-        wants_core: Says whether something of it is runnable, however little of a core it gets.
+        job: The job to run.
+        meter: Counts its resources.
+        wants_core: Returns whether one of its threads is runnable, however little of a core it gets.
         kill: Tells the slot to end the job; the slot still answers.
-        catch_up: Takes what the slot has said already, which may be that the job has ended.
+        catch_up: Reads pending messages of the slot, such as the end of the job.
         give_up: Declares the slot dead, with a reason.
     """
 
@@ -71,7 +71,7 @@ class RunningJob:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has used hardly any CPU for a while, and not for want of a core."""
+        """True if it has used hardly any CPU for a while, and does not wait for a core."""
         return self._num_idle_samples >= ASLEEP_AFTER_SAMPLES
 
     def send(
@@ -82,16 +82,16 @@ class RunningJob:
         interpret: bool,
         partner: PipeEnds | None = None,
     ) -> None:
-        """Hand the job over.
+        """Send the job to the slot.
 
         Args:
             send: Sends one message with descriptors.
             sealed: The job's files and stdin, which stay open on this side.
             interpret: The slot's own interpreter runs the script `argv[1]`.
-            partner: Pipes to and from another job, in the place of stdin and stdout; they stay open on this side.
+            partner: Pipes to and from another job, in place of stdin and stdout; they stay open on this side.
 
         Raises:
-            OSError: no descriptors are left, or the slot is gone.
+            OSError: no descriptors are left, or the slot has ended.
             ProtocolError: the command, or the list of the files' sizes, is too long for one message.
         """
         job = self._job
@@ -102,7 +102,7 @@ class RunningJob:
                 read, write = os.pipe()
                 pipe_ends.append(write)
                 self._streams += (OutputStream(read, job.limits.output_bytes),)
-                # Its user is another one, and may open /dev/stdout as any program may; but not to read, which would never end.
+                # A job has another user, and may open /dev/stdout as any program; but not for reading, which would never end.
                 os.fchmod(write, 0o222)
             given += pipe_ends if partner is None else (partner.stdout, pipe_ends[1])
             if partner is not None:
@@ -119,9 +119,9 @@ class RunningJob:
                 os.close(fd)
 
     def kill(self, reason: Ending) -> None:
-        """Have the job ended, whose outcome is then `reason`; only the first reason counts.
+        """Let the slot end the job with the ending `reason`; only the first reason counts.
 
-        Nothing happens once it has ended: its slot may have the next job by now, which a kill would meet.
+        Does nothing once the job has ended: its slot may already run the next job, which would be killed.
         """
         if self._ending is None and self._streams:
             self._ending = reason
@@ -129,15 +129,15 @@ class RunningJob:
             self._tell_slot_to_kill()
 
     def look(self, now: float) -> None:
-        """Sample the job, and see whether it or its slot is late."""
+        """Sample the job, and check the time limits of the job and its slot."""
         try:
             self._look(now)
-        except OSError as error:  # such as no descriptor left for `/proc`: nobody would hold its limits
+        except OSError as error:  # such as no descriptor left for `/proc`: the limits could not be enforced
             self._give_up(f"a job cannot be watched: {error}")
 
     def _look(self, now: float) -> None:
         if self._ending is not None or now >= self._deadline:
-            self._catch_up()  # it is not late if it was we who did not listen
+            self._catch_up()  # the end may have arrived but not been read
             if not self._streams:
                 return
         if self._ending is not None:
@@ -154,7 +154,7 @@ class RunningJob:
             self._sample(now)
 
     def finish(self, ended: Ended) -> None:
-        """Take the slot's word that nothing of the job runs any more, and set the outcome.
+        """Accept the slot's report that the job has ended, and set the outcome.
 
         Raises:
             JailDiedError: the message contradicts the job.
@@ -185,7 +185,7 @@ class RunningJob:
         self._settle(outcome)
 
     def finish_for_memory(self) -> None:
-        """Set the outcome of a job over whose memory the kernel killed the slot too; nothing else is known of its end."""
+        """Set the outcome of a job over whose memory the kernel killed the slot too; its end is otherwise unknown."""
         limit = self._job.limits.memory_bytes
         ended = Ended(
             exit_code=None,
@@ -203,11 +203,11 @@ class RunningJob:
         self.finish(ended)
 
     def fail(self, error: JailDiedError) -> None:
-        """Set the failure of the slot as the outcome."""
+        """Set the slot's failure as the outcome."""
         self._settle(error)
 
     def abandon(self) -> None:
-        """Give up a job that was never handed over."""
+        """Drop a job that was never sent."""
         self.outcome.cancel()
         self._close()
 
@@ -232,7 +232,7 @@ class RunningJob:
         limits = self._job.limits
         usage = self._meter.read(memory_bytes=limits.memory_bytes, max_tasks=limits.max_tasks)
         cpu_share = (usage.cpu_time_s - self._sampled_cpu_time_s) / (now - self._sampled_at)
-        # Where the machine is crowded a program that computes gets as little: to start others then would crowd it more.
+        # On a crowded machine a computing program gets little CPU too: starting others would crowd it more.
         is_idle = cpu_share < ASLEEP_BELOW_CPU_SHARE and not self._wants_core()
         self._num_idle_samples = self._num_idle_samples + 1 if is_idle else 0
         self._sampled_at, self._sampled_cpu_time_s = now, usage.cpu_time_s
@@ -258,14 +258,14 @@ class RunningJob:
     def _judged(self, ended: Ended, cpu_time_s: float) -> Ending:
         ending = self._ending or self._judged_by_totals(ended, cpu_time_s)
         if ended.oom_kills and ending in (Ending.CPU_TIME, Ending.WALL_TIME):
-            return Ending.MEMORY  # what the kernel killed was waited for in vain
+            return Ending.MEMORY  # it waited in vain for a process that the kernel killed
         failed = ending is Ending.EXITED and ended.exit_code != 0
         if ended.tasks_refused and (failed or ending in (Ending.CPU_TIME, Ending.WALL_TIME)):
-            return Ending.TASKS  # it did not get over that
+            return Ending.TASKS  # the refusal ended it
         return ending
 
     def _judged_by_totals(self, ended: Ended, cpu_time_s: float) -> Ending:
-        """Return the ending of a job that ended by itself, perhaps past a limit that nobody had looked at yet."""
+        """Return the ending of a job that ended by itself, perhaps beyond a limit that no sample had seen."""
         limits = self._job.limits
         if any(stream.cut for stream in self._streams):
             return Ending.OUTPUT
@@ -273,20 +273,20 @@ class RunningJob:
             return Ending.MEMORY
         if cpu_time_s > limits.cpu_time_s:
             return Ending.CPU_TIME
-        if ended.wall_time_s > limits.wall_time_s:  # by the slot's clock, however late we heard of it
+        if ended.wall_time_s > limits.wall_time_s:  # by the slot's clock, however late the message is read
             return Ending.WALL_TIME
         return Ending.EXITED
 
     def _cpu_time_s(self, ended: Ended) -> float:
-        """Return the CPU time of all of the job: what it started and did not wait for is missing from the slot's account."""
+        """Return the CPU time of the whole job; the slot's count lacks processes that the job did not wait for."""
         if self._sampled_at == self._started_at:
-            return ended.cpu_time_s  # nobody has looked, in so short a time
+            return ended.cpu_time_s  # too short for a sample
         limits = self._job.limits
         usage = self._meter.read(memory_bytes=limits.memory_bytes, max_tasks=limits.max_tasks)
         return max(ended.cpu_time_s, self._sampled_cpu_time_s, usage.cpu_time_s)
 
     def _wall_time_s(self, ended: Ended) -> float:
-        """Return the program's own wall clock, or that by which it was killed, or which is all that is left of a dead slot."""
+        """Return the program's wall clock; for a killed or lost job, the time until its kill or the slot's death."""
         if self._ending is None and not ended.oom_kills:
             return ended.wall_time_s
         return time.monotonic() - self._started_at

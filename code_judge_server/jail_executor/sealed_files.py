@@ -1,4 +1,4 @@
-"""Content that a job may read and nobody can change: sealed files in memory."""
+"""Immutable input of jobs: sealed files in memory."""
 
 import asyncio
 import fcntl
@@ -11,17 +11,17 @@ from code_judge_server.sandbox import ExecutorError, Job
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _MAX_CHUNKS_PER_WRITE = 512
-"""Below IOV_MAX, which is 1024 on Linux."""
+"""A value below IOV_MAX, which is 1024 on Linux."""
 _OFF_LOOP_BYTES = 1 << 20
-"""What is larger is copied in a thread: some 0.4 ms for each MiB, and a precompiled header has a hundred of them."""
+"""Larger content is copied in a thread: 0.4 ms per MiB, and a precompiled header has a hundred MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealedInput:
-    """What goes into one job, as descriptors at offset 0; whoever has it must `close` it."""
+    """Input of one job, as descriptors at offset 0; its owner must `close` it."""
 
     files: int
-    """The contents of the files one after the other, then the names."""
+    """Descriptor of the contents of the files one after the other, then the names."""
     stdin: int
 
     def close(self) -> None:
@@ -31,7 +31,7 @@ class SealedInput:
 
 
 def connected_pipes() -> tuple[PipeEnds, PipeEnds]:
-    """Return the ends of two pipes, for two jobs that read what the other one prints.
+    """Return the ends of two pipes, for two jobs that read each other's output.
 
     Raises:
         OSError: no descriptors are left.
@@ -44,13 +44,13 @@ def connected_pipes() -> tuple[PipeEnds, PipeEnds]:
         os.close(write_first)
         raise
     for end in (read_first, read_second):
-        os.fchmod(end, 0o666)  # the jobs have users of their own, and may open /dev/stdin and /dev/stdout
+        os.fchmod(end, 0o666)  # the jobs have their own users, and may open /dev/stdin and /dev/stdout
     first = PipeEnds(stdin=read_first, stdout=write_second)
     return first, PipeEnds(stdin=read_second, stdout=write_first)
 
 
 async def seal_input(job: Job) -> SealedInput:
-    """Seal the files and the stdin of a job, without keeping the event loop from others.
+    """Seal the files and the stdin of a job without blocking the event loop.
 
     Raises:
         ExecutorError: no memory or no descriptors are left.
@@ -83,12 +83,12 @@ def _seal_input(job: Job) -> SealedInput:
 
 
 def with_names(files: Mapping[str, bytes], collect: Sequence[str] = ()) -> list[bytes]:
-    """Return what a slot gets of files: their contents, then their names and those of what to collect, a null behind each."""
+    """Return the files for a slot: their contents, then their names and those to collect, each with a null behind it."""
     return [*files.values(), b"".join(name.encode() + b"\0" for name in (*files, *collect))]
 
 
 def seal(name: str, chunks: Iterable[bytes]) -> int:
-    """Return the descriptor, at offset 0, of a new file of these contents one after the other.
+    """Return the descriptor, at offset 0, of a new file with the concatenated contents.
 
     Raises:
         OSError: no memory or no descriptors are left.
@@ -104,7 +104,7 @@ def seal(name: str, chunks: Iterable[bytes]) -> int:
 
 
 def _write_all(fd: int, pending: list[memoryview]) -> None:
-    """Write at the start of the file, and leave its offset there."""
+    """Write at the start of the file, without moving its offset."""
     offset = 0
     while pending:
         written = os.pwritev(fd, pending[:_MAX_CHUNKS_PER_WRITE], offset)

@@ -1,4 +1,4 @@
-"""The server's end of one slot: it runs one job at a time, and is dead as soon as it does anything unexpected."""
+"""The server's end of one slot: it runs one job at a time, and is treated as dead after anything unexpected."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from code_judge_server.job_pairs import PipeEnds
 from code_judge_server.sandbox import ExecutorError, Job
 
 _MOST_LOOKED_AT = 64
-"""Threads of an idle job, each of which is a file to read: a job may have hundreds that sleep."""
+"""Most threads of an idle job that are read, one file each: a job may have hundreds that sleep."""
 
 
 class Slot:
@@ -29,9 +29,9 @@ class Slot:
     Args:
         end: The server's end of its socket, which this object closes.
         pid: Its process id, as this process sees it.
-        meter: Counts what its jobs use; closed with the slot.
-        watch: Looks after its jobs.
-        oom_kills: Of its control group.
+        meter: Counts its jobs' resources; closed with the slot.
+        watch: Calls `look` on its jobs.
+        oom_kills: OOM kills of its control group.
         on_death: Called once when it has died.
     """
 
@@ -56,7 +56,7 @@ class Slot:
         self._on_death = on_death
         self._running: RunningJob | None = None
         self._is_clearing = False
-        """Whether the slot removes the files of a job that has its outcome; there is no hurry, and its death is seen."""
+        """The slot removes the files of a job that already has its outcome; no timeout applies, and its death is seen."""
         self._on_idle: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end, self._take_messages)
@@ -73,11 +73,11 @@ class Slot:
         """Start a job; the slot must be alive and idle.
 
         Args:
-            job: What to run.
+            job: The job to run.
             sealed: Its files and stdin, which stay open on this side.
             interpret: The slot's own interpreter runs the script `argv[1]`.
-            on_idle: Called once when nothing of the job is left in this slot, which may be long after its outcome.
-            partner: As `RunningJob.send` takes it.
+            on_idle: Called once when nothing of the job is left in this slot, possibly long after its outcome.
+            partner: As for `RunningJob.send`.
 
         Raises:
             ExecutorError: no slot could run it; the slot is idle, and `on_idle` was called.
@@ -106,7 +106,7 @@ class Slot:
         return running
 
     def die(self, reason: str) -> None:
-        """End the slot and all in it, and fail its job; nothing happens if it is dead already."""
+        """Kill the slot and everything in it, and fail its job; does nothing if it is already dead."""
         if not self.alive:
             return
         self.alive = False
@@ -124,7 +124,7 @@ class Slot:
     def _fail(self, running: RunningJob, reason: str) -> None:
         try:
             if self._oom_kills.take_new():
-                running.finish_for_memory()  # it would kill the next slot too
+                running.finish_for_memory()  # the job would kill the next slot too
                 return
         except OSError as error:
             reason = f"{reason}, and its control group cannot be read: {error}"
@@ -145,7 +145,7 @@ class Slot:
         )
 
     def _take_messages(self) -> None:
-        """Take all that has arrived."""
+        """Read all messages that have arrived."""
         try:
             while self.alive and (self._take_cleared() if self._is_clearing else self._take_ended()):
                 pass
@@ -155,7 +155,7 @@ class Slot:
             self.die(f"what a job left cannot be read: {error}")
 
     def _take_ended(self) -> bool:
-        """Finish the job if the slot has said that it has ended; return whether it has."""
+        """Finish the job if the slot has reported its end; return whether it has."""
         ended = messages.receive_ended(self._end)
         if ended is None:
             return False
@@ -171,7 +171,7 @@ class Slot:
         return True
 
     def _take_cleared(self) -> bool:
-        """Be idle if the slot has said that nothing is left of its last job; return whether it has."""
+        """Become idle if the slot has reported that its last job is cleared; return whether it has."""
         if not messages.receive_cleared(self._end):
             return False
         self._is_clearing = False

@@ -1,16 +1,16 @@
-"""CPU time that is in nobody's account: a process whose parent ignores SIGCHLD takes its own away with it when it ends."""
+"""CPU time missing from all accounts: if a parent ignores SIGCHLD, the time of its ended children is lost."""
 
 from collections.abc import Mapping
 
 _Process = tuple[int, int]
-"""Process id, and when it started."""
+"""Process id, and start time."""
 
 
 class UnwaitedCpu:
-    """Adds up what processes had used when they were last seen and that nobody was charged with after their end.
+    """Adds up the CPU time of ended processes that no living process was charged with.
 
-    What is gone is taken for lost at the second sample without it: it may only have been overlooked while it changed its
-    parent, or been waited for after its parent was read. What lives and dies between two samples is not seen.
+    A process is counted at the second sample without it: it may have been missed while it changed its parent, or waited for
+    after its parent was read. Processes that start and end between two samples are not seen.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class UnwaitedCpu:
         self._lost = 0
 
     def update(self, ticks: Mapping[_Process, tuple[int, int]], *, reaped: int) -> int:
-        """Return what was lost so far, in the unit of the arguments.
+        """Return the CPU time lost so far, in the unit of the arguments.
 
         Args:
-            ticks: CPU time of each living process, and of the children that it has waited for.
-            reaped: CPU time of what the one above them all has waited for.
+            ticks: CPU time of each living process, and of the children it has waited for.
+            reaped: CPU time of the children that the common ancestor has waited for.
         """
         before = self._reaped + sum(self._seen[process][1] for process in ticks if process in self._seen)
         paid = reaped + sum(waited for _, waited in ticks.values()) - before

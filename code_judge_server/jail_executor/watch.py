@@ -1,4 +1,4 @@
-"""One clock for all running jobs: most end before anybody has to look at them."""
+"""One clock for all running jobs; most jobs end before their first sample."""
 
 import asyncio
 import time
@@ -8,42 +8,42 @@ _TICK_S = 0.02
 
 
 class Watched(Protocol):
-    """Something that wants to be looked at from time to time."""
+    """A job that must be sampled from time to time."""
 
     look_at: float
-    """When next, by `time.monotonic`: at the first tick after it."""
+    """Time of the next `look`, by `time.monotonic`; it happens at the first tick after it."""
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has used hardly any CPU for a while, and not for want of a core; only `look` changes that."""
+        """True if it has used hardly any CPU for a while, and does not wait for a core; only `look` changes that."""
         ...
 
     def look(self, now: float) -> None:
-        """Do what is due, and set `look_at` anew, later than `now`."""
+        """Sample, and set `look_at` to a time after `now`."""
         ...
 
 
 class Watch:
-    """Calls `look` on everything that it watches, each when it is due, within a tick.
+    """Calls `look` on all its jobs, each when it is due, within a tick.
 
-    A timer per job would have to be made and cancelled for each of many jobs that last milliseconds.
+    Timers for each job would have to be set and cancelled for many jobs that last milliseconds.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.num_asleep = 0
-        """How many of what it watches are asleep."""
+        """Number of its jobs that are asleep."""
         self._loop = loop
         self._watched: set[Watched] = set()
         self._tick: asyncio.Handle | None = None
 
     def add(self, watched: Watched) -> None:
-        """Look at it when it is due, until it is removed."""
+        """Watch a job until it is removed."""
         self._watched.add(watched)
         if self._tick is None:
             self._tick = self._loop.call_later(_TICK_S, self._look_around)
 
     def remove(self, watched: Watched) -> None:
-        """Look at it no more."""
+        """Stop watching a job."""
         if watched in self._watched:
             self._watched.remove(watched)
             self.num_asleep -= watched.is_asleep
@@ -55,7 +55,7 @@ class Watch:
             self._tick.cancel()
 
     def _look_around(self) -> None:
-        # First of all, so that nothing that goes wrong below stops the clock: no other job would ever be late then.
+        # First, so that no error below stops the clock: no other job would reach its time limit then.
         self._tick = self._loop.call_later(_TICK_S, self._look_around) if self._watched else None
         now = time.monotonic()
         for watched in [watched for watched in self._watched if watched.look_at <= now]:

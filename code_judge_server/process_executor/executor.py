@@ -1,12 +1,13 @@
-"""Tier D: each program is a process of its own with limits, and nothing else keeps it from the machine.
+"""Tier D: each program is a process of its own with limits, but without isolation from the machine.
 
 It bounds time, memory, output, processes and file sizes, and leaves nothing running. It does NOT isolate: a program can
-read and write the files of the server's user, use the network, and signal the server. Of root's server it is an ordinary user.
+read and write the files of the server's user, use the network, and signal the server. If the server is root, programs are an
+ordinary user.
 
     server ── socket pair ──> slot (one per concurrent program, `main`) ──> program ──> its children
 
-The server never forks a program itself. A slot that dies is replaced and its program run once more; a server that dies
-closes the sockets, upon which each slot kills its program, removes its files and ends.
+The server never forks a program itself. A slot that dies is replaced and its program is run once more; a server that dies
+closes the sockets, and each slot then kills its program, removes its files and ends.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 2
 SLOT_START_TIMEOUT_S = 10.0
 SLOT_REPLY_GRACE_S = 10.0
-"""How much longer than its program's wall clock a slot may take before it counts as dead."""
+"""Time by which a slot may exceed its program's wall clock before it is treated as dead."""
 SLOT_STOP_TIMEOUT_S = 0.8
 ORPHAN_KILL_ROUNDS = 100
 ORPHAN_KILL_PAUSE_S = 0.001
@@ -50,19 +51,19 @@ _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 class SlotDiedError(Exception):
-    """A slot closed its socket or gave no answer."""
+    """A slot closed its socket or did not answer."""
 
 
 class ProcessExecutor:
     """A fixed pool of slots; an `Executor` of tier D.
 
-    It owns the children that its process gets once it has started: what a dead slot leaves behind is handed to this process and
-    killed, so it belongs into a server process, not into a program that goes on to start children of its own.
+    It reaps all children that its process gets after the start: orphans of a dead slot are handed to this process and killed.
+    So it belongs into a server process, not into a program that starts other children.
 
     Args:
         num_slots: Programs that run at once.
         work_dir: Folder for the files of running programs; None takes the system's folder for temporary files.
-        canaries: What was tried in vain to find a better tier.
+        canaries: Failed checks for a better tier.
     """
 
     tier: IsolationTier = IsolationTier.D
@@ -82,14 +83,14 @@ class ProcessExecutor:
         self._num_rebuilt_slots = 0
 
     def load(self) -> ExecutorLoad:
-        """Say how many slots were replaced; who sleeps is not known here."""
+        """Return the number of replaced slots; sleeping programs are not known here."""
         return ExecutorLoad(num_rebuilt_slots=self._num_rebuilt_slots)
 
     async def start(self) -> None:
         """Start the slots.
 
         Raises:
-            ExecutorError: one does not come up.
+            ExecutorError: a slot does not start.
         """
         self._not_ours = set(process_tree.children(os.getpid()))
         process_tree.become_subreaper()
@@ -115,12 +116,12 @@ class ProcessExecutor:
         """Run one job as soon as a slot is free; cancelling the call kills it.
 
         Raises:
-            ExecutorError: two slots in a row died over it, or no new one could be started.
+            ExecutorError: two slots in a row died over it, or no new slot could be started.
         """
         return await self._execute_in(await self._free.get(), job, _pack(job))
 
     async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
-        """See `Executor`; where a slot dies over one of them, both are run once more."""
+        """See `Executor`; if a slot dies over either job, both are run once more."""
         if self._num_slots < len(jobs):
             raise ExecutorError("process executor: two jobs at once need two slots: raise num_slots or spare_slots")
         errors: list[Exception] = []
@@ -141,8 +142,8 @@ class ProcessExecutor:
                 os.mkfifo(fifo)
                 os.chmod(
                     fifo, 0o666
-                )  # two users' programs may open /dev/stdin and /dev/stdout; by name nobody reaches it
-            # Both open the same one first: whoever opens it waits for the other.
+                )  # programs of two users may open /dev/stdin and /dev/stdout; nobody reaches the pipes by name
+            # Both open the same pipe first: opening it waits for the other end.
             ends = [(to_first, "stdin"), (to_second, "stdout")], [(to_first, "stdout"), (to_second, "stdin")]
             numbers = await take_two(self._free, self._pairs)
             async with asyncio.TaskGroup() as group:
@@ -168,11 +169,11 @@ class ProcessExecutor:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             given_up.set()
-            self._slots[number].cancel()  # the slot is free again once it has answered, and not before
+            self._slots[number].cancel()  # the slot is free only after it has answered
             raise
 
     async def aclose(self) -> None:
-        """Kill what runs, and leave no process and no file behind."""
+        """Kill all programs, and leave no process and no file behind."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -184,7 +185,7 @@ class ProcessExecutor:
     def _release(self, task: asyncio.Task[Outcome], number: int) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits has it; after a cancellation nobody does
+            task.exception()  # the caller has it, if there still is one
         self._free.put_nowait(number)
 
     async def _execute_on(
@@ -221,11 +222,11 @@ class ProcessExecutor:
         return slot
 
     def _ensure_folder(self) -> None:
-        """Make the folder of all slots where a program has removed it."""
+        """Create the folder of all slots if a program has removed it."""
         work_folder.ensure(str(self._folder), lets_users_through=os.geteuid() == 0)
 
     async def _kill_orphans(self) -> None:
-        """End what dead slots left: it was handed to this process, in a session of its own."""
+        """Kill the orphans of dead slots, which were handed to this process and have their own session."""
         for _ in range(ORPHAN_KILL_ROUNDS):
             orphans = self._orphans()
             if not orphans:
@@ -257,13 +258,13 @@ def _pack(job: Job, fifos: Sequence[tuple[str, str]] = ()) -> bytes:
 
 
 def _make_temporary_folder(parent: Path | None) -> Path:
-    # Resolved: whatever link is found in its place later is the work of a program.
+    # Resolved: a link found in its place later was made by a program.
     return Path(tempfile.mkdtemp(prefix="code-judge-", dir=parent)).resolve()
 
 
 def _collect(pids: list[int]) -> None:
     for pid in pids:
-        with contextlib.suppress(ChildProcessError):  # collected for another slot meanwhile
+        with contextlib.suppress(ChildProcessError):  # already reaped for another slot
             os.waitpid(pid, os.WNOHANG)
 
 
@@ -280,7 +281,7 @@ class _Slot:
     def __init__(self, folder: Path, *, uid: int) -> None:
         self.folder = folder
         self.uid = uid
-        """User of its programs, where this process is root's."""
+        """User of its programs, if this process is root."""
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -289,7 +290,7 @@ class _Slot:
                 stdout=subprocess.DEVNULL,
                 env={},
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a Ctrl-C in the server's terminal is the server's business
+                start_new_session=True,  # the server alone handles a Ctrl-C in its terminal
             )
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -305,7 +306,7 @@ class _Slot:
         """Connect and take the slot's first message; return whether its programs may read every file.
 
         Raises:
-            SlotDiedError: it ends, or is silent.
+            SlotDiedError: it ends, or does not connect.
         """
         self._streams = await asyncio.open_unix_connection(sock=self._socket)
         header, _ = await self._receive(timeout_s=SLOT_START_TIMEOUT_S)
@@ -314,7 +315,7 @@ class _Slot:
     async def run(
         self, message: bytes, *, timeout_s: float, on_output: Callable[[OutputName, bytes], None] | None = None
     ) -> Outcome:
-        """Send one job and return its outcome; `on_output` is called with what it prints meanwhile.
+        """Send one job and return its outcome; `on_output` is called with its output while it runs.
 
         Raises:
             SlotDiedError: the slot dies or does not answer within `timeout_s`.
@@ -331,11 +332,11 @@ class _Slot:
         return Outcome(ending=Ending(header.pop("ending")), stdout=stdout, stderr=stderr, files=files, **header)
 
     def cancel(self) -> None:
-        """Have the slot kill its program, if it runs one; `run` still returns an outcome."""
+        """Let the slot kill its program, if it runs one; `run` still returns an outcome."""
         self._send(frames.CANCEL)
 
     async def stop(self) -> None:
-        """Close the socket, upon which the slot cleans up and ends; kill it if it does not."""
+        """Close the socket, so that the slot cleans up and ends; kill it if it does not end."""
         if self._streams is None:
             self._socket.close()
         else:

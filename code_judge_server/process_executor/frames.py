@@ -1,8 +1,8 @@
-"""Messages between the server and a slot: a JSON header and the byte strings that it announces.
+"""Messages between the server and a slot: a JSON header and the byte strings it announces.
 
 On the wire: `PREFIX` (length of the header, length of all byte strings together), the header, the byte strings one after the
-other. A job goes in; exactly one outcome comes back, also when `CANCEL` was sent in between. Before it comes what a job that is
-`live` prints, in messages of the kind `output`.
+other. Each job gets exactly one outcome, even if `CANCEL` was sent meanwhile. A `live` job's output comes before it, in
+messages of the kind `output`.
 """
 
 import json
@@ -26,7 +26,7 @@ CANCEL = pack({"kind": "cancel"}, [])
 
 
 def unpack(text: bytes, payload: bytes) -> tuple[Header, list[bytes]]:
-    """Return the header and the byte strings of what follows the prefix of a message."""
+    """Return the header and the byte strings of a message without its prefix."""
     message = json.loads(text)
     blobs, start = [], 0
     for size in message["sizes"]:
@@ -36,7 +36,7 @@ def unpack(text: bytes, payload: bytes) -> tuple[Header, list[bytes]]:
 
 
 def receive(sock: socket.socket) -> tuple[Header, list[bytes]] | None:
-    """Return the next message, or None when the other end is gone."""
+    """Return the next message, or None if the peer has closed."""
     prefix = _receive_exactly(sock, PREFIX.size)
     if prefix is None:
         return None

@@ -1,4 +1,4 @@
-"""The loop of a slot: one job after the other until the server is gone."""
+"""The loop of a slot: one job after the other until the server ends."""
 
 import contextlib
 import os
@@ -17,16 +17,16 @@ from code_judge_server.process_executor.program_user import ProgramUser, find_pr
 from code_judge_server.process_executor.spawn import CommandLimits
 
 SHOWN_FOLDER = b"/sandbox"
-"""What a program's output shows in place of its folder, whose name differs from run to run."""
+"""Name of a program's folder in its output; the real name differs from run to run."""
 
 
 def serve(control_fd: int, folder: str, uid: int) -> None:
     """Run the jobs that arrive on `control_fd` in folders below `folder`, until its other end is closed.
 
-    Root's programs are the user `uid`.
+    The programs of root's server have the user `uid`.
 
-    A failure of the slot itself (a full disk, a missing interpreter) ends the process with a traceback: the server sees
-    the socket close, starts another slot and sends the job again.
+    An error of the slot itself (a full disk, a missing interpreter) ends the process with a traceback: the server sees the
+    socket close, starts another slot and sends the job again.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to stop
     control = socket.socket(fileno=control_fd)
@@ -53,13 +53,13 @@ def serve(control_fd: int, folder: str, uid: int) -> None:
 
 
 def _ensure_folders(folder: str) -> None:
-    for path in (os.path.dirname(folder), folder):  # the first is that of the server, which all slots share
+    for path in (os.path.dirname(folder), folder):  # the first is shared by all slots of the server
         work_folder.ensure(path, lets_users_through=os.geteuid() == 0)
 
 
 def _next_job(control: socket.socket) -> tuple[frames.Header, list[bytes]] | None:
     while (message := frames.receive(control)) is not None:
-        if message[0]["kind"] == "job":  # a `cancel` that crossed with the outcome is late
+        if message[0]["kind"] == "job":  # otherwise a `cancel` that crossed the outcome
             return message
     return None
 
@@ -72,7 +72,7 @@ def _run_job(
     Args:
         header: `argv`, `limits`, `file_names`, `collect`, `collect_bytes`, `fifos` and `live`.
         blobs: Standard input, then the contents of the files.
-        folder: Where to run it; it is made before and removed after.
+        folder: The program's folder, which is created before and removed after it.
         control: See `run_command`.
         user: See `run_command`.
     """
@@ -88,7 +88,7 @@ def _run_job(
         live = None if not header["live"] else partial(_send_output, control, folder)
         partner = {
             name: os.open(path, (os.O_RDONLY if name == "stdin" else os.O_WRONLY) | os.O_CLOEXEC)
-            for path, name in header["fifos"]  # in the order in which another job opens the other ends
+            for path, name in header["fifos"]  # in the order in which the other job opens the other ends
         }
         outcome = run_command(
             header["argv"],
@@ -118,5 +118,5 @@ def _pack_outcome(outcome: CommandOutcome, files: dict[str, bytes], *, files_cut
 
 
 def _remove_if_empty(folder: str) -> None:
-    with contextlib.suppress(OSError):  # other slots of the server are still at work, or it is there itself
+    with contextlib.suppress(OSError):  # it is missing, or other slots still use it
         os.rmdir(folder)

@@ -1,10 +1,10 @@
-"""Run one command under limits, collect what it prints and uses, and end everything it started.
+"""Run one command under limits, collect its output and resources, and kill everything it started.
 
-What decides the ending: the wait status, CPU time and memory as the kernel counts them, bytes read from pipes that this
-process owns, and the clock. Nothing that the program prints can.
+The ending is decided by the wait status, CPU time and memory as counted by the kernel, bytes read from pipes that this process
+owns, and the clock; never by the program's output.
 
-CPU time and memory are those of the whole tree, read every `SAMPLE_INTERVAL_S`; the rlimits of `spawn` catch what a busy
-machine lets slip.
+CPU time and memory are those of the whole tree, read every `SAMPLE_INTERVAL_S`; the rlimits of `spawn` catch excesses that a
+busy machine misses.
 """
 
 import math
@@ -27,28 +27,28 @@ from code_judge_server.process_executor.spawn import CommandLimits, spawn
 SAMPLE_INTERVAL_S = 0.02
 _READ_BYTES = 65536
 _LATENESS_S = 0.1
-"""By which this process may see too late, on a busy machine, that a command has ended."""
+"""Delay with which this process may notice the end of a command on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOutcome:
-    """How a command ended and what it used."""
+    """End of a command, and its resources."""
 
     ending: Ending
     exit_code: int | None
-    """Absent if a signal ended the command."""
+    """None if a signal ended the command."""
     signal: int | None
     stdout: bytes
     """At most `output_bytes`."""
     stderr: bytes
     stdout_cut: bool
-    """There was more than `output_bytes`."""
+    """The output was longer than `output_bytes`."""
     stderr_cut: bool
     cpu_time_s: float
     wall_time_s: float
     peak_memory_bytes: int
     stdin_left_bytes: int = 0
-    """What its partner had sent and it had not read."""
+    """Bytes of its partner that it had not read."""
 
 
 def run_command(
@@ -62,20 +62,20 @@ def run_command(
     on_output: Callable[[str, bytes], None] | None = None,
     user: ProgramUser | None = None,
 ) -> CommandOutcome:
-    """Run `argv` in `folder` until it ends, passes a limit, or something arrives on `control`.
+    """Run `argv` in `folder` until it ends, exceeds a limit, or a message arrives on `control`.
 
     Args:
         argv: The command; its first item is a path or a name on the search path.
         folder: Its working directory, home and folder for temporary files.
-        stdin: File descriptor that it reads.
-        partner: What it reads and prints to instead, which is closed here; its outcome has no stdout then.
-        limits: What it may use.
+        stdin: File descriptor of its stdin.
+        partner: Pipes in place of stdin and stdout, closed here; the outcome then has no stdout.
+        limits: Its limits.
         control: The server's socket; a message on it (or its end) kills the command and is consumed.
-        user: Who runs it, if not this process's own user.
-        on_output: Called with `stdout` or `stderr` and what was printed there.
+        user: User of the command, if not this process's own.
+        on_output: Called with `stdout` or `stderr` and a piece of that output.
 
     Raises:
-        OSError: the command cannot be started. Nothing is left running in any case.
+        OSError: the command cannot be started. Nothing keeps running in any case.
     """
     stdout_read, stdout_write = os.pipe()
     stderr_read, stderr_write = os.pipe()
@@ -88,7 +88,7 @@ def run_command(
                 argv, folder=folder, stdin=read_from, stdout=printed_to, stderr=stderr_write, limits=limits, user=user
             )
         finally:
-            if partner is not None:  # the other job is to see when the command has closed its own
+            if partner is not None:  # so that the other job sees when the command closes its ends
                 partner.close()
             os.close(stdout_write)
             os.close(stderr_write)
@@ -101,7 +101,7 @@ def run_command(
 
 
 class _Watch:
-    """One running command: from its start until nothing of it is left."""
+    """One running command, from its start until nothing of it is left."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class _Watch:
                     return ending
 
     def _read(self, fd: int) -> bool:
-        """Take what is in a pipe; return whether there may be more."""
+        """Read some of a pipe; return whether more may come."""
         output = self._output[fd]
         num_before = len(output)
         chunk = os.read(fd, _READ_BYTES)
@@ -195,7 +195,7 @@ class _Watch:
         return bool(chunk)
 
     def _drain(self) -> None:
-        """Take what is left in the pipes, which no living process writes to any more."""
+        """Read the rest of the pipes, which have no writer any more."""
         for fd in self._output:
             while self._read(fd):
                 pass
@@ -217,10 +217,10 @@ class _Watch:
         return None
 
     def _judged_by_totals(self, waited_s: float) -> Ending:
-        """Return the ending of a command that ended by itself, perhaps past a limit that nobody had looked at yet.
+        """Return the ending of a command that ended by itself, perhaps beyond a limit that no sample had seen.
 
         Args:
-            waited_s: From its start until it was seen that it had ended.
+            waited_s: Time from its start until its end was noticed.
         """
         if any(self._cut.values()):
             return Ending.OUTPUT
@@ -233,14 +233,14 @@ class _Watch:
         return Ending.EXITED
 
     def _end_everything(self) -> None:
-        if self._wait_status is None:  # else its number may already be another group's
+        if self._wait_status is None:  # otherwise another group may have its number
             process_tree.kill_group(self._process.pid)
         while self._reap():
             process_tree.kill_descendants(os.getpid())
             process_tree.pause_for_exits()
 
     def _reap(self) -> bool:
-        """Collect every child that has ended; return whether any is left."""
+        """Reap every child that has ended; return whether any child is left."""
         while True:
             try:
                 pid, wait_status, usage = os.wait4(-1, os.WNOHANG)
@@ -250,6 +250,6 @@ class _Watch:
                 return True
             if pid == self._process.pid:
                 self._wait_status = wait_status
-                self._process.returncode = os.waitstatus_to_exitcode(wait_status)  # tells Popen that it was waited for
+                self._process.returncode = os.waitstatus_to_exitcode(wait_status)  # tells Popen that it was reaped
             self._reaped_cpu_s += usage.ru_utime + usage.ru_stime
             self._peak_memory_bytes = max(self._peak_memory_bytes, usage.ru_maxrss * 1024)

@@ -1,4 +1,4 @@
-"""The ordinary user that programs are where the judge is root's: root's programs could end every process of the machine."""
+"""The ordinary user of programs if the judge is root: as root, programs could kill every process of the machine."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 _PR_SET_SECUREBITS = 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
-"""A change of user takes no rights away, nor does access(2), by which programs ask what they may do."""
+"""Flag with which a change of user drops no capabilities, and access(2) reports the real permissions."""
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAP_DAC_READ_SEARCH = 2
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -21,10 +21,10 @@ class ProgramUser:
 
     uid: int
     may_read_all: bool
-    """Keep of root's rights that to read any file: the interpreter, or the folder of programs, is closed to all others."""
+    """Keep root's right to read any file, because only root may read the interpreter or the folder of programs."""
 
     def become(self) -> None:
-        """Make this process the user's, for good.
+        """Give this process the user, for good.
 
         Raises:
             OSError: the kernel refuses.
@@ -40,7 +40,7 @@ class ProgramUser:
             _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0))
 
     def give(self, folder: str) -> None:
-        """Make the user the owner of a folder and of all below it, which nobody else has touched yet."""
+        """Make the user the owner of a folder and everything below it, which nobody else has used yet."""
         os.chown(folder, self.uid, self.uid)
         for path, folders, files in os.walk(folder):
             for name in (*folders, *files):
@@ -48,10 +48,10 @@ class ProgramUser:
 
 
 def find_program_user(uid: int, folder: str) -> ProgramUser | None:
-    """Return the user of the programs below `folder`; None where this process is no root, and they are its own.
+    """Return the user of the programs below `folder`; None if this process is not root and programs keep its user.
 
     Raises:
-        SystemExit: programs cannot be another user's.
+        SystemExit: programs cannot run as another user.
     """
     if os.geteuid() != 0:
         return None

@@ -1,9 +1,9 @@
-"""Start a command with its rlimits, its environment and a session of its own.
+"""The start of a command with its rlimits, its environment and its own session.
 
-RLIMIT_AS is not among the rlimits, because numpy's OpenBLAS reserves address space that it never uses. RLIMIT_DATA is, at twice
-the memory limit and room for the stacks of as many threads as are allowed, so that it is the sampled size that decides; what
-it refuses all the same, one allocation of many gigabytes, is a runtime error with Python's own MemoryError. RLIMIT_NPROC is
-not either: it counts all processes of the user, and does not hold root.
+RLIMIT_AS is not among the rlimits, because numpy's OpenBLAS reserves address space that it never uses. RLIMIT_DATA is set to
+twice the memory limit plus stacks for the allowed threads, so that normally the sampled size decides; a single allocation of
+many gigabytes that it refuses is a runtime error with Python's MemoryError. RLIMIT_NPROC is not set either: it counts all
+processes of the user, and does not apply to root.
 """
 
 import math
@@ -23,17 +23,17 @@ _STACK_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLimits:
-    """What a command and everything it starts may use together."""
+    """Resources that a command and everything it starts may use together."""
 
     cpu_time_s: float
     wall_time_s: float
     memory_bytes: int
     output_bytes: int
-    """Of stdout, and as many of stderr."""
+    """Limit for stdout, and the same for stderr."""
     max_tasks: int
     """Processes and threads."""
     disk_bytes: int
-    """Size of any one file."""
+    """Limit for each file."""
 
 
 def spawn(
@@ -59,7 +59,7 @@ def spawn(
     def prepare() -> None:
         process_tree.forbid_new_privileges()
         with open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")  # on a machine out of memory this program goes first, not the trainer beside it
+            score.write("1000")  # when memory runs out the kernel kills this program, not the trainer beside it
         _set_rlimits(limits)
         if user is not None:
             user.become()
@@ -103,7 +103,7 @@ def _environment(folder: str) -> dict[str, str]:
         "TMPDIR": folder,
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",  # equal programs print equal text, in the order of a set too
+        "PYTHONHASHSEED": "0",  # equal programs print sets in the same order
         "OPENBLAS_NUM_THREADS": "1",  # slots share the cores
         "OMP_NUM_THREADS": "1",
     }
