@@ -1,5 +1,5 @@
-"""What waits for a slot: bounded, fair between clients, each submission judged once however often it is sent.
+"""The queue for slots: bounded, fair between clients, and judging each submission once however often it is sent.
 
-`queue` is the door for all endpoints, `scheduler` says who is next (`fair_queue`, by the `run_times` it has seen),
-`idempotency` knows what was judged, `shared_capacity` how much all clients together may hold.
+`queue` is the interface for all endpoints, `scheduler` chooses the next run (by `fair_queue` and past `run_times`),
+`idempotency` finds known verdicts, `shared_capacity` bounds what all clients together may hold.
 """

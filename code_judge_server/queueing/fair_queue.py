@@ -1,4 +1,4 @@
-"""Who is next: the oldest submission of the client that has used the least slot time."""
+"""A fair queue: the next run is the oldest one of the client that has used the least slot time."""
 
 import heapq
 import itertools
@@ -9,19 +9,19 @@ from code_judge_server.queueing.queued_run import QueuedRun
 from code_judge_server.queueing.run_times import RunTimes
 
 _MOST_DEBTORS = 10_000
-"""Idle clients whose use is remembered; of more, those that used least are forgotten."""
+"""Most idle clients whose use is remembered; beyond it, those that used least are forgotten."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Client:
     waiting: OrderedDict[QueuedRun, None] = field(default_factory=OrderedDict)
-    """Oldest first; a run that is given up leaves at once, and nothing of it stays behind."""
+    """Waiting runs, oldest first; a cancelled run is removed at once."""
     waiting_units: Counter[str] = field(default_factory=Counter)
     num_running: int = 0
     used_s: float = 0.0
     """Slot time, in the virtual time of start-time fair queueing."""
     entry: int | None = None
-    """Number of its entry in the heap of those that wait; others with its name are out of date."""
+    """Number of its current entry in the heap of waiting clients; other entries with its name are out of date."""
 
     @property
     def is_idle(self) -> bool:
@@ -29,25 +29,25 @@ class _Client:
 
 
 class FairQueue:
-    """One first-in-first-out queue for each client, served so that all clients get the same slot time.
+    """One first-in-first-out queue per client, served so that all clients get the same slot time.
 
-    This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): 45,000 submissions of one client delay the single
-    one of another by what is running, and no more. A run is charged with what it is likely to take when it starts, and with
-    what it took when it ends. A client with nothing here is forgotten when the others have had as much as it, and not before:
-    else who sends a few long runs, waits for them and sends the next would owe nothing each time.
+    This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): 45,000 submissions of one client delay a single one
+    of another only by the running programs. A run is charged with its expected slot time when it starts, and with the actual
+    one when it ends. A client without runs is forgotten only when the others have had as much as it: otherwise a client that
+    sends a few long runs, waits for them and sends the next would owe nothing each time.
 
     Args:
-        run_times: What runs are likely to take.
+        run_times: Estimates the slot time of runs.
     """
 
     def __init__(self, run_times: RunTimes) -> None:
         self._run_times = run_times
         self._clients: dict[str, _Client] = {}
         self._heap: list[tuple[float, int, str]] = []
-        """Slot time used, number of the entry, and name of clients; entries may be out of date."""
+        """Slot time used, number of the entry, and name of a client; entries may be out of date."""
         self._order = itertools.count()
         self._idle: list[tuple[float, str]] = []
-        """Clients that have nothing here but what they used, as a heap; entries may be out of date."""
+        """Clients without runs that still owe slot time, as a heap; entries may be out of date."""
         self._virtual_time_s = 0.0
         self._waiting_units: Counter[str] = Counter()
         self._num_waiting = 0
@@ -57,14 +57,14 @@ class FairQueue:
         return self._num_waiting
 
     def push(self, run: QueuedRun, *, first: bool = False) -> None:
-        """Let a run wait; `first`: before all others of its client."""
+        """Add a run; `first`: before all others of its client."""
         client = self._clients.get(run.client)
         if client is None:
             client = self._clients[run.client] = _Client()
         if not client.waiting:
-            # Time that a client did not use is not saved up.
+            # Unused time is not saved up.
             client.used_s = max(client.used_s, self._virtual_time_s)
-            client.entry = None  # one that is left says less
+            client.entry = None  # its remaining entry, if any, is out of date
         client.waiting[run] = None
         client.waiting.move_to_end(run, last=not first)
         client.waiting_units[run.kind] += run.num_units
@@ -73,10 +73,10 @@ class FairQueue:
         self._enter_heap(run.client, client)
 
     def pop(self) -> QueuedRun:
-        """Take out the run whose turn it is, and charge its client.
+        """Remove and return the next run, and charge its client.
 
         Raises:
-            IndexError: nothing waits.
+            IndexError: no run waits.
         """
         name = self.next_client()
         used_s, _, _ = heapq.heappop(self._heap)
@@ -95,10 +95,10 @@ class FairQueue:
         return run
 
     def next_client(self) -> str:
-        """Return whose run `pop` would take out.
+        """Return the client whose run `pop` would return.
 
         Raises:
-            IndexError: nothing waits.
+            IndexError: no run waits.
         """
         while True:
             _, number, name = self._heap[0]
@@ -112,27 +112,27 @@ class FairQueue:
                 heapq.heappop(self._heap)
 
     def remove(self, run: QueuedRun) -> None:
-        """Take out a run that nobody waits for any more."""
+        """Remove a waiting run."""
         client = self._clients[run.client]
         del client.waiting[run]
         self._left(run, client)
         self._forget_if_idle(run.client, client)
 
     def ended(self, run: QueuedRun, run_time_s: float) -> None:
-        """Settle what the client of a run that `pop` gave was charged."""
+        """Correct the charge for a run that `pop` returned."""
         client = self._clients[run.client]
         client.used_s += run_time_s - run.charged_s
         client.num_running -= 1
         self._num_running -= 1
-        if client.entry is not None:  # its turn is earlier or later than it was
+        if client.entry is not None:  # its turn has moved
             client.entry = None
             self._enter_heap(run.client, client)
         self._forget_if_idle(run.client, client)
 
     def work_ahead_s(self, name: str) -> float:
-        """Return the slot time that is used before a run starts that a client entered now.
+        """Return the slot time used before the run of a client starts that enters now.
 
-        By then each other client has had as much as this one, what it used before included, or all that it wants.
+        By then each other client has had as much as this one, earlier use included, or all that it wants.
         """
         own = self._clients.get(name)
         if own is None:
@@ -149,7 +149,9 @@ class FairQueue:
         )
 
     def all_work_s(self) -> float:
-        """Return the slot time of all that waits, as quick with many clients as with one; nobody has more ahead."""
+        """Return the slot time of all waiting runs, an upper bound for every client; constant time for any number of
+        clients.
+        """
         return self._run_times.backlog_s(self._waiting_units)
 
     def _enter_heap(self, name: str, client: _Client) -> None:
@@ -163,7 +165,7 @@ class FairQueue:
         self._num_waiting -= 1
 
     def _forget_if_idle(self, name: str, client: _Client) -> None:
-        # One that is still in the heap is forgotten when its turn comes.
+        # A client that is still in the heap is forgotten at its turn.
         if client.entry is not None or not client.is_idle:
             return
         if client.used_s <= self._virtual_time_s:
@@ -172,7 +174,7 @@ class FairQueue:
             heapq.heappush(self._idle, (client.used_s, name))
             if len(self._idle) > _MOST_DEBTORS:
                 self._forget_first_idle()
-        if not self._num_waiting and not self._num_running:  # nobody is there to whom anything would be owed
+        if not self._num_waiting and not self._num_running:  # no other client to compare with
             self._clients.clear()
             self._heap.clear()
             self._idle.clear()

@@ -1,7 +1,7 @@
-"""The same submission, sent again by the same client: judged once, answered as often as it is sent.
+"""Idempotent submissions: one that the same client sends again is judged once, and answered each time.
 
-Clients send again what got no answer, after a broken connection for instance. A submission is the same if its client, its id
-and its content are.
+Clients send a submission again after a broken connection, for example. Two submissions are the same if client, id and content
+are equal.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 _SUBMISSION = TypeAdapter(Submission)
 _VERDICT = TypeAdapter(Verdict)
 _ENTRY_BYTES = 300
-"""What an entry takes besides its JSON: the key, the table, the objects' heads."""
+"""Memory of an entry besides its JSON: the key, the table, the object headers."""
 _OFF_LOOP_BYTES = 1024 * 1024
-"""The key of what is larger is made in a thread."""
+"""Keys of larger submissions are computed in a thread."""
 _NOT_KEPT = {VerdictStatus.INTERNAL_ERROR, VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.CANCELLED}
-"""They say nothing about the program: it is judged anew."""
+"""Verdicts that say nothing about the program, so it is judged anew."""
 
 
 def content_key(client: str, submission: Submission) -> bytes:
-    """Return what the same submission of the same client has in common with it."""
+    """Return the key that a submission of a client shares with its repetitions."""
     digest = hashlib.blake2b(f"{len(client)}:{client}".encode(), digest_size=20)
     digest.update(_SUBMISSION.dump_json(submission))  # without the deadline of a `SubmissionRequest`
     return digest.digest()
 
 
 async def content_keys(client: str, submissions: Sequence[Submission]) -> list[bytes]:
-    """Return the `content_key` of each, without keeping the event loop from others."""
+    """Return the `content_key` of each submission without blocking the event loop."""
     keys: list[bytes] = []
     pace = Pace()
     for submission in submissions:
@@ -54,11 +54,11 @@ def _is_large(submission: Submission) -> bool:
 
 
 class Idempotency:
-    """Finds the run, or the verdict, that a submission already has.
+    """Finds the run or the verdict of a repeated submission.
 
     Args:
-        max_bytes: Size of all verdicts that are kept; the oldest go first.
-        max_age_s: How long one is kept.
+        max_bytes: Size of all kept verdicts; the oldest are dropped first.
+        max_age_s: Time for which a verdict is kept.
     """
 
     def __init__(self, *, max_bytes: int, max_age_s: float) -> None:
@@ -66,26 +66,26 @@ class Idempotency:
         self._max_age_s = max_age_s
         self._in_flight: dict[bytes, QueuedRun] = {}
         self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
-        """JSON, which takes a sixth of the memory of the object, and when it is too old."""
+        """JSON (a sixth of the memory of the object) and time of expiry."""
         self._kept_bytes = 0
 
     def verdict(self, key: bytes) -> Verdict | None:
-        """Return the verdict that is kept for a key."""
+        """Return the verdict kept for a key, if any."""
         self._forget_old()
         kept = self._kept.get(key)
         return None if kept is None else _VERDICT.validate_json(kept[0])
 
     def run(self, key: bytes) -> QueuedRun | None:
-        """Return the run in flight for a key."""
+        """Return the running or waiting run for a key, if any."""
         return self._in_flight.get(key)
 
     def started(self, run: QueuedRun) -> None:
-        """Let those that are sent again share a run."""
+        """Let repetitions share a run."""
         if run.key is not None:
             self._in_flight[run.key] = run
 
     def ended(self, run: QueuedRun, verdict: Verdict | None) -> None:
-        """Keep the verdict of a run; None: it was given up."""
+        """Keep the verdict of a run; None: the run was cancelled."""
         if run.key is None or self._in_flight.get(run.key) is not run:
             return
         del self._in_flight[run.key]

@@ -1,4 +1,4 @@
-"""Long work in the event loop, in pieces between which others have their turn."""
+"""Long work in the event loop, in pieces, between which other tasks run."""
 
 import asyncio
 import time
@@ -7,13 +7,13 @@ _TURN_S = 0.02
 
 
 class Pace:
-    """How long a piece of work has had the event loop; `keep` is to be called after each step."""
+    """Time for which some work has held the event loop; `keep` must be called after each step."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
     async def keep(self) -> None:
-        """Let others have a turn, if this work has had its own."""
+        """Yield to other tasks if this work has used up its time."""
         if time.perf_counter() - self._since > _TURN_S:
             await asyncio.sleep(0)
             self._since = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The verdicts that one request waits for, as they come in."""
+"""The verdicts that one request waits for."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,12 +15,12 @@ Finished = tuple[int, Verdict]
 
 
 class PendingBatch:
-    """Collects the verdicts of one request; whoever opened it must `close` it, which gives up what has none yet.
+    """Collects the verdicts of one request; its owner must `close` it, which cancels the submissions without a verdict.
 
     Args:
-        client: Whose request it is.
-        leave: Tells the queue that this batch waits for a run no more.
-        reply_memory: Room for verdicts that are not sent yet; one that does not fit loses its outputs.
+        client: The client of the request.
+        leave: Tells the queue that this batch no longer waits for a run.
+        reply_memory: Room for verdicts that are not sent yet; a verdict that does not fit loses its outputs.
         metrics: Counts the verdicts.
     """
 
@@ -51,11 +51,11 @@ class PendingBatch:
         run.waiters.append(self)
 
     def give(self, run: QueuedRun, verdict: Verdict) -> None:
-        """Take the verdict of a run."""
+        """Add the verdict of a run."""
         self.give_at(self._open.pop(run), verdict)
 
     def give_at(self, index: int, verdict: Verdict) -> None:
-        """Take the verdict on the submission with this index."""
+        """Add the verdict of the submission with this index."""
         size = held_bytes(verdict)
         if not self._reply_memory.fits(self._client, size):
             verdict = without_outputs(verdict)
@@ -68,17 +68,17 @@ class PendingBatch:
             self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Have whoever reads the verdicts raise this."""
+        """Raise this error in the reader of the verdicts."""
         self._error = error
         self._wake()
 
     def call_at(self, when: float, expire: Callable[[list[QueuedRun]], None]) -> None:
-        """Call `expire` at a time of the loop's clock with the runs that have no verdict by then."""
+        """Call `expire`, at a time of the loop's clock, with the runs that have no verdict by then."""
         loop = asyncio.get_running_loop()
         self._timers.append(loop.call_at(when, lambda: expire(list(self._open))))
 
     async def next_finished(self) -> list[Finished]:
-        """Return the verdicts that came in since the last call, as soon as there is one; none when all are out."""
+        """Return the verdicts since the last call, as soon as there is one; an empty list after the last."""
         self._release()
         while not self._finished and self._open:
             await self._change()
@@ -87,14 +87,14 @@ class PendingBatch:
         return finished
 
     async def all(self) -> list[Verdict]:
-        """Return all verdicts, in the order of the submissions, once the last is there."""
+        """Return all verdicts, in the order of the submissions, after the last has come."""
         self._all_wanted = True
         while self._open:
             await self._change()
         return [verdict for _, verdict in sorted(self._finished, key=itemgetter(0))]
 
     def close(self) -> None:
-        """Give up what has no verdict yet, and let go of the rest."""
+        """Cancel submissions without a verdict, and release the room of the rest."""
         for timer in self._timers:
             timer.cancel()
         while self._open:
@@ -106,7 +106,7 @@ class PendingBatch:
         self._finished_bytes = 0
 
     def _release(self) -> None:
-        # What `next_finished` gave last has been sent by now.
+        # The last result of `next_finished` has been sent by now.
         self._reply_memory.give_back(self._client, self._handed_out_bytes)
         self._handed_out_bytes = 0
 

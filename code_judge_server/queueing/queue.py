@@ -1,4 +1,4 @@
-"""The queue before the slots: what is taken in, what is turned away, and what has waited too long."""
+"""The queue for slots: accepts submissions, refuses those beyond its room, and expires those that wait too long."""
 
 import asyncio
 import math
@@ -20,16 +20,16 @@ from code_judge_server.settings import MIB, Settings
 
 _MAX_RETRY_AFTER_S = 60
 _MAX_DEADLINE_S = 366 * 86400.0
-"""What is longer is taken as this: event loops have bounds of their own."""
+"""Longer deadlines are lowered to this, because event loops have an upper bound."""
 
 
 class SubmissionQueue:
-    """Takes the submissions of a request in, within the room that settings give, and collects their verdicts.
+    """Accepts the submissions of a request, within the room that the settings give, and collects their verdicts.
 
     Args:
-        judge: What judges a submission whose turn it is.
-        executor: What the judge runs programs on.
-        settings: Numbers of slots, and bounds of what waits and of replies.
+        judge: Judges the submissions.
+        executor: Runs the judge's programs.
+        settings: Numbers of slots, and bounds on waiting submissions and replies.
         metrics: Counts verdicts and times.
     """
 
@@ -52,7 +52,7 @@ class SubmissionQueue:
 
     @property
     def num_slots(self) -> int:
-        """Submissions judged at once, sleepers aside."""
+        """Submissions judged at once, apart from sleeping ones."""
         return self._scheduler.num_slots
 
     @property
@@ -67,11 +67,11 @@ class SubmissionQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or is being judged."""
+        """True if nothing waits or is being judged."""
         return not self._in_flight and not self._scheduler.room.is_awaited and not self.num_running
 
     def estimated_wait_s(self, client: str) -> float:
-        """Return how long a submission of a client that came now would wait for a slot."""
+        """Return the expected wait for a slot of a new submission by a client."""
         return self._scheduler.estimated_wait_s(client)
 
     def take_in(
@@ -82,15 +82,17 @@ class SubmissionQueue:
         keys: Sequence[bytes] | None = None,
         deadline_s: float | None = None,
     ) -> PendingBatch:
-        """Let submissions wait for their turn, or say at once that there is no room.
+        """Let submissions wait for a slot, or refuse them at once.
 
-        One that the same client sent before, with the same id and content, is not judged again.
+        A submission that the same client sent before, with the same id and content, is not judged again.
 
         Args:
-            submissions: With ids of the client's own.
-            client: Who is served by fair shares, and whose ids they are.
-            keys: Their `content_keys`, which many are to come with: they are made here at once otherwise.
-            deadline_s: What waits still is a `queue_timeout` then, what runs still is killed and `cancelled`.
+            submissions: Submissions with unique ids.
+            client: Client for fair shares and ids.
+            keys: Their `content_keys`; for many submissions they should be given, as they are otherwise computed here,
+            blocking.
+            deadline_s: Time after which waiting submissions get `queue_timeout`, and running ones are killed and get
+            `cancelled`.
 
         Returns:
             The batch of their verdicts, which the caller must close.
@@ -132,14 +134,14 @@ class SubmissionQueue:
     ) -> list[Verdict]:
         """Judge submissions and return their verdicts in the same order; cancelling the call kills them.
 
-        What finds no room waits for it outside, and no submission is taken for one that was sent before.
+        Submissions without room wait for it outside the queue, and none shares an earlier verdict.
 
         Args:
-            submissions: What to judge.
-            client: Who is served by fair shares.
-            max_queue_time_s: What has not started by then is a `queue_timeout`.
+            submissions: The submissions to judge.
+            client: Client for fair shares.
+            max_queue_time_s: Time after which waiting submissions get `queue_timeout`.
             deadline_s: As in `take_in`.
-            room: Closed when the verdicts are held no more; absent: they are not once they are returned.
+            room: Closed when the verdicts are no longer held; None: they are released on return.
 
         Raises:
             DrainingError: the server is stopping.
@@ -164,7 +166,7 @@ class SubmissionQueue:
                 (index, QueuedRun(submission=item, client=client, entered_at=entered_at))
                 for index, item in enumerate(submissions)
             ],
-        )  # kept by nobody here: a run that has ended holds its whole verdict
+        )  # no reference to the runs is kept, as an ended run holds its whole verdict
         return await self._verdicts(batch, room)
 
     async def run_work(
@@ -177,14 +179,14 @@ class SubmissionQueue:
         entered_at: float | None = None,
         room: ExitStack | None = None,
     ) -> Verdict:
-        """Give `work` a slot's turn, and return the verdict that it comes to; cancelling the call cancels it.
+        """Call `work` when a slot is free, and return its verdict; cancelling the call cancels it.
 
         Args:
-            submission: What the work is about, for the log and for verdicts without an outcome.
-            work: Called when its turn has come.
-            client: Who is served by fair shares.
+            submission: Submission that the work belongs to, for the log and for verdicts without an outcome.
+            work: Called when it has a slot.
+            client: Client for fair shares.
             deadline_s: As in `take_in`.
-            entered_at: Since when it waits, on the clock of `time.monotonic`; absent: since now.
+            entered_at: Start of its wait, by `time.monotonic`; None: now.
             room: As in `judge_all`.
 
         Raises:
@@ -199,16 +201,16 @@ class SubmissionQueue:
         return (await self._verdicts(batch, room))[0]
 
     def timed_out(self, submission: Submission, *, entered_at: float) -> Verdict:
-        """Return the verdict on what has waited since `entered_at`, and is not waited for any longer."""
+        """Return the verdict on a submission that has waited since `entered_at`, and waits no longer."""
         waited_s = time.monotonic() - entered_at
         return self._judge.unjudged(submission, VerdictStatus.QUEUE_TIMEOUT, queue_time_s=waited_s)
 
     def start_draining(self) -> None:
-        """Take nothing more in."""
+        """Accept no more submissions."""
         self.is_draining = True
 
     def refuse_if_draining(self) -> None:
-        """Raise DrainingError once `start_draining` was called."""
+        """Raise DrainingError after `start_draining`."""
         if self.is_draining:
             raise DrainingError(
                 "the server is stopping: it takes nothing in. Ask another, or this one when it is back",
@@ -216,7 +218,7 @@ class SubmissionQueue:
             )
 
     def cancel_all(self) -> None:
-        """Answer everything now: what waits is a `queue_timeout`, what runs is killed and `cancelled`: nobody judged it."""
+        """Answer everything now: waiting submissions get `queue_timeout`; running ones are killed and get `cancelled`."""
         self._scheduler.room.turn_away()
         for run in list(self._in_flight):
             verdict = self._unjudged(run, _unfinished(run), explanation="the server was stopped")

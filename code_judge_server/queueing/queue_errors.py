@@ -1,4 +1,4 @@
-"""Why the queue takes a request not in, and when it may be sent again."""
+"""Reasons why the queue refuses a request, and the time after which it may be sent again."""
 
 
 class _NotTakenInError(Exception):
@@ -8,8 +8,8 @@ class _NotTakenInError(Exception):
 
 
 class QueueFullError(_NotTakenInError):
-    """There is no room; `retry_after_s` is when there should be."""
+    """The queue has no room; there should be some after `retry_after_s`."""
 
 
 class DrainingError(_NotTakenInError):
-    """The server is stopping; `retry_after_s` is when another should be in its place."""
+    """The server is stopping; another should have replaced it after `retry_after_s`."""

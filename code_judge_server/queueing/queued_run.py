@@ -9,59 +9,59 @@ from code_judge_server.sandbox import Spent
 from code_judge_server.schemas import Submission, Verdict
 
 Work = Callable[[float, Spent], Coroutine[Any, Any, Verdict]]
-"""What a turn is used for; takes the seconds that it waited for it, and what tells of its use of the CPU meanwhile."""
+"""Work for a slot; takes the seconds that it waited, and the object that receives its CPU time meanwhile."""
 
 
 class Waiter(Protocol):
-    """Whoever wants the verdict of a run."""
+    """A receiver of the verdict of a run."""
 
     def give(self, run: "QueuedRun", verdict: Verdict) -> None:
-        """Take the verdict."""
+        """Receive the verdict."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Take the error that the judge raised instead of a verdict: a bug."""
+        """Receive the error that the judge raised instead of a verdict: a bug."""
         ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class QueuedRun:
-    """A submission that waits or runs, for all who wait for its verdict (several, if it was sent again meanwhile)."""
+    """A waiting or running submission, with all its waiters (several, if it was sent again meanwhile)."""
 
     submission: Submission
     client: str
     entered_at: float
-    """On the clock of `time.monotonic`."""
+    """Time by `time.monotonic`."""
     work: Work | None = None
-    """What to do instead of judging it."""
+    """Work to do instead of judging the submission."""
     key: bytes | None = None
-    """Of its client, id and content, where the same submission sent again is to share this run."""
+    """Key of its client, id and content, if repetitions may share this run."""
     waiters: list[Waiter] = field(default_factory=list)
     task: asyncio.Task[Verdict] | None = None
-    """Absent while it waits."""
+    """None while it waits."""
     started_at: float = 0.0
     turn_began_at: float = 0.0
-    """Since when it has its slot; later than `started_at` where it gave way to others in between."""
+    """Start of its current turn; later than `started_at` if it has yielded to others."""
     slot_time_s: float = 0.0
-    """Of the turns that have ended."""
+    """Slot time of its past turns."""
     next_turn: asyncio.Future[None] | None = None
-    """While it gives way: done when it has a slot again."""
+    """Future that is done when the run, which has yielded, has a slot again."""
     spent: Spent = field(default_factory=Spent)
-    """What its programs use while they run."""
+    """Receives the CPU time of its programs while they run."""
     charged_s: float = 0.0
-    """Slot time that its client was charged with when it started."""
+    """Slot time charged to its client when it started."""
 
     def slot_time_until_s(self, now: float) -> float:
-        """Return for how long it has had a slot, the turn that it has at `now` (of `time.monotonic`) included."""
+        """Return its slot time, including its turn at `now` (of `time.monotonic`)."""
         has_slot = self.task is not None and self.next_turn is None
         return self.slot_time_s + (now - self.turn_began_at if has_slot else 0.0)
 
     @property
     def kind(self) -> str:
-        """What its run time is likely to depend on."""
+        """Key on which its run time probably depends."""
         return self.submission.language
 
     @property
     def num_units(self) -> int:
-        """Runs of the program that make it up."""
+        """Number of program runs it consists of."""
         return len(self.submission.tests) or 1

@@ -1,4 +1,4 @@
-"""How long programs take, learned from those that ran."""
+"""Expected run times of programs, learned from past runs."""
 
 from collections import Counter, defaultdict
 
@@ -16,14 +16,14 @@ class RunTimes:
         self._mean_s: defaultdict[str, float] = defaultdict(lambda: _FIRST_GUESS_S)
 
     def learn(self, run: QueuedRun, run_time_s: float) -> None:
-        """Take in the slot time of a run that reached its verdict."""
+        """Learn the slot time of a run with a verdict."""
         mean_s = self._mean_s[run.kind]
         self._mean_s[run.kind] = mean_s + _SMOOTHING * (run_time_s / run.num_units - mean_s)
 
     def expected_s(self, run: QueuedRun) -> float:
-        """Return the slot time that a run is likely to take."""
+        """Return the expected slot time of a run."""
         return self._mean_s[run.kind] * run.num_units
 
     def backlog_s(self, num_units: Counter[str]) -> float:
-        """Return the slot time that so many runs of each kind are likely to take together."""
+        """Return the expected slot time of so many runs of each kind together."""
         return sum(self._mean_s[kind] * number for kind, number in num_units.items())

@@ -1,4 +1,4 @@
-"""Puts runs into slots, by fair shares between clients, and takes them out again when nobody waits for them."""
+"""Assigns runs to slots, by fair shares between clients, and removes runs that nobody waits for."""
 
 import asyncio
 import logging
@@ -21,22 +21,22 @@ _SLEEPER_POLL_S = 0.05
 
 
 class JudgeFailedError(Exception):
-    """The judge raised something, or was cancelled from elsewhere, instead of giving a verdict: a bug."""
+    """The judge raised an error, or was cancelled from elsewhere, instead of giving a verdict: a bug."""
 
 
 class Scheduler:
-    """Judges `num_slots` runs at once, and up to `total_slots` while programs sleep, for they leave their cores to others.
+    """Judges `num_slots` runs at once, and up to `total_slots` while programs sleep and leave their cores to others.
 
-    There is a task for each run that is being judged, and none for those that wait. A run of many test cases gives way between
-    them: what is running delays other clients by one program, and not by a thousand.
+    Each run that is being judged has a task, waiting runs have none. A run of many test cases yields between them: a running
+    submission delays other clients by one program, not by a thousand.
 
     Args:
-        judge: What judges a run whose turn it is.
-        executor: Asked how many of its jobs sleep.
+        judge: Judges the runs.
+        executor: Reports how many of its jobs sleep.
         num_slots: Runs judged at once.
         total_slots: Runs judged at once while some sleep.
-        capacity: Runs that may wait; held to by whoever enters them.
-        on_end: Called with each run that entered, once, and its verdict; None if it was given up.
+        capacity: Runs that may wait; the callers of `enter` must keep to it.
+        on_end: Called once for each run that entered, with its verdict; None if it was cancelled.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Scheduler:
         self._waiting = FairQueue(self._run_times)
         self._running_units: Counter[str] = Counter()
         self._num_running_of: Counter[str] = Counter()
-        """By client."""
+        """Running runs per client."""
         self._num_giving_way = 0
         self._sleeper_poll: asyncio.TimerHandle | None = None
 
@@ -70,14 +70,14 @@ class Scheduler:
         return len(self._waiting)
 
     def enter(self, runs: Iterable[QueuedRun]) -> None:
-        """Let runs wait for their turn, which may come at once."""
+        """Let runs wait for a slot, which they may get at once."""
         for run in runs:
             self.room.take(run.client, 1)
             self._waiting.push(run)
         self._fill_slots()
 
     def give_up(self, run: QueuedRun) -> None:
-        """Take out a run that nobody waits for; one that is being judged is killed."""
+        """Remove a run that nobody waits for; if it is being judged, kill it."""
         if run.task is not None:
             run.task.cancel()
             return
@@ -86,13 +86,13 @@ class Scheduler:
         self._on_end(run, None)
 
     def estimated_wait_s(self, client: str) -> float:
-        """Return how long a run of a client that entered now would wait for its slot, by the run times seen so far."""
+        """Return the expected wait for a slot of a run that a client enters now, by past run times."""
         if self.num_running < self.num_slots and not self._waiting:
             return 0.0
         return self._wait_s(self._waiting.work_ahead_s(client))
 
     def longest_wait_s(self) -> float:
-        """Return what `estimated_wait_s` passes for no client; as quick with many of them as with one."""
+        """Return an upper bound of `estimated_wait_s` over all clients; constant time for any number of clients."""
         return self._wait_s(self._waiting.all_work_s())
 
     def _wait_s(self, work_ahead_s: float) -> float:
@@ -109,7 +109,7 @@ class Scheduler:
         if self.num_running < self.num_slots:
             return True
         if self._num_running_of[client] >= self._total_slots - 1:
-            return False  # the last is for others, whom the sleepers of one client must not keep waiting
+            return False  # the last slot is for other clients, which must not wait for the sleepers of one client
         return (
             self.num_running < self._total_slots
             and self.num_running - self._executor.load().num_asleep < self.num_slots
@@ -140,9 +140,9 @@ class Scheduler:
         run.task.add_done_callback(partial(self._ended, run))
 
     async def _give_way(self, run: QueuedRun) -> None:
-        """Let a run, between two programs, wait for its client's next turn, if another client waits for one.
+        """Let a run yield between two programs, and wait for its client's next turn, if another client waits.
 
-        A run that gives way holds its program and its results: so not more of them do than there are slots.
+        A run that yields holds its program and its results, so at most as many do as there are slots.
         """
         if not self._waiting or self._waiting.next_client() == run.client or self._num_giving_way >= self._total_slots:
             return
@@ -158,7 +158,7 @@ class Scheduler:
     def _go_on(self, run: QueuedRun, next_turn: asyncio.Future[None]) -> None:
         self._num_giving_way -= 1
         run.next_turn = None
-        if not next_turn.done():  # else it was given up a moment ago, and is about to end
+        if not next_turn.done():  # otherwise it was cancelled a moment ago, and is about to end
             next_turn.set_result(None)
 
     def _leave_slot(self, run: QueuedRun) -> None:
@@ -174,7 +174,7 @@ class Scheduler:
     def _ended(self, run: QueuedRun, task: asyncio.Task[Verdict]) -> None:
         if run.next_turn is None:
             self._leave_slot(run)
-        else:  # it was given up while it gave way
+        else:  # it was cancelled while it had no slot
             self._num_giving_way -= 1
             self._waiting.remove(run)
             self.room.give_back(run.client, 1)
@@ -188,7 +188,7 @@ class Scheduler:
 
     def _fail(self, run: QueuedRun, error: BaseException | None) -> None:
         if not run.waiters:
-            return  # it was given up
+            return  # it was cancelled
         logger.error("submission %r: the judge gave no verdict", run.submission.id, exc_info=error)
         failure = JudgeFailedError(f"submission `{run.submission.id}`: the judge failed")
         failure.__cause__ = error

@@ -1,11 +1,11 @@
-"""Room that clients share: for submissions in the queue, for the bytes of requests and of replies, for sessions."""
+"""Capacity that clients share: submissions in the queue, bytes of requests and replies, sessions."""
 
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
 _SHARE = 4
-"""A client may hold this many times what is still free."""
+"""A client may hold this many times what is free."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -13,7 +13,7 @@ class _Newcomer:
     client: str
     amount: int
     called: asyncio.Future[None] | None = None
-    """Done when it may be its turn."""
+    """Future that is done when its turn may have come."""
 
     def call(self) -> None:
         if self.called is not None and not self.called.done():
@@ -21,14 +21,14 @@ class _Newcomer:
 
 
 class SharedCapacity:
-    """A bounded amount of which no client can take so much that nothing is left for another.
+    """A bounded amount, of which no client can take so much that nothing is left for others.
 
-    A client may hold at most `_SHARE` times what is free at that moment, so that one alone gets to 80 %, and the first request
-    of another still finds room (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). A
-    client that holds nothing may take all that is free in one piece.
+    A client may hold at most `_SHARE` times what is free at that moment, so one client alone gets to 80 %, and the first
+    request of another still finds room (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on
+    Networking 6(2), 1998). A client that holds nothing may take everything that is free in one piece.
 
-    Those who wait are served in the order in which they came; who has to wait for what its own client holds is passed by other
-    clients, and by nobody else.
+    Waiting requests are served in the order of arrival. Only one whose own client holds too much is overtaken, and only by
+    other clients.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -39,20 +39,20 @@ class SharedCapacity:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for room."""
+        """True if a request waits for room."""
         return bool(self._newcomers)
 
     def fits(self, client: str, amount: int) -> bool:
-        """Tell whether the client may take so much more now."""
+        """Return whether the client may take this amount now."""
         free = self.capacity - self.used
         held = self._held[client]
         return amount <= free and (held == 0 or held + amount <= _SHARE * free)
 
     async def until_fits(self, client: str, amount: int) -> None:
-        """Wait until it is the client's turn and it may take so much; whoever awaits this must take it at once.
+        """Wait until it is the client's turn and it may take this amount; the caller must take it at once.
 
         Raises:
-            TimeoutError: those who wait were turned away.
+            TimeoutError: `turn_away` was called.
         """
         if not self._newcomers and self.fits(client, amount):
             return
@@ -61,22 +61,22 @@ class SharedCapacity:
         try:
             while (first := self._next_newcomer()) is not newcomer:
                 if first is not None:
-                    first.call()  # what looked like this one's turn when it was called is another's by now
+                    first.call()  # the room that this caller saw is another's now
                 newcomer.called = asyncio.get_running_loop().create_future()
                 await newcomer.called
                 if newcomer not in self._newcomers:
                     raise TimeoutError
         finally:
             self._newcomers.pop(newcomer, None)
-            self._call_newcomer()  # there may be room for one more, and this one may have gone away
+            self._call_newcomer()  # there may be room for another, and this caller may have been cancelled
 
     def take(self, client: str, amount: int) -> None:
-        """Count so much as held by the client, whether it fits or not."""
+        """Add an amount to what the client holds, whether it fits or not."""
         self.used += amount
         self._held[client] += amount
 
     def give_back(self, client: str, amount: int) -> None:
-        """Take back what `take` counted, in one or several pieces."""
+        """Subtract an amount that `take` added, in one or several pieces."""
         self.used -= amount
         self._held[client] -= amount
         if self._held[client] <= 0:
@@ -84,7 +84,7 @@ class SharedCapacity:
         self._call_newcomer()
 
     def turn_away(self) -> None:
-        """Raise TimeoutError where somebody waits for room."""
+        """Raise TimeoutError in every `until_fits` that waits."""
         newcomers, self._newcomers = self._newcomers, {}
         for newcomer in newcomers:
             newcomer.call()
@@ -102,12 +102,12 @@ class SharedCapacity:
             if self.fits(newcomer.client, newcomer.amount):
                 return newcomer
             if not self._waits_for_itself(newcomer):
-                return None  # the room that it waits for is others', and whatever they give back is for it
+                return None  # it waits for room that others hold, and gets it first
             passed_by.add(newcomer.client)
         return None
 
     def _waits_for_itself(self, newcomer: _Newcomer) -> bool:
-        """Tell whether it would not fit even if all others gave back what they hold."""
+        """Return whether it would not fit even if all other clients gave back what they hold."""
         held = self._held[newcomer.client]
         free = self.capacity - held
         return held > 0 and (newcomer.amount > free or held + newcomer.amount > _SHARE * free)

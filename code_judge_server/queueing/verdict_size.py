@@ -1,14 +1,14 @@
-"""How much memory a verdict holds, and a verdict that holds less."""
+"""The memory of a verdict, and a verdict without outputs that needs less."""
 
 from code_judge_server.schemas import RunResult, Verdict
 
 _VERDICT_BYTES = 4400
 _RESULT_BYTES = 1400
-"""A verdict, and the result of one of its tests, without their outputs: measured with `tracemalloc`."""
+"""Bytes of a verdict, or of one test's result, without outputs: measured with `tracemalloc`."""
 
 
 def held_bytes(verdict: Verdict) -> int:
-    """Return about how many bytes a verdict holds in memory."""
+    """Return the approximate memory of a verdict in bytes."""
     size = _VERDICT_BYTES + len(verdict.stdout) + len(verdict.stderr)
     for result in verdict.tests:
         size += _RESULT_BYTES + len(result.stdout) + len(result.stderr)
@@ -18,7 +18,7 @@ def held_bytes(verdict: Verdict) -> int:
 
 
 def without_outputs(verdict: Verdict) -> Verdict:
-    """Return the verdict without what the program printed and wrote, flagged as truncated."""
+    """Return the verdict without the outputs and files of its program, flagged as truncated."""
     return verdict.model_copy(
         update=_emptied(verdict)
         | {"files": {}, "files_truncated": verdict.files_truncated or bool(verdict.files)}

@@ -47,7 +47,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     },
 }
 _RETRY_AFTER_S = {429: 5, 503: 2}
-"""A session that is closed makes room at any time; what died is back after a second or two."""
+"""A place is free whenever a session is closed; dead parts are back after a second or two."""
 
 
 def session_router(sessions: SessionManager) -> APIRouter:
@@ -65,7 +65,7 @@ def session_router(sessions: SessionManager) -> APIRouter:
 
     @router.get("/{session_id}")
     async def session_state(session_id: str) -> SessionState:
-        """Tell what a session's next cell starts from, and what else one can."""
+        """Return a session's current snapshot, and the others that a cell can start from."""
         return sessions.state(session_id)
 
     @router.post("/{session_id}/cells")
@@ -76,7 +76,7 @@ def session_router(sessions: SessionManager) -> APIRouter:
 
     @router.post("/{session_id}/rollback")
     async def rollback(session_id: str, body: RollbackRequest) -> SessionState:
-        """Have the next cell start from an earlier snapshot."""
+        """Let the next cell start from an earlier snapshot."""
         return sessions.rollback(session_id, body.snapshot)
 
     @router.delete("/{session_id}", status_code=204)
@@ -89,7 +89,7 @@ def session_router(sessions: SessionManager) -> APIRouter:
 
 
 def install_session_errors(app: FastAPI) -> None:
-    """Answer what the endpoints raise."""
+    """Map the exceptions of the endpoints to replies."""
 
     async def refused(_: Request, error: Exception) -> JSONResponse:
         status_code = _STATUS_CODES[type(error)]

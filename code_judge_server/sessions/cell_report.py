@@ -1,4 +1,4 @@
-"""Results of a cell as its session's own process reports them: read with bounds, for a cell can write anything there."""
+"""Results of a cell as reported by its session's own process: read with bounds, as a cell can write anything there."""
 
 import os
 from collections.abc import Sequence
@@ -11,30 +11,30 @@ from code_judge_server.jail.notebook_display import MAX_FORMS, MAX_PICTURE_CHARS
 from code_judge_server.sessions.schemas import CellError
 
 _TEXTS = 4
-"""Of which each is as long as a reply may have it: all that is displayed, and name, value and traceback of an error."""
+"""Texts that may each be as long as a reply allows: everything displayed, and name, value and traceback of an error."""
 _BYTES_OF_A_CHAR = 12
-"""At most, as JSON in ASCII."""
+"""Most bytes of a character as JSON in ASCII."""
 _MAX_FILES = 64
-"""Files of one report, each with a number and a size."""
+"""Most files of one report, each with a number and a size."""
 _PICTURES = "image/"
 _TEXT_PICTURE = "image/svg+xml"
 _BYTES_OF_A_VALUE = 256
-"""Brackets, media types and commas."""
+"""Bytes of brackets, media types and commas per value."""
 
 
 class CellReport(BaseModel):
-    """What came of a cell, besides its output."""
+    """Results of a cell, besides its output."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     display: list[dict[str, str]] = []
     error: CellError | None = None
     files: list[tuple[int, int | None]] = Field(default=[], max_length=_MAX_FILES)
-    """Index and size of those that were collected, in the order of their contents; no size: there was no room for one."""
+    """Index and size of the collected files, in the order of their contents; no size if there was no room."""
 
 
 def read_report(file: int, *, max_chars: int) -> CellReport:
-    """Return what is in a file, with no more than `max_chars` in all that is displayed; nothing, if that makes no sense."""
+    """Return the report in a file, with at most `max_chars` of displayed text; an empty one if the file is not valid."""
     parts = MAX_SHOWN + _MAX_FILES + 1
     most = _TEXTS * _BYTES_OF_A_CHAR * max_chars + _BYTES_OF_A_VALUE * parts + MAX_PICTURE_CHARS
     content = os.pread(file, most + 1, 0)
@@ -50,21 +50,21 @@ def read_report(file: int, *, max_chars: int) -> CellReport:
 
 
 def read_files(file: int, report: CellReport, paths: Sequence[str], *, max_bytes: int) -> tuple[dict[str, bytes], bool]:
-    """Return the contents of the files that a cell says are in `file`, and whether any had no room."""
+    """Return the contents of the files that a cell reports in `file`, and whether one was left out for want of room."""
     found: dict[str, bytes] = {}
     offset = 0
     for index, size in report.files:
         if size is None:
             continue
         if not 0 <= index < len(paths) or not 0 <= size <= max_bytes - offset:
-            break  # an honest session does not say so
+            break  # an honest session does not report this
         found[paths[index]] = os.pread(file, size, offset)
         offset += size
     return found, any(size is None for _, size in report.files)
 
 
 def _first(display: list[dict[str, str]], max_chars: int) -> list[dict[str, str]]:
-    """Return the values that fit whole."""
+    """Return the first values that fit as a whole."""
     room, picture_room = max_chars, MAX_PICTURE_CHARS
     for index, forms in enumerate(display):
         pictures = sum(len(form) for kind, form in forms.items() if _is_picture(kind))

@@ -1,4 +1,4 @@
-"""What a session uses while none of its cells runs: next to nothing, or something of a cell has outlived it."""
+"""Resources of a session while none of its cells runs: more than a little means that a part of a cell has survived it."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.25
 _CPU_TIME_S = 0.5
-"""From one cell to the next: a dropped snapshot of some GiB takes a few tenths of a second to end."""
+"""CPU time between two cells: a dropped snapshot of some GiB takes a few tenths of a second to end."""
 
 
 class IdleWatch:
-    """Looks at a session between its cells, so that what a cell has hidden from the session's own processes ends too.
+    """Samples a session between its cells, to end what a cell has hidden from the session's own processes.
 
     Args:
-        slot: Where the session runs.
-        limits: Of the session.
+        slot: The slot of the session.
+        limits: Limits of the session.
         end: Ends the session.
     """
 
@@ -32,17 +32,17 @@ class IdleWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look from here on: no cell runs."""
+        """Start to sample: no cell runs."""
         self.stop()
         try:
-            self._slot.meter.restart()  # what was counted last is of the cell before, of which nothing is left
+            self._slot.meter.restart()  # the counts are those of the cell before, of which nothing is left
             self._before_s = self._usage().cpu_time_s
         except OSError:
-            return  # the session was closed just now
+            return  # the session has just been closed
         self._look_later()
 
     def stop(self) -> None:
-        """Look no more: a cell is about to run, or the session has ended."""
+        """Stop sampling: a cell is about to run, or the session has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -54,7 +54,7 @@ class IdleWatch:
         try:
             usage = self._usage()
         except OSError:
-            return  # the session was closed just now
+            return  # the session has just been closed
         if (breach := self._breach(usage)) is None:
             self._look_later()
             return

@@ -1,4 +1,4 @@
-"""All sessions of a server: how many, for how long, and their turns among the programs."""
+"""All sessions of a server: their number, their lifetimes, and their turns in the queue."""
 
 import asyncio
 import logging
@@ -24,9 +24,9 @@ from code_judge_server.settings import MIB, Settings
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 2
-"""To start a session, as many as to run a job: each in a slot of its own."""
+"""Attempts to start a session, each in a fresh slot; as many as for a job."""
 _OPEN_TIMEOUT_S = 30.0
-"""For whoever waits for a session: many times what all that holds sessions takes to start again."""
+"""Longest wait of a client for a session: many times what a restart of all parts takes."""
 
 
 class NoSessionsError(Exception):
@@ -34,7 +34,7 @@ class NoSessionsError(Exception):
 
 
 class NoSuchPreloadError(Exception):
-    """There is no set of modules of that name."""
+    """A module set of that name does not exist."""
 
 
 class TooManySessionsError(Exception):
@@ -42,20 +42,20 @@ class TooManySessionsError(Exception):
 
 
 class SessionNotOpenedError(Exception):
-    """What holds sessions died and is not back in time; the same request may succeed a little later."""
+    """Parts of the judge died and are not restarted in time; the same request may succeed a little later."""
 
 
 class NoSuchSessionError(Exception):
-    """There is no session of that name, or not any more."""
+    """A session of that name does not exist, or no longer does."""
 
 
 class SessionManager:
-    """Opens sessions and runs their cells, each in its turn among the programs that are judged.
+    """Opens sessions and runs their cells, which take turns with the judged programs.
 
     Args:
-        executor: Has the slots of sessions, if it is a `JailExecutor`: no other can hold one.
+        executor: Has the slots of sessions, if it is a `JailExecutor`: no other has any.
         queue: Gives turns.
-        settings: How many sessions and snapshots, for how long, and with what limits.
+        settings: Number of sessions and snapshots, their lifetimes and limits.
     """
 
     def __init__(self, executor: Executor, queue: SubmissionQueue, settings: Settings) -> None:
@@ -66,7 +66,7 @@ class SessionManager:
         self._sessions: dict[str, Session] = {}
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._num_cells: Counter[str] = Counter()
-        """That run or wait, by session."""
+        """Running and waiting cells, by session."""
         self._openings: set[asyncio.Task[Session]] = set()
         self._free = list(range(0 if self._jail is None else self._jail.num_private_slots))
         self._places = SharedCapacity(len(self._free))
@@ -75,13 +75,13 @@ class SessionManager:
         """Open a session; cancelling the call closes it.
 
         Args:
-            request: What session.
-            client: Who may not have so many that none is left for others.
+            request: The session's limits and module set.
+            client: Client whose share of the sessions is bounded.
 
         Raises:
-            NoSessionsError: this server holds none.
-            TooManySessionsError: there are as many as it holds, or too many of this client.
-            NoSuchPreloadError: there is no such set of modules.
+            NoSessionsError: this server cannot hold sessions.
+            TooManySessionsError: all places are taken, or too many by this client.
+            NoSuchPreloadError: the module set does not exist.
             SessionNotOpenedError: its processes do not start, or not in time.
         """
         jail = self._jail
@@ -106,7 +106,7 @@ class SessionManager:
         return self._state(session)
 
     async def _open(self, jail: JailExecutor, index: int, preload: str, limits: JobLimits, *, client: str) -> Session:
-        """Open a session in a free place, whoever waits for it: a slot that is half open cannot be given back."""
+        """Open a session in a free place, even if the client has gone: a half-open slot cannot be given back."""
 
         def free_place() -> None:
             self._free.append(index)
@@ -129,10 +129,10 @@ class SessionManager:
     async def _start(
         self, jail: JailExecutor, index: int, preload: str, limits: JobLimits
     ) -> tuple[Session, "asyncio.Future[Session]"]:
-        """Start a session, once more if its slot dies over it; return what is done when nothing is left of it, too.
+        """Start a session, once more if its slot dies; also return a future that is done when nothing is left of it.
 
         Raises:
-            ExecutorError: none starts, and nothing is left of those that were tried.
+            ExecutorError: it does not start, and nothing is left of the attempts.
         """
         failure: ExecutorError | None = None
         for _ in range(_ATTEMPTS):
@@ -154,22 +154,22 @@ class SessionManager:
             except BaseException:
                 session.close()
                 raise
-            await death  # the next one has the same place
+            await death  # the next attempt uses the same place
         raise ExecutorError(f"{_ATTEMPTS} slots failed over one session: {failure}") from failure
 
     def state(self, session_id: str) -> SessionState:
         """Return the state of a session.
 
         Raises:
-            NoSuchSessionError: there is none of that name.
+            NoSuchSessionError: the session does not exist.
         """
         return self._state(self._session(session_id))
 
     def rollback(self, session_id: str, snapshot: int) -> SessionState:
-        """Have a session's next cell start from one of its snapshots.
+        """Let a session's next cell start from one of its snapshots.
 
         Raises:
-            NoSuchSessionError: there is none of that name.
+            NoSuchSessionError: the session does not exist.
             NoSnapshotError: it has no such snapshot.
         """
         session = self._session(session_id)
@@ -181,7 +181,7 @@ class SessionManager:
         """Close a session, whatever it does.
 
         Raises:
-            NoSuchSessionError: there is none of that name.
+            NoSuchSessionError: the session does not exist.
         """
         self._end(self._session(session_id))
 
@@ -193,18 +193,18 @@ class SessionManager:
     async def run(
         self, session_id: str, cell: CellRequest, *, client: str, room: ExitStack | None = None
     ) -> CellResult:
-        """Run a cell when the one before it has ended and its turn has come; cancelling the call kills it.
+        """Run a cell after the previous one has ended, when it has a turn; cancelling the call kills it.
 
         Args:
-            session_id: Whose cell it is.
-            cell: What to run.
-            client: Who is served by fair shares.
+            session_id: The session of the cell.
+            cell: The cell to run.
+            client: Client for fair shares.
             room: As in `SubmissionQueue.judge_all`.
 
         Raises:
-            NoSuchSessionError: there is no session of that name.
+            NoSuchSessionError: the session does not exist.
             NoSnapshotError: it has no such snapshot.
-            QueueFullError: too much waits already.
+            QueueFullError: the queue is full.
             DrainingError: the server is stopping.
         """
         entered_at = time.monotonic()
@@ -249,7 +249,7 @@ class SessionManager:
 
     @asynccontextmanager
     async def _in_use(self, session: Session) -> AsyncIterator[None]:
-        """Keep a session from expiring while any cell of it runs or waits."""
+        """Keep a session from expiring while one of its cells runs or waits."""
         self._cancel_expiry(session)
         self._num_cells[session.id] += 1
         try:
@@ -291,7 +291,7 @@ def _preload(executor: Executor, wanted: str | None) -> str:
 
 
 async def _opened(opening: "asyncio.Task[Session]") -> Session:
-    """Return a session when it is open; one that nobody waits for any more is closed as soon as it is.
+    """Return a session after it has opened; if the caller is cancelled, it is closed once it is open.
 
     Raises:
         SessionNotOpenedError: it does not start, or not in time.
@@ -312,6 +312,6 @@ async def _opened(opening: "asyncio.Task[Session]") -> Session:
 
 
 def _close_unwanted(opening: "asyncio.Task[Session]") -> None:
-    """Close the session that was opened for a client that has gone, or was refused meanwhile."""
+    """Close a session whose client has disconnected, or was refused meanwhile."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

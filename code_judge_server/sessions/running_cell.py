@@ -1,4 +1,4 @@
-"""One cell in a session: what goes into it, what comes out of it, and when it has had enough."""
+"""One cell in a session: its input, its output, and its limits."""
 
 import asyncio
 import os
@@ -24,18 +24,18 @@ class CellInput:
     code: str
     stdin: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Written before it runs."""
+    """Files written before it runs."""
     collect: Sequence[str] = ()
     """Paths of files to bring back."""
     collect_bytes: int = 0
-    """Size of all of them together."""
+    """Size of all collected files together."""
     keep_on_error: bool = False
-    """A cell that raises makes a snapshot too."""
+    """Keep a snapshot even if the cell raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnd:
-    """How a cell ended: the facts, and what the session's own process says of it."""
+    """End of a cell: the facts, and the report of the session's own process."""
 
     outcome: Outcome
     report: CellReport
@@ -45,13 +45,13 @@ class RunningCell:
     """A cell from its start until its end, in the one event loop.
 
     Args:
-        slot: Where its session runs.
-        cell: What to run.
-        limits: What this cell may use.
-        max_chars: Length of all that it displays, and of each text about what it raised.
-        has_ended: Whether the session has said so already.
+        slot: The slot of its session.
+        cell: The cell to run.
+        limits: Limits of this cell.
+        max_chars: Most characters displayed, and of each text about its exception.
+        has_ended: Returns whether the session has reported its end.
         kill: Tells the session to kill it; the session still answers.
-        spent: Told what it has used while it runs.
+        spent: Receives its CPU time while it runs.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RunningCell:
         spent: Spent,
     ) -> None:
         self.ending: Ending | None = None
-        """Why it was told to end, if it was."""
+        """Reason for which it was told to end, if it was."""
         self._slot = slot
         self._cell = cell
         self._limits = limits
@@ -84,12 +84,12 @@ class RunningCell:
         self._oom_kills_before = 0
 
     def send(self, send: Callable[[tuple[int, ...]], None]) -> None:
-        """Hand the cell over.
+        """Send the cell to the session.
 
         Raises:
-            OSError: no memory or no descriptors are left, or the session is gone.
+            OSError: no memory or no descriptors are left, or the session has ended.
         """
-        self._slot.meter.restart()  # what was counted last is of the cell before
+        self._slot.meter.restart()  # the counts are those of the cell before
         self._usage_before = self._usage()
         self._oom_kills_before = self._slot.oom_kills()
         self._slot.peak.restart()
@@ -114,19 +114,19 @@ class RunningCell:
         self._timer = self._loop.call_later(SAMPLE_INTERVAL_S, self._look)
 
     def kill(self, reason: Ending) -> None:
-        """Have it end, for this reason; only the first counts, and none once it has ended: we may be late, not the cell."""
+        """Let it end for this reason; only the first reason counts, and none after its end, which may be known late."""
         if self.ending is None and not self._has_ended():
             self.ending = reason
             self._kill()
 
     def finish(self, *, exit_code: int | None, signal: int | None, told_wall_time_s: float) -> CellEnd:
-        """Return the end of a cell of which nothing is left, and of which the session says how long it took."""
+        """Return the end of a cell of which nothing is left; `told_wall_time_s` is the duration that the session reports."""
         wall_time_s = time.monotonic() - self._started_at
         if self.ending is None:
             wall_time_s = min(wall_time_s, told_wall_time_s)
         for stream in self._streams:
             stream.drain()
-        usage = self._usage()  # what was over before the first look has left its snapshot at least
+        usage = self._usage()  # a cell that ended before the first sample has at least left its snapshot
         cpu_time_s = self._cpu_time_s(usage)
         report = read_report(self._result, max_chars=self._max_chars)
         files, files_cut = read_files(self._collected, report, self._cell.collect, max_bytes=self._cell.collect_bytes)
@@ -157,7 +157,7 @@ class RunningCell:
         return CellEnd(outcome=outcome, report=report)
 
     def close(self) -> None:
-        """Close what it reads from."""
+        """Close its pipes and files."""
         self._spent.read_running_s = None
         if self._timer is not None:
             self._timer.cancel()
@@ -180,7 +180,7 @@ class RunningCell:
         try:
             limits, usage, oom_kills = self._limits, self._usage(), self._slot.oom_kills()
         except OSError:
-            return  # its session was closed just now
+            return  # its session has just been closed
         self._timer = self._loop.call_later(SAMPLE_INTERVAL_S, self._look)
         self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
         if usage.memory_bytes > limits.memory_bytes or oom_kills > self._oom_kills_before:
@@ -196,7 +196,7 @@ class RunningCell:
         try:
             return self._cpu_time_s(self._usage())
         except OSError:
-            return 0.0  # its session was closed just now
+            return 0.0  # its session has just been closed
 
     def _usage(self) -> Usage:
         return self._slot.meter.read(memory_bytes=self._limits.memory_bytes, max_tasks=self._limits.max_tasks)

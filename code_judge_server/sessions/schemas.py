@@ -2,8 +2,8 @@
 
 `POST /v1/sessions` takes a `SessionRequest` and gives a `SessionState`; `POST /v1/sessions/{id}/cells` takes a `CellRequest`
 and gives a `CellResult`; `POST /v1/sessions/{id}/rollback` takes a `RollbackRequest` and gives a `SessionState`, as
-`GET /v1/sessions/{id}` does; `DELETE /v1/sessions/{id}` gives nothing. A session or snapshot that is not there (any more) is a
-404, and so is every session on a server that cannot hold any (isolation tiers C and D); a session too many is a 429.
+`GET /v1/sessions/{id}` does; `DELETE /v1/sessions/{id}` gives nothing. A session or snapshot that does not exist (any more) is
+a 404, and so is every session on a server that cannot hold any (isolation tiers C and D); a session too many is a 429.
 """
 
 from typing import Literal
@@ -24,7 +24,7 @@ class SessionRequest(_SessionModel):
     limits: Limits = Limits()
     """Memory, tasks and disk are those of the session, with all its snapshots; the others are defaults for each cell."""
     preload: PreloadName | None = None
-    """Set of modules that it starts with; absent: the largest that the server has."""
+    """Module set that the session starts with; absent: the largest of the server."""
 
 
 class SessionState(_SessionModel):
@@ -32,42 +32,42 @@ class SessionState(_SessionModel):
 
     session_id: str
     snapshot: int
-    """What the next cell starts from, unless it names another; 0 is the empty session."""
+    """Snapshot that the next cell starts from, unless it names another; 0 is the empty session."""
     snapshots: list[int]
-    """What a cell can start from; the oldest go when there are too many."""
+    """Snapshots that a cell can start from; the oldest are dropped when there are too many."""
     limits: Limits
     idle_timeout_s: float
-    """The session is closed when nothing was asked of it for so long."""
+    """Time without requests after which the session is closed."""
 
 
 class CellRequest(_SessionModel):
     """A cell to run."""
 
     code: SourceText
-    """Python, where `await` may stand at the top; the value of a last expression is displayed, unless `;` ends it."""
+    """Python, with `await` allowed at the top level; the value of a last expression is displayed, unless `;` ends it."""
     stdin: str = ""
     from_snapshot: int | None = None
-    """Absent: the current one. Another makes a branch."""
+    """Snapshot that the cell starts from; absent: the current one. Another makes a branch."""
     keep_on_error: bool = False
-    """A cell that raises is kept too, as in Jupyter: what it had changed by then is the new snapshot."""
+    """Keep the state of a cell that raises as a snapshot too, as in Jupyter."""
     files: GivenFiles = {}
-    """Written to the session's folder before the cell runs, in place of files of these names; in base64."""
+    """Files written to the session's folder before the cell runs, replacing files of these names; in base64."""
     collect: Collected = []
     """Files to bring back from there after the cell, whatever it raised."""
     cpu_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     wall_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Seconds from the receipt of the request, waiting included, by which it is answered."""
+    """Seconds from the receipt of the request until it is answered, waiting included."""
 
 
 class RollbackRequest(_SessionModel):
-    """A snapshot to go back to."""
+    """A snapshot to return to."""
 
     snapshot: int
 
 
 class CellError(_SessionModel):
-    """What a cell raised."""
+    """Exception of a cell."""
 
     name: str
     value: str
@@ -75,21 +75,22 @@ class CellError(_SessionModel):
 
 
 class CellResult(RunResult):
-    """What became of one cell; `accepted` means that it ran to its end, and that the session is now as it left it."""
+    """Result of one cell; `accepted` means that it ran to its end, and that the session has its state."""
 
     session_id: str
     snapshot: int
-    """The current one from now on: the cell's own if it ran to its end or `keep_on_error` kept it, else that of before."""
+    """The current snapshot from now on: the cell's own if it ran to its end or `keep_on_error` kept it, else the previous
+    one."""
     display: list[dict[str, str]]
-    """Values that it displayed, each by media type: `[{"text/plain": "4"}]`; pictures, such as `image/png`, are in base64. The
-    session's own process reports them, as it does `error` and `files`."""
+    """Displayed values, each by media type: `[{"text/plain": "4"}]`; pictures, such as `image/png`, are in base64. The
+    session's own process reports them, like `error` and `files`."""
     error: CellError | None
     files: dict[str, FileContent] = Field(default={})
     """The files of `collect` that were regular files, in base64."""
     files_truncated: bool = False
-    """Some of them are left out: the server had no room for them (`max_collect_mb`, `reply_memory_mb`)."""
+    """Files were left out because the server had no room for them (`max_collect_mb`, `reply_memory_mb`)."""
     session_closed: bool = False
-    """The cell took its session with it."""
+    """The cell ended its session."""
     queue_time_s: float = 0.0
     isolation: IsolationTier
     memory_enforcement: Literal["cgroup", "sampled"]

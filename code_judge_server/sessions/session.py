@@ -1,4 +1,4 @@
-"""One session: its snapshots, and the cell that runs."""
+"""One session: its snapshots, and its running cell."""
 
 import asyncio
 import contextlib
@@ -17,21 +17,21 @@ logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 20.0
 _ANSWER_TIMEOUT_S = 10.0
-"""Within which a session must have ended a cell that it was told to kill; else all of it is killed."""
+"""Time for a session to end a cell that it was told to kill; after it the whole session is killed."""
 
 _Reply = asyncio.Future[CellEnded | Ready]
 
 
 class NoSnapshotError(Exception):
-    """There is no snapshot of that number, or not any more."""
+    """A snapshot of that number does not exist, or no longer does."""
 
 
 class CellRefusedError(Exception):
-    """The kernel would not pass a cell on to its snapshot; the session is as it was."""
+    """The kernel would not pass a cell to its snapshot; the session is unchanged."""
 
 
 class SessionDiedError(Exception):
-    """The session's own processes ended, or do not answer; `ending` is why, where that was at a limit of the cell that ran."""
+    """The session's own processes ended, or do not answer; `ending` is the reason, if it was a limit of the running cell."""
 
     def __init__(self, message: str, *, ending: Ending = Ending.EXITED) -> None:
         super().__init__(message)
@@ -43,9 +43,9 @@ class Session:
 
     Args:
         session_id: Its name.
-        limits: Of the session, and of a cell that names none.
-        max_snapshots: How many are kept; the oldest go first.
-        max_chars: Length of what a cell shows.
+        limits: Limits of the session, and of cells that name none.
+        max_snapshots: Most snapshots; the oldest are dropped.
+        max_chars: Most characters that a cell displays.
     """
 
     def __init__(self, session_id: str, *, limits: JobLimits, max_snapshots: int, max_chars: int) -> None:
@@ -54,7 +54,7 @@ class Session:
         self.current = 0
         self.snapshots = [0]
         self.turn = asyncio.Lock()
-        """Held by whoever runs a cell, or waits to."""
+        """Held by the caller that runs a cell, or waits to."""
         self._max_snapshots = max_snapshots
         self._max_chars = max_chars
         self._num_cells = 0
@@ -62,28 +62,28 @@ class Session:
         self._slot: PrivateSlot | None = None
         self._idle: IdleWatch | None = None
         self._cell_runs = asyncio.Lock()
-        """Held until nothing is left of a cell, which is later than `turn` where whoever asked for it has gone."""
+        """Held until nothing is left of a cell; later than `turn` if its caller was cancelled."""
         self._replies: dict[int, _Reply] = {}
-        """What the session is to say yet, by the number of the cell; 0: that it has started."""
+        """Expected messages of the session, by the number of the cell; 0: the start of the session."""
 
     @property
     def alive(self) -> bool:
-        """Whether cells can run."""
+        """True if cells can run."""
         return self._job is not None and self._job.alive
 
     async def start(
         self, slot: PrivateSlot, *, python: str, memory_is_sampled: bool, on_death: Callable[["Session"], None]
     ) -> None:
-        """Start its processes in a slot, which is the session's from then on.
+        """Start its processes in a slot, which then belongs to the session.
 
         Args:
             slot: Closed with the session.
             python: The interpreter of the jail.
-            memory_is_sampled: Whether the server itself has to hold the memory limit.
+            memory_is_sampled: The server itself must enforce the memory limit.
             on_death: Called once when nothing of it is left.
 
         Raises:
-            ExecutorError: they do not come up.
+            ExecutorError: they do not start.
         """
         self._slot = slot
         self._idle = IdleWatch(slot, self.limits, end=self.close)
@@ -115,18 +115,18 @@ class Session:
             raise ExecutorError(f"session: it does not start: {why}") from error
 
     async def run(self, cell: CellInput, *, start: int, limits: JobLimits, spent: Spent | None = None) -> CellEnd:
-        """Run one cell to its end, whoever calls; cancelling the call kills the cell, and still waits for its end.
+        """Run one cell to its end; cancelling the call kills the cell, and still waits for its end.
 
         Args:
-            cell: What to run.
+            cell: The cell to run.
             start: The snapshot that it starts from.
-            limits: What it may use.
-            spent: Tells meanwhile what it has used.
+            limits: Its limits.
+            spent: Receives its CPU time while it runs.
 
         Raises:
-            CellRefusedError: it could not be handed over; the session is as it was.
-            NoSnapshotError: there is no snapshot `start`.
-            SessionDiedError: the session is gone, before or by this cell.
+            CellRefusedError: it could not be sent; the session is unchanged.
+            NoSnapshotError: the snapshot `start` does not exist.
+            SessionDiedError: the session has ended, before or by this cell.
         """
         async with self._cell_runs:
             if self._idle is not None:
@@ -157,7 +157,7 @@ class Session:
         message = {
             "kind": "cell",
             "start": start,
-            "snapshot": self._num_cells,  # each cell's has its number
+            "snapshot": self._num_cells,  # each cell's snapshot has its number
             "number": self._num_cells,
             "max_chars": self._max_chars,
             "keep_on_error": asked.keep_on_error,
@@ -180,10 +180,10 @@ class Session:
         return self._settle(start, ended, end)
 
     def rollback(self, snapshot: int) -> None:
-        """Have the next cell start from a snapshot.
+        """Let the next cell start from a snapshot.
 
         Raises:
-            NoSnapshotError: there is none of that number.
+            NoSnapshotError: it does not exist.
         """
         if snapshot not in self.snapshots:
             raise NoSnapshotError(f"snapshot: {snapshot} is not among {self.snapshots} of session `{self.id}`")
@@ -261,7 +261,7 @@ class Session:
                 self._job.send({"kind": "drop", "snapshot": snapshot})
 
     def _answer(self, message: CellEnded | Ready | None) -> None:
-        """Take what the session says; None: it is gone."""
+        """Handle a message of the session; None: the session has ended."""
         if message is None:
             while self._replies:
                 _, reply = self._replies.popitem()
@@ -271,6 +271,6 @@ class Session:
             return
         reply = self._replies.pop(message.number if isinstance(message, CellEnded) else 0, None)
         if reply is None:
-            self.close()  # nobody asked: a cell speaks for the session
+            self.close()  # no message was expected: a cell poses as the session
         elif not reply.done():
             reply.set_result(message)

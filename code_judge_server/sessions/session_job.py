@@ -19,15 +19,15 @@ from code_judge_server.limits import with_room_for
 from code_judge_server.sandbox import JobLimits
 
 _CPU_TIME_S = 86400.0
-"""Of one process of a session, where the kernel stops it; the server holds the limit of each cell."""
+"""CPU limit of one process of a session, enforced by the kernel; the server enforces the limit of each cell."""
 _SAMPLED_MEMORY_FACTOR = 1.25
-"""The kernel's stand-ins for a memory limit leave the server the first word."""
+"""The rlimits that replace a memory limit are larger, so that the server's limit applies first."""
 _OOM_SCORE_ADJ = 800
-"""Less than that of a cell, of which the kernel is to kill something first, and more than that of the slot."""
+"""Less than that of a cell, which the kernel must kill first, and more than that of the slot."""
 _END_TIMEOUT_S = 10.0
-"""Within which a slot must have killed its job; else both are killed."""
+"""Time for a slot to kill its job; after it both are killed."""
 _MESSAGES_AT_ONCE = 8
-"""An honest session says one thing at a time."""
+"""An honest session sends one message at a time."""
 _SCRIPT = "main.py"
 _START = b"from code_judge_server.jail.session_main import main\nmain()\n"
 _MODULES = {
@@ -35,7 +35,7 @@ _MODULES = {
     for module in (notebook, notebook_display, session_files, session_main)
 }
 _PACKAGES = ("code_judge_server/__init__.py", "code_judge_server/jail/__init__.py")
-"""Empty: without them an installed judge's own packages, which the program can read too, would be imported."""
+"""Empty files: otherwise the packages of an installed judge, which the program can read too, would be imported."""
 
 
 class _Message(BaseModel):
@@ -43,22 +43,22 @@ class _Message(BaseModel):
 
 
 class Ready(_Message):
-    """Cells may come."""
+    """The session accepts cells."""
 
     kind: Literal["ready"]
 
 
 class CellEnded(_Message):
-    """Nothing of a cell is left but perhaps a snapshot."""
+    """Nothing of a cell is left, except perhaps a snapshot."""
 
     kind: Literal["ended"]
     number: int
-    """As the server counts cells."""
+    """Number of the cell, as the server counts."""
     state: Literal["kept", "failed", "died", "gone", "refused"]
     exit_code: int | None
     signal: int | None
     wall_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """By its own clock, which stands for ours where we listened too late; a lie can only hide what we did not see."""
+    """Duration by the session's clock, used where the server reads late; a false one can only hide what the server missed."""
 
 
 _FROM_SESSION: TypeAdapter[Ready | CellEnded] = TypeAdapter(Ready | CellEnded)
@@ -68,15 +68,15 @@ class SessionJob:
     """A session's program, started at once; `close` ends it with everything in its slot.
 
     Args:
-        slot: Where it runs; this object closes it.
+        slot: Its slot; this object closes it.
         python: The interpreter of the jail.
         limits: Memory, tasks and disk of the session.
-        memory_is_sampled: Whether the server itself has to hold the memory limit.
-        on_message: Takes what it says.
-        on_death: Called once, when it or its slot has ended, whoever ended it, and nothing of it is left.
+        memory_is_sampled: The server itself must enforce the memory limit.
+        on_message: Receives its messages.
+        on_death: Called once, when it or its slot has ended, for whatever reason, and nothing of it is left.
 
     Raises:
-        OSError: it cannot be handed over; the slot is closed.
+        OSError: it cannot be started; the slot is closed.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SessionJob:
     ) -> None:
         self.alive = True
         self.ended_by = ""
-        """Why it ended, where nobody here wanted it to."""
+        """Reason of its end, if it was not closed by the server."""
         self._has_slot = True
         self._slot = slot
         self._on_message = on_message
@@ -111,21 +111,21 @@ class SessionJob:
                 self._start(theirs.fileno(), python, limits, memory_is_sampled)
         except OSError:
             self.close()
-            self._kill_slot()  # which has no job yet that it could say the end of
+            self._kill_slot()  # it has no job yet whose end it could report
             raise
         self._loop.add_reader(self._end, self._take_messages)
         self._loop.add_reader(slot.end, self._hear_end)
 
     def send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Tell it something.
+        """Send it a message.
 
         Raises:
-            OSError: it is gone, or does not listen.
+            OSError: it has ended, or does not read.
         """
         protocol.send(self._end, message, descriptors)
 
     def close(self) -> None:
-        """Begin to end it, which takes a few milliseconds; nothing happens if that was done."""
+        """Begin to end it, which takes a few milliseconds; does nothing the second time."""
         if not self.alive:
             return
         self.alive = False
@@ -181,7 +181,7 @@ class SessionJob:
             self.close()
 
     def _hear_end(self) -> None:
-        """Take what the slot says, which is that the job has ended."""
+        """Handle the slot's message, which is that the job has ended."""
         try:
             if (ended := messages.receive_ended(self._slot.end)) is not None:
                 self._ended(_described(ended))
@@ -190,19 +190,19 @@ class SessionJob:
         self._let_go()
 
     def _ended(self, reason: str) -> None:
-        """Note why it ended, unless somebody here wanted it to; what follows from that tells more."""
+        """Note the reason of its end, unless the server closed it; what follows would hide the reason."""
         if self.alive or self.ended_by:
             self.ended_by = "; ".join(filter(None, (self.ended_by, reason)))
 
     def _kill_slot(self) -> None:
-        """End a slot that may not even see that it is left."""
+        """End a slot that may not even notice that its socket is closed."""
         if self._has_slot:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             self._let_go()
 
     def _let_go(self) -> None:
-        """Leave the slot, which ends then."""
+        """Release the slot, which then ends."""
         if self._has_slot:
             self._has_slot = False
             self._loop.remove_reader(self._slot.end)
@@ -210,7 +210,7 @@ class SessionJob:
             self.close()
 
     def _forget(self) -> None:
-        """Take note that the slot's process is gone."""
+        """Handle the end of the slot's process."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         if self._has_slot:

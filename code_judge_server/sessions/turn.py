@@ -1,4 +1,4 @@
-"""One cell's turn among the programs: it runs, and its end is named as that of a program is."""
+"""One cell's turn in the queue; its end is named like that of a program."""
 
 from code_judge_server.ending import Ending
 from code_judge_server.judging.run_results import run_result, status_of
@@ -12,12 +12,12 @@ from code_judge_server.sessions.session import CellRefusedError, NoSnapshotError
 
 
 class Turn:
-    """A cell that waits for its turn; `take` is the work that the queue gives it to.
+    """A cell that waits for its turn; `take` is the work for the queue.
 
     Args:
-        session: Whose cell it is; its `turn` is held.
-        cell: What to run.
-        limits: What it may use.
+        session: The session of the cell; its `turn` is held.
+        cell: The cell to run.
+        limits: Its limits.
         executor: Names the isolation.
         max_chars: Characters of stdout and of stderr in the result.
         max_collect_bytes: Size of all files that the result brings back.
@@ -43,7 +43,7 @@ class Turn:
         self._refusal: NoSnapshotError | None = None
 
     async def take(self, queue_time_s: float, spent: Spent) -> Verdict:
-        """Run the cell, whose use of the CPU `spent` tells meanwhile, and return its verdict."""
+        """Run the cell, with its CPU time in `spent` meanwhile, and return its verdict."""
         status: VerdictStatus | None = None
         start = self._session.current if self._cell.from_snapshot is None else self._cell.from_snapshot
         try:
@@ -80,10 +80,10 @@ class Turn:
         )
 
     def result(self, verdict: Verdict) -> CellResult:
-        """Return what became of the cell, given the verdict that the queue brought back.
+        """Return the result of the cell, given the verdict that the queue returned.
 
         Raises:
-            NoSnapshotError: there was no snapshot to start from.
+            NoSnapshotError: the snapshot to start from does not exist.
         """
         if self._refusal is not None:
             raise self._refusal
