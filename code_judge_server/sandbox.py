@@ -83,7 +83,7 @@ class Outcome:
     """None if a signal ended the job."""
     signal: int | None
     stdout: bytes
-    """At most `output_bytes`."""
+    """Output, at most `output_bytes`."""
     stderr: bytes
     stdout_cut: bool
     """The job printed more than `output_bytes`."""
@@ -96,7 +96,7 @@ class Outcome:
     files_cut: bool = False
     """Files were left out because of `collect_bytes`."""
     stdin_left_bytes: int = 0
-    """In a pair of jobs: bytes from the partner that this job had not read at its end."""
+    """Bytes sent by the partner in a pair of jobs that this job had not read at its end."""
     ended_at: float = field(default_factory=time.monotonic)
     """Time at which the end of the job was known, by `time.monotonic`."""
 

@@ -1,4 +1,4 @@
-"""What a judge uses, read from `/proc`: CPU time and memory of the server itself and of everything below it."""
+"""Resources of a judge, read from `/proc`: CPU time and memory of the server itself and of everything below it."""
 
 import time
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class CpuTime:
     others_s: float
     """The rest of the machine."""
     stolen_s: float
-    """What a virtual machine's host gave to others while a core of ours had work; 0 on a machine of one's own."""
+    """CPU time that a virtual machine's host gave to others while a core here had work; 0 without a host."""
 
     def __sub__(self, earlier: "CpuTime") -> "CpuTime":
         return CpuTime(
@@ -32,7 +32,7 @@ class CpuTime:
 
 
 def cpu_time(server: psutil.Process) -> CpuTime:
-    """Return what a server, all below it and this process have used so far, ended programs included."""
+    """Return the CPU time of a server, everything below it and this process so far, ended programs included."""
     own = server.cpu_times()
     below_s = own.children_user + own.children_system
     for process in server.children(recursive=True):
@@ -65,7 +65,7 @@ class Memory:
 
 
 def memory(server: psutil.Process) -> Memory:
-    """Return what a server and all below it hold in memory now."""
+    """Return the memory of a server and everything below it now."""
     below_bytes = 0
     for process in server.children(recursive=True):
         try:

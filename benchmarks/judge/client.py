@@ -1,4 +1,4 @@
-"""The one client of all benchmarks: it sends batches, counts what was refused, and checks every verdict."""
+"""The client of all benchmarks: it sends batches, counts refusals, and checks every verdict."""
 
 import asyncio
 import collections
@@ -19,17 +19,17 @@ Verdict = dict[str, Any]
 
 
 class WrongVerdictError(Exception):
-    """A judge gave a verdict that is not the right one, so that its speed means nothing."""
+    """A judge gave a wrong verdict, so its speed means nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One call, its verdict, and when it came."""
+    """One call, its verdict, and its latency."""
 
     call: Call
     verdict: Verdict
     latency_s: float
-    """From the moment the call was made to the moment its verdict was read."""
+    """Time from the call to its parsed verdict."""
 
 
 @dataclass(slots=True)
@@ -39,9 +39,9 @@ class Client:
     url: str
     name: str = "benchmark"
     keep_alive_s: float = 15.0
-    """How long an idle connection is kept."""
+    """Time for which an idle connection is kept."""
     num_refused: int = 0
-    """Answers 429 and 503, each sent again after the time that the judge asked for."""
+    """Answers 429 and 503; each request was sent again after the time that the judge asked for."""
     _session: aiohttp.ClientSession = field(init=False)
 
     async def __aenter__(self) -> Self:
@@ -68,19 +68,19 @@ class Client:
         return Answer(call=call, verdict=verdict, latency_s=time.perf_counter() - started_at)
 
     async def judge_batch(self, calls: Sequence[Call], *, deadline_s: float | None = None) -> list[Answer]:
-        """Judge calls in one request; what is not judged within `deadline_s` says so."""
+        """Judge calls in one request; verdicts show which ones were not judged within `deadline_s`."""
         started_at = time.perf_counter()
         reply = await self._post("/v1/submissions/batch", _batch(calls, deadline_s))
         return self._answers(calls, reply["verdicts"], time.perf_counter() - started_at)
 
     async def judge_stream(self, calls: Sequence[Call]) -> list[Answer]:
-        """Judge calls in one request whose answer is a line for each, in the order of completion."""
+        """Judge calls in one request with a streamed answer, one line each, in the order of completion."""
         started_at = time.perf_counter()
         verdicts = await self._post("/v1/submissions/stream", _batch(calls), parse=_lines)
         return self._answers(calls, verdicts, time.perf_counter() - started_at)
 
     async def judge_all(self, calls: Sequence[Call], *, in_flight: int | None = None) -> list[Answer]:
-        """Judge calls in batches of `BATCH_SIZE`, so many batches at once (None: all)."""
+        """Judge calls in batches of `BATCH_SIZE`, `in_flight` batches at once (None: all)."""
         batches = [calls[start : start + BATCH_SIZE] for start in range(0, len(calls), BATCH_SIZE)]
         room = asyncio.Semaphore(in_flight or len(batches))
 
@@ -124,7 +124,7 @@ def refuse_wrong(answers: Iterable[Answer]) -> None:
     """Check every verdict.
 
     Raises:
-        WrongVerdictError: some are wrong; the message counts them, and shows the first ones.
+        WrongVerdictError: some are wrong; the message counts them, and shows the first.
     """
     wrong = [answer for answer in answers if not answer.call.is_right(answer.verdict)]
     if not wrong:

@@ -1,4 +1,4 @@
-"""Kill what a judge is made of, at random: slots, zygotes, launchers and their helpers, but no program under judgement.
+"""Random kills of a judge's parts: slots, zygotes, launchers and their helpers, but no judged program.
 
 A program that dies of SIGKILL looks the same whoever sent it, so killing programs would change right verdicts.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 _DEPTH_OF_SLOTS = {"C": 3, "D": 1}
-"""Below the server, where programs have no process namespace of their own: what is deeper is a program."""
+"""Depth of slots below the server, where programs have no pid namespace: deeper processes are programs."""
 _NAMES_BY_DEPTH = {1: "launcher", 2: "launcher", 3: "zygote", 4: "slot", 5: "helper of a slot"}
 
 
@@ -40,7 +40,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _namespace_level(process: psutil.Process) -> int:
-    """Return in how many process namespaces it has a number, 0 if it is gone."""
+    """Return the number of pid namespaces in which it has an id, 0 if it has ended."""
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

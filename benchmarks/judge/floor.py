@@ -1,10 +1,10 @@
-"""How far a verdict is from the cheapest thing that could give one: the fork of a process that does nothing.
+"""The distance of a verdict from the cheapest conceivable run: the fork of a process that does nothing.
 
     python -m benchmarks.judge.floor [--rounds 20] [--json FILE]
 
-Forks, waited for one after the other, of a C program that holds nothing, of a plain interpreter, and of interpreters that hold
-the judge's preload sets (each child ends at once); then the start of `python` itself; then whole verdicts, HTTP included. All
-take turns in one run; the figures are milliseconds of one core per piece: for forks and starts the 10th percentile and the
+Forks, waited for one after the other, of an empty C program, of a plain interpreter, and of interpreters with the judge's
+preload sets (each child exits at once); then the start of `python` itself; then whole verdicts, HTTP included. All
+take turns in one run; the figures are milliseconds of one core per item: for forks and starts the 10th percentile and the
 median of their wall clock, for verdicts the wall clock of batches of 64 times the cores over the programs in them.
 """
 
@@ -80,7 +80,7 @@ for line in iter(sys.stdin.readline, ""):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """A process that, told a number, does something so often and prints the milliseconds of each."""
+    """A process that reads a number, does something that many times and prints the milliseconds of each."""
 
     name: str
     process: subprocess.Popen[str]
@@ -98,7 +98,7 @@ class Timer:
 
 @contextlib.contextmanager
 def timers() -> Iterator[list[Timer]]:
-    """Start all timers, and stop them at the end; the one in C only where there is a compiler."""
+    """Start all timers, and stop them at the end; the C timer only if there is a compiler."""
     commands = {
         "fork of a plain Python": [sys.executable, "-I", "-S", "-c", _PYTHON_TIMER],
         **{f"fork of the preload set `{name}`": _preloaded(modules) for name, modules in preload_sets({}).items()},
@@ -140,7 +140,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 async def measure_floor(rounds: int) -> list[report.Row]:
-    """Run everything in turn, so many rounds; return the table."""
+    """Run everything in turn, `rounds` times; return the table."""
     pieces: dict[str, list[float]] = {}
     with timers() as all_timers, servers.running("agentrl", servers.OURS) as server:
         for number in range(rounds + 1):

@@ -1,7 +1,7 @@
-"""Small honest programs of many kinds, each with the output that it must give.
+"""Small honest programs of many kinds, each with its right output.
 
-Every kind is a function from a random generator to a `Case`; what is expected is computed here by other means than the
-program's, and never by running it.
+Every kind is a function from a random generator to a `Case`; the expected output is computed here in another way than by the
+program, and never by running it.
 """
 
 import bisect
@@ -21,7 +21,7 @@ _MAX_PRIME = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A program, its input, and the output that it must give."""
+    """A program, its input, and its right output."""
 
     code: str
     stdin: str = ""
@@ -150,7 +150,7 @@ def regular_expression(rng: random.Random) -> Case:
 
 
 def unicode_text(rng: random.Random) -> Case:
-    """Turn text around that is not ASCII."""
+    """Reverse text that is not ASCII."""
     text = "".join(rng.choices("äöüßéλπжш漢字仮名🙂", k=rng.randint(5, 60)))
     return _case("print(input()[::-1])\n", text[::-1], text)
 
@@ -194,7 +194,7 @@ def numpy_linear_system(rng: random.Random) -> Case:
     """Solve a linear system of integers whose solution is known."""
     n = rng.randint(2, 8)
     x = [rng.randint(-9, 9) for _ in range(n)]
-    # Dominated by its diagonal, so that it can be solved whatever was drawn.
+    # Diagonally dominant, so that it has a solution for any random values.
     a = [[rng.randint(-3, 3) + (100 if i == j else 0) for j in range(n)] for i in range(n)]
     b = [sum(row[j] * x[j] for j in range(n)) for row in a]
     code = f"""

@@ -54,7 +54,7 @@ class _Connection(asyncio.Protocol):
 
 @dataclass(slots=True)
 class LeanClient:
-    """As many connections to one server as there are requests at once."""
+    """A client with as many connections to one server as there are simultaneous requests."""
 
     url: str
     _free: list[tuple[asyncio.WriteTransport, _Connection]] = field(default_factory=list)

@@ -34,16 +34,16 @@ _SAMPLE_PAUSE_S = 1.0
 _MIB = 1024 * 1024
 _NUM_COMPARISONS = 3
 _COMPARED_SHARE = 30
-"""So few that the machine is about equally fast from one run to the next."""
+"""Few enough calls that the machine is about equally fast from one run to the next."""
 _SLEEPERS_PER_SLOT = 2
-"""As many as there are spare slots: more may hold up others."""
+"""Calls per spare slot: more may delay others."""
 _ALLOWED_SERVER_BYTES = 32 * _MIB
 _ALLOWED_SERVER_BYTES_PER_CALL = 8192
-"""What the server's own process may grow by. A call took 5 kB when this was written: submission, request, verdict, and
-what is kept of it."""
+"""Most growth of the server's own process. A call took 5 kB when this was written: submission, request, verdict, and the
+results kept of it."""
 _ALLOWED_HOLD_UP = 0.5
-"""Of the time for which the sleepers would fill all slots if each kept its own. None is the aim; a machine that is shared
-is not equally fast all the time."""
+"""Share of the time for which the sleepers would fill all slots if each kept its own. The aim is zero, but a shared machine
+varies in speed."""
 
 
 async def sample_memory(server: Server, samples: list[Memory]) -> None:
@@ -139,7 +139,7 @@ def held_up(rows: Sequence[report.Row], *, num_slots: int) -> list[str]:
 
 
 def sleepers(count: int, *, seed: int, prefix: str) -> list[Call]:
-    """Return so many calls that sleep until their limit."""
+    """Return `count` calls that sleep until their limit."""
     enough = mix(math.ceil(count / SHARES[Kind.SLEEP]), seed=seed, prefix=prefix)
     return [call for call in enough if call.kind is Kind.SLEEP][:count]
 

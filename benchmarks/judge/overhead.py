@@ -1,13 +1,13 @@
-"""What the judge adds to a program's own time when calls come one by one, at random, and keep it busy.
+"""The time that the judge adds to a program's own, with single calls that arrive at random and keep it busy.
 
     python -m benchmarks.judge.overhead [--load 0.8] [--seconds 8] [--rounds 5] [--json FILE]
 
 In each round, first the throughput of trivial programs is measured, each in a request of its own, as many in flight as keep the
-judge busy. Then, at once, for the speed of a virtual machine changes from minute to minute, calls of the same program come as
-a Poisson process of `--load` times that rate, each in a request of its own whether or not earlier ones are answered. Then the
-throughput is measured again: where it has changed by more than a tenth, the load was not the one that was asked for; and where
-the host of a virtual machine gave more than a hundredth of what the machine used to others, calls waited for that. Such a round
-is shown, with a `-` behind its number, and does not count; others take its place, up to three times `--rounds` in all.
+judge busy. Then, at once, because the speed of a virtual machine changes from minute to minute, calls of the same program
+arrive as a Poisson process of `--load` times that rate, each in a request of its own whether or not earlier ones are answered.
+Then the throughput is measured again. If it has changed by more than a tenth, the load was not the requested one; if the host
+of a virtual machine gave more than a hundredth of the used CPU time to others, calls waited for that. Such a round is shown
+with a `-` after its number, and does not count; other rounds replace it, up to three times `--rounds` in all.
 
 Overhead of a call = the time from the moment it was due (not sent: a late generator hides nothing) to the moment its verdict
 was read, less the verdict's `wall_time_s`, which runs from the start of the program to its end. So it holds HTTP, the queue,
@@ -41,27 +41,27 @@ _NUM_WARM_UP = 1000
 _SINGLES_IN_FLIGHT = 32
 _THROUGHPUT_S = 3.0
 _STEADY = 0.1
-"""By which the throughput may change in a round that counts."""
+"""Share by which the throughput may change in a round that counts."""
 _MOST_STOLEN = 0.01
-"""Of the CPU time of a round that counts: what the machine's host took."""
+"""Share of the CPU time that the machine's host may take in a round that counts."""
 _MOST_TRIES = 3
-"""For each round that is to count."""
+"""Most rounds tried for each round that counts."""
 _PATH = "/v1/submissions"
 _MOST_OVERHEAD_MS = {"p50": 6.0, "p99": 30.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What came of one Poisson process; times in seconds."""
+    """Results of one Poisson process; times in seconds."""
 
     latencies_s: list[float]
-    """From the moment a call was due to its answer."""
+    """Times from the due moment of a call to its answer."""
     lateness_s: list[float]
-    """From the moment a call was due to the moment it was begun."""
+    """Times from the due moment of a call to its start."""
 
 
 async def arrive(num_calls: int, rate: float, send: Callable[[int], Awaitable[None]], *, seed: int) -> Arrivals:
-    """Call `send(number)` at the moments of a Poisson process of so many calls per second."""
+    """Call `send(number)` at the moments of a Poisson process with `rate` calls per second."""
     rng = random.Random(seed)
     latencies_s, lateness_s = [0.0] * num_calls, [0.0] * num_calls
 
@@ -82,7 +82,7 @@ async def arrive(num_calls: int, rate: float, send: Callable[[int], Awaitable[No
 
 @dataclass(slots=True)
 class Samples:
-    """What a round saw; times in seconds."""
+    """Measurements of a round; times in seconds."""
 
     overhead_s: list[float] = field(default_factory=list)
     queue_s: list[float] = field(default_factory=list)
@@ -93,17 +93,17 @@ class Samples:
 
     @property
     def judge_cpu_s(self) -> float:
-        """CPU time of the server and of all below it."""
+        """CPU time of the server and of everything below it."""
         return sum(used.server_s + used.below_s for used in self.cpu)
 
     @property
     def stolen_share(self) -> float:
-        """CPU time that the machine's host took, over what the whole machine used."""
+        """Share of the machine's CPU time that its host took."""
         used_s = sum(used.server_s + used.below_s + used.client_s + used.others_s for used in self.cpu)
         return sum(used.stolen_s for used in self.cpu) / used_s
 
     def add(self, other: "Samples") -> None:
-        """Add what another round saw."""
+        """Add the measurements of another round."""
         for part in fields(self):
             getattr(self, part.name).extend(getattr(other, part.name))
 
@@ -138,7 +138,7 @@ async def run_round(server: Server, num_calls: int, rate: float, *, seed: int) -
 
 
 async def singles_per_s(server: Server, num_calls: int, prefix: str) -> float:
-    """Return the throughput of calls in requests of their own, so many in flight that the judge is never idle."""
+    """Return the throughput of single calls, with enough in flight that the judge is never idle."""
     calls = repeated(TRIVIAL, num_calls, prefix=prefix)
     bodies = [orjson.dumps(call.submission) for call in calls]
     room = asyncio.Semaphore(_SINGLES_IN_FLIGHT)
@@ -198,7 +198,7 @@ async def measure_overhead(*, load: float, seconds: float, rounds: int) -> repor
 
 
 def medians_of(rows: Sequence[report.Row], *, at_least: float) -> report.Row:
-    """Return the medians of the rounds in which the throughput was steady, or of all, where there are too few of those."""
+    """Return the medians of the rounds with steady throughput, or of all rounds if too few were steady."""
     steady = [row for row in rows if not str(row["round"]).endswith("-")]
     counted = steady if len(steady) >= at_least else rows
     return {name: statistics.median(row[name] for row in counted) for name in rows[0] if name != "round"}

@@ -1,6 +1,6 @@
-"""What the benchmarks send: single programs of known cost, and a seeded mix as a training run makes it.
+"""Programs of the benchmarks: single programs of known cost, and a seeded mix like that of a training run.
 
-Each `Call` knows the verdict that it must get, so that a fast answer that is wrong is seen.
+Each `Call` has its right verdict, so that a fast but wrong answer is noticed.
 """
 
 import random
@@ -43,7 +43,7 @@ _SLEEPS = ("import time\ntime.sleep(600)\n", "import threading\nthreading.Event(
 
 
 class Kind(StrEnum):
-    """What a call of the mix does."""
+    """Behaviour of a call of the mix."""
 
     PLAIN = "plain"
     SCIENTIFIC = "scientific"
@@ -59,26 +59,26 @@ SHARES = {Kind.SCIENTIFIC: 1 / 3, Kind.CRASH: 0.02, Kind.FLOOD: 0.01, Kind.LOOP:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One submission and what its verdict must say."""
+    """One submission and its right verdict."""
 
     kind: Kind
     submission: dict[str, Any]
-    """As the native endpoints take it."""
+    """The submission in the native format."""
     expected: dict[str, Any] = field(default_factory=lambda: {"status": "accepted", "exit_code": 0})
     """Fields of the verdict and their values."""
 
     @property
     def is_honest(self) -> bool:
-        """Whether it is accepted when it runs alone."""
+        """True if it is accepted when it runs alone."""
         return self.kind in (Kind.PLAIN, Kind.SCIENTIFIC)
 
     def is_right(self, verdict: dict[str, Any]) -> bool:
-        """Return whether this verdict is the one that the call must get."""
+        """Return whether this verdict is the right one."""
         return all(verdict.get(name) == value for name, value in self.expected.items())
 
 
 def repeated(case: Case, count: int, *, prefix: str) -> list[Call]:
-    """Return `count` calls of one program under ids of their own."""
+    """Return `count` calls of one program, with different ids."""
     return [_honest(case, Kind.PLAIN, f"{prefix}-{number}") for number in range(count)]
 
 
@@ -86,10 +86,10 @@ def mix(num_calls: int, *, seed: int, prefix: str = "mix", without: frozenset[Ki
     """Return calls of the mix of `SHARES`, in random order, the same for the same arguments.
 
     Args:
-        num_calls: how many; every kind gets its exact share, rounded up, so that a short mix has all of them.
-        seed: of the programs and of their order.
-        prefix: of the ids.
-        without: kinds whose calls are replaced by plain ones; all others stay what and where they are.
+        num_calls: Number of calls; every kind gets its exact share, rounded up, so that a short mix has all kinds.
+        seed: Seed of the programs and of their order.
+        prefix: Prefix of the ids.
+        without: Kinds whose calls are replaced by plain ones; all others keep their contents and places.
     """
     rng = random.Random(seed)
     kinds = [kind for kind, share in SHARES.items() for _ in range(max(1, round(num_calls * share)))]
@@ -100,7 +100,7 @@ def mix(num_calls: int, *, seed: int, prefix: str = "mix", without: frozenset[Ki
 
 def _calls(kinds: list[Kind], rng: random.Random, prefix: str, without: frozenset[Kind]) -> Iterator[Call]:
     for number, kind in enumerate(kinds):
-        own = random.Random(rng.getrandbits(64))  # one's draws do not shift the next one's
+        own = random.Random(rng.getrandbits(64))  # so that the draws of one call do not shift those of the next
         yield _call(Kind.PLAIN if kind in without else kind, own, f"{prefix}-{number}")
 
 
@@ -114,7 +114,7 @@ def _call(kind: Kind, rng: random.Random, name: str) -> Call:
         return _failing(kind, name, code, expected={"status": "runtime_error", **ending})
     if kind is Kind.FLOOD:
         return _failing(kind, name, rng.choice(_FLOODS), expected={"status": "output_limit_exceeded"})
-    # Only these get the short limit, so that a machine that stands still for a second fails no honest program.
+    # Only these get the short limit, so that a machine that pauses for a second fails no honest program.
     code, limit = (_LOOPS, "cpu_time_s") if kind is Kind.LOOP else (_SLEEPS, "wall_time_s")
     submission = {"limits": {limit: _TIME_LIMIT_S}}
     return _failing(kind, name, rng.choice(code), expected={"status": "time_limit_exceeded"}, **submission)

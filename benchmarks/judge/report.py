@@ -1,4 +1,4 @@
-"""What every benchmark prints: the machine, tables that a person can read, and the same as JSON."""
+"""Output of every benchmark: the machine, readable tables, and the same as JSON."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with what all benchmarks take."""
+    """Return a parser with the arguments of all benchmarks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     return parser
@@ -25,7 +25,7 @@ def num_cores() -> int:
 
 
 def machine() -> Row:
-    """Return what figures depend on: cores, kernel, interpreter and present load."""
+    """Return the facts that figures depend on: cores, kernel, interpreter and present load."""
     return {
         "cores": num_cores(),
         "kernel": platform.release(),
@@ -44,7 +44,7 @@ def print_machine() -> None:
 
 
 def print_table(title: str, rows: Sequence[Row]) -> None:
-    """Print rows of the same columns; text to the left, numbers to the right."""
+    """Print rows with the same columns; text left-aligned, numbers right-aligned."""
     columns = list(rows[0])
     cells = [[_shown(row[column]) for column in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
@@ -65,7 +65,7 @@ def _shown(value: Any) -> str:
 
 
 def percentiles(values: Sequence[float], *, scale: float = 1.0) -> Row:
-    """Return the 50th, 95th and 99th percentile and the largest of values, each times `scale`."""
+    """Return the 50th, 95th and 99th percentile and the maximum of values, each times `scale`."""
     ordered = sorted(values)
     cuts = statistics.quantiles(ordered, n=100, method="inclusive") if len(ordered) > 1 else ordered * 99
     return {"p50": cuts[49] * scale, "p95": cuts[94] * scale, "p99": cuts[98] * scale, "max": ordered[-1] * scale}

@@ -1,4 +1,4 @@
-"""What a judge holds at a quiet moment, and whether that grows: memory, descriptors, processes, mounts, cgroups, files."""
+"""Resources that a judge holds when idle, and their growth: memory, descriptors, processes, mounts, cgroups, files."""
 
 import os
 import statistics
@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 Holdings = dict[str, float]
-"""What is held, by name; memory in MiB, all else in numbers."""
+"""Resources by name; memory in MiB, all others as counts."""
 
 _MIB = 1024 * 1024
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -23,15 +23,15 @@ ALLOWED_GROWTH: dict[str, float] = {
     "files": 0,
     "strays": 0,
 }
-"""How much more may be held at the end than at the start."""
+"""Most growth allowed from start to end."""
 
 
 def holdings(server: psutil.Process, temporary: Path) -> Holdings:
-    """Return what a server and all below it hold now.
+    """Return the resources that a server and everything below it hold now.
 
     Args:
-        server: its process, a child of this one, which must be a subreaper: so what it loses is handed to this process.
-        temporary: its folder for temporary files.
+        server: Its process, a child of this one, which must be a subreaper, so that the server's orphans are handed to it.
+        temporary: Its folder for temporary files.
     """
     below = server.children(recursive=True)
     namespaces: dict[str, int] = {}
@@ -57,7 +57,7 @@ def holdings(server: psutil.Process, temporary: Path) -> Holdings:
 
 
 def count_strays(server: psutil.Process) -> int:
-    """Return the number of live processes that a server started and lost: they were handed to this process."""
+    """Return the number of live orphans of a server, which were handed to this process."""
     return sum(child != server and _lives(child) for child in psutil.Process().children())
 
 
@@ -67,20 +67,20 @@ def count_files(folder: Path) -> int:
 
 
 def count_cgroups(server_pid: int) -> int:
-    """Return the number of control groups that were made by a server, in all hierarchies."""
+    """Return the number of control groups created by a server, in all hierarchies."""
     groups = {path for folder in _CGROUPS.rglob(f"code-judge-{server_pid}-*") for path in (folder, *folder.iterdir())}
     return sum(path.is_dir() for path in groups)
 
 
 def growth(whole: Holdings, points: Sequence[Holdings]) -> Holdings:
-    """Return how much more the last third of the quiet points held than the first third.
+    """Return the growth from the first third of the quiet points to the last third.
 
-    For memory, which wobbles, the difference of the medians. For numbers the least of the last third less the most of the
-    first: what is just ending counts for nothing, nor does a dead slot that nobody has needed since.
+    For memory, which fluctuates, the difference of the medians. For counts the least of the last third minus the most of the
+    first, so that ending processes, and dead slots that nothing has needed since, do not count.
 
     Args:
-        whole: what was held before anything was killed; counts as the first of the first third where numbers are compared.
-        points: the quiet points after the warm-up.
+        whole: Resources before the first kill; for counts, it belongs to the first third.
+        points: The quiet points after the warm-up.
     """
     third = max(len(points) // 3, 1)
     first, last = points[:third], points[-third:]

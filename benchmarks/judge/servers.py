@@ -1,4 +1,4 @@
-"""Start the judges that are compared, each in a process of its own on a free port of loopback, and stop them again."""
+"""Starts and stops the compared judges, each in a process of its own on a free port of loopback."""
 
 import contextlib
 import os
@@ -18,22 +18,22 @@ _STOP_TIMEOUT_S = 30.0
 _LOG_TAIL_BYTES = 4000
 
 OURS = (sys.executable, "-m", "code_judge_server", "--port", "0", "--require-isolation", "D")
-"""Our judge with the best tier that the machine gives; the benchmarks print which."""
+"""Our judge with the best tier that the machine gives; the benchmarks print it."""
 TIER_D = (*OURS, "--use-isolation", "D")
-"""Our judge as if nothing could be isolated: it starts an interpreter per program."""
+"""Our judge without isolation: it starts an interpreter per program."""
 PYTHON_PER_PROGRAM = (sys.executable, "-m", "benchmarks.judge.subprocess_judge")
-"""What most open judges do."""
+"""A judge like most open ones."""
 BUBBLEWRAP = (*PYTHON_PER_PROGRAM, "--bubblewrap")
 """The same, isolated by bubblewrap."""
 
 
 class ServerError(Exception):
-    """A judge did not come up."""
+    """A judge did not start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A judge that runs and answers."""
+    """A running judge that answers."""
 
     name: str
     url: str
@@ -51,13 +51,13 @@ def running(name: str, command: Sequence[str], *arguments: str, temporary: str |
     """Start a judge, and stop it at the end.
 
     Args:
-        name: for tables.
-        command: one of the constants of this module.
-        arguments: more of its arguments.
-        temporary: its folder for temporary files, if it is not to be the system's.
+        name: Name in tables.
+        command: One of the constants of this module.
+        arguments: More arguments for it.
+        temporary: Its folder for temporary files, if not the system's.
 
     Raises:
-        ServerError: it ends before it listens; the message holds the end of its log.
+        ServerError: it ends before it listens; the message has the end of its log.
     """
     with tempfile.TemporaryFile() as log:
         process = psutil.Popen(

@@ -1,6 +1,6 @@
-"""Sessions under the soak: counters that are raised, broken and rolled back, whose value is always known.
+"""Sessions of the soak: counters that are incremented, broken and rolled back, whose value is always known.
 
-A request that is refused with 429 or 503 is sent again after the time that the judge asks for, as a real client does.
+A request refused with 429 or 503 is sent again after the time that the judge asks for, as by a real client.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ _MAX_TRIES = 10
 
 
 class SessionError(Exception):
-    """A session gave what is not its state."""
+    """A session reported a wrong state."""
 
 
 class SessionRefusedError(Exception):
-    """The judge refused one request again and again, or did not say when to send it again."""
+    """The judge refused one request repeatedly, or did not say when to send it again."""
 
 
 class SessionGoneError(Exception):
-    """The session is no more: a part of the judge that held it was killed."""
+    """The session has ended: a part of the judge that held it was killed."""
 
 
 @dataclass(slots=True)
@@ -37,13 +37,13 @@ class _Client:
 
     http: aiohttp.ClientSession
     refused: collections.Counter[int]
-    """Answers after which a request was sent again, by status."""
+    """Numbers of refusals by status; each such request was sent again."""
 
     async def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """Send one request until it is not refused any more, and return its answer.
+        """Send one request until it is accepted, and return its answer.
 
         Raises:
-            SessionGoneError: there is no such session, or the judge holds none.
+            SessionGoneError: the session does not exist, or the judge cannot hold any.
             SessionRefusedError: it was refused too often.
             ClientError: the server did not answer, or with a 500.
         """
@@ -75,7 +75,7 @@ class _Counter:
     states: dict[int, int]
 
     async def step(self, rng: random.Random) -> None:
-        """Do one thing, and check what came of it."""
+        """Take one random step, and check its result."""
         action = rng.choice(["raise", "raise", "raise", "break", "roll back", "branch"])
         if action == "roll back":
             self.snapshot = rng.choice([*self.states])
@@ -105,12 +105,12 @@ class _Counter:
 
 
 async def drive_sessions(url: str, name: str, gate: Gate, tally: Tally, refused: collections.Counter[int]) -> None:
-    """Open, use and close one session after the other until cancelled, or for good if the judge holds none.
+    """Open, use and close one session after the other until cancelled; return if the judge cannot hold any.
 
     Args:
-        url: Of the judge.
-        name: Of the client.
-        gate: Is passed once for each session.
+        url: Address of the judge.
+        name: Name of the client.
+        gate: Passed once for each session.
         tally: Counts sessions, cells and faults.
         refused: Counts answers 429 and 503, by status.
 

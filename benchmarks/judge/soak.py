@@ -3,8 +3,8 @@
     python -m benchmarks.judge.soak [--minutes 30] [--json FILE]
 
 Several clients send the mix of `mix.py` in batches, streams and single calls; some close their connection in the middle and
-send the same again, some set a deadline that is too short; one holds sessions, and checks their state at every cell. Each
-sends again what is refused with 429 or 503, when it is told to; a 500 is a fault.
+send the same again, some set a deadline that is too short; one holds sessions, and checks their state at every cell. Each sends
+refused requests (429 or 503) again after the time it is told; a 500 is a fault.
 Meanwhile a slot, a zygote, the launcher or a helper is killed every few seconds. Every call must get one verdict, the right
 one; an `internal_error` must say which slots were lost over it, and the same call, sent again, must be judged.
 
@@ -47,7 +47,7 @@ _NUM_QUIET_POINTS = 60
 _MIN_QUIET_EVERY_S = 4.0
 _WARM_UP_SHARE = 0.1
 _KILLS_PER_PHASE = 4.0
-"""Between two quiet points, or one kill in three seconds if those are far apart."""
+"""Kills between two quiet points, or one kill in three seconds if those are far apart."""
 _MAX_KILL_PAUSE_S = 3.0
 _IDLE_TIMEOUT_S = 60.0
 _SETTLE_S = 1.0
@@ -61,12 +61,12 @@ class NeverIdleError(Exception):
 
 
 class Observer:
-    """Sees to it that a judge is whole and idle, and counts what it holds then.
+    """Waits until a judge is whole and idle, and counts its resources.
 
     Args:
-        client: speaks to the judge.
-        server: its process.
-        temporary: its folder for temporary files.
+        client: Client of the judge.
+        server: Its process.
+        temporary: Its folder for temporary files.
     """
 
     def __init__(self, client: Client, server: psutil.Process, temporary: Path) -> None:
@@ -75,13 +75,13 @@ class Observer:
         self._temporary = temporary
         self._num_rounds = 0
         self._num_processes = 0
-        """When nothing had been killed yet."""
+        """Number of processes before the first kill."""
 
     async def observe(self) -> Holdings:
-        """Have every slot used, so that what was killed is there again, wait until nothing runs, and count.
+        """Use every slot, so that killed parts are restarted, wait until nothing runs, and count.
 
         Raises:
-            NeverIdleError: work is left that nobody waits for.
+            NeverIdleError: the judge does not become idle.
         """
         held = await self._use_and_count()
         self._num_processes = self._num_processes or int(held["processes"])
@@ -92,7 +92,7 @@ class Observer:
         return held
 
     async def _use_and_count(self) -> Holdings:
-        # Ids of their own: the verdicts must not come from the judge's cache.
+        # New ids: the verdicts must not come from the judge's cache.
         prefix, self._num_rounds = f"quiet-{self._num_rounds}", self._num_rounds + 1
         await self._client.judge_all(mix(BATCH_SIZE, seed=0, prefix=prefix, without=_NOT_HONEST))
         await self._wait_until_idle()
@@ -116,7 +116,7 @@ async def load_and_kill(
     killed: collections.Counter[str],
     refused: collections.Counter[int],
 ) -> tuple[Holdings, list[Holdings]]:
-    """Run clients and killer; return what the judge held at first, and at every quiet point after the warm-up."""
+    """Run clients and killer; return the judge's resources at the start, and at every quiet point after the warm-up."""
     points: list[Holdings] = []
     gate, rng = Gate(), random.Random(0)
     quiet_every_s = max(seconds / _NUM_QUIET_POINTS, _MIN_QUIET_EVERY_S)
@@ -154,7 +154,7 @@ def faults_found(
     grown: Holdings,
     left: Holdings,
 ) -> list[str]:
-    """Return what must not be, in words."""
+    """Return the faults, as text."""
     faults = [
         f"wrong verdict: {a.call.submission} expected {a.call.expected} got {a.verdict}"
         for a in tally.wrong[:_NUM_SHOWN]
@@ -172,8 +172,8 @@ def faults_found(
 
 
 async def soak(seconds: float) -> tuple[report.Row, list[str]]:
-    """Start our judge, load it, kill its parts, stop it; print and return the figures, and what must not be."""
-    become_subreaper()  # what the judge loses is handed to this process, and seen
+    """Start our judge, load it, kill its parts, stop it; print and return the figures and the faults."""
+    become_subreaper()  # to adopt the judge's orphans
     tally, killed, refused = Tally(), collections.Counter[str](), collections.Counter[int]()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         # A small cache is full after the warm-up, and does not look like growth.

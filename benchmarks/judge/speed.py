@@ -1,4 +1,4 @@
-"""How many programs our judge does in a second, beside its peers, all started by this script and measured in turn.
+"""Programs per second of our judge, compared with its peers, all started by this script and measured in turn.
 
     python -m benchmarks.judge.speed [--rounds 3] [--seconds 3] [--json FILE]
 
@@ -36,7 +36,7 @@ WORKLOADS = {"trivial": TRIVIAL, "import sympy": SYMPY, "numpy and sympy": NUMPY
 OURS = "agentrl"
 PYTHON_PER_PROGRAM = "python per program"
 TIMES_AS_FAST = {"trivial": 4.0, "import sympy": 50.0}
-"""What ours must at least reach in tier A, by the clock, compared with a judge that starts `python` per program."""
+"""Least speed-up of ours in tier A, by the clock, over a judge that starts `python` per program."""
 IN_FLIGHT = 2
 """Batches in flight: while one is written and read, the slots work on the other."""
 _OWN_PARTS = ("server_s", "below_s", "client_s")
@@ -59,7 +59,7 @@ class Round:
 
 
 async def measure(server: Server, case: Case, num_programs: int, prefix: str) -> Round:
-    """Have a judge judge one program so many times; raise if a verdict is wrong."""
+    """Let a judge run one program `num_programs` times; raise if a verdict is wrong."""
     calls = repeated(case, num_programs, prefix=prefix)
     async with Client(server.url) as client:
         cpu_before, started_at = cpu_time(server.process), perf_counter()
@@ -70,7 +70,7 @@ async def measure(server: Server, case: Case, num_programs: int, prefix: str) ->
 
 
 async def measure_all(judges: Sequence[Server], case: Case, *, rounds: int, seconds: float) -> dict[str, list[Round]]:
-    """Measure all judges in turn, so many rounds of about so many seconds each (slow ones: one batch)."""
+    """Measure all judges in turn, in `rounds` rounds of about `seconds` each (slow judges: one batch)."""
     results: dict[str, list[Round]] = {judge.name: [] for judge in judges}
     sizes = {}
     for judge in judges:
@@ -114,7 +114,7 @@ def rows_of(results: dict[str, list[Round]]) -> list[report.Row]:
 
 
 def too_slow(figures: report.Row) -> list[str]:
-    """Return a fault for each workload in which ours, in tier A, is not so many times as fast as it must be."""
+    """Return a fault for each workload in which ours, in tier A, is not as fast as required."""
     if figures["isolation"] != IsolationTier.A:
         return []
     times = {

@@ -1,10 +1,10 @@
-"""A judge as most open ones are: `python file.py` for every program, as many at once as there are cores.
+"""A judge like most open ones: `python file.py` for every program, as many at once as there are cores.
 
     python -m benchmarks.judge.subprocess_judge [--bubblewrap]
 
 The peer of the benchmarks. It takes the batches of our judge's native format and answers with the fields that the benchmarks
-read. It is as fast as this way of judging can be made without effort to isolate: no shell, no polling, no limit but the wall
-clock; with `--bubblewrap` every program gets namespaces of its own.
+read. It is as fast as this kind of judging can be without isolation: no shell, no polling, no limit but the wall clock; with
+`--bubblewrap` every program gets its own namespaces.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def _status(exit_code: int | None, stdout: bytes, expected_output: str | None) -
 
 
 async def serve(judge: SubprocessJudge) -> None:
-    """Serve on a free port, and print it, until told to stop."""
+    """Serve on a free port, and print it, until stopped."""
 
     async def judge_batch(request: aiohttp.web.Request) -> aiohttp.web.Response:
         submissions = orjson.loads(await request.read())["submissions"]

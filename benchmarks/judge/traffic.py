@@ -1,4 +1,4 @@
-"""Load of the soak: clients that send batches, streams and single calls, give up in the middle, and check every verdict."""
+"""Load of the soak: clients that send batches, streams and single calls, disconnect half-way, and check every verdict."""
 
 import asyncio
 import collections
@@ -17,18 +17,18 @@ _MIX_SIZE = 320
 _GIVE_UP_WITHIN_S = 0.6
 _SHORT_DEADLINE_S = 0.5
 _ANSWER_TIMEOUT_S = 90.0
-"""For a batch of the mix with its sleepers and loops, on a busy machine, through several kills."""
+"""Longest wait for a batch of the mix with its sleepers and loops, on a busy machine, through several kills."""
 KEEP_ALIVE_S = 0.5
-"""Shorter than a quiet point, so that the server's descriptors are its own there."""
+"""Shorter than a quiet point, so that only the server's own descriptors are open then."""
 
 
 class LostError(Exception):
-    """A call was judged in none of many tries."""
+    """A call got no verdict in many tries."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What all clients saw together."""
+    """Results of all clients together."""
 
     num_calls: int = 0
     num_abandoned: int = 0
@@ -37,14 +37,14 @@ class Tally:
     not_judged: collections.Counter[str] = field(default_factory=collections.Counter)
     """Verdicts after which a call was sent again, by status."""
     internal_errors: collections.Counter[str] = field(default_factory=collections.Counter)
-    """What they said."""
+    """Messages of internal errors."""
     wrong: list[Answer] = field(default_factory=list)
     num_sessions: int = 0
     num_sessions_lost: int = 0
-    """Those whose processes were killed."""
+    """Sessions whose processes were killed."""
     num_cells: int = 0
     errors: collections.Counter[str] = field(default_factory=collections.Counter)
-    """Answers that must not be, such as a 500."""
+    """Unexpected answers, such as a 500."""
 
 
 class Gate:
@@ -68,10 +68,10 @@ class Gate:
             self._empty.set()
 
     async def close(self) -> None:
-        """Let nobody in, and wait until nobody is inside.
+        """Close the gate, and wait until all requests have ended.
 
         Raises:
-            LostError: somebody stays inside, a request without an answer.
+            LostError: a request gets no answer.
         """
         self._open.clear()
         try:
@@ -81,7 +81,7 @@ class Gate:
             raise LostError(f"{self._num_inside} clients have no answer after {_ANSWER_TIMEOUT_S:g} s") from error
 
     def open(self) -> None:
-        """Let clients in again."""
+        """Let clients begin requests again."""
         self._open.set()
 
 
@@ -107,7 +107,7 @@ async def drive(url: str, name: str, gate: Gate, tally: Tally) -> None:
 
 
 async def _judge(client: Client, calls: Sequence[Call], tally: Tally, rng: random.Random) -> None:
-    """Have every call judged in one of several ways; whatever was not judged is sent again."""
+    """Get every call judged in one of several ways; send calls without a verdict again."""
     waiting = list(calls)
     statuses: collections.Counter[str] = collections.Counter()
     for _ in range(_MAX_TRIES):

@@ -80,7 +80,7 @@ class RunStatus(StrEnum):
     FAILED = "Failed"
     """The compiler or the program did not end with exit code 0."""
     SANDBOX_ERROR = "SandboxError"
-    """Not the program's fault; see `message`."""
+    """The request failed without the program's fault; see `message`."""
 
 
 class _RunRequest(BaseModel):

@@ -14,7 +14,7 @@ _OPEN_FILES_UNCOUNTED = 256
 """Limit on open files where no group counts the buffers of pipes and sockets."""
 _PENDING_SIGNALS = 256
 _LOCKED_BYTES = 64 * 1024
-"""For an ordinary user the kernel also counts both over all jobs together: one job must not use up everything."""
+"""The kernel also counts both over all jobs of an ordinary user: one job must not use up everything."""
 _THREAD_STACK_BYTES = 8 * 1024 * 1024
 _OPEN_FILES_WISHED = 4096
 """Limit to which a program may raise its own, where a group counts the cost."""

@@ -39,7 +39,7 @@ class CommandOutcome:
     """None if a signal ended the command."""
     signal: int | None
     stdout: bytes
-    """At most `output_bytes`."""
+    """Output, at most `output_bytes`."""
     stderr: bytes
     stdout_cut: bool
     """The output was longer than `output_bytes`."""

@@ -49,7 +49,7 @@ class Ready(_Message):
 
 
 class CellEnded(_Message):
-    """Nothing of a cell is left, except perhaps a snapshot."""
+    """The end of a cell: nothing of it is left, except perhaps a snapshot."""
 
     kind: Literal["ended"]
     number: int
