@@ -44,7 +44,7 @@ def fresh_judge(used_judge: JudgeInProcess) -> JudgeInProcess:
 def judge_of_each_tier(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JudgeProcess]:
-    """One judge after the other of each tier, as root and as an ordinary user."""
+    """Judges of each tier in turn, as root and as an ordinary user."""
     tier, _, user = request.param.partition(" of ")
     if user == "root" and os.getuid() != 0:
         pytest.skip("the tests do not run as root")

@@ -1,4 +1,4 @@
-"""Jobs for a `JailExecutor`, and the processes that it has below this one."""
+"""Jobs for a `JailExecutor`, and its processes below this one."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ LIMITS = JobLimits(
     cpu_time_s=0.4, wall_time_s=60, memory_bytes=96 * MIB, output_bytes=100_000, max_tasks=16, disk_bytes=4 * MIB
 )
 BEGUN = "import ctypes, time\nctypes.CDLL(None).prctl(15, b'has begun')\n"
-"""A program's first lines, after which `until_begun` sees that it runs: by the name of its process."""
+"""First lines of a program, after which `until_begun` sees it run, by the name of its process."""
 FOREVER = f"{BEGUN}time.sleep(600)"
 TIERS = ["A", "B", "C"]
 
@@ -62,17 +62,17 @@ async def started_executor(tier: IsolationTier, *, num_slots: int = 2) -> AsyncI
 
 
 async def run_all(executor: JailExecutor, *jobs: Job) -> list[Outcome]:
-    """Run jobs at once and return what became of each."""
+    """Run jobs at once and return their outcomes."""
     return await asyncio.gather(*(executor.execute(job) for job in jobs))
 
 
 async def until_begun(num_programs: int) -> None:
-    """Wait until so many programs below the launchers of this process are past `BEGUN`."""
+    """Wait until `num_programs` programs below the launchers of this process are past `BEGUN`."""
     await until(lambda: num_begun() >= num_programs)
 
 
 def num_begun() -> int:
-    """Return how many programs are past `BEGUN` and have not ended."""
+    """Return the number of programs that are past `BEGUN` and have not ended."""
     names = []
     for pid in (pid for launcher in launchers() for pid in process_tree.descendants(launcher, at_most=1000)):
         with contextlib.suppress(OSError):  # it has just ended
@@ -81,7 +81,7 @@ def num_begun() -> int:
 
 
 def below(pid: int, depth: int) -> list[int]:
-    """Return the processes so many generations below one."""
+    """Return the processes `depth` generations below one."""
     found = [pid]
     for _ in range(depth):
         found = [child for parent in found for child in process_tree.children(parent)]

@@ -26,7 +26,7 @@ LIMITS = {"cpu_time_s": 10.0, "memory_bytes": 256 * MIB, "max_tasks": 64, "disk_
 
 @dataclass
 class Ran:
-    """What became of a job."""
+    """Result of a job."""
 
     stdout: bytes
     stderr: bytes
@@ -142,7 +142,7 @@ class Jail:
         return self.slot(slot, preload).run([PYTHON, "main.py"], files=files, interpret=True, **options)
 
     def shown_in_tmp(self) -> list[str]:
-        """Return what a job finds in its own /tmp: where the interpreter lies below that, the way to it."""
+        """Return the entries of a job's own /tmp: the way to the interpreter, if it lies below /tmp."""
         return sorted({path.split("/")[2] for path in self.plan.read_only if path.startswith("/tmp/")})
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A judge without a server before it: its own executor, and nothing between the test and its verdicts."""
+"""A judge without a server: it has its own executor, and the test gets its verdicts directly."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,11 +15,11 @@ from code_judge_server.settings import Settings
 from code_judge_server.tier_choice import IsolationRefusedError, choose_executor
 
 WITHOUT_MODULES: dict[str, list[str]] = {"sympy": [], "sci": []}
-"""Warm interpreters that import nothing, which start sooner; `preloads={}` are those of a server."""
+"""Settings of warm interpreters that import nothing, which start sooner; `preloads={}` are those of a server."""
 
 
 class JudgeInProcess:
-    """A started judge; `jobs` is what it has given to its executor. It is an `Executor` itself, which passes everything on."""
+    """A started judge; `jobs` are those that it gave to its executor. It is also an `Executor` that passes everything on."""
 
     def __init__(self, settings: Settings, executor: Executor) -> None:
         self.jobs: list[Job] = []
@@ -57,7 +57,7 @@ class JudgeInProcess:
 
 @asynccontextmanager
 async def judge_in_process(folder: Path, *, isolation: str = "D", **settings: Any) -> AsyncIterator[JudgeInProcess]:
-    """Start a judge with two slots, without preloaded modules; skip the test where that isolation is not to be had."""
+    """Start a judge with two slots, without preloaded modules; skip the test if that isolation is not available."""
     tier = IsolationTier(isolation)
     limits = {
         "max_cpu_time_s": 2,

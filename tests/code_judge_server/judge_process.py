@@ -1,4 +1,4 @@
-"""A real judge in a process of its own, and a look at what it leaves behind."""
+"""A real judge in a process of its own, and checks that it leaves nothing behind."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ WITHOUT_MODULES = ["--preloads", '{"sympy": [], "sci": []}']
 
 
 class JudgeProcess:
-    """A started server: `http` speaks to it, `folder` holds its files."""
+    """A started server: `http` is a client for it, `folder` has its files."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, folder: Path, headers: dict[str, str]) -> None:
         self.process = process
@@ -47,7 +47,7 @@ class JudgeProcess:
         return used.user + used.system
 
     def wait_until_running(self, num_programs: int = 1) -> None:
-        """Wait until so many programs run."""
+        """Wait until `num_programs` programs run."""
         wait_until(lambda: self.http.get("/v1/health").json()["num_running"] == num_programs)
 
 
@@ -92,7 +92,7 @@ def _announced_url(process: subprocess.Popen[str]) -> str:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    """Wait for `condition`; fail when it does not come true, however slow the machine."""
+    """Wait for `condition`; fail if it does not become true, however slow the machine."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
@@ -100,14 +100,14 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> Non
 
 
 async def until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    """Wait for `condition` as `wait_until` does, while the event loop goes on."""
+    """Wait for `condition` as `wait_until` does, while the event loop runs."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 (a process does it)
             await asyncio.sleep(0.01)
 
 
 class Gate:
-    """A door for programs of a judge of tier D, which see the files of the test: who waits behind it ends when told to."""
+    """A gate for programs of a judge of tier D, which see the files of the test: they wait until it is opened."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / f"gate-{uuid.uuid4().hex}"
@@ -117,7 +117,7 @@ class Gate:
         return f"import os, time\nwhile not os.path.exists({str(self._file)!r}): time.sleep(0.02)\n{then}"
 
     def open(self) -> None:
-        """Let through who waits, and who comes."""
+        """Let waiting and later programs pass."""
         self._file.touch()
 
 

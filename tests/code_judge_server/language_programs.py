@@ -123,7 +123,7 @@ FIRST = {
     ),
     "verilog": (VERILOG, "", "3\n"),
 }
-"""By language: a program, its input, and what it prints with the arguments `x` and `y z`."""
+"""A program per language, its input, and its output with the arguments `x` and `y z`."""
 WITH_A_FILE = {
     "go": (
         'package main\n\nimport ("fmt"; "sums/twice")\n\nfunc main() { fmt.Println(twice.Of(21)) }\n',
@@ -162,7 +162,7 @@ WITH_A_FILE = {
         {"twice.h": "static int twice(int n) { return 2 * n; }"},
     ),
 }
-"""By language: a program that prints 42, and the files that it needs."""
+"""A program per language that prints 42, and the files that it needs."""
 BROKEN = {
     "go": ("package main\nfunc main() { x }\n", "main.go:2"),
     "rust": ("fn main() { x }", "main.rs:1"),
@@ -171,7 +171,7 @@ BROKEN = {
     "d": ("void main() { x(); }", "main.d:1"),
     "verilog": ("module tb; initial x = ; endmodule", "main.sv:1"),
 }
-"""By language: what does not compile, and what the compiler says of it."""
+"""A source per language that does not compile, and the compiler's message."""
 FAILING = {
     "go": ('package main\nimport "os"\nfunc main() { os.Stderr.WriteString("oh"); os.Exit(3) }', 3, "oh"),
     "rust": ('fn main() { panic!("oh") }', 101, "oh"),
@@ -192,7 +192,7 @@ FAILING = {
     "kotlin_script": ('throw Exception("oh")', 3, "java.lang.Exception: oh"),
     "d": ('void main() { throw new Exception("oh"); }', 1, "oh"),
 }
-"""By language: a program that fails, its exit code, and what it says."""
+"""A failing program per language, its exit code, and its message."""
 GREEDY = {
     "go": "package main\nvar kept [][]byte\nfunc main() { for { b := make([]byte, 1<<24);"
     " for i := range b { b[i] = 1 }; kept = append(kept, b) } }",
@@ -207,7 +207,7 @@ GREEDY = {
     "racket": "#lang racket\n(let loop ([kept '()]) (loop (cons (make-bytes (expt 2 24) 1) kept)))",
     "d": "void main() { ubyte[][] kept; for (;;) { auto b = new ubyte[1 << 24]; b[] = 1; kept ~= b; } }",
 }
-"""By language: a program that takes memory without end."""
+"""A program per language that takes memory without end."""
 WITH_THREADS = {
     "go": """
 package main
@@ -237,7 +237,7 @@ func main() {
     "perl": "use threads; my $sum = 0; $sum += $_->join for map { my $n = $_; threads->create(sub { $n }) } 0..99;"
     " print qq($sum\\n);",
 }
-"""By language: a program that prints 4950, the sum of what its threads give."""
+"""A program per language that prints 4950, the sum of its threads' results."""
 SUITES = {
     "go_test": (
         'package main\n\nimport "testing"\n\nfunc twice(n int) int { return 2 * n }\n\n'
@@ -254,4 +254,4 @@ SUITES = {
         "unittest failure",
     ),
 }
-"""By language: a file of tests that pass where `EXPECTED` is 42, and what is said of a failure."""
+"""A file of tests per language that pass where `EXPECTED` is 42, and the message of a failure."""

@@ -1,7 +1,7 @@
-"""What a judge holds of its machine, so that two looks can be compared: a job that is over must have left nothing.
+"""Resources that a judge holds of its machine, for comparison: an ended job must have left nothing.
 
-The machine may have other users: of temporary files and IPC objects, only those count that the judge's own users made, or that
-have a name that attacks give.
+The machine may have other users: only those temporary files and IPC objects count that the judge's own users created, or that
+have a name used by attacks.
 """
 
 import ctypes
@@ -25,26 +25,26 @@ _PR_GET_CHILD_SUBREAPER = 37
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """What there is at one moment; each entry is a line of words with its number.
+    """Resources held at one moment; each entry is a text with its count.
 
     Example: `Holdings(processes=Counter({"python3.11": 4}), mounts=Counter({"/ tmpfs": 1}), ...)`.
     """
 
     processes: Counter[str]
-    """Of the server and all below it, and orphans that were handed to this process."""
+    """Processes of the server and everything below it, and orphans that were handed to this process."""
     mounts: Counter[str]
-    """In every mount namespace of those, and of this process."""
+    """Mounts in every mount namespace of those processes, and of this one."""
     cgroups: Counter[str]
-    """Of the judge, and those that its users made."""
+    """Cgroups of the judge, and those that its users created."""
     files: Counter[str]
-    """Temporary files of the judge's users or with names that attacks give, and all in its folder."""
+    """Temporary files of the judge's users or with names used by attacks, and all in its folder."""
     ipc: Counter[str]
     """System V objects of the judge's users."""
     descriptors: Counter[str]
-    """Of the server and all below it, by the name of their process and what they are."""
+    """Descriptors of the server and everything below it, by the name of their process and their target."""
 
     def compared_with(self, earlier: "Holdings") -> list[str]:
-        """Return what is there now and was not, and what was there and is gone."""
+        """Return the added and the missing entries."""
         differences = []
         for field in fields(self):
             now, then = getattr(self, field.name), getattr(earlier, field.name)
@@ -54,13 +54,13 @@ class Holdings:
 
 
 def look(server_pid: int | None, *, folder: Path, users: Collection[int], others: Collection[int] = ()) -> Holdings:
-    """Return what is held now.
+    """Return the resources held now.
 
     Args:
         server_pid: The judge, which may have ended; None before it starts.
         folder: Its work folder.
         users: User ids of the judge and its jobs, other than root's.
-        others: Children of this process that were there before, as another test's Ray; nothing below them counts.
+        others: Children of this process from before, such as another test's Ray; nothing below them counts.
     """
     family = _family(server_pid, others)
     return Holdings(
@@ -74,10 +74,10 @@ def look(server_pid: int | None, *, folder: Path, users: Collection[int], others
 
 
 def assert_nothing_is_left(before: Holdings, look_again: Callable[[], Holdings], *, within_s: float = 60.0) -> None:
-    """Wait until what is held is what was held before.
+    """Wait until the resources held are those of before.
 
     Raises:
-        AssertionError: it does not come to that; names the differences.
+        AssertionError: they still differ; names the differences.
     """
     deadline = time.monotonic() + within_s
     while differences := look_again().compared_with(before):
@@ -101,9 +101,9 @@ def _by_name(family: Sequence[psutil.Process]) -> Counter[str]:
 
 @contextmanager
 def adopting_orphans() -> Iterator[frozenset[int]]:
-    """Be the process to which orphans are handed, so that no process of a judge is lost from sight.
+    """Make this process the subreaper of orphans, so that no process of a judge escapes the checks.
 
-    Gives the children that this process has already. At the end none of those that came is left as a zombie.
+    Yields the children that this process already has. At the end no later child is left as a zombie.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
@@ -118,7 +118,7 @@ def adopting_orphans() -> Iterator[frozenset[int]]:
 
 
 def _family(server_pid: int | None, others: Collection[int]) -> list[psutil.Process]:
-    """The server and all below it; without it, what is below this process, but for the `others`."""
+    """Return the server and everything below it; without it, everything below this process except the `others`."""
     if server_pid is not None and psutil.pid_exists(server_pid):
         server = psutil.Process(server_pid)
         return [server, *server.children(recursive=True)]
@@ -131,7 +131,7 @@ def _family(server_pid: int | None, others: Collection[int]) -> list[psutil.Proc
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Whether it is gone, or waits only for this process to notice that."""
+    """Return whether the process has ended, be it as a zombie of this process."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE and process.ppid() == os.getpid()
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Run a command as an ordinary user from tests that run as root.
+"""Commands run as an ordinary user from tests that run as root.
 
     Popen(as_ordinary_user([sys.executable, "-m", "code_judge_server"], folder=tmp_path))
 
@@ -29,7 +29,7 @@ _MS_SLAVE = 0x80000
 
 
 def as_ordinary_user(command: Sequence[str], *, folder: Path, may_set_uid: bool = False) -> list[str]:
-    """Return the command that runs `command` as an ordinary user, who is given `folder`, and CAP_SETUID if so asked."""
+    """Return the command that runs `command` as an ordinary user, who owns `folder`, with CAP_SETUID if requested."""
     if os.getuid() != 0:
         return list(command)
     os.chown(folder, user_id(), user_id())
@@ -42,7 +42,7 @@ def user_id() -> int:
 
 
 def become_ordinary_user(number: int, *, reachable: Sequence[Path], may_set_uid: bool = False) -> None:
-    """Drop every right of root's in this process, and leave it able to reach `reachable`."""
+    """Drop every right of root's in this process, but keep `reachable` accessible."""
     working_folder = Path.cwd()
     _libc("unshare", _CLONE_NEWNS)
     _mount(None, Path("/"), flags=_MS_REC | _MS_SLAVE)
@@ -59,7 +59,7 @@ def become_ordinary_user(number: int, *, reachable: Sequence[Path], may_set_uid:
 
 
 def _keep_only(capability: int) -> None:
-    """Hold one capability and no other, in what this process executes too."""
+    """Keep one capability and no other, also in programs that this process executes."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     bits = 1 << capability
     _libc("capset", header, (ctypes.c_uint32 * 6)(bits, bits, bits, 0, 0, 0))

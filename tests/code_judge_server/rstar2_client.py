@@ -1,10 +1,10 @@
-"""A client that asks as rStar2-Agent's tools do, written from what they send: `POST /run/long-batch`, a connection for each.
+"""A client like rStar2-Agent's tools, written from their requests: `POST /run/long-batch`, a connection for each.
 
     async with Rstar2Client(url, concurrency=4, batch_size=8) as client:
         print(await client.run_cell("x + 1", history=["x = 1"]))        # Tool call success / stdout: 2 / ...
 
-What it relies on, and so what a server must keep to: results in the order of the submissions, the keys `reason`, `run_success`,
-`success`, `stdout`, `stderr` and `cost` in each, `queue_timeout` as the only reason after which it asks again (four tries in
+It relies on these properties, which a server must keep: results in the order of the submissions, the keys `reason`,
+`run_success`, `success`, `stdout`, `stderr` and `cost` in each, `queue_timeout` as the only reason for a retry (four tries in
 all), and no status but 200.
 """
 
@@ -42,7 +42,7 @@ def run(encoded, is_replayed):
 
 
 class Rstar2Client:
-    """Collects calls into batches, sends so many batches at once, and gives each call the text that the model reads."""
+    """Collects calls into batches, sends a number of batches at once, and gives each call the text that the model reads."""
 
     def __init__(self, url: str, *, concurrency: int, batch_size: int) -> None:
         self.num_requests = 0

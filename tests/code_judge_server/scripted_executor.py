@@ -1,4 +1,4 @@
-"""An executor that runs nothing, for what is about the queue alone: a job ends when the test says so."""
+"""An executor that runs nothing, for tests of the queue alone: a job ends when the test says so."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from code_judge_server.settings import Settings
 
 
 class ScriptedExecutor:
-    """Jobs go by their code: `print ...` ends at once, `hold ...` at `release`, `break ...` is an ExecutorError."""
+    """Runs jobs by their code: `print ...` ends at once, `hold ...` at `release`, `break ...` is an ExecutorError."""
 
     tier: IsolationTier = IsolationTier.D
     memory_enforcement: Literal["cgroup", "sampled"] = "sampled"
@@ -33,10 +33,10 @@ class ScriptedExecutor:
         return ExecutorLoad(num_asleep=self.num_asleep)
 
     async def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing."""
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
         """Run each as if it were alone."""
@@ -71,7 +71,7 @@ class ScriptedExecutor:
         )
 
     def release(self, code: str) -> None:
-        """End a job that is held."""
+        """End a held job."""
         self._held.setdefault(code, asyncio.Event()).set()
 
 
@@ -88,6 +88,6 @@ def submissions(*codes: str) -> list[Submission]:
 
 
 async def settle() -> None:
-    """Let everything happen that can happen now."""
+    """Let all pending callbacks run."""
     for _ in range(50):
         await asyncio.sleep(0)

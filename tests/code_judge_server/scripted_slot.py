@@ -1,4 +1,4 @@
-"""The server's end of a slot, and in place of the slot a test that says what it likes."""
+"""The server's end of a slot, with a test in place of the slot."""
 
 import asyncio
 import socket
@@ -36,7 +36,7 @@ ENDED: dict[str, Any] = {
 
 
 class OtherEnd:
-    """The slot's end of the socket, and a process that stands for the slot."""
+    """The slot's end of the socket, and a process in place of the slot."""
 
     def __init__(self, end: socket.socket, process: "subprocess.Popen[bytes]") -> None:
         self.end = end
@@ -51,13 +51,13 @@ class OtherEnd:
         return received
 
     def is_dead(self) -> bool:
-        """Say whether the process has ended."""
+        """Return whether the process has ended."""
         return self.process.poll() is not None
 
 
 @asynccontextmanager
 async def slot_with_other_end() -> AsyncIterator[tuple[Slot, OtherEnd]]:
-    """Have a slot whose process is a sleeper, and the end that stands for it."""
+    """Give a slot whose process is a sleeper, and the other end of its socket."""
     watch = Watch(asyncio.get_running_loop())
     ours, theirs = protocol.socket_pair()
     process = start("sleep", "600")
@@ -90,7 +90,7 @@ async def begin(slot: Slot, other: OtherEnd, job: Job = JOB) -> RunningJob:
 
 
 def start(*command: str) -> "subprocess.Popen[bytes]":
-    """Start what stands for a slot."""
+    """Start the process in place of a slot."""
     return subprocess.Popen(command)
 
 
@@ -100,7 +100,7 @@ def closes(end: socket.socket) -> None:
 
 
 def sends(message: Any, descriptors: int = 0) -> Callable[[socket.socket], None]:
-    """Return what sends a message with so many descriptors."""
+    """Return a function that sends a message with `descriptors` descriptors."""
 
     def send(end: socket.socket) -> None:
         protocol.send(end, message, (0,) * descriptors)

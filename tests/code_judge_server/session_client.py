@@ -7,7 +7,7 @@ from judge_process import JudgeProcess, wait_until
 
 
 class Session:
-    """Opens a session of a judge; `close` it."""
+    """A session of a judge; the owner must `close` it."""
 
     def __init__(self, judge: JudgeProcess, **request: Any) -> None:
         self.http = judge.http
@@ -20,7 +20,7 @@ class Session:
         self.path = f"/v1/sessions/{replies[-1].json()['session_id']}"
 
     def cell(self, code: str, **options: Any) -> dict[str, Any]:
-        """Run a cell, and return what became of it."""
+        """Run a cell, and return its result."""
         reply = self.try_cell(code, **options)
         assert reply.status_code == 200, reply.text
         return reply.json()
@@ -30,7 +30,7 @@ class Session:
         return self.http.post(f"{self.path}/cells", json={"code": code, **options})
 
     def value(self, expression: str, **options: Any) -> str:
-        """Run a cell, and return what it displays at its end."""
+        """Run a cell, and return the value that it displays at its end."""
         result = self.cell(expression, **options)
         assert result["status"] == "accepted", result
         return result["display"][-1]["text/plain"]

@@ -1,4 +1,4 @@
-"""Groups of a judge that was killed, and whose control group was not that of the next one."""
+"""Control groups of a judge that was killed, in another parent group than the next judge's."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""Programs in bash, by the native endpoint, where they are isolated best and where they are not at all."""
+"""Programs in bash, by the native endpoint, with the best isolation and with none."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The room that all bodies have together is never overdrawn, and a body that does not arrive gives its room back."""
+"""The room that all bodies share is never exceeded, and a body that does not arrive gives its room back."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 
 class Endpoint:
-    """Reads bodies as an application does, and holds them until told to let them go."""
+    """Reads bodies like an application, and holds them until told to release them."""
 
     def __init__(self) -> None:
         self.held = 0

@@ -1,4 +1,4 @@
-"""C and C++ as people write them: GNU dialects by default, newer standards by name."""
+"""Dialects of C and C++: GNU dialects by default, newer standards by name."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What was killed because nobody waits any more still says what it has used."""
+"""Cancelled submissions still report their use of resources."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from code_judge_server.schemas import IsolationTier
 
 DEADLINE_S = 4.0
 LEAST_CPU_S = 0.1
-"""What a program that computes gets in so long on any machine."""
+"""CPU time that a computing program gets in that time on any machine."""
 
 
 @pytest.fixture(

@@ -1,4 +1,4 @@
-"""How a checker of the user's accepts, refuses, and fails."""
+"""Checkers of the user: how they accept, refuse, and fail."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When an output counts as the expected one."""
+"""Comparison of outputs with expected outputs."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What compilers made is kept, bounded, and never made twice at the same time."""
+"""The compile cache keeps artifacts within its bound, and never compiles one source twice at the same time."""
 
 import asyncio
 

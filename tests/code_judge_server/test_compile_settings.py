@@ -1,4 +1,4 @@
-"""What the operator allows to compilers and to their cache holds, in the strongest tier and in the weakest."""
+"""Settings for compilers and their cache, in the strongest tier and in the weakest."""
 
 import shutil
 from pathlib import Path
@@ -13,9 +13,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("gcc") is None, 
 
 MIB = 1024 * 1024
 HUNGRY = "int table[] = {" + "1, " * 800_000 + "};\nint main(void) { return table[0] - 1; }"
-"""Its compiler takes 140 MiB, and most of a second; the program takes three."""
+"""Source whose compiler takes 140 MiB, and most of a second; the program takes three."""
 LARGE = "char block[700000] = {%d};\nint main(void) { return 0; }"
-"""Its program is of 0.7 MiB: one fits into a cache of one MiB, two into a cache of two."""
+"""Source whose program has 0.7 MiB: one fits into a cache of one MiB, two into a cache of two."""
 WITH_HEADER = LanguageRules(
     source="a.c",
     compile=("gcc", "-o", "a", "a.c"),

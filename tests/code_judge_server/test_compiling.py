@@ -1,4 +1,4 @@
-"""Languages that are compiled: in the jail, and once for equal sources."""
+"""Compiled languages: in the jail, and once for equal sources."""
 
 import base64
 import sys
@@ -64,7 +64,7 @@ async def test_a_compiler_that_takes_too_long_is_a_compile_error(tmp_path: Path,
 
 
 async def test_a_source_at_which_the_compiler_waits_for_ever_is_a_compile_error(fresh_judge: JudgeInProcess) -> None:
-    """`/dev/stdout` is the compiler's own pipe, from which it may not read; a fifo would be, but nobody can make one."""
+    """`/dev/stdout` is the compiler's own pipe, from which it may not read; a fifo would do, but nobody can create one."""
     code = '#include "/dev/stdout"\nint main(void) { return 0; }'
     verdict = await fresh_judge.verdict(language="c", code=code, limits={"compile_time_s": 0.5})
     assert verdict.status == "compile_error"

@@ -1,4 +1,4 @@
-"""Memory of a process whose first thread has exited while others go on: the kernel shows it in their folders only."""
+"""Memory of a process whose first thread has exited while others continue: the kernel shows it only for those threads."""
 
 import pytest
 from jail_tiers import in_tiers_that_isolate

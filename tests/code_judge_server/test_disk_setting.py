@@ -1,4 +1,4 @@
-"""How much a program may write is the operator's to say: less than that is no error, and no submission gets more."""
+"""The setting for disk space: smaller requests are no error, and no submission gets more."""
 
 from collections.abc import AsyncIterator
 

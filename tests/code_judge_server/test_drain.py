@@ -1,4 +1,4 @@
-"""From the first signal to the last reply."""
+"""Draining, from the first signal to the last reply."""
 
 import signal
 import threading

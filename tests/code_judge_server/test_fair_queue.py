@@ -1,4 +1,4 @@
-"""Who is next; the reference is what start-time fair queueing promises: equal slot time for all who want it."""
+"""The order of the fair queue; the reference is the promise of start-time fair queueing: equal slot time for all clients."""
 
 import heapq
 from collections import Counter

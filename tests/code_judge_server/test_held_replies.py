@@ -1,4 +1,4 @@
-"""Verdicts are held until the peer has taken them: a reply that nobody reads counts in `reply_memory_mb` all the while."""
+"""Verdicts are held until the peer has read them: an unread reply counts in `reply_memory_mb` all the while."""
 
 import asyncio
 import json
@@ -32,11 +32,11 @@ REQUESTS: dict[str, dict[str, object]] = {
     "/run_code": {"code": PROGRAM, "language": "python"},
 }
 _BUFFER_BYTES = 65_536
-"""What a server's socket takes although nobody reads it."""
+"""Bytes that a server's socket accepts although nobody reads them."""
 
 
 class Peer:
-    """Sends one request, and takes of the reply what `take` says; as with uvicorn, a piece waits for a large one before."""
+    """Sends one request, and reads the reply as `take` says; as with uvicorn, a large piece delays the next one."""
 
     def __init__(self, path: str, body: dict[str, object]) -> None:
         self.body = bytearray()
@@ -59,7 +59,7 @@ class Peer:
         }
 
     def take(self) -> None:
-        """Read all that comes."""
+        """Read everything that comes."""
         self._may_take.set()
 
     async def receive(self) -> Message:

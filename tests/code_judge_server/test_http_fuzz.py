@@ -1,4 +1,4 @@
-"""Requests that no client of ours would send, invented from the OpenAPI page."""
+"""Requests that no client of ours would send, generated from the OpenAPI page."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ _CHECKS = [
 
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    """A judge that runs whatever program the fuzzing invents, and so isolates it."""
+    """A judge with isolation, as the fuzzer's programs may do anything."""
     limits = ["--max-cpu-time-s", "0.5", "--max-wall-time-s", "1", "--max-memory-mb", "128", "--compile-time-s", "5"]
     folder = tmp_path_factory.mktemp("fuzzed")
     with running_judge(
@@ -32,7 +32,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
 
 
 def fuzz(server: JudgeProcess, *, max_examples: int) -> list[str]:
-    """Send requests that its OpenAPI page suggests, right and wrong ones; return the endpoints that were tried."""
+    """Send valid and invalid requests from its OpenAPI page; return the endpoints that were tried."""
 
     def send(case: schemathesis.Case) -> None:
         response = case.call(timeout=200)

@@ -1,4 +1,4 @@
-"""What is refused before anything is parsed or anybody is known."""
+"""Requests that are refused before they are parsed or their client is known."""
 
 import contextlib
 import json
@@ -139,7 +139,7 @@ def test_a_batch_of_code_judge_over_the_bound_is_a_413(judge: JudgeProcess) -> N
 
 
 def _reply(judge: JudgeProcess, request: bytes) -> list[bytes]:
-    """Return the pieces in which a reply comes, whose connection the server closes then."""
+    """Return the pieces in which a reply comes, after which the server closes the connection."""
     pieces: list[bytes] = []
     with connection(judge) as client:
         client.sendall(request)

@@ -1,4 +1,4 @@
-"""A job's verdict does not wait until its files are removed, which takes as long as its program wants; the next job does."""
+"""A verdict does not wait for the removal of the job's files, which a program can make slow; the next job does."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ for _ in range(10_000):
     os.mkdir("d" * 200)
     os.chdir("d" * 200)
 """
-"""Made in 0.08 s and removed in 0.35 s where the disk has nothing else to do, and else in many seconds."""
+"""Created in 0.08 s and removed in 0.35 s on an idle disk, and else in many seconds."""
 NOTHING_ELSE_IS_HERE = "import os; print(os.listdir())"
 JOB = {"kind": "job", "argv": ["/bin/true"], "interpret": False, "files": [], "collect": 0, "collect_bytes": 0}
 
@@ -103,7 +103,7 @@ def test_a_kill_that_comes_while_a_slot_clears_is_ignored() -> None:
 
 
 class NoPlace:
-    """An `Enclosure` in which no job can be; notes what was asked of it."""
+    """An `Enclosure` that cannot be created; records its calls."""
 
     clears: bool = True
     reaping_interval_ms: int | None = None
@@ -134,7 +134,7 @@ class NoPlace:
 
 
 class NoForks:
-    """A `JobMaker` for which there is no memory."""
+    """A `JobMaker` without memory."""
 
     def fork_job(self, job: protocol.Message, descriptors: list[int], report: int, oom_score_adj: int) -> int:
         return -1
@@ -145,7 +145,7 @@ class NoForks:
 
 @contextmanager
 def served(enclosure: NoPlace) -> Iterator[socket.socket]:
-    """Have a slot serve in a thread; gives the server's end."""
+    """Serve by a slot in a thread; gives the server's end."""
     ours, theirs = protocol.socket_pair()
     confinement = Confinement(uid=None, ruleset=lambda: None, limits_memory=False, tasks_besides=lambda: 0)
     slot = JailSlot(theirs, enclosure, confinement, None, helper=None, maker=NoForks())

@@ -1,4 +1,4 @@
-"""Files that are brought back from a job: regular ones only, whatever the program put in their place."""
+"""Files brought back from a job: regular ones only, whatever the program put in their place."""
 
 from collections.abc import Iterator
 

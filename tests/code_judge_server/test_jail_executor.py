@@ -1,4 +1,4 @@
-"""Jobs in the jail as the executor sees them: what ends them, and what is left of them. All of a tier run in one executor."""
+"""Jobs in the jail as the executor sees them: their endings, and their leftovers. All of a tier run in one executor."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Parts of the jail that die while the executor has jobs: none is lost, what died is built again, and nothing is left."""
+"""Parts of the jail that die while the executor has jobs: no job is lost, dead parts are rebuilt, and nothing is left."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a job can see and do in tiers A and B; `test_jail_ordinary_user` runs this file once more without root's rights."""
+"""Isolation of jobs in tiers A and B; `test_jail_ordinary_user` runs this file again without root's rights."""
 
 import errno
 import json

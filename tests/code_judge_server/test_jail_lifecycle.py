@@ -1,4 +1,4 @@
-"""Launcher, zygotes and slots: how they start, fail and end, and that nothing of them is left."""
+"""Launcher, zygotes and slots: they start, fail and end, and leave nothing behind."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ def lasting(request: pytest.FixtureRequest) -> Iterator[Jail]:
 
 @pytest.fixture
 def kept(lasting: Jail) -> Jail:
-    """A jail whose launcher goes on to the next test, with new slots."""
+    """A jail whose launcher stays for the next test, with new slots."""
     lasting.forget_slots()
     return lasting
 

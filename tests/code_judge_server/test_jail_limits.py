@@ -1,4 +1,4 @@
-"""What a job may use: memory, tasks, disk and time, and what the slot says of it."""
+"""Limits of a job: memory, tasks, disk and time, and the slot's report of their use."""
 
 import os
 import threading

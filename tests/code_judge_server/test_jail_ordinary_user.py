@@ -1,4 +1,4 @@
-"""The tests of the jail once more as an ordinary user, without root's rights."""
+"""The tests of the jail again as an ordinary user, without root's rights."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""What is sampled where no control group counts: memory in buffers of sockets and for mappings, CPU time of children that
-nobody waits for, and large trees that may not hold up the server.
+"""Samples of resources that no control group counts: memory in socket buffers and for mappings, CPU time of children that
+nobody waits for, and large trees that must not block the server.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a job may keep in the kernel where no control group counts it, and what it may do to files that others open too."""
+"""Kernel memory of a job that no control group counts, and its access to files that others open too."""
 
 from collections.abc import Iterator
 

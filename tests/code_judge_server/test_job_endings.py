@@ -1,4 +1,4 @@
-"""What became of a job, where two things that ended it are close to each other, or where the job hides it."""
+"""The ending of a job, if two causes are close to each other, or if the job hides it."""
 
 import dataclasses
 import shutil

@@ -1,4 +1,4 @@
-"""A job is made by compiled code where there is a compiler, and by Python elsewhere: both do the same."""
+"""The start of a job, by compiled code or, without a compiler, by Python: both do the same."""
 
 import os
 import resource

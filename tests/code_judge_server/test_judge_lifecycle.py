@@ -1,4 +1,4 @@
-"""How the server starts, refuses to start, stops and dies, and what its guards let through."""
+"""The server's start, refusal to start, stop and death, and its guards."""
 
 import contextlib
 import os
@@ -17,12 +17,12 @@ from judge_process import COMMAND, Gate, JudgeProcess, pids_with, running_judge,
 from code_judge_server.jail.canaries import find_tier
 
 _SYMPY_S = 0.3
-"""Of the machine on which three seconds are asked for."""
+"""Import time of sympy on the machine for which three seconds are required."""
 SLEEPER = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(600)', {marker!r}])"
 
 
 def start_and_fail(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a server that is expected to end by itself."""
+    """Run a server that is expected to exit by itself."""
     return subprocess.run(
         [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
@@ -110,7 +110,7 @@ def seconds_until_ready(folder: Path, *, isolation: str) -> float:
 
 
 def slowness() -> float:
-    """Return how much slower than usual this machine is just now, by what most of a start is: the import of sympy."""
+    """Return how much slower than usual this machine is now, measured by the import of sympy, the largest part of a start."""
     started_at = time.monotonic()
     subprocess.run([sys.executable, "-c", "import sympy"], check=True)
     return max(1.0, (time.monotonic() - started_at) / _SYMPY_S)

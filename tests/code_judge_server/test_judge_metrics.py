@@ -1,4 +1,4 @@
-"""What Prometheus reads, and what the log says."""
+"""The metrics and the log."""
 
 import json
 import uuid

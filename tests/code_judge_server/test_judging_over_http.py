@@ -1,4 +1,4 @@
-"""Test cases, checkers, files and limits as they travel: in JSON, and back."""
+"""Test cases, checkers, files and limits in their JSON form, in both directions."""
 
 import base64
 from typing import Any

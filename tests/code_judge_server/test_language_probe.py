@@ -1,4 +1,4 @@
-"""A language whose program jobs cannot see is not offered, unless the operator shows them its folder."""
+"""A language whose programs are invisible to jobs is not offered, unless the operator shows them its folder."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from code_judge_server.settings import Settings
 
 @pytest.fixture
 def folder_of_shell() -> Iterator[Path]:
-    """A folder outside of what jobs see, with a shell of its own that anybody may run."""
+    """A folder that jobs do not see, with a shell of its own that anybody may run."""
     folder = Path("/opt") / f"languages-{os.getpid()}"
     try:
         folder.mkdir(mode=0o755)

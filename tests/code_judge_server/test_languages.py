@@ -1,4 +1,4 @@
-"""The table of languages: what is built in, what settings add, and what of a submission it cannot serve."""
+"""The table of languages: built-in rows, rows of the settings, and unsupported fields of submissions."""
 
 import shutil
 import sys

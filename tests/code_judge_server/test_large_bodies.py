@@ -1,4 +1,4 @@
-"""Large bodies are taken in, or refused, in pieces between which the event loop serves others."""
+"""Large bodies are accepted, or refused, in pieces between which the event loop serves others."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ from code_judge_server.wire_fields import check_folders
 
 BATCH = "/v1/submissions/batch"
 MOST_CPU_TIME_S = 0.8
-"""In one go; some 0.2 s on an idle core."""
+"""Most CPU time in one piece; about 0.2 s on an idle core."""
 
 
 def app() -> FastAPI:
@@ -42,7 +42,7 @@ def app() -> FastAPI:
 
 @pytest.fixture
 def only_its_own_objects() -> Iterator[None]:
-    """Leave what these tests have loaded, far more than a judge has, out of the garbage collections that a body causes."""
+    """Exclude the objects of these tests, far more than a judge has, from garbage collections."""
     gc.collect()
     gc.freeze()
     yield
@@ -50,7 +50,7 @@ def only_its_own_objects() -> Iterator[None]:
 
 
 async def post(path: str, body: bytes) -> tuple[httpx.Response, float]:
-    """Return the reply, and the most CPU time that the loop's thread spent before it came to another task."""
+    """Return the reply, and the most CPU time that the loop's thread used before it switched tasks."""
     most = 0.0
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""A server that listens too late: its own delays excuse no program that is past its limit, and are held against none."""
+"""A server that reads messages late: its delay excuses no program beyond its limit, and is charged to none."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ async def executor(request: pytest.FixtureRequest) -> AsyncIterator[JailExecutor
 
 
 async def beside_a_blocked_loop(executor: JailExecutor, job: Job) -> Outcome:
-    """Run a job that ends while nobody listens, until it is past its limit."""
+    """Run a job that ends while the event loop is blocked, until it is beyond its limit."""
     running = asyncio.create_task(executor.execute(job))
     started_at = time.monotonic()
     await until_begun(1)

@@ -1,4 +1,4 @@
-"""What a program may do with its own limits, and how deep its stack may be: as plain Python and contests have it."""
+"""A program's changes to its own limits, and the depth of its stack, as in plain Python and contests."""
 
 import shutil
 

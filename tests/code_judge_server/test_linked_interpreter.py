@@ -1,4 +1,4 @@
-"""An interpreter that is reached through links of folders above it, as a release that is `current`, serves as any other."""
+"""An interpreter reached through links in its parent folders, such as a release named `current`, works like any other."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ subprocess.run([sys.executable, "-c", "import numpy; print(numpy.arange(3).sum()
 
 
 def linked_python(folder: Path) -> str:
-    """Return the running interpreter by way of two links, the second one relative, of folders above it."""
+    """Return a path to the running interpreter through two links, the second one relative, in its parent folders."""
     (folder / "release-7").symlink_to(sys.prefix)
     (folder / "current").symlink_to("release-7")
     return f"{folder}/current/bin/python"

@@ -1,4 +1,4 @@
-"""Output of a program that still runs, as server-sent events."""
+"""Output of a running program, as server-sent events."""
 
 import contextlib
 import json

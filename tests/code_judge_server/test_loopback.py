@@ -1,4 +1,4 @@
-"""Servers that a program starts for itself: the loopback interface of its jail, which it shares with nobody."""
+"""Servers that a program starts for itself, on the loopback interface of its own jail."""
 
 import os
 

@@ -1,6 +1,6 @@
 """Programs of each language as people write them, in the tiers that this machine gives: input, files, errors, limits, threads.
 
-A language whose programs the machine has not is skipped by name.
+A language whose programs are missing on the machine is skipped by name.
 """
 
 import base64
@@ -22,13 +22,13 @@ from code_judge_server.languages import BUILT_IN, offered_languages
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 STRONGEST = "A" if os.geteuid() == 0 else "B"
 NEED_EPOLL = {"javascript", "typescript", "jest", "go", "go_test"}
-"""Not to be had by the programs of an ordinary user's judge that has no users of their own for them."""
+"""Languages that do not work for an ordinary user's judge without users of their own for programs."""
 NEED_SOCKETS = {"typescript"}
-"""Not to be had in tier C."""
+"""Languages that do not work in tier C."""
 
 
 def _rust_outside_of_home() -> dict[str, Any]:
-    """Return a row with rustup's compiler itself: what PATH finds is in the home folder of an ordinary installation."""
+    """Return a row with rustup's compiler itself: the one on the PATH is in the home folder of an ordinary installation."""
     if (rustc := shutil.which("rustc")) is None:
         return {}
     sysroot = subprocess.run([rustc, "--print", "sysroot"], capture_output=True, text=True, check=True).stdout.strip()
@@ -51,7 +51,7 @@ async def judge(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def require(judge: JudgeInProcess) -> Callable[[str], None]:
-    """Skip the test of a language that the machine has not, and of one that cannot work in the judge's tier."""
+    """Skip the test of a language that is missing on the machine or cannot work in the judge's tier."""
     offered = offered_languages(judge.settings.languages)
     limits = judge.settings.limit_policy.effective(judge.settings.default_limits)
     reasons = await unusable_languages(judge, offered, limits=limits)
@@ -141,7 +141,7 @@ async def test_a_program_may_have_threads(judge: JudgeInProcess, require: Callab
 async def test_java_has_the_heap_that_its_memory_limit_allows(
     judge: JudgeInProcess, require: Callable[[str], None]
 ) -> None:
-    """A heap that is half garbage passes no limit, and one that is too small ends with Java's own error."""
+    """A heap that is half garbage exceeds no limit, and one that is too small ends with Java's own error."""
     require("java")
     code = """
     public class Main {

@@ -1,4 +1,4 @@
-"""`--preloads`, from the command line to a program that finds the modules loaded already."""
+"""`--preloads`, from the command line to a program that has the modules already loaded."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ print({module}.__name__)
     scope="module", params=[EVERY_TIER[0], *(pytest.param(tier, marks=pytest.mark.slow) for tier in EVERY_TIER[1:])]
 )
 def warm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[JudgeProcess]:
-    """A judge whose interpreters hold a set of ours as well."""
+    """A judge whose interpreters also have a module set of this test."""
     tier: IsolationTier = request.param
     if find_tier(tier).tier is not tier:
         pytest.skip(f"this machine does not give tier {tier}")

@@ -1,4 +1,4 @@
-"""Cells as people write them for Jupyter, in the two kinds of notebooks: sessions, and SandboxFusion's `/run_jupyter`."""
+"""Cells as people write them for Jupyter, in both kinds of notebooks: sessions, and SandboxFusion's `/run_jupyter`."""
 
 import base64
 import contextlib
@@ -19,7 +19,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @dataclass
 class Cell:
-    """What became of a cell, in either format."""
+    """Result of a cell, in either format."""
 
     stdout: str
     stderr: str
@@ -31,7 +31,7 @@ RunCells = Callable[..., list[Cell]]
 
 
 def session_cells(judge: JudgeProcess, *cells: str) -> list[Cell]:
-    """Run cells one after the other in a session, which keeps what a failing one had done."""
+    """Run cells one after the other in a session, which keeps the changes of a failing one."""
     session = Session(judge)
     results = [session.cell(cell, keep_on_error=True) for cell in cells]
     session.close()

@@ -1,4 +1,4 @@
-"""However many peers connect, programs find the descriptors that they need, and who asks for something is answered."""
+"""However many peers connect, programs have enough descriptors, and requests are answered."""
 
 import http.client
 import json
@@ -71,7 +71,7 @@ def test_where_all_are_being_answered_the_new_one_goes() -> None:
 
 
 def limited(descriptors: int, *arguments: str) -> list[str]:
-    """Return the command of a judge that may open so many descriptors and no more."""
+    """Return the command of a judge that may open only `descriptors` descriptors."""
     return ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *COMMAND, "--port", "0", *arguments]
 
 

@@ -1,4 +1,4 @@
-"""A header that is compiled once, and for whom."""
+"""A precompiled header, and the sources that use it."""
 
 import asyncio
 import dataclasses
@@ -26,19 +26,19 @@ SOURCE = b"#include <vector>\nint main() { return std::vector<int>{0}[0]; }\n"
 
 
 def rules(**change: Any) -> PrecompiledHeaderRules:
-    """A header that takes less time to compile than the one of the table."""
+    """A header that takes less time to compile than that of the table."""
     command = (GXX, "-std=c++17", "-O2", "-x", "c++-header", "-o", "header.gch", "header.h")
     return PrecompiledHeaderRules(**{"header": "vector", "compile": command, **change})
 
 
 def compilation(source: bytes = SOURCE) -> Job:
-    """Return a job whose stderr lists the headers as `-H` does: `!` before a precompiled one that was taken."""
+    """Return a job whose stderr lists the headers as `-H` does: `!` before a used precompiled header."""
     argv = (GXX, "-std=c++17", "-O2", "-H", "-o", "main", "main.cpp")
     return Job(argv=argv, limits=LIMITS, files={"main.cpp": source}, collect=("main",), collect_bytes=MIB)
 
 
 async def with_header(header: PrecompiledHeader, source: bytes = SOURCE) -> Job:
-    """Wait until the header is at hand."""
+    """Wait until the header is ready."""
     async with asyncio.timeout(60):
         while (job := header.apply_to(compilation(source), source)) == compilation(source):  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.05)
@@ -46,7 +46,7 @@ async def with_header(header: PrecompiledHeader, source: bytes = SOURCE) -> Job:
 
 
 class BrokenExecutor(JudgeInProcess):
-    """Fails once."""
+    """Executor that fails once."""
 
     def __init__(self, working: JudgeInProcess) -> None:
         self.working = working

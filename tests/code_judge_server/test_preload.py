@@ -1,4 +1,4 @@
-"""Which warm interpreter a program is given, and what the interpreters of this version let be hidden."""
+"""The choice of a warm interpreter, and the frames that interpreters of this version can hide."""
 
 import base64
 import subprocess

@@ -1,4 +1,4 @@
-"""Tier D through its contract: files in, files out, and what a job cannot have brought back."""
+"""Tier D through its interface: files in, files out, and files that a job cannot bring back."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Programs that remove, rename or replace the folders of the judge, and what becomes of the next program."""
+"""Programs that remove, rename or replace the folders of the judge, and the programs after them."""
 
 import shutil
 import stat
@@ -21,7 +21,7 @@ REPLACE_FOLDER_OF_SLOT = (
 
 @pytest.fixture(scope="module")
 def one_slot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    """An ordinary user's judge whose only slot runs every program, so that the next one meets what the last one left.
+    """An ordinary user's judge whose only slot runs every program, so that each meets the leftovers of the last.
 
     Its programs are the same user; those of root's judge may not touch its folders at all.
     """
@@ -34,7 +34,7 @@ def one_slot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]
 
 @pytest.fixture
 def canary(tmp_path: Path) -> Path:
-    """A folder of somebody else, with a file in it."""
+    """A folder of another user, with a file in it."""
     folder = tmp_path / "victim"
     (folder / "below").mkdir(parents=True)
     (folder / "below" / "canary").write_text("alive")

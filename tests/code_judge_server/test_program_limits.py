@@ -1,4 +1,4 @@
-"""Programs that do what models write by accident or on purpose, and what is left of them."""
+"""Programs that do what models write by accident or on purpose, and their leftovers."""
 
 import json
 import socket
@@ -201,7 +201,7 @@ def test_programs_run_as_python_file_would(judge: JudgeProcess, code: str, stdou
 
 @pytest.fixture(scope="module")
 def judge_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    """A judge whose programs may end its slots: they are the same user, as those of root's judge are not."""
+    """A judge whose programs may kill its slots: they have the same user, unlike those of root's judge."""
     with running_judge(tmp_path_factory.mktemp("judge"), "--num-slots", "2", ordinary_user=True) as server:
         yield server
 

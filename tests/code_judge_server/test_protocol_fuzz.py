@@ -1,4 +1,4 @@
-"""Messages that nobody of the judge would send: to a real launcher, to a real slot, and from a false slot to the server."""
+"""Messages that no part of the judge would send: to a real launcher, to a real slot, and from a false slot to the server."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ values = st.recursive(
 
 
 def damaged(message: dict) -> st.SearchStrategy[bytes]:
-    """A message with one field wrong or missing, cut short, or nothing like it."""
+    """A message with one field wrong or missing, truncated, or random."""
     keys = st.sampled_from(sorted(message))
     replaced = st.builds(
         lambda key, value: message | {key: value}, keys, values.filter(lambda value: value is not None)
@@ -92,7 +92,7 @@ MONSTERS = [
 
 
 class RawJail:
-    """A real launcher, spoken to without the server's care."""
+    """A real launcher, without the server's checks."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -165,7 +165,7 @@ def _write_end() -> int:
 
 
 def run_job(slot: socket.socket) -> bytes:
-    """Run an honest job and return its output: nothing, if the slot ends instead."""
+    """Run an honest job and return its output, or nothing if the slot ends instead."""
     read, write = os.pipe()
     with open(read, "rb", buffering=0) as output, ExitStack() as stack:
         given = [os.memfd_create("files"), os.memfd_create("stdin"), write, os.dup(write)]
@@ -185,7 +185,7 @@ def run_job(slot: socket.socket) -> bytes:
 
 
 def until_it_ends(slot: socket.socket) -> list[dict]:
-    """Return what a slot says until its job has ended, or it has; fail if it does neither in time."""
+    """Return a slot's messages until its job, or the slot, has ended; fail if neither ends in time."""
     said = []
     while not said or said[-1]["kind"] != "ended":
         try:
@@ -246,7 +246,7 @@ def test_a_launcher_refuses_what_is_no_request_or_ends(jail: RawJail, data: byte
 
 
 async def judged_by_a_false_slot(messages: list[tuple[bytes, int]]) -> object:
-    """Have something else than a slot answer a job; return what becomes of the job."""
+    """Run a job on a false slot; return its outcome or error."""
     loop = asyncio.get_running_loop()
     ours, theirs = protocol.socket_pair()
     theirs.setblocking(False)  # two large messages fill it, and who reads runs on this very thread

@@ -1,4 +1,4 @@
-"""Whatever clients do, in whatever order: when all is over, the queue holds nothing more."""
+"""The queue holds nothing after all clients have ended, whatever they did and in whatever order."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def held(queue: SubmissionQueue) -> list[object]:
 
 
 async def client(name: str, queue: SubmissionQueue, executor: ScriptedExecutor, dice: random.Random) -> int:
-    """Send requests, and wait for them, give them up or let them expire; return how many verdicts there were."""
+    """Send requests, and wait for them, cancel them or let them expire; return the number of verdicts."""
     num_verdicts = 0
     for _ in range(40):
         kinds = [dice.choice(["print", "hold", "break"]) for _ in range(dice.randint(1, 6))]

@@ -1,4 +1,4 @@
-"""The log at its default level has one line for each request that was judged, and one for the start."""
+"""The log at its default level has one line for each judged request, and one for the start."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Programs of a judge of tier D that root starts: an ordinary user's, or none."""
+"""Programs of a judge of tier D that root starts: they have an ordinary user, or the judge refuses to start."""
 
 import os
 import shutil
@@ -84,7 +84,7 @@ for path in ({str(tmp_path / "new")!r}, {str(tmp_path.parent)!r}, "../other"):
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
 def test_a_judge_whose_programs_would_be_root_does_not_start(tmp_path: Path) -> None:
-    """In a user namespace in which root is the only user."""
+    """A user namespace in which root is the only user."""
     tier = ["--require-isolation", "D", "--use-isolation", "D"]
     command = [
         "unshare",

@@ -1,4 +1,4 @@
-"""A client of rStar2-Agent's kind works against this server as against its own."""
+"""A client like rStar2-Agent's works with this server as with its own."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ def warm_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProces
 
 
 def output(text: str) -> str:
-    """Return what the model reads, without how long it took."""
+    """Return the text that the model reads, without the time."""
     found = re.fullmatch(rf"(.*){TIME}", text, re.DOTALL)
     assert found is not None, text
     return found[1]

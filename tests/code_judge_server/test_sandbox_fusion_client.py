@@ -1,4 +1,4 @@
-"""The client that SandboxFusion publishes, `sandbox-fusion` on PyPI, works against this judge as it is."""
+"""SandboxFusion's own client, `sandbox-fusion` on PyPI, works unchanged with this judge."""
 
 import asyncio
 import base64
@@ -30,7 +30,7 @@ constexpr long sum() { long s = 0; for (int i = 0; i < 100; i++) for (int j = 0;
 static_assert(sum() > 0);
 int main() {}
 """
-"""Four seconds on a fast machine."""
+"""Takes four seconds on a fast machine."""
 
 
 def request(code: str, **fields: Any) -> RunCodeRequest:
@@ -52,7 +52,7 @@ def test_a_program_that_ends_well_is_a_success(judge: JudgeProcess) -> None:
 
 
 def run_with_a_core(judge: JudgeProcess, code: str, **fields: Any) -> RunCodeResponse:
-    """Run as often as the machine has no core for the compiler, which is an error and no end of a program."""
+    """Run again while the machine has no core for the compiler, which is an error and not an end of the program."""
     while True:
         try:
             return run_code(judge, code, **fields)

@@ -1,4 +1,4 @@
-"""What is in SandboxFusion's format but not in its own client: verl's words, and what is wrong with a request."""
+"""Parts of SandboxFusion's format that its own client does not use: verl's requests, and invalid requests."""
 
 import threading
 from pathlib import Path

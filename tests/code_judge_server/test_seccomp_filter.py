@@ -1,4 +1,4 @@
-"""What the filter leaves to jobs that are the same user as the judge: tried in children that put it on."""
+"""System calls that the filter allows to jobs with the judge's user, tried in children that put it on."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Cells that are abandoned, forge what the session says, or leave something behind, on real judges."""
+"""Cells that are abandoned, forge the session's messages, or leave something behind, on real judges."""
 
 import os
 import socket

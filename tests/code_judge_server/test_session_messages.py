@@ -1,4 +1,4 @@
-"""What a session says, and when: the server's end of one, whose other end is played here."""
+"""Messages of a session, and their order: the server's end of one, whose other end the test plays."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ LIMITS = JobLimits(
 
 
 class _Meter:
-    """What is used is what a test says."""
+    """Reports the usage that a test sets."""
 
     def __init__(self) -> None:
         self.usage = Usage(cpu_time_s=0.0)
@@ -61,7 +61,7 @@ class _Played:
         self.say(kind="ended", number=number, state=state, exit_code=1, signal=None, wall_time_s=wall_time_s)
 
     async def heard(self) -> protocol.Message:
-        """Return what the server says next."""
+        """Return the server's next message."""
         assert self.end is not None
         message, descriptors = await asyncio.wait_for(asyncio.to_thread(_received, self.end), 5)
         protocol.close_all(descriptors)
@@ -72,7 +72,7 @@ class _Played:
 
 
 def _start_process() -> "subprocess.Popen[bytes]":
-    """Start what stands for the slot: the session is gone when this is."""
+    """Start a process in place of the slot: the session ends with it."""
     return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
 

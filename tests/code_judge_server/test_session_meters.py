@@ -1,4 +1,4 @@
-"""What was counted of one cell does not count against the next, nor against the session while it is idle."""
+"""The counts of one cell do not count against the next, nor against the idle session."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ LIMITS = JobLimits(
 
 
 class SlowMeter:
-    """Still has the count of a cell that took too much, until it is told to count anew."""
+    """Still has the count of a cell that used too much, until it is restarted."""
 
     def __init__(self) -> None:
         self.num_read = 0

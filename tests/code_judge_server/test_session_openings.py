@@ -1,4 +1,4 @@
-"""Sessions that are opened while parts of the judge die: they open a little later, or are refused for now; no place is lost."""
+"""Sessions that are opened while parts of the judge die: they open late, or are refused for now; no place is lost."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from code_judge_server.settings import Settings
 
 MAX_SESSIONS = 2
 DEPTHS = {"launcher": 1, "first process": 2, "zygote": 3}
-"""Below the server."""
+"""Depth of each part below the server."""
 
 
 @pytest.fixture(scope="module", params=TIERS_AND_USERS)
@@ -39,7 +39,7 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def parts(judge: JudgeProcess, name: str) -> list[int]:
-    """Return the live processes that play a part."""
+    """Return the live processes of a part."""
     found = [judge.process.pid]
     for _ in range(DEPTHS[name]):
         found = [child for parent in found for child in process_tree.children(parent)]
@@ -57,14 +57,14 @@ def open_one(judge: JudgeProcess, client: str = "one") -> httpx.Response:
 
 
 def open_when_there_is_room(judge: JudgeProcess) -> httpx.Response:
-    """Open a session, as `open_one`; those of the test before may be closing still, which takes some milliseconds."""
+    """Open a session like `open_one`; the previous test's sessions may take some milliseconds to close."""
     replies: list[httpx.Response] = []
     wait_until(lambda: replies.append(open_one(judge)) or replies[-1].status_code != 429)
     return replies[-1]
 
 
 def num_places(judge: JudgeProcess) -> int:
-    """Open as many sessions as can be, close them, and return how many there were."""
+    """Open as many sessions as possible, close them, and return their number."""
     replies = [open_one(judge, client=f"client {number}") for number in range(MAX_SESSIONS + 1)]
     opened = [reply.json()["session_id"] for reply in replies if reply.status_code == 200]
     for session_id in opened:
@@ -118,12 +118,12 @@ def test_a_client_that_goes_away_while_the_jail_starts_again_leaves_its_place_fr
 
 
 class FragileJail(JailExecutor):
-    """A jail whose slots for sessions get a signal before a session starts in them, as long as there is one."""
+    """A jail whose session slots get a signal before a session starts in them, as long as there are signals."""
 
     signals: list[int]
 
     async def open_private_slot(self, index: int, preload: str) -> PrivateSlot:
-        """Start one, and send it the signal that is next."""
+        """Start one, and send it the next signal."""
         slot = await super().open_private_slot(index, preload)
         if self.signals:
             signal.pidfd_send_signal(slot.pidfd, self.signals.pop())

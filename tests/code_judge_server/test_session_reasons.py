@@ -1,4 +1,4 @@
-"""A session that ends though nobody asked for it says why, in the log and to whoever ran the cell."""
+"""A session that ends unexpectedly gives the reason, in the log and to the caller of the cell."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_slot_with_job(pid: int, server: int) -> bool:
-    """Whether a process of the jail has a child that is the first process of a namespace."""
+    """Return whether a process of the jail has a child that is the first process of a namespace."""
     inits = [child for child in children(pid) if namespace(child) != namespace(pid) and first_of_namespace(child)]
     return namespace(pid) != namespace(server) and bool(inits)
 

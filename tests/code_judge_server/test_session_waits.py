@@ -1,4 +1,4 @@
-"""Cells that wait for the one before them: their deadline runs, their waiting is told, and their session does not expire."""
+"""Cells that wait for the previous one: their deadline runs, their wait is reported, and their session does not expire."""
 
 import threading
 from collections.abc import Iterator

@@ -195,7 +195,7 @@ def test_there_is_a_bound_on_sessions_and_room_after_one_is_closed(judge: JudgeP
 
 
 def _close_all(judge: JudgeProcess) -> int:
-    """Open as many sessions as there is room for, close them, and return how many there were."""
+    """Open as many sessions as there is room for, close them, and return their number."""
     replies = [judge.http.post("/v1/sessions", json={}) for _ in range(MAX_SESSIONS)]
     opened = [reply.json()["session_id"] for reply in replies if reply.status_code == 200]
     for session_id in opened:

@@ -6,7 +6,7 @@ from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 
 def fill(room: SharedCapacity, client: str) -> int:
-    """Take one by one while it fits; return how many there were."""
+    """Take one by one while it fits; return the number taken."""
     taken = 0
     while room.fits(client, 1):
         room.take(client, 1)

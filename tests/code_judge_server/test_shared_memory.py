@@ -1,4 +1,4 @@
-"""Memory that is shared and anonymous: small regions everywhere, others only where a control group counts them."""
+"""Shared anonymous memory: small regions are allowed everywhere, others only where a control group counts them."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Programs that sleep do not hold up those that compute, where the executor sees who sleeps."""
+"""Sleeping programs do not delay those that compute, if the executor knows which ones sleep."""
 
 import contextlib
 import threading

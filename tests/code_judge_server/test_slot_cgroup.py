@@ -1,4 +1,4 @@
-"""What a slot writes to and reads from its control group; here plain files stand in for those of the kernel's version 2."""
+"""Reads and writes of a slot in its control group; here plain files replace those of the kernel's version 2."""
 
 import fcntl
 import os

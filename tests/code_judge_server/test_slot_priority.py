@@ -1,4 +1,4 @@
-"""What waits for nothing but a moment of a core, a slot and the inits of its jobs, is next to get one; jobs are not."""
+"""Slots and the inits of their jobs, which need a core only for a moment, are scheduled next; jobs are not."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ SLEEPER = "import time\ntime.sleep(60)"
 
 
 def slice_ns(pid: int) -> int:
-    """Return the length of the slices of time that a process gets, 0 if this kernel has one for all."""
+    """Return the length of a process's time slices, 0 if this kernel has one for all."""
     attributes = ctypes.create_string_buffer(48)
     if ctypes.CDLL(None).syscall(SYS_SCHED_GETATTR, pid, attributes, 48, 0) != 0:
         raise ProcessLookupError(pid)
@@ -57,18 +57,18 @@ def run_sleeper(judge: JudgeProcess) -> None:
 
 
 def sleeping_jobs(server: int) -> list[int]:
-    """Return the processes that are the second of their namespace: programs."""
+    """Return the programs: the processes that are the second of their namespace."""
     return [pid for pid in below(server) if below_namespace(pid) == 2]
 
 
 def below_namespace(pid: int) -> int:
-    """Return the number of a process in its innermost namespace, if that is one of a job; 0 for others."""
+    """Return the pid of a process in its innermost namespace, if that is a job's; otherwise 0."""
     numbers = numbers_of(pid)
     return numbers[-1] if len(numbers) == len(numbers_of(os.getpid())) + 2 else 0  # the launcher's, and the job's
 
 
 def numbers_of(pid: int) -> list[int]:
-    """Return the numbers of a process in all namespaces that it is in, from this one inwards."""
+    """Return the pids of a process in all of its namespaces, from this one inwards."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return [int(number) for number in next(line for line in lines if line.startswith("NSpid:")).split()[1:]]
 

@@ -1,4 +1,4 @@
-"""What the server makes of a slot that lies, babbles, falls silent or dies: a failure of the slot, never of the server."""
+"""A slot that lies, babbles, falls silent or dies is a failure of the slot, never of the server."""
 
 import asyncio
 import contextlib

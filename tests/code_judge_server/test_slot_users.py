@@ -1,5 +1,5 @@
-"""An ordinary user's judge gives each slot a user of its own where the machine lets it, so that programs do not share what the
-kernel counts by user.
+"""Slot users: an ordinary user's judge gives each slot its own user if the machine allows it, so that programs do not share
+what the kernel counts by user.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from code_judge_server.jail.user_namespace import become_slot_user, enter_user_n
 
 PIPE_BYTES = 65536
 MANY_DESCRIPTORS = 2500
-"""Of 13 processes with 256 each, most of them ends of pipes: the kernel gives a user 1,024 whole ones."""
+"""Descriptors of 13 processes with 256 each, mostly ends of pipes: the kernel gives a user 1,024 full-size pipes."""
 FLOOD = """
 import os, socket, sys, time
 ends, pairs = [], []
@@ -133,7 +133,7 @@ def test_the_judge_sees_what_processes_of_such_a_user_share_and_what_they_do_not
 
 
 def num_descriptors_of_others() -> int:
-    """Return how many descriptors the processes have of users that only slots are."""
+    """Return the number of descriptors of processes whose users only slots have."""
     number = 0
     for entry in Path("/proc").iterdir():
         try:
@@ -160,7 +160,7 @@ def test_users_that_cannot_be_mapped_are_an_error(tmp_path: Path) -> None:
 
 
 def in_child(users: SlotUsers) -> str:
-    """Return the map of users that a child sees in its namespace and in a slot's below it, or what failed."""
+    """Return the user map that a child sees in its namespace and in a slot's below it, or the error."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

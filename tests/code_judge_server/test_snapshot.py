@@ -1,4 +1,4 @@
-"""What goes on from a snapshot finds all memory as it was when that was taken, whatever has become of it since."""
+"""A process started from a snapshot has all memory as it was at that moment, whatever has changed since."""
 
 import ctypes
 import shutil

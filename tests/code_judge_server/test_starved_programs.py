@@ -1,4 +1,4 @@
-"""A program that gets no core does not sleep: to lend its place to others would crowd the machine more."""
+"""A program that gets no core does not count as asleep: lending its place would crowd the machine more."""
 
 import contextlib
 import subprocess
@@ -31,7 +31,7 @@ time.sleep(600)
 
 
 class IdleMeter:
-    """Of a job that gets no CPU time."""
+    """Meter of a job that gets no CPU time."""
 
     def restart(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Verdicts as they come over HTTP: alone, in a batch, as a stream; and clients that go away."""
+"""Verdicts over HTTP: single, in a batch, as a stream; and clients that disconnect."""
 
 import http.client
 import json

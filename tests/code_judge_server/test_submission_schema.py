@@ -1,4 +1,4 @@
-"""What a submission may look like: one input or many, files by plain paths in strict base64."""
+"""Valid submissions: one input or many, files by plain paths in strict base64."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""Many test cases for one program, checkers of the user's, files in and out, and the limits that held."""
+"""Many test cases for one program, checkers of the user, files in and out, and the limits applied."""
 
 import base64
 from pathlib import Path

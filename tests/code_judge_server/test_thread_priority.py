@@ -1,4 +1,4 @@
-"""Reference for what the kernel took: what it gives back through sched_getattr(2)."""
+"""Scheduling attributes, as read back from the kernel by sched_getattr(2)."""
 
 import os
 import subprocess

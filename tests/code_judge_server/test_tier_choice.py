@@ -1,4 +1,4 @@
-"""Which tier a server takes, which it refuses, and what it says about it when it is ready."""
+"""The tier that a server takes, those it refuses, and its description when it is ready."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from code_judge_server.schemas import IsolationTier
 
 @contextmanager
 def announced(*arguments: str) -> Iterator[list[str]]:
-    """Start a server, and give the lines that it prints until its limits."""
+    """Start a server, and yield the lines that it prints up to its limits."""
     command = [*COMMAND, "--port", "0", "--num-slots", "1", "--spare-slots", "0", *arguments]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -34,7 +34,7 @@ def announced(*arguments: str) -> Iterator[list[str]]:
 
 
 def refusal(*arguments: str) -> str:
-    """Start a server that must refuse, and return what it says."""
+    """Start a server that must refuse, and return its message."""
     done = subprocess.run(
         [*COMMAND, "--port", "0", *arguments], capture_output=True, text=True, timeout=100, check=False
     )

@@ -1,4 +1,4 @@
-"""What a verdict tells beside the program's own end: of checkers and compilers that fail, and of the limits that held."""
+"""Details of a verdict besides the program's own end: failing checkers and compilers, and the limits applied."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A reply that nobody reads is given up, and with it what it holds; one that is read slowly is not."""
+"""An unread reply is dropped, and its room released; one that is read slowly is not."""
 
 import contextlib
 import socket
@@ -18,11 +18,11 @@ from code_judge_server.metrics import Metrics
 
 WRITE_TIMEOUT_S = 0.5
 REPLY_BYTES = 48 * 1024 * 1024
-"""More than the kernel keeps between two sockets of this machine."""
+"""More than the kernel buffers between two sockets of this machine."""
 
 
 class Replier:
-    """Answers with a large reply, in one piece or in many, and tells whether it is still at it."""
+    """Application with a large reply, in one piece or in many; reports whether it is still sending."""
 
     def __init__(self, num_pieces: int) -> None:
         self.num_pieces = num_pieces
@@ -43,7 +43,7 @@ class Replier:
 
 @contextmanager
 def serving(replier: Replier, *, most: int = 10) -> Iterator[tuple[socket.socket, OpenConnections]]:
-    """Serve as the judge does, and give a connection that has asked for the reply."""
+    """Serve like the judge, and give a connection that has requested the reply."""
 
     class Protocol(BoundedHttpProtocol):
         open_connections = OpenConnections(most, Metrics())

@@ -1,4 +1,4 @@
-"""How many verdicts are kept for a client that sends again, and how long, is the operator's to say."""
+"""Settings for the number and age of verdicts kept for a client that sends again."""
 
 import time
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ pytestmark = pytest.mark.slow
 
 NOW = "import time; print(time.time_ns())"
 LONG = "import time; print(time.time_ns(), 'x' * 60_000)"
-"""Its verdict takes a seventeenth of a MiB."""
+"""Program whose verdict takes a seventeenth of a MiB."""
 
 
 def outputs(judge: JudgeProcess, ids: Sequence[str], code: str = NOW) -> dict[str, str]:
-    """Return what a program printed, or had printed, under each id: the time at which it ran."""
+    """Return a program's output under each id: the time at which it ran."""
     verdicts = judge.judge_batch([{"id": name, "code": code} for name in ids])
     assert {verdict["status"] for verdict in verdicts} == {"accepted"}
     return {verdict["id"]: verdict["stdout"] for verdict in verdicts}

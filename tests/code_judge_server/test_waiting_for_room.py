@@ -1,4 +1,4 @@
-"""Who waits for room gets it in turn, and not for longer than it takes: until the client has gone, or the time is over."""
+"""Requests that wait for room get it in turn, and stop waiting when the client disconnects or the time is over."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 
 class Waiting:
-    """Clients who wait for room, and take it."""
+    """Clients that wait for room, and take it."""
 
     def __init__(self, room: SharedCapacity) -> None:
         self.room = room
@@ -96,7 +96,7 @@ async def test_room_is_not_given_twice_when_somebody_else_takes_it_first() -> No
 
 
 class Client:
-    """The other end of a request: what it sends, and whether it is still there."""
+    """The other end of a request: its messages, and its connection."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[Message] = asyncio.Queue()

@@ -1,8 +1,8 @@
-"""What an attack is, and what every attacking program has before its own lines.
+"""An attack, and the prelude that every attacking program begins with.
 
-An attacking program says itself what it could reach, with `attempt`: a line `reached: ...` or `refused: ...` for each try, and
-`done` at the end. So one that only crashed by a mistake of ours is not taken for one that was held, and the same program, run
-where nothing isolates it (tier D), shows that it does reach what it aims at.
+An attacking program reports its own reach, with `attempt`: a line `reached: ...` or `refused: ...` for each try, and `done` at
+the end. So a program that crashed by our mistake is not mistaken for one that was held, and the same program without isolation
+(tier D) shows that it does reach its target.
 """
 
 from dataclasses import dataclass, field
@@ -88,21 +88,21 @@ def changes(file, action, *arguments):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """A program that tries to get out, to lie, to harm or to stay, and what becomes of it."""
+    """A program that tries to get out, to lie, to harm or to stay, and its allowed verdicts."""
 
     name: str
     code: str
     statuses: frozenset[VerdictStatus] = ACCEPTED
-    """What a contest may call its end."""
+    """Statuses that a contest may give it."""
     language: str = "python"
     stdin: str = ""
     expected_output: str | None = None
     limits: dict[str, float] = field(default_factory=dict)
-    """On top of `LIMITS`."""
+    """Limits added to `LIMITS`."""
     reached_in_tier_d: tuple[str, ...] = ()
     """Attempts that succeed where nothing isolates the program (as an ordinary user, and without harm)."""
     says_done: bool = True
-    """It ends by itself, and so says `done`."""
+    """True if it ends by itself, and therefore prints `done`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Other fields of the submission."""
     slow: bool = False
@@ -126,5 +126,5 @@ class Attack:
 
 
 def reached(verdict: dict[str, Any]) -> list[str]:
-    """Return what a program reached, by its own words."""
+    """Return everything a program reached, by its own report."""
     return [line for line in verdict["stdout"].splitlines() if line.startswith("reached: ")]

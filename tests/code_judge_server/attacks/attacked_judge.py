@@ -49,28 +49,28 @@ for folder in (os.getcwd(), "/tmp", "/dev/shm"):
 print("child", subprocess.run(["/bin/sh", "-c", "echo $((6 * 7))"], capture_output=True, text=True).stdout)
 sum(range(200_000))
 """
-"""It prints what it sees of its world, and that must be the same before and beside and after each attack."""
+"""Prints its view of the world, which must be the same before, beside and after each attack."""
 
 SLOT_USERS = range(2_000_000_000, 2**31)
-"""Of the jobs of any judge that root started."""
+"""Users of the jobs of any judge that root started."""
 
 _REAL_PASSWORD_LINE = re.compile(r"^root:[$*!]", re.MULTILINE)
 
 
 @dataclass(slots=True, kw_only=True)
 class AttackedJudge:
-    """A judge with two slots, what is around it, and what an honest program prints there before any attack."""
+    """A judge with two slots, its surroundings, and the output of an honest program before any attack."""
 
     server: JudgeProcess
     around: Surroundings
     canary: str
-    """In the honest program's source, input, output and expected output."""
+    """Secret word in the honest program's source, input, output and expected output."""
     honest_output: str = ""
     processes: Counter[str] = field(default_factory=Counter)
-    """Of the judge, when no program runs."""
+    """Processes of the judge when no program runs."""
 
     def honest(self, identifier: str) -> dict[str, Any]:
-        """Return the honest submission, which the judge has not seen before."""
+        """Return the honest submission under an id that the judge has not seen."""
         return {
             "id": identifier,
             "code": HONEST_PROGRAM.format(canary=self.canary, nonce=secrets.token_hex(4)),
@@ -90,14 +90,14 @@ class AttackedJudge:
         self.processes = processes_of(self.server.process.pid)
 
     def use_every_slot(self) -> None:
-        """Run programs with and without numpy in both slots, after which every part that died has been built again."""
+        """Run programs with and without numpy in both slots, after which every dead part has been rebuilt."""
         for modules in ("time", "time, numpy"):
             programs = [{"id": secrets.token_hex(8), "code": f"import {modules}\ntime.sleep(0.1)"} for _ in range(2)]
             verdicts = self.server.judge_batch(programs)
             assert [verdict["status"] for verdict in verdicts] == ["accepted"] * 2, verdicts
 
     def undergo(self, attack: Attack, *, beside_an_honest_one: bool = True) -> dict[str, Any]:
-        """Run an attack with an honest program beside it, then honest ones in both slots; return the verdict on the attack."""
+        """Run an attack beside an honest program, then honest ones in both slots; return the verdict on the attack."""
         submission = attack.submission(self.around.target)
         if beside_an_honest_one:
             verdict = self.judge_beside_an_honest_one(submission)
@@ -114,7 +114,7 @@ class AttackedJudge:
         return verdict
 
     def judge_beside_an_honest_one(self, submission: dict[str, Any]) -> dict[str, Any]:
-        """Judge a program and at once an honest one, whose verdict must be the usual one; return the verdict on the first."""
+        """Judge a program together with an honest one, whose verdict must be the usual one; return the first verdict."""
         verdict, honest = self.server.judge_batch([submission, self.honest("beside")])
         self._assert_undisturbed(honest)
         return verdict
@@ -135,7 +135,7 @@ class AttackedJudge:
 
 @contextmanager
 def attacked_judge(folder: Path, *settings: str, isolation: str, ordinary_user: bool) -> Iterator[AttackedJudge]:
-    """Start a judge with everything around it that attacks aim at."""
+    """Start a judge with all the targets of attacks around it."""
     with surroundings(folder, ordinary_user=ordinary_user) as around:
         headers = {"Authorization": f"Bearer {around.canary}"}
         arguments = [
@@ -166,8 +166,8 @@ def attacked_judge(folder: Path, *settings: str, isolation: str, ordinary_user: 
 
 @contextmanager
 def judge_under_attack(starter: str, folder: Path, *settings: str) -> Iterator[AttackedJudge]:
-    """Start a judge as root (tier A, or one with its name behind, as in `root in C`), as an `ordinary_user` (tier B), as one
-    `without_namespaces` (tier C) or `without_isolation` (tier D); at the end, of all attacks nothing may be left.
+    """Start a judge as root (tier A, or another named as in `root in C`), as an `ordinary_user` (tier B), as one
+    `without_namespaces` (tier C) or `without_isolation` (tier D); at the end nothing of the attacks may be left.
     """
     tiers = {"root": "A", "ordinary_user": "B", "without_namespaces": "C", "without_isolation": "D"}
     isolation = tiers.get(starter) or starter.removeprefix("root in ")

@@ -1,4 +1,4 @@
-"""What attacks aim at: secrets, listeners, processes and IPC objects of somebody else on the judge's machine."""
+"""Targets of attacks: secrets, listeners, processes and IPC objects of another user on the judge's machine."""
 
 import contextlib
 import ctypes
@@ -28,24 +28,24 @@ def new_canary() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """What is there to be reached, all of it by the user that the judge runs as."""
+    """The targets that the judge's user can reach."""
 
     canary: str
-    """In a file, and in the judge's environment; attacks do not know it."""
+    """Secret word in a file and in the judge's environment; attacks do not know it."""
     canary_file: Path
     listeners: list[socket.socket]
-    """Nobody has a reason to speak to them."""
+    """Sockets that nobody has a reason to connect to."""
     victim: psutil.Process
-    """A process that sleeps."""
+    """A sleeping process."""
     target: dict[str, Any]
-    """What attacks are told."""
+    """Facts given to attacks."""
 
     def aim_at(self, *, server_pid: int, url: str, isolated: bool) -> None:
-        """Tell attacks of the judge that runs them."""
+        """Give attacks the facts about the judge that runs them."""
         self.target |= {"server_pid": server_pid, "judge_port": int(url.rpartition(":")[2]), "isolated": isolated}
 
     def signs_of_contact(self) -> list[str]:
-        """Return what has happened to them, and forget it."""
+        """Return the contacts since the last call."""
         signs = [f"{listener.getsockname()!r} was spoken to" for listener in self.listeners if _was_spoken_to(listener)]
         if self.victim.status() != psutil.STATUS_SLEEPING:
             signs.append(f"the victim is {self.victim.status()}")
@@ -56,7 +56,7 @@ class Surroundings:
 
 @contextmanager
 def surroundings(folder: Path, *, ordinary_user: bool) -> Iterator[Surroundings]:
-    """Set up everything, with files in `folder`; take it away at the end."""
+    """Set up everything, with files in `folder`; remove it at the end."""
     canary, name = new_canary(), f"target-{secrets.token_hex(4)}"
     canary_file = folder / "canary.txt"
     canary_file.write_text(canary)

@@ -1,4 +1,4 @@
-"""Every program of the corpus, against a judge that root started and one that an ordinary user did."""
+"""Every program of the corpus, against a judge started by root and one started by an ordinary user."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def judge_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack
 
 
 def is_for_want_of_a_core(verdict: dict[str, Any]) -> bool:
-    """Whether it says that the machine was too busy for the compiler, which is then no fault of the source."""
+    """Return whether the verdict says that the machine was too busy for the compiler, which is no fault of the source."""
     return (
         verdict["status"] == "internal_error"
         and re.match(r"compiler: .* had .* of CPU time in", verdict["stderr"]) is not None

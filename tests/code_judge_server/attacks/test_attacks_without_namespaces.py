@@ -1,4 +1,4 @@
-"""The corpus once more in tier C, where Landlock, the filter and limits are all that holds: an ordinary user's judge."""
+"""The corpus in tier C, against an ordinary user's judge, with only Landlock, the filter and limits."""
 
 from collections.abc import Iterator
 
@@ -17,11 +17,11 @@ ENDED_BY_LANDLOCK = {
     "what_a_neighbour_or_a_predecessor_left",
     "files_in_shared_places",
 }
-"""Looking around in folders that exist, and that they may not read, is the end of them."""
+"""Attacks that end when they list folders that exist but may not be read."""
 WITHOUT_A_QUOTA = {"files_in_the_work_folder": TIMED_OUT | {VerdictStatus.ACCEPTED}}
-"""What docs/judge_deployment.md says of tier C: the disk has no quota."""
+"""Documented in docs/judge_deployment.md for tier C: the disk has no quota."""
 TAKE_ALL_PROCESSES = {attack.name for attack in CORPUS if "bomb" in attack.name}
-"""Processes are counted by user there, and all programs are of one: a neighbour's fork fails meanwhile."""
+"""Attacks that make other programs' forks fail: processes are counted by user there, and all programs have one user."""
 HARMLESS = ("reached: pidfd of a victim",)
 """Programs may see that other processes exist."""
 

@@ -1,4 +1,4 @@
-"""Programs whose output files are traps for whoever collects them."""
+"""Programs whose output files are traps for the process that collects them."""
 
 import base64
 import uuid
@@ -20,13 +20,13 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def collected(attacked: AttackedJudge, code: str, paths: list[str], **limits: float) -> dict[str, bytes]:
-    """Run a program and return the files that came back."""
+    """Run a program and return the collected files."""
     verdict = run(attacked, code, paths, **limits)
     return {path: base64.b64decode(content) for path, content in verdict["files"].items()}
 
 
 def run(attacked: AttackedJudge, code: str, paths: list[str], **limits: float) -> dict[str, Any]:
-    """Run a program with an honest one beside it, and return its verdict."""
+    """Run a program beside an honest one, and return its verdict."""
     code = f"import os, socket, sys, time\nTARGET = {attacked.around.target!r}\n{code}"
     submission = {"id": uuid.uuid4().hex, "code": code, "collect": paths, "limits": LIMITS | limits}
     return attacked.judge_beside_an_honest_one(submission)

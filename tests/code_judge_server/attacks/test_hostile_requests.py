@@ -1,4 +1,4 @@
-"""The known ways to hurt an HTTP server, while it judges honest programs for somebody else, whose verdicts must not change."""
+"""Known attacks on an HTTP server while it judges honest programs for another client, whose verdicts must not change."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 
 
 class HonestClient:
-    """Has one honest program after the other judged, from `start` to `stop`."""
+    """Client that gets honest programs judged one after the other, from `start` to `stop`."""
 
     def __init__(self, attacked: AttackedJudge) -> None:
         self.attacked = attacked
@@ -43,7 +43,7 @@ class HonestClient:
         self._thread.shutdown()
 
     def assert_unharmed(self) -> None:
-        """Check that all requests were answered, and rightly."""
+        """Check that all requests were answered correctly."""
         assert self._running is not None
         if self._running.done():
             self._running.result()
@@ -89,12 +89,12 @@ CODE_JUDGE = "/run/batch"
 
 
 def native(**change: object) -> bytes:
-    """A batch of one submission that is wrong in one field."""
+    """Return a batch of one submission with one wrong field."""
     return json.dumps({"submissions": [{"id": "a", "code": "print(1)", **change}]}).encode()
 
 
 def code_judge(**change: object) -> bytes:
-    """The same for the endpoints of code-judge."""
+    """Return the same for the endpoints of code-judge."""
     return json.dumps({"submissions": [{"type": "python", "solution": "print(1)", **change}]}).encode()
 
 
@@ -225,7 +225,7 @@ def test_another_content_type_is_no_500(attacked: JudgeProcess, content_type: st
 
 
 def with_token(server: JudgeProcess, request: bytes) -> bytes:
-    """Return a request that is not refused for want of a token alone."""
+    """Return a request with the token."""
     return request.replace(
         b"Host: x\r\n", b"Host: x\r\nAuthorization: %b\r\n" % server.http.headers["Authorization"].encode()
     )

@@ -1,4 +1,4 @@
-"""Parts of the judge that are killed while programs run: nothing is lost, and what died is built again."""
+"""Parts of the judge that are killed while programs run: nothing is lost, and dead parts are rebuilt."""
 
 import contextlib
 import os
@@ -39,7 +39,7 @@ def parts(attacked: AttackedJudge) -> list[psutil.Process]:
 def verdicts_while(attacked: AttackedJudge, number: int, signal_number: int) -> list[dict]:
     """Judge two sleepers; signal one part of the judge while they run.
 
-    On a crowded machine they may be over before both have been seen to run: then others are sent.
+    On a crowded machine they may end before both have been seen to run: then others are sent.
     """
     while True:
         verdicts: list[dict] = []

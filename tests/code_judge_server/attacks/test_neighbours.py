@@ -1,4 +1,4 @@
-"""Programs that share the judge at one time or one after the other: what one of them may learn of another, or take from it."""
+"""Programs that share the judge, at the same time or one after the other: they can neither read nor take from each other."""
 
 import textwrap
 import time

@@ -1,4 +1,4 @@
-"""Every program of `programs/` prints and ends in a warm interpreter as `python main.py` does, run in the very same jail.
+"""Every program of `programs/` prints and ends in a warm interpreter like `python main.py` in the same jail.
 
 A program may have its standard input beside it, as `name.in`. The programs are meant to be odd: they are neither formatted nor
 checked.
@@ -25,13 +25,13 @@ PRELOADS = preload_sets({})
 LIMITS = {"memory_bytes": 1 << 30, "max_tasks": 128}
 QUICK = ("main_", "frames_", "excepthook_", "exit_")
 SHOW_WHAT_IS_LOADED = {"lib_tracemalloc_faulthandler", "warnings_filters"}
-"""They print what importing a module leaves behind: the same only in the set that is chosen for them."""
+"""Programs that print what importing a module leaves behind: the same only in the set that is chosen for them."""
 MAX_SHOWN_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a person sees of a program that ran."""
+    """The visible result of a program."""
 
     stdout: str
     stderr: str
@@ -41,7 +41,7 @@ class Seen:
 
 
 PLAIN: dict[tuple[Jail, Path], Seen] = {}
-"""What a program does in a cold interpreter of a jail is the same for all sets that it is compared with, and is seen once."""
+"""Results of programs in a cold interpreter of a jail; they are the same for all sets, so each program runs once."""
 
 DIFFERENT_IN_TIER_C = {
     "main_import_system.py",
@@ -52,7 +52,7 @@ DIFFERENT_IN_TIER_C = {
     "processes_shared_memory.py",
     "processes_spawn.py",
 }
-"""Only warm interpreters have semaphores and shared memory there, with the help of a finder in `sys.meta_path`."""
+"""Programs that use semaphores or shared memory: there only warm interpreters have them, by a finder in `sys.meta_path`."""
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_what_a_program_does_to_sympy_ends_with_it(started: Jail, preload: str):
 
 
 def differences(started: Jail, programs: Sequence[Path], *, preload: str | None = None) -> str:
-    """Return all that differs, empty if nothing does."""
+    """Return all differences; empty if there are none."""
 
     return "\n".join(filter(None, (difference(started, program, preload) for program in programs)))
 
@@ -165,7 +165,7 @@ def repr_lines(seen: Seen) -> list[str]:
 
 
 def programs_of_smaller_sets(preload: str) -> list[Path]:
-    """Return the programs that get a set without some of these modules, but for those that print what is loaded."""
+    """Return the programs that get a set without some of these modules, except for those that print the loaded modules."""
     modules = set(PRELOADS[preload])
     smaller = {name for name, others in PRELOADS.items() if set(others) < modules}
     return [
@@ -196,6 +196,6 @@ def run(started: Jail, program: Path, preload: str, *, interpret: bool) -> Seen:
 
 
 def without_chance(output: bytes) -> str:
-    """Drop addresses, reference counts and slot folders of tier C, which differ between runs or tell nothing."""
+    """Drop addresses, reference counts and slot folders of tier C, which differ between runs."""
     text = re.sub(r"/slot-\d+-\w+/", "/slot/", output.decode(errors="backslashreplace"))
     return re.sub(r"0x[0-9a-f]{6,}|(?<=object refcount : )\d+", "...", text)

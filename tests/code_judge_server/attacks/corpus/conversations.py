@@ -1,6 +1,6 @@
 """Programs and interactors that misuse the pipes between them: they steal, stall, flood, stay, or aim at the other side.
 
-What an attacking side could reach it says on its stderr: its stdout is the other side's stdin.
+An attacking side reports its reach on stderr: its stdout is the other side's stdin.
 """
 
 from dataclasses import dataclass, field
@@ -30,15 +30,15 @@ class Conversation:
     program: str = ANSWERS
     interactor: str = ASKS_ONCE
     attacks: tuple[str, ...] = ("program",)
-    """Sides that are given the prelude of attacks."""
+    """Sides that get the prelude of attacks."""
     statuses: frozenset[VerdictStatus]
     limits: dict[str, float] = field(default_factory=dict)
-    """On top of `LIMITS`."""
+    """Limits added to `LIMITS`."""
     skip_in: str = ""
-    """Tiers whose documented limits it meets."""
+    """Tiers where a documented limit lets the attack succeed."""
 
     def submission(self, target: dict[str, Any], *, secret: str) -> dict[str, Any]:
-        """Return the submission, whose interactor finds `secret` in its first and last files."""
+        """Return the submission, whose interactor has `secret` in its first and last files."""
         prelude = PRELUDE.format(target=target) + _SAY_ON_STDERR
         program, interactor = (
             prelude + code if side in self.attacks else code

@@ -1,4 +1,4 @@
-"""Sources that harm the compiler or make it read what they may not, and programs that go around Python."""
+"""Sources that harm the compiler or make it read files they may not, and programs that bypass Python."""
 
 from attacks.attack import ACCEPTED, CRASHED, MIB, NOT_COMPILED, OUT_OF_MEMORY, TIMED_OUT, WRONG, Attack
 

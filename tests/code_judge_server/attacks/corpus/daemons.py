@@ -1,4 +1,4 @@
-"""Programs that try to stay after their end, or not to be ended."""
+"""Programs that try to survive their end, or to resist being killed."""
 
 from attacks.attack import ACCEPTED, CRASHED, TIMED_OUT, Attack
 

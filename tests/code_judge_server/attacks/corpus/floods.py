@@ -1,7 +1,7 @@
-"""Programs that use up what a machine has: processes, memory of every kind, files, pipes, output.
+"""Programs that use up a machine's resources: processes, memory of every kind, files, pipes, output.
 
-Each ends by itself at some thousand pieces or a gigabyte, in case it is the judge that fails. Where a contest has one word for
-the end of a program that does not handle the refusal, that word is asked for; one that handles it may go on, within its limits.
+Each stops by itself at some thousand pieces or a gigabyte, in case the judge fails. If a contest has a status for a program
+that does not handle the refusal, that status is required; a program that handles it may continue, within its limits.
 """
 
 from attacks.attack import ACCEPTED, CRASHED, FLOODED, MIB, OUT_OF_MEMORY, TIMED_OUT, Attack
@@ -9,11 +9,11 @@ from attacks.attack import ACCEPTED, CRASHED, FLOODED, MIB, OUT_OF_MEMORY, TIMED
 _REFUSED = CRASHED  # the call fails, and the program with it
 _TASKS = {"wall_time_s": 2.0, "memory_bytes": 1024 * MIB}
 _PATIENCE = {"wall_time_s": 50.0, "cpu_time_s": 20.0}
-"""Of what ends sooner, however slow the machine."""
+"""Limits of programs that end sooner, however slow the machine."""
 
 
 def _bomb(fork: str) -> str:
-    """Return a program in which each process forks; the first goes on until it is refused, whoever was refused before."""
+    """Return a program in which each process forks; the first continues until its own fork is refused."""
     return f"""
 first = os.getpid()
 for _ in range(12): {fork}

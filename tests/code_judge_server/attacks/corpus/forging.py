@@ -1,4 +1,4 @@
-"""Programs that lie about how they ended or what they printed. None knows the right output, `right`."""
+"""Programs that lie about their end or their output. None knows the right output, `right`."""
 
 from attacks.attack import ACCEPTED, CRASHED, FLOODED, WRONG, Attack
 

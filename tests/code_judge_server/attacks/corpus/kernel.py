@@ -1,7 +1,7 @@
-"""Programs that ask the kernel for what a program has no business with.
+"""Programs that ask the kernel for things that a program should not have.
 
-Every call is harmless where it does succeed: it changes nothing but the process that makes it, sets what is set already, or has
-senseless arguments, which a caller with the right would be told of. The numbers are those of x86-64.
+Every call is harmless if it succeeds: it changes only the process that makes it, sets a value that is already set, or has
+invalid arguments, which a caller with the right would get an error for. The numbers are those of x86-64.
 """
 
 from attacks.attack import Attack

@@ -1,4 +1,4 @@
-"""Programs that try what the loopback interface of a jail opens: others' servers, raw packets, settings, memory of sockets."""
+"""Programs that abuse the loopback interface of a jail: others' servers, raw packets, settings, memory of sockets."""
 
 from attacks.attack import ACCEPTED, CRASHED, OUT_OF_MEMORY, TIMED_OUT, Attack
 

@@ -1,4 +1,4 @@
-"""Programs that try to speak to anybody, over every family of sockets; somebody listens on each address."""
+"""Programs that try to reach listeners over every family of sockets; each address has a listener."""
 
 from attacks.attack import Attack
 

@@ -1,4 +1,4 @@
-"""Programs that spoil what the next one will use: its modules, its environment, its folders, the warm interpreter itself."""
+"""Programs that spoil what the next program uses: its modules, its environment, its folders, the warm interpreter itself."""
 
 from attacks.attack import MIB, Attack
 

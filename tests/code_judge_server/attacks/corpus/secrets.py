@@ -1,4 +1,4 @@
-"""Programs that look for what is not theirs: a canary in a file, in the server's environment, in the submission next door.
+"""Programs that look for secrets: a canary in a file, in the server's environment, in another submission.
 
 The canary is a word of a known shape that no attacking program contains; `CANARY` finds it.
 """

@@ -1,4 +1,4 @@
-"""Programs that use more time than they have, and try not to be seen or stopped."""
+"""Programs that use more time than they have, and try not to be noticed or stopped."""
 
 from attacks.attack import CRASHED, TIMED_OUT, Attack
 
