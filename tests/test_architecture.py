@@ -5,6 +5,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -208,3 +209,9 @@ def test_every_config_key_has_its_line_of_documentation(schema: str):
             if isinstance(field, ast.AnnAssign) and not cls.name.endswith("Config"):
                 documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
                 assert documented, f"{schema}: {cls.name}.{ast.unparse(field.target)} has no line of documentation"
+
+
+def test_names_of_test_files_are_unique():
+    """Files in folders that are no packages would be one module to pytest, which then refuses one of them."""
+    names = Counter(file.name for file in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

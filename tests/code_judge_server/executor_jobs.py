@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import select
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -100,3 +102,11 @@ def launchers() -> list[int]:
 def slots() -> list[int]:
     """Return the slots: what the zygotes below the launchers have started."""
     return [pid for launcher in launchers() for pid in below(launcher, 3)]
+
+
+def kill_slots() -> None:
+    """Kill all slots, and return when they have ended: a busy machine takes its time, and one that lives yet takes jobs."""
+    for pidfd in [os.pidfd_open(pid) for pid in slots()]:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        assert select.select([pidfd], [], [], 60)[0]
+        os.close(pidfd)

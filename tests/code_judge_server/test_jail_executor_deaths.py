@@ -12,6 +12,7 @@ from executor_jobs import (
     FOREVER,
     TIERS,
     below,
+    kill_slots,
     launchers,
     python,
     run_all,
@@ -47,8 +48,7 @@ async def executor(tier: IsolationTier) -> AsyncIterator[JailExecutor]:
 async def test_the_job_of_a_killed_slot_is_run_once_more(executor: JailExecutor, tier: IsolationTier) -> None:
     task = asyncio.create_task(executor.execute(python(f"{BEGUN}time.sleep(1); print('done')")))
     await until_begun(1)
-    for pid in slots():
-        os.kill(pid, signal.SIGKILL)
+    kill_slots()
     outcome = await task
     assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"done\n")
     assert executor.load().num_rebuilt_slots >= 1
