@@ -118,7 +118,7 @@ def test_the_shipped_demo_finds_all_that_it_needs_from_an_empty_folder(python: P
     command = [python, "-m", "agentrl.runners.rstar2", "configs/demo.yaml", "--check"]
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "`success stdout: 1`" in done.stdout
+    assert r"`success\nstdout:\n1`" in done.stdout
 
 
 def test_a_tool_beside_the_config_works_in_every_worker(python: Path, tmp_path: Path):
