@@ -37,8 +37,10 @@ def import_by_path(path: str, *, key: str) -> Any:
     try:
         module = contained(importlib.import_module, module_name)
     except ImportError as error:
+        is_absent = f"{module_name}.".startswith(f"{error.name}.")
+        reason = str(error) if is_absent else described(error)  # of an import in it, with its line
         raise ConfigError(
-            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {error}{_left_out(error)}. A module "
+            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {reason}{_left_out(error)}. A module "
             "of your own belongs beside the config file, or into a folder on `PYTHONPATH` (on a cluster, of every machine)"
         ) from error
     except Exception as error:

@@ -317,6 +317,24 @@ def test_a_users_module_that_raises_at_import_is_one_line_with_type_and_cause(
     assert type(caught.value.__cause__).__name__ in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("import nonexistent", "ModuleNotFoundError at imports_another.py:3: No module named 'nonexistent'. A module"),
+        ("import imports_another.part", "ModuleNotFoundError at imports_another.py:3: No module named 'imports_a"),
+        ("from json import nothing", "ImportError at imports_another.py:3: cannot import name 'nothing' from 'json'"),
+    ],
+)
+def test_an_import_that_fails_in_a_users_module_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cause: str
+):
+    (tmp_path / "imports_another.py").write_text(f"import os\n\n{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as refusal:
+        import_by_path("imports_another.score", key="reward.function")
+    assert f"module `imports_another` cannot be imported: {cause}" in str(refusal.value)
+
+
 def test_an_engine_that_is_not_installed_is_refused_with_the_way_to_get_it(
     config_file: Path, monkeypatch: pytest.MonkeyPatch
 ):
