@@ -16,7 +16,6 @@ Message = dict[str, Any]
 Answer = str | int | float | bool | list[Any] | dict[str, Any] | None
 """A reference answer as the data set has it: plain data."""
 
-
 TOOL_REWARD_METRIC = "tool_reward"
 """Entry of `reward_metrics`: the sum of the tools' rewards; absent if no tool gave one."""
 
@@ -148,6 +147,8 @@ class ToolStatus(StrEnum):
     OK = "ok"
     ERROR = "error"
     """The tool ran and reports a failure, such as a program that exits with an error."""
+    NO_RESULT = "no_result"
+    """The tool's code returned None or an object without text, as after a forgotten `return`."""
     TIMEOUT = "timeout"
     UNPARSABLE = "unparsable"
     UNKNOWN_TOOL = "unknown_tool"
@@ -373,7 +374,6 @@ class TrajectorySummary:
     reward_metrics: Mapping[str, float] = field(default_factory=dict)
     """The `reward_metrics` of the trajectory."""
     is_masked: bool = False
-    """The `is_masked` of the trajectory."""
     num_prompt_tokens: int = 0
     """Part of `num_tokens` that all trajectories of the prompt share."""
 

@@ -2,8 +2,8 @@
 
 A run calls tools with whatever a policy writes, thousands of times. The trial calls each once, with the smallest arguments that
 its schema allows, in an episode named `check` with the columns of the first training row. A tool in good order may refuse
-made-up arguments, so its answer is shown and not judged. A tool that asks a worker of an extra role is not called: these
-come with Ray.
+made-up arguments, so its answer is shown and not judged; no answer at all is refused. A tool that asks a worker of an extra
+role is not called: these come with Ray.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from agentrl.agent_loop.reward_thread import where_it_may_block
 from agentrl.agent_loop.scoring import score
 from agentrl.config.schema import RewardSection, RunConfig
 from agentrl.engine.tokenizer import light_tokenizer_class
-from agentrl.errors import ConfigError, DataError, RolloutError, UnexplainedError
+from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import reference_answer
@@ -41,7 +41,7 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
     """Build, start and call every tool and the reward, and render every prompt with the tools.
 
     Raises:
-        ConfigError, ToolError: one cannot be built or started, or breaks its protocol.
+        ConfigError, ToolError: one cannot be built or started, breaks its protocol, or a tool returns no result.
         RolloutError: what one needs is away.
         UnexplainedError: the reward raised an exception of its own.
     """
@@ -130,9 +130,14 @@ async def _call_tool(
             raise  # whatever the arguments are
         report.warn(f"{where}: {error}; in a run that loses the trajectory")
         return
+    if result.status is ToolStatus.NO_RESULT:
+        raise ToolError(
+            f"{where}: {result.text.removeprefix('failure: ')}. Let it return text or JSON for all arguments; the type hint of "
+            "a function may allow None, as `-> str | None`, which the policy reads as `null`"
+        )
     answered = f"{where}: `{result.status}` in {result.wall_time_s:.2g} s, {_shown(result.text)}"
     if result.cause:
-        report.warn(answered if result.cause in result.text else f"{answered}; it raised {result.cause}")
+        report.warn(f"{answered}; it raised {result.cause}")
     elif result.status is ToolStatus.TIMEOUT:
         report.warn(answered)
     else:

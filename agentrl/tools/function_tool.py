@@ -82,7 +82,7 @@ class FunctionTool:
         try:
             text = result_text(outcome, none_is_result=self._none_is_result)
         except NoResultError as error:
-            return ToolResult(status=ToolStatus.ERROR, text=f"failure: {error}", cause=str(error))
+            return ToolResult(status=ToolStatus.NO_RESULT, text=f"failure: {error}")
         return ToolResult(status=ToolStatus.OK, text=text)
 
     async def end_episode(self, episode: Episode) -> None:

@@ -73,9 +73,7 @@ class VerlToolAdapter:
         try:
             return ToolResult(status=ToolStatus.OK, text=_response_text(outcome), reward=_step_reward(outcome))
         except NoResultError as error:
-            return ToolResult(
-                status=ToolStatus.ERROR, text=f"failure: {error}", cause=str(error), reward=_step_reward(outcome)
-            )
+            return ToolResult(status=ToolStatus.NO_RESULT, text=f"failure: {error}", reward=_step_reward(outcome))
 
     async def final_reward(self, episode: Episode) -> float | None:
         """Return the result of `calc_reward` for the episode; None if the tool lacks it, or was not called."""

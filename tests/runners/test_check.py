@@ -9,7 +9,7 @@ from rich.console import Console
 
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema import RewardSection
-from agentrl.errors import ConfigError, RolloutError, UnexplainedError
+from agentrl.errors import ConfigError, RolloutError, ToolError, UnexplainedError
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.check_report import CheckReport
 from agentrl.runners.plugin_trial import _score_answers, _started_reward
@@ -45,6 +45,14 @@ class Reward:
 def look_up(word: str, limit: int = 3) -> str:
     """Look a word up."""
     return f"{word} {limit}"
+
+
+def forget(word: str) -> str:
+    """Look a word up."""
+
+
+def find(word: str) -> str | None:
+    """Look a word up."""
 
 
 class Broken:
@@ -113,6 +121,16 @@ async def test_a_tool_that_raises_is_named_with_its_line(tmp_path: Path, capsys:
     said = capsys.readouterr().out
     assert "warning: tool `calc`: called with `{'a': 7}`: tool `calc` raised KeyError at checked_plugins.py:" in said
     assert f"checked_plugins.py:{ERROR_LINE}:" in said
+
+
+async def test_a_function_that_returns_none_is_refused_unless_its_hint_allows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    refusal = r"tool `forget`: called with `{'word': '1'}`: the tool returned None, which is no result\. Let it return"
+    with pytest.raises(ToolError, match=refusal):
+        await check(loaded(tmp_path, tool="function: checked_plugins.forget"), CheckLevel.FULL)
+    await check(loaded(tmp_path, tool="function: checked_plugins.find"), CheckLevel.FULL)
+    assert "tool `find`: called with `{'word': '1'}`: `ok` in" in capsys.readouterr().out
 
 
 async def test_a_tool_whose_server_is_away_is_refused(tmp_path: Path):

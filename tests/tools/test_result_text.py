@@ -105,8 +105,7 @@ def test_what_says_nothing_is_no_result(returned: Any):
 
 async def test_a_function_that_returns_nothing_is_a_failed_call_unless_its_hint_says_so():
     failed = await answer(FUNCTION_TOOL, "forgot_to_return", {"function": f"{__name__}.forgot_to_return"})
-    assert (failed.status, failed.text) == (ToolStatus.ERROR, "failure: the tool returned None, which is no result")
-    assert failed.cause
+    assert (failed.status, failed.text) == (ToolStatus.NO_RESULT, "failure: the tool returned None, which is no result")
     for name in ("finds_nothing", "only_acts"):
         result = await answer(FUNCTION_TOOL, name, {"function": f"{__name__}.{name}"})
         assert (result.status, result.text) == (ToolStatus.OK, "null")
@@ -123,9 +122,9 @@ async def test_a_function_that_hides_that_it_is_async_is_awaited():
         (("fine", 0.5, {}), ToolStatus.OK, "fine"),
         (({"text": "fine"}, 0.5, {}), ToolStatus.OK, "fine"),
         (({"found": 3}, 0.5, {}), ToolStatus.OK, '{"found":3}'),
-        ((None, 0.5, {}), ToolStatus.ERROR, "failure: the tool returned None, which is no result"),
-        (({"text": None}, 0.5, {}), ToolStatus.ERROR, "failure: the tool returned None, which is no result"),
-        ((Page(), 0.5, {}), ToolStatus.ERROR, "failure: the tool returned a `Page`, which is no result: "),
+        ((None, 0.5, {}), ToolStatus.NO_RESULT, "failure: the tool returned None, which is no result"),
+        (({"text": None}, 0.5, {}), ToolStatus.NO_RESULT, "failure: the tool returned None, which is no result"),
+        ((Page(), 0.5, {}), ToolStatus.NO_RESULT, "failure: the tool returned a `Page`, which is no result: "),
     ],
 )
 async def test_an_empty_response_of_a_verl_tool_is_a_failed_call(returned: Any, status: ToolStatus, text: str):
