@@ -16,7 +16,7 @@ from agentrl.judge.client import JudgeClient
 from agentrl.types import Deadline
 from code_judge_server.schemas import Verdict, VerdictStatus
 
-NUM_CALLS = 1000
+NUM_CALLS = 400
 
 
 class Judge:
