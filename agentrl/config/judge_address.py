@@ -23,6 +23,11 @@ def judge_urls(
     listed = tuple(
         dict.fromkeys(_url(address, key=f"{key}hosts[{index}]") for index, address in enumerate(hosts or ()))
     )
+    if host_port is not None and not 0 < host_port < 65536:
+        raise ConfigError(
+            f"`{key}host_port` is {host_port}; it must be the port of a running judge, from 1 to 65535. Leave out "
+            "`host_addr` and `host_port` for a judge of the run's own on a free port"
+        )
     if (host_addr is None) != (host_port is None):
         raise ConfigError(
             f"`{key}host_addr` and `{key}host_port` go together: it names only one of `host_addr` and `host_port`; "

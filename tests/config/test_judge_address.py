@@ -35,6 +35,13 @@ def test_half_an_address_is_a_config_error() -> None:
         urls(addr="a")
 
 
+@pytest.mark.parametrize("addr", ["a", None])
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_a_port_out_of_range_is_named_with_its_key(addr: str | None, port: int) -> None:
+    with pytest.raises(ConfigError, match=rf"^`judge\.host_port` is {port}; it must be the port of a running judge"):
+        urls(addr=addr, port=port)
+
+
 @pytest.mark.parametrize("address", ["a", "ftp://a:1", "http://a:1/path", "a:1?q", "a:99999", ":80", ""])
 def test_what_is_no_address_is_named_with_its_key(address: str) -> None:
     with pytest.raises(ConfigError, match=r"`judge\.hosts\[1\]`"):

@@ -58,15 +58,18 @@ def test_a_deadline_that_the_end_of_the_episode_always_comes_before_is_refused(c
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("address", "key"),
     [
-        ["judge.host_addr=127.0.0.1", "judge.host_port=0"],
-        ["judge.hosts=['127.0.0.1:0']"],
-        ["rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:0/v1']"],
+        (["judge.host_addr=127.0.0.1", "judge.host_port=0"], "judge.host_port"),
+        (["judge.hosts=['127.0.0.1:0']"], "judge.hosts[0]"),
+        (
+            ["rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:0/v1']"],
+            "rollout.openai.base_urls[0]",
+        ),
     ],
 )
-def test_port_0_is_refused_where_somebody_is_to_be_asked(config_file: Path, address: list[str]):
-    assert "127.0.0.1:0" in refused(config_file, *address)
+def test_port_0_is_refused_where_somebody_is_to_be_asked(config_file: Path, address: list[str], key: str):
+    assert f"`{key}` is " in refused(config_file, *address)
 
 
 @pytest.mark.parametrize("key", ["run.dir", "model.path", "critic.path", "checkpoint.dir", "tool_config_path"])
