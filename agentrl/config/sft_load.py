@@ -49,7 +49,6 @@ def _out_of_range(config: SftConfig) -> list[str]:
         "lora.alpha": config.lora.alpha,
     }
     not_negative = {
-        "training.learning_rate": training.learning_rate,
         "training.warmup_steps": training.warmup_steps,
         "training.final_learning_rate_fraction": training.final_learning_rate_fraction,
         "training.weight_decay": training.weight_decay,
@@ -61,7 +60,11 @@ def _out_of_range(config: SftConfig) -> list[str]:
         "training.num_threads": training.num_threads,
     }
     above_zero = {"training.num_epochs": training.num_epochs, "training.max_grad_norm": training.max_grad_norm}
-    below_one = {"training.adam_beta1": training.adam_beta1, "training.adam_beta2": training.adam_beta2}
+    below_one = {
+        "training.learning_rate": training.learning_rate,
+        "training.adam_beta1": training.adam_beta1,
+        "training.adam_beta2": training.adam_beta2,
+    }
     return [
         *(
             f"`{key}` is {value}, and must be at least 1"

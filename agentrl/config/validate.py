@@ -74,6 +74,8 @@ def _out_of_range(config: RunConfig) -> list[str]:
     rollout, actor = config.rollout, config.actor
     critic = config.critic
     below_one = {
+        "actor.learning_rate": actor.learning_rate,
+        "critic.learning_rate": critic.learning_rate,
         "actor.adam_beta1": actor.adam_beta1,
         "actor.adam_beta2": actor.adam_beta2,
         "critic.adam_beta1": critic.adam_beta1,
@@ -175,7 +177,6 @@ def _not_negative(config: RunConfig) -> dict[str, float]:
         "actor.shard_size": actor.shard_size,
         "actor.lora.rank": actor.lora.rank,
         "judge.num_slots": config.judge.num_slots,
-        "actor.learning_rate": actor.learning_rate,
         "actor.warmup_steps": actor.warmup_steps,
         "actor.decay_steps": actor.decay_steps,
         "critic.decay_steps": config.critic.decay_steps,

@@ -45,7 +45,6 @@ def algorithm_not_negative(config: RunConfig) -> dict[str, float]:
         "algorithm.clip_ratio_low": algorithm.clip_ratio_low,
         "algorithm.clip_ratio_high": algorithm.clip_ratio_high,
         "algorithm.rollout_correction.min_ratio": algorithm.rollout_correction.min_ratio,
-        "critic.learning_rate": critic.learning_rate,
         "critic.warmup_steps": critic.warmup_steps,
         "critic.weight_decay": critic.weight_decay,
         "critic.value_clip": critic.value_clip,

@@ -50,6 +50,16 @@ def test_the_same_holds_for_pools_and_for_a_warm_start(config_file: Path, tmp_pa
             load_sft_config(str(sft), [f"{key}=1000000000"])
 
 
+@pytest.mark.parametrize("rate", ["1.0e+6", "1.0", "-1.0e-6"])
+def test_a_learning_rate_that_nobody_means_is_refused(config_file: Path, tmp_path: Path, rate: str):
+    for key in ("actor.learning_rate", "critic.learning_rate"):
+        assert f"`{key}` is {float(rate)}, and must be from 0 to below 1" in refused(config_file, f"{key}={rate}")
+    sft = tmp_path / "sft.yaml"
+    sft.write_text(MINIMAL)
+    with pytest.raises(ConfigError, match=r"`training\.learning_rate` is .*, and must be from 0 to below 1"):
+        load_sft_config(str(sft), [f"training.learning_rate={rate}"])
+
+
 @pytest.mark.parametrize("name", ["turn_timeout_s", "tool_timeout_s"])
 def test_a_deadline_that_the_end_of_the_episode_always_comes_before_is_refused(config_file: Path, name: str):
     words = refused(config_file, f"rollout.{name}=2000")
