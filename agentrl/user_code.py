@@ -4,20 +4,24 @@ Whatever user code raises leaves this file as an `Exception`, and is described i
 `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and a stray cancellation would otherwise end an event loop, or pass a
 caller that catches only `Exception`.
 
-It does NOT stop what ends the process itself (`os._exit`, a crash of native code).
+It does NOT stop what ends the process itself (a crash of native code); `reported_exits` has `os._exit` say where it was called.
 """
 
 import asyncio
+import contextlib
 import inspect
+import os
+import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
 _LIBRARIES = (*(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")), "<frozen ")
+_EXIT = os._exit
 _AGENTRL = f"{Path(__file__).parent}/"
 
 
@@ -76,15 +80,33 @@ async def contained_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
         raise _as_exception(error) from error
 
 
+@contextlib.contextmanager
+def reported_exits() -> Iterator[None]:
+    """Have `os._exit` print an error with the line that calls it, and end this process with a status that is not 0."""
+    before, owner = os._exit, os.getpid()
+
+    def exit_with_error(status: int) -> NoReturn:
+        if os.getpid() == owner:  # forked processes end in this way
+            sys.stdout.flush()
+            place = _place(traceback.extract_stack()[:-1])
+            line = f"error: `os._exit({status})` was called{place}. Raise an exception instead\n"
+            os.write(2, line.encode())
+            status = status or 1
+        _EXIT(status)
+
+    os._exit = exit_with_error
+    try:
+        yield
+    finally:
+        os._exit = before
+
+
 def cause_of(error: BaseException) -> str:
     """Return the class of an error and the line of the user's code that raised it: `ValueError at my_tools.py:11`."""
     error = raised_by_user(error)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__} at {Path(error.filename).name}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
-    own = [frame for frame in ours if not frame.filename.startswith(_AGENTRL)] or ours or frames
-    return f"{type(error).__name__}" + (f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else "")
+    return f"{type(error).__name__}{_place(traceback.extract_tb(error.__traceback__))}"
 
 
 def described(error: BaseException) -> str:
@@ -110,6 +132,13 @@ def text_of(error: BaseException) -> str:
     except BaseException as bug:  # noqa: BLE001 - of that `__str__`
         text = f"its text cannot be shown: {type(bug).__name__}"
     return text.encode("utf-8", "replace").decode()
+
+
+def _place(frames: Sequence[traceback.FrameSummary]) -> str:
+    """Return ` at my_tools.py:11`, the innermost line that is the user's."""
+    ours = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    own = [frame for frame in ours if not frame.filename.startswith(_AGENTRL)] or ours or frames
+    return f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 def _runs(task: asyncio.Task[Any]) -> bool:

@@ -2,13 +2,15 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from agentrl.cluster.lost_ray import wait_until_lost
 from agentrl.errors import AgentRLError, ConfigError, ToolError
@@ -22,6 +24,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 _CLOSE_S = 5.0
 """Wall clock for closing a run whose Ray has ended; what is left then, the guardian ends."""
+_THREADS_END_S = 5.0
+"""Wall clock for the end of threads when everything is closed."""
 _GOES_ON = "the same command goes on from its last checkpoint, if there is one"
 
 
@@ -61,6 +65,19 @@ def run_blocking(command: Callable[[StopRequest], None]) -> int:
             command(stop)
 
     return _exit_status(run, when_stopped=_GOES_ON)
+
+
+def end_process(status: int) -> NoReturn:
+    """End this process, even if a thread of user code never returns: Python would wait for it."""
+
+    def end_soon() -> None:
+        time.sleep(_THREADS_END_S)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(status)
+
+    threading.Thread(target=end_soon, daemon=True).start()
+    sys.exit(status)
 
 
 def _exit_status(run: Callable[[], None], *, when_stopped: str) -> int:

@@ -20,6 +20,7 @@ from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import reference_answer
 from agentrl.rewards.score import Score
+from agentrl.runners.blocked_calls import ended_if_blocked
 from agentrl.runners.check_report import CheckReport, CheckSubject
 from agentrl.runners.judges import Judged, environment_of, judge_for
 from agentrl.runners.prompt_sets import count_overlong, overlong_warnings
@@ -92,7 +93,8 @@ async def _started_tools(
         max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
         start_timeout_s=config.rollout.start_timeout_s,
     )
-    await executor.start()
+    with ended_if_blocked("start of the tools", limit_s=config.rollout.start_timeout_s * max(1, len(here))):
+        await executor.start()
     try:
         yield executor
     finally:
@@ -120,7 +122,8 @@ async def _call_tool(
 ) -> None:
     where = f"tool `{schema.name}`: called with {_shown(call.arguments)}"
     try:
-        [result] = await executor.execute([call], episode, deadline=Deadline.after(executor.timeout_s))
+        with ended_if_blocked(where, limit_s=executor.timeout_s):
+            [result] = await executor.execute([call], episode, deadline=Deadline.after(executor.timeout_s))
     except DataError as error:  # what the user's code raised, or that the row cannot be used
         report.warn(f"{where}: {error}; in a run that loses the trajectory")
         return
@@ -147,7 +150,9 @@ async def _call_tool(
 @contextlib.asynccontextmanager
 async def _started_reward(section: RewardSection, *, start_timeout_s: float) -> AsyncIterator[Reward]:
     reward = where_it_may_block(build_reward(section), start_timeout_s=start_timeout_s)
-    await reward.start()
+    limit_s = start_timeout_s * len(section.scorers)
+    with ended_if_blocked(f"start of reward `{section.label}`", limit_s=limit_s):
+        await reward.start()
     try:
         yield reward
     finally:
@@ -165,7 +170,8 @@ async def _score_answers(
     where = f"reward `{section.label}` on prompt `{prompt.prompt_id}`"
 
     async def scored(text: str) -> float:
-        result = await score(reward, section, prompt, (Turn(text=text),))
+        with ended_if_blocked(f"{where}, answer {_shown(text)}", limit_s=section.timeout_s):
+            result = await score(reward, section, prompt, (Turn(text=text),))
         _check_metric(result, metric, where=f"{where}, answer {_shown(text)}")
         return result.value
 

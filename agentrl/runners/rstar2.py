@@ -15,11 +15,12 @@ from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.observability.step_time import StepTime
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.command_line import make_parser, run_command
+from agentrl.runners.command_line import end_process, make_parser, run_command
 from agentrl.runners.model_deaths import surviving_early_deaths, surviving_model_deaths
 from agentrl.runners.run import Run, prepare, running
 from agentrl.runners.stage_plans import plan_stage, stages_left
 from agentrl.runners.steps import collect_batch, explain_time, finish, restore, rolling_out, save, validate
+from agentrl.user_code import reported_exits
 
 
 async def train(loaded: LoadedConfig) -> None:
@@ -90,10 +91,14 @@ def main() -> int:
 
     async def command() -> None:
         loaded = load_run_config(arguments.config, overrides)
-        await (train(loaded) if level is None else check(loaded, level))
+        if level is None:
+            await train(loaded)
+        else:
+            with reported_exits():
+                await check(loaded, level)
 
     return run_command(command)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -64,6 +64,7 @@ from agentrl.tools.loader import load_tool_configs
 from agentrl.tools.schema_check import validator_of
 from agentrl.tools.worker_tool import with_workers
 from agentrl.types import Prompt
+from agentrl.user_code import reported_exits
 
 logger = logging.getLogger(__name__)
 
@@ -251,6 +252,7 @@ def training_warnings(config: RunConfig) -> list[str]:
     return [*seldom_meant(config), *tried]
 
 
+@reported_exits()
 def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:
     """Return tools and reward as plain data, after a look whether their classes can be imported.
 

@@ -1,6 +1,9 @@
 """Trials and output of `--check`."""
 
 import io
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,6 +48,27 @@ class Reward:
 def look_up(word: str, limit: int = 3) -> str:
     """Look a word up."""
     return f"{word} {limit}"
+
+
+def match_for_ever() -> str:
+    """Match."""
+    import re
+
+    return str(re.match(r"(a+)+$", "a" * 40 + "b"))
+
+
+def leave() -> str:
+    """Leave."""
+    import os
+
+    os._exit(0)
+
+
+def sleep_for_ever() -> str:
+    """Sleep."""
+    import time
+
+    time.sleep(10_000)
 
 
 def forget(word: str) -> str:
@@ -131,6 +155,43 @@ async def test_a_function_that_returns_none_is_refused_unless_its_hint_allows_it
         await check(loaded(tmp_path, tool="function: checked_plugins.forget"), CheckLevel.FULL)
     await check(loaded(tmp_path, tool="function: checked_plugins.find"), CheckLevel.FULL)
     assert "tool `find`: called with `{'word': '1'}`: `ok` in" in capsys.readouterr().out
+
+
+BLOCKED = """
+import re
+from agentrl.runners.blocked_calls import ended_if_blocked
+with ended_if_blocked("tool `a`", limit_s=0.0, margin_s=30.0):
+    pass
+with ended_if_blocked("tool `b`", limit_s=0.2, margin_s=0.1):
+    re.match(r"(a+)+$", "a" * 40 + "b")
+"""
+
+
+def test_a_call_that_blocks_python_is_named_and_ends_the_process():
+    ended = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stderr.startswith("error: tool `b`: Python has been blocked for 0.3 s, as by a C function")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tool", "status", "words"),
+    [
+        (
+            "match_for_ever",
+            -signal.SIGKILL,
+            "error: tool `match_for_ever`: called with {}: Python has been blocked for 5.",
+        ),
+        ("leave", 1, "error: `os._exit(0)` was called at checked_plugins.py:"),
+        ("sleep_for_ever", 0, "warning: tool `sleep_for_ever`: called with {}: `timeout`"),
+    ],
+)
+def test_the_check_ends_whatever_a_tool_does(tmp_path: Path, tool: str, status: int, words: str):
+    path = loaded(tmp_path, tool=f"function: checked_plugins.{tool}").path
+    command = [sys.executable, "-m", "agentrl.runners.rstar2", str(path), "rollout.tool_timeout_s=0.2", "--check"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == status
+    assert words in " ".join((ended.stdout + ended.stderr).replace("`{}`", "{}").split())
 
 
 async def test_a_tool_whose_server_is_away_is_refused(tmp_path: Path):
