@@ -3,15 +3,22 @@
 Every call to Ray then waits for its control store (GCS) for a minute, and Ray ends the process with words of its own.
 """
 
+import contextlib
 import os
 import select
+import threading
 from pathlib import Path
 
 _NAME = "gcs_server"
+is_closing = threading.Event()
+"""Set while the run itself closes Ray, which may take its time."""
 
 
 def wait_until_lost() -> bool:
-    """Wait for the end of the control store that this process has started; return False at once where it has none."""
+    """Wait for the end of the control store that this process has started.
+
+    Returns False where it has none, or where the run closed it.
+    """
     for pid in _children():
         try:
             if Path(f"/proc/{pid}/comm").read_text().strip() == _NAME:
@@ -22,12 +29,17 @@ def wait_until_lost() -> bool:
     else:
         return False
     try:
-        select.select([pidfd], [], [])
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll()
     finally:
         os.close(pidfd)
-    return True
+    return not is_closing.is_set()
 
 
 def _children() -> list[int]:
-    lists = Path("/proc/self/task").glob("*/children")
-    return [int(pid) for file in lists for pid in file.read_text().split()]
+    pids: list[int] = []
+    for file in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # that thread ended meanwhile
+            pids += map(int, file.read_text().split())
+    return pids

@@ -19,6 +19,7 @@ from ray.exceptions import AuthenticationError
 
 from agentrl.cluster.job_environment import fields_of_job
 from agentrl.cluster.joining import join
+from agentrl.cluster.lost_ray import is_closing
 from agentrl.cluster.user_modules import stage, worker_path
 from agentrl.cluster.worker_output import log_worker_output
 from agentrl.errors import ConfigError
@@ -71,6 +72,7 @@ def ray_runtime(
     # Lost results of dead processes that nobody awaits are no errors; all others are awaited.
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    is_closing.clear()
     with _without_handler_of_ray():
         if address is None:
             _check_socket_paths(temp_dir)
@@ -113,6 +115,7 @@ def _without_handler_of_ray() -> Iterator[None]:
 
 def _shut_down(handlers: _Handlers) -> None:
     """Shut Ray down in a thread, and keep `handlers` set meanwhile: Ray removes them first, and then takes long."""
+    is_closing.set()
     with ThreadPoolExecutor(max_workers=1) as beside:
         leaving = beside.submit(ray.shutdown)
         while not leaving.done():
