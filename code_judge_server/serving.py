@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import resource
+import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -93,7 +94,7 @@ class JudgeServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, stop at the second; it is not raised again afterwards, so the exit code is 0."""
         if self.started and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop_or_drain)
+            self._loop.call_soon_threadsafe(self._stop_or_drain, signal.Signals(sig).name)
         else:
             self.should_exit = True
 
@@ -102,16 +103,17 @@ class JudgeServer(uvicorn.Server):
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop)
 
-    def _stop_or_drain(self) -> None:
+    def _stop_or_drain(self, signal_name: str) -> None:
         if self._draining is None:
+            num_left = self._queue.num_waiting + self._queue.num_running
+            logger.info("server: %s received, finishing %d submissions", signal_name, num_left)
             self._draining = asyncio.ensure_future(self._drain())
         else:
+            logger.info("server: %s received again, stopping at once", signal_name)
             self._stop()
 
     async def _drain(self) -> None:
         self._queue.start_draining()
-        if not self._queue.is_idle:
-            logger.info("draining: %d submissions to go", self._queue.num_waiting + self._queue.num_running)
         try:
             async with asyncio.timeout(self._drain_timeout_s):
                 while not self._is_done:  # noqa: ASYNC110 (it happens once: not worth an event)

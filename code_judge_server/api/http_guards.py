@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine
 from functools import lru_cache
@@ -31,6 +32,8 @@ _VALUES_AT_ONCE = 2**16
 """Batches with more values are validated in pieces: 25 % slower, but other requests wait at most 0.2 s."""
 _BYTES_OF_A_VALUE = 1024
 """Text of this length takes about as long to validate as one value."""
+
+_REFUSALS_LOGGED_EVERY_S = 60.0
 
 OPEN_PATHS = frozenset({"/ping", "/v1/ping", "/v1/ready"})
 """Paths for probes, which have no token; they only tell that the server is up."""
@@ -67,11 +70,16 @@ class CountRequests:
 
 
 class RequireToken:
-    """ASGI middleware that answers 401 to a request without the bearer token, except for `OPEN_PATHS`."""
+    """ASGI middleware that answers 401 to a request without the bearer token, except for `OPEN_PATHS`.
+
+    The log gets one line a minute at most, with the number of refusals since the last one.
+    """
 
     def __init__(self, app: ASGIApp, *, token: str) -> None:
         self._app = app
         self._expected = f"Bearer {token}".encode()
+        self._num_refused = 0
+        self._next_line_at = -math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -80,12 +88,22 @@ class RequireToken:
         given = dict(scope["headers"]).get(b"authorization", b"")
         if hmac.compare_digest(given, self._expected):
             return await self._app(scope, receive, send)
+        self._log_refusal(scope, "wrong" if given else "missing")
         error = RejectedError("authorization: the bearer token is missing or wrong", status_code=401)
         headers = {"WWW-Authenticate": "Bearer"}
         if not {b"content-length", b"transfer-encoding"} & {name for name, _ in scope["headers"]}:
             # A client without a token must not keep a connection. With a body on its way, closing could lose this answer.
             headers["Connection"] = "close"
         return await rejection(error, headers=headers)(scope, receive, send)
+
+    def _log_refusal(self, scope: Scope, fault: str) -> None:
+        self._num_refused += 1
+        if time.monotonic() < self._next_line_at:
+            return
+        peer = scope.get("client")
+        address = peer[0] if peer else "an unknown address"
+        logger.warning("authorization: token %s, refused requests: %d, last from %s", fault, self._num_refused, address)
+        self._num_refused, self._next_line_at = 0, time.monotonic() + _REFUSALS_LOGGED_EVERY_S
 
 
 class RequireLocalHost:

@@ -169,9 +169,10 @@ def test_a_full_queue_is_a_429_with_a_time_to_retry(tmp_path: Path) -> None:
         first.join()
 
 
-def test_requests_without_the_token_are_a_401(tmp_path: Path) -> None:
-    headers = {"Authorization": "Bearer right"}
-    with running_judge(tmp_path, environment={"CODE_JUDGE_TOKEN": "right"}, headers=headers) as judge:
+def test_requests_without_the_token_are_a_401_and_one_line_of_the_log(tmp_path: Path) -> None:
+    headers, log, work = {"Authorization": "Bearer right"}, tmp_path / "log", tmp_path / "work"
+    work.mkdir()
+    with running_judge(work, environment={"CODE_JUDGE_TOKEN": "right"}, headers=headers, stderr_to=log) as judge:
         assert judge.judge(code="print(1)")["stdout"] == "1\n"
         for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "right"}):
             for path in ("/run", "/v1/submissions/batch"):
@@ -179,6 +180,8 @@ def test_requests_without_the_token_are_a_401(tmp_path: Path) -> None:
             assert httpx.get(judge.url + "/v1/health", headers=wrong, timeout=100).status_code == 401
         program = judge.judge(code="import os; print(open(f'/proc/{os.getppid()}/environ').read())")
         assert "right" not in program["stdout"]
+        assert log.read_text().count("authorization: token missing, refused requests: 1, last from 127.0.0.1") == 1
+        assert log.read_text().count("authorization:") == 1
 
 
 @pytest.mark.parametrize("announced", [True, False], ids=["announced", "chunked"])
