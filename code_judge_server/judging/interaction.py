@@ -13,8 +13,8 @@ from code_judge_server.schemas import VerdictStatus
 _LEFT_ALONE = re.compile(rb"^(?:EOFError|BrokenPipeError|ConnectionResetError)\b", re.MULTILINE)
 """Last line of a Python traceback when the partner has ended; for other languages only the order of the ends shows this."""
 _PYTHON_COULD_NOT_FLUSH = 120
-_FLOOD_BYTES = 4096
-"""Unread bytes of an interactor killed at a limit: with more, the program was flooding it."""
+_FLOOD_BYTES = 60 * 1024
+"""Unread bytes of an interactor killed at a limit: with more, the pipe (64 KiB) was full and the program was flooding it."""
 _PATIENCE_S = 1.0
 """Time by which an interactor may outlast the program, to decide."""
 

@@ -155,6 +155,12 @@ async def test_a_program_that_floods_the_interactor_is_to_blame_and_not_who_read
     assert (verdict.status, "it was killed at a limit" in verdict.stderr) == ("internal_error", True), verdict
 
 
+@pytest.mark.parametrize("judge", [STRONGEST], indirect=True)
+async def test_a_program_that_prints_a_few_kilobytes_floods_nobody(judge: JudgeInProcess) -> None:
+    verdict = await play(judge, "print('x' * 6000, flush=True)\ninput()", "while True: pass")
+    assert (verdict.status, "it was killed at a limit" in verdict.stderr) == ("internal_error", True), verdict
+
+
 async def test_the_program_sees_nothing_of_the_interactor(judge: JudgeInProcess) -> None:
     if judge.tier == "D":
         pytest.skip("tier D isolates nothing")
