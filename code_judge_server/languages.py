@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 OPTIONS = "{options}"
 _MEMORY_MB = "{memory_mb}"
+_SHELLS = ("sh", "bash", "dash")
 Command = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
@@ -78,8 +79,17 @@ class LanguageRules(BaseModel):
     def programs(self) -> list[str]:
         """Programs that must exist on the machine and in the jail."""
         commands = filter(None, (self.compile, self.run, self.probe))
-        programs = (command[_place_of_program(command)] for command in commands)
+        programs = map(_program_of, commands)
         return list(dict.fromkeys(program for program in programs if not program.startswith("./")))
+
+    @property
+    def compiler(self) -> str:
+        """The program that `compile`, which must be present, runs; behind a shell, the one that `probe` tries."""
+        assert self.compile is not None, "the row has no compiler"
+        program = _program_of(self.compile)
+        if self.probe is not None and os.path.basename(program) in _SHELLS:
+            return _program_of(self.probe)
+        return program
 
 
 def _cpp(standard: str, *, is_young: bool = False) -> LanguageRules:
@@ -303,11 +313,19 @@ def _with_path(command: Command) -> Command | None:
     return tuple(words)
 
 
+def _program_of(command: Command) -> str:
+    return command[_place_of_program(command)]
+
+
 def _place_of_program(command: Command) -> int:
-    """Return the index of the program's name: the first word, or the first after `env` and its variables."""
+    """Return the index of the program's name: the first word, or the first after `env` and its variables.
+
+    With options of `env`, some of which take a word, it is that of `env` itself.
+    """
     if os.path.basename(command[0]) != "env":
         return 0
-    return next((place for place, word in enumerate(command) if place > 0 and "=" not in word), 0)
+    place = next((place for place, word in enumerate(command) if place > 0 and "=" not in word), 0)
+    return 0 if any(word.startswith("-") for word in command[1 : place + 1]) else place
 
 
 def paths_to_show(languages: Mapping[str, LanguageRules]) -> list[str]:

@@ -111,15 +111,15 @@ class Compiler:
             collect_bytes=self._max_artifact_bytes,
         )
         header = None if options else rules.precompiled_header  # made with the row's own flags
-        key = await asyncio.to_thread(_key, job)  # hashes up to a whole request
+        key = await asyncio.to_thread(_key, job, rules.compiler)  # hashes up to a whole request
         compilation = await self._cache.get(key, lambda: self._compile(job, source[rules.source], header))
         outcome = compilation.outcome
         if not compilation.is_lasting and outcome.ending is Ending.WALL_TIME:
             raise CompilerHeldUpError(
-                f"compiler: {rules.compile[0]} had {outcome.cpu_time_s:.2f} s of CPU time in {outcome.wall_time_s:.2f} s"
+                f"compiler: {rules.compiler} had {outcome.cpu_time_s:.2f} s of CPU time in {outcome.wall_time_s:.2f} s"
             )
         if compilation.artifact is None:
-            raise CompileError(f"{rules.compile[0]} made no `{rules.artifact}`: it {end_of(outcome)}", outcome=outcome)
+            raise CompileError(f"{rules.compiler} made no `{rules.artifact}`: it {end_of(outcome)}", outcome=outcome)
         files = {**files, rules.artifact: compilation.artifact}
         return Program(argv=rules.run, files=files, compile_time_s=outcome.wall_time_s)
 
@@ -160,10 +160,10 @@ def _beginnings(modules: list[bytes]) -> bytes:
     return modules[0] if len(modules) == 1 else b"\n".join(module[:_SCANNED_BYTES] for module in modules)
 
 
-def _key(job: Job) -> bytes:
-    """Return a hash of everything that decides the compiler's result, the compiler itself included."""
-    compiler = os.stat(job.argv[0])
-    parts = [repr((job.argv, job.limits, compiler.st_ino, compiler.st_size, compiler.st_mtime_ns)).encode()]
+def _key(job: Job, compiler: str) -> bytes:
+    """Return a hash of everything that decides the compiler's result, the compiler's own file included."""
+    file = os.stat(compiler)
+    parts = [repr((job.argv, job.limits, file.st_ino, file.st_size, file.st_mtime_ns)).encode()]
     for name, content in sorted(job.files.items()):
         parts += [name.encode(), content]
     digest = hashlib.sha256()

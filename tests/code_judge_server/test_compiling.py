@@ -6,10 +6,30 @@ from pathlib import Path
 
 import pytest
 from judge_in_process import JudgeInProcess, judge_in_process
+from scripted_executor import ScriptedExecutor
 
+from code_judge_server.ending import Ending
+from code_judge_server.judging.compile_cache import CompileCache
+from code_judge_server.judging.compiling import CompileError, Compiler
+from code_judge_server.languages import LanguageRules, offered_languages
+from code_judge_server.sandbox import Job, JobLimits, Outcome
 from code_judge_server.schemas import VerdictStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+LIMITS = JobLimits(cpu_time_s=1, wall_time_s=1, memory_bytes=1, output_bytes=1, max_tasks=1, disk_bytes=1)
+
+
+class FailingExecutor(ScriptedExecutor):
+    """Ends each job with exit code 1."""
+
+    num_jobs = 0
+
+    async def execute(self, job: Job) -> Outcome:
+        self.num_jobs += 1
+        return Outcome(
+            ending=Ending.EXITED, exit_code=1, signal=None, stdout=b"", stderr=b"", stdout_cut=False,
+            stderr_cut=False, cpu_time_s=0.1, wall_time_s=0.1, peak_memory_bytes=1,
+        )  # fmt: skip
 
 
 async def test_a_checker_may_be_compiled_and_is_compiled_once(fresh_judge: JudgeInProcess) -> None:
@@ -47,6 +67,32 @@ async def test_flags_files_and_limits_tell_sources_apart(fresh_judge: JudgeInPro
     for change in ({}, {"files": {"a.h": ""}}, {"files": {"b.h": ""}}, {"limits": {"compile_time_s": 5}}, {}):
         assert (await fresh_judge.verdict(**source, **change)).status is VerdictStatus.ACCEPTED
     assert [job.argv[0].endswith("gcc") for job in fresh_judge.jobs].count(True) == 4
+
+
+@pytest.mark.parametrize(
+    ("command", "probe"),
+    [(["env", "A=1", "compiler"], None), (["sh", "-c", "compiler"], ["env", "A=1", "compiler", "--version"])],
+    ids=["env", "shell"],
+)
+async def test_a_replaced_compiler_compiles_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], probe: list[str] | None
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    compiler = tmp_path / "compiler"
+    compiler.touch(mode=0o755)
+    row = LanguageRules.model_validate(
+        {"source": "a", "compile": command, "artifact": "b", "run": ["./b"], "probe": probe}
+    )
+    rules = offered_languages({"x": row})["x"]
+    executor = FailingExecutor()
+    cache = CompileCache(1 << 20)
+    compile_ = Compiler(executor, limits=LIMITS, max_artifact_bytes=1, max_header_bytes=0, cache=cache).program
+    for content in ("old", "old", "newer"):
+        if compiler.read_text() != content:
+            compiler.write_text(content)
+        with pytest.raises(CompileError, match=f"^{compiler} made no `b`"):
+            await compile_(rules, "", {})
+    assert executor.num_jobs == 2
 
 
 @pytest.mark.parametrize("isolation", ["A", "D"])

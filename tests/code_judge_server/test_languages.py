@@ -65,6 +65,14 @@ def test_a_row_whose_program_is_not_there_is_not_offered(command: str, caplog: p
 
 
 @pytest.mark.parametrize(
+    "command", [["env", "-u", "HOME", "sh", "a.sh"], ["env", "-i", "A=1", "sh", "a.sh"], ["env", "A=1", "-i", "sh"]]
+)
+def test_a_row_may_give_options_to_env(command: list[str]) -> None:
+    row = LanguageRules.model_validate({"source": "a.sh", "run": command})
+    assert offered_languages({"x": row})["x"].run == (shutil.which("env"), *command[1:])
+
+
+@pytest.mark.parametrize(
     "row",
     [
         {"source": "a", "run": []},
