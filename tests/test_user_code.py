@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from agentrl.agent_loop.reward_thread import where_it_may_block
+from agentrl.agent_loop.reward_thread import isolated_reward
 from agentrl.agent_loop.scoring import score
 from agentrl.config.class_path import import_by_path
 from agentrl.config.schema import RewardSection
@@ -224,7 +224,7 @@ async def test_a_reward_that_leaves_at_the_start_is_refused_with_its_line(ending
 
 async def started_reward(class_name: str, *, start_timeout_s: float = 30, **config: Any) -> Any:
     section = RewardSection(class_name=f"{__name__}.{class_name}", config=config)
-    reward = where_it_may_block(build_reward(section), start_timeout_s=start_timeout_s)
+    reward = isolated_reward(build_reward(section), start_timeout_s=start_timeout_s)
     await reward.start()
     return reward
 
@@ -281,7 +281,7 @@ async def test_a_reward_that_leaves_is_a_failure_of_its_trajectory(ending: type[
         RewardSection(function=f"{__name__}.async_reward"),
         RewardSection(class_name=f"{__name__}.RaisingReward", config={"ending": ending, "place": "score"}),
     ):
-        reward = where_it_may_block(build_reward(section), start_timeout_s=30)
+        reward = isolated_reward(build_reward(section), start_timeout_s=30)
         await reward.start()
         async with asyncio.timeout(20):
             with pytest.raises(UnexplainedError, match=f"of prompt `p0` raised {raised(ending)}"):
@@ -300,9 +300,9 @@ def test_a_check_of_prompts_that_raises_names_its_line(ending: type[BaseExceptio
 @pytest.mark.parametrize("place", ["start that blocks", "start that waits"])
 async def test_a_start_that_hangs_is_refused_after_its_time(place: str):
     config = {"ending": OddError, "place": place}
-    with pytest.raises(ToolError, match=r"tool `tool`: `start` has not returned in 0\.2 s.*`rollout\.start_timeout_s`"):
+    with pytest.raises(ToolError, match=r"tool `tool`: `start` did not return in 0\.2 s.*`rollout\.start_timeout_s`"):
         await tools_with(f"{__name__}.RaisingTool", config, start_timeout_s=0.2)
-    with pytest.raises(ConfigError, match=r"RaisingReward`: `start` has not returned in 0\.2 s"):
+    with pytest.raises(ConfigError, match=r"RaisingReward`: `start` did not return in 0\.2 s"):
         await started_reward("RaisingReward", start_timeout_s=0.2, **config)
 
 

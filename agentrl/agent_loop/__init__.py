@@ -1,1 +1,1 @@
-"""From a prompt to a trajectory: the multi-turn loop, its tokens, and the workers that run many at once."""
+"""The multi-turn loop that makes trajectories, its tokens, and the workers that run many loops at once."""

@@ -1,9 +1,9 @@
-"""Which trajectory may start, and on which engine: a ledger of reserved KV memory.
+"""Admission control: a ledger of reserved KV memory decides which trajectory may start, and on which engine.
 
-An engine may have several copies of the policy, each with a memory of its own: a trajectory fits one of them, or none.
+An engine may hold several copies of the policy, each with KV memory of its own. A trajectory uses the memory of one copy.
 
-It is driven by events alone: a trajectory enters, and gets a place at once or when others leave. What an engine says of its
-memory is no help here: trajectories that wait for a tool look free to it, and come back.
+Admission is driven by events: a trajectory enters, and gets a place at once or when others leave. The memory that an engine
+itself reports as free is not used: it includes that of trajectories that wait for a tool and will continue.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import TrajectorySummary
 
 _FORECAST_SHARE = 0.9
-"""Of an engine's memory that the forecast may fill. What a memory that overflows throws out is computed again, which slows all
-others down, so that they too hold their memory longer: it does not recover by itself.
+"""Share of an engine's memory that the forecast may fill. An engine whose memory overflows preempts requests and computes them
+again; this slows down the others, which then hold their memory longer, so the overflow does not end by itself.
 """
 
 
@@ -34,22 +34,22 @@ class Place:
 
     engine: int
     copy: int = 0
-    """Which of the copies of the policy in the engine."""
+    """Number of the policy's copy within the engine."""
     num_prompt_tokens: int
     max_tokens: int
     """Prompt and response at their longest, in whole blocks."""
     number: int
-    """Tells it from all others."""
+    """Unique number of the place."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
-    """What is given out of one copy of the policy in one engine."""
+    """Reservations on one copy of the policy in one engine."""
 
     kv_tokens: float
     is_open: bool = True
     started_at: dict[int, float] = field(default_factory=dict)
-    """Of each that has a place, by its number."""
+    """Start time of each trajectory that has a place, keyed by the place's number."""
     is_empty: asyncio.Event = field(default_factory=asyncio.Event)
     prompt_tokens: int = 0
     max_tokens: int = 0
@@ -76,7 +76,7 @@ class _Room:
 
 
 class Admission:
-    """Gives out places; a trajectory keeps its place until it `leave`s."""
+    """Assigns places to trajectories; a trajectory keeps its place until `leave`."""
 
     def __init__(
         self,
@@ -89,22 +89,24 @@ class Admission:
         num_copies: int = 1,
         block_tokens: int = 1,
     ) -> None:
-        """Begin with empty engines.
+        """Start with empty engines.
 
         Args:
-            kv_tokens: memory of each engine, of all its copies together, in tokens; 0 where it has no bound of its own.
-            max_trajectories: on one engine at once.
-            max_response_tokens: of one trajectory, observations included.
-            policy: `reserve_max` lets in what fits even if all get as long as they may; `expected`, what will fit at all times
-                to come if they go on as those that finished did.
-            max_judge_queue_s: wait per call in the judge's queue above which fewer run at once; 0: no such bound.
-            num_copies: of the policy in each engine, which have equal shares of its memory.
-            block_tokens: what a trajectory holds is a multiple of so many.
+            kv_tokens: KV memory of each engine, all its copies together, in tokens; 0: unbounded.
+            max_trajectories: largest number on one engine at once.
+            max_response_tokens: largest response of one trajectory, observations included.
+            policy: `reserve_max` admits what fits even if every trajectory reaches its longest length; `expected` admits what
+                fits according to the lengths of finished trajectories.
+            max_judge_queue_s: wait per call in the judge's queue above which fewer run at once; 0: unbounded.
+            num_copies: copies of the policy in each engine, with equal shares of its memory.
+            block_tokens: size of a KV block; a trajectory holds whole blocks.
         """
-        self._rooms = [_Room(kv_tokens=_of_copy(number, num_copies)) for number in kv_tokens for _ in range(num_copies)]
+        self._rooms = [
+            _Room(kv_tokens=_copy_share(number, num_copies)) for number in kv_tokens for _ in range(num_copies)
+        ]
         self._num_copies = num_copies
         self._longest_prompt_tokens = 0
-        """Of those that `refuse_too_long` was asked about."""
+        """Longest prompt that `refuse_too_long` was called with."""
         self._max_trajectories = max_trajectories
         self._max_response_tokens = max_response_tokens
         self._block_tokens = block_tokens
@@ -116,10 +118,10 @@ class Admission:
         self._failure: AgentRLError | None = None
 
     def refuse_too_long(self, num_prompt_tokens: int) -> None:
-        """Refuse what would wait for ever.
+        """Refuse a prompt that would wait for ever.
 
         Raises:
-            ConfigError: no copy in any engine has the memory for such a trajectory at its longest.
+            ConfigError: no copy in any engine has the KV memory for such a trajectory at its longest.
         """
         self._longest_prompt_tokens = max(self._longest_prompt_tokens, num_prompt_tokens)
         needed, largest = self._longest(num_prompt_tokens), max(room.kv_tokens for room in self._rooms)
@@ -131,10 +133,10 @@ class Admission:
             )
 
     async def enter(self, prompt_id: str, *, num_prompt_tokens: int, step: int = 0) -> Place:
-        """Wait for a place; who is needed for an earlier `step` goes first.
+        """Wait for a place; trajectories of an earlier `step` go first.
 
         Raises:
-            AgentRLError: there are no engines any more (`fail`).
+            AgentRLError: no engine is left (`fail`).
         """
         if self._failure:
             raise self._failure
@@ -149,37 +151,37 @@ class Admission:
         except asyncio.CancelledError:
             self._line.remove(waiting)
             if future.done() and not future.cancelled() and not future.exception():
-                self.leave(future.result())  # it came at the same moment
+                self.leave(future.result())  # the place came at the same moment
             else:
-                self._admit()  # whoever was behind it may need less
+                self._admit()  # the next in line may need less
             raise
 
     def leave(self, place: Place) -> None:
-        """Give a place back."""
+        """Release a place."""
         self._room(place).remove(place)
         self._admit()
 
     def close(self, engine: int) -> None:
-        """Let nobody in there, until `reopen`; those who are there keep their places."""
+        """Admit nothing on `engine` until `reopen`; running trajectories keep their places."""
         for room in self._rooms_of(engine):
             room.is_open = False
 
     async def emptied(self, engine: int) -> None:
-        """Return when nobody has a place there; it is closed."""
+        """Wait until no trajectory has a place on `engine`, which is closed."""
         for room in self._rooms_of(engine):
             await room.is_empty.wait()
 
     def reopen(self, engine: int, *, kv_tokens: int) -> None:
-        """Let trajectories in there again.
+        """Admit trajectories on `engine` again.
 
-        Where the longest prompt then fits nowhere any more, everybody is told (`fail`): it would wait for ever.
+        If the longest prompt no longer fits any engine, all waiting trajectories fail (`fail`): it would wait for ever.
 
         Args:
             engine: its number.
-            kv_tokens: memory of all its copies together, as it is now; 0 where it has no bound of its own.
+            kv_tokens: its present KV memory, all copies together; 0: unbounded.
         """
         for room in self._rooms_of(engine):
-            room.is_open, room.kv_tokens = True, _of_copy(kv_tokens, self._num_copies)
+            room.is_open, room.kv_tokens = True, _copy_share(kv_tokens, self._num_copies)
         try:
             self.refuse_too_long(self._longest_prompt_tokens)
         except ConfigError as error:
@@ -187,7 +189,7 @@ class Admission:
         self._admit()
 
     def fail(self, error: AgentRLError) -> None:
-        """Raise `error` for everybody who waits, now and later."""
+        """Raise `error` in every present and later `enter`."""
         self._failure = error
         while self._line:
             waiting = self._line.first()
@@ -196,7 +198,7 @@ class Admission:
                 waiting.place.set_exception(error)
 
     def recover(self) -> None:
-        """Take `fail` back: there will be engines again."""
+        """Undo `fail`: an engine is coming back."""
         self._failure = None
 
     @property
@@ -206,15 +208,15 @@ class Admission:
 
     @property
     def limit(self) -> float:
-        """Trajectories that may have one at once, for the judge's sake."""
+        """Largest number of running trajectories that the judge's queue allows."""
         return self._pressure.limit
 
-    def heed_judge(self, place: Place, summary: TrajectorySummary) -> None:
-        """Note how long a trajectory waited for the judge, before it leaves."""
+    def learn_judge_wait(self, place: Place, summary: TrajectorySummary) -> None:
+        """Record how long a trajectory waited for the judge; call it before `leave`."""
         self._pressure.learn(summary, number=place.number, num_running=self.num_running, num_started=self._num_started)
 
     def learn(self, place: Place, prompt_id: str, *, num_response_tokens: int, duration_s: float) -> None:
-        """Note what a trajectory that finished by itself took, before it leaves."""
+        """Record length and duration of a trajectory that ended normally; call it before `leave`."""
         self._line.learn(prompt_id, duration_s)
         if self._may_expect:
             self._forecast.learn(num_response_tokens, duration_s)
@@ -226,13 +228,13 @@ class Admission:
             if place is None:
                 return
             self._line.remove(waiting)
-            if not waiting.place.done():  # else it is being cancelled
+            if not waiting.place.done():  # otherwise it is being cancelled
                 self._room(place).add(place)
                 self._num_started += 1
                 waiting.place.set_result(place)
 
     def _find_place(self, num_prompt_tokens: int) -> Place | None:
-        """Return a place in the room with the fewest trajectories of those where one more fits."""
+        """Return a place on the copy with the fewest trajectories among those where one more fits."""
         max_tokens = self._longest(num_prompt_tokens)
         fitting = [
             (room.num_trajectories, room.max_tokens, index)
@@ -265,7 +267,7 @@ class Admission:
         return peak_tokens <= _FORECAST_SHARE * room.kv_tokens
 
     def _longest(self, num_prompt_tokens: int) -> int:
-        """Return what a trajectory with such a prompt holds at its longest."""
+        """Return the tokens of a trajectory with such a prompt at its longest, in whole blocks."""
         num_blocks = -(-(num_prompt_tokens + self._max_response_tokens) // self._block_tokens)
         return num_blocks * self._block_tokens
 
@@ -282,6 +284,6 @@ class Admission:
         return clock.now() - np.array([at for room in rooms for at in room.started_at.values()], dtype=float)
 
 
-def _of_copy(kv_tokens: int, num_copies: int) -> float:
-    """Return the share of one copy of an engine's memory in tokens; no bound where it says 0."""
+def _copy_share(kv_tokens: int, num_copies: int) -> float:
+    """Return one copy's share of an engine's KV memory in tokens; infinite for 0 (unbounded)."""
     return kv_tokens // num_copies or math.inf

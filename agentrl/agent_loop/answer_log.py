@@ -1,4 +1,4 @@
-"""The first scored answers of a run, in its log, so that a format mismatch is seen in the first step."""
+"""Log lines with the first scored answers of a run, so that a format mismatch is seen in the first step."""
 
 import logging
 
@@ -10,7 +10,7 @@ _NUM_EXAMPLES = 3
 
 
 class AnswerLog:
-    """Logs the first examples that the answer check gives, and warns once if the first batch held no answer at all."""
+    """Logs the first examples of the answer check, and warns once if the first batch contains no answer."""
 
     def __init__(self) -> None:
         """Start with nothing logged."""
@@ -18,7 +18,7 @@ class AnswerLog:
         self._is_first_batch = True
 
     def note(self, stats: AnswerStats) -> None:
-        """Take the counts of a batch, over all workers."""
+        """Add the counts of a batch, summed over all workers."""
         examples = stats.examples[: _NUM_EXAMPLES - self._num_shown]
         self._num_shown += len(examples)
         for example in examples:
@@ -27,7 +27,7 @@ class AnswerLog:
             self._is_first_batch = False
             if stats.num_missing == stats.num_scored:
                 logger.warning(
-                    "reward: no answer found in any of the first %d finished trajectories, all score 0; set "
+                    "reward: no answer found in the first %d finished trajectories, all score 0; set "
                     "`reward.answer_format` to the format that the policy writes, or ask for one in `data.system_prompt`",
                     stats.num_scored,
                 )

@@ -1,4 +1,4 @@
-"""Renders dialogues with a tokenizer's chat template, always with the tools and the variables of the run."""
+"""Rendering of dialogues with a tokenizer's chat template, and the tools and variables of the run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _GENERATION_TAG = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-"""Marks of the trained text in templates for transformers, which jinja2 itself does not know."""
+"""Tags for trained text in templates of transformers, unknown to jinja2 itself."""
 
 
 class ChatTemplate:
@@ -29,16 +29,16 @@ class ChatTemplate:
         *,
         file: str | None = None,
     ) -> None:
-        """Take a tokenizer that has a chat template, and look at what the template reads.
+        """Take a tokenizer with a chat template, and check that the template reads all variables.
 
         Args:
             tokenizer: its `chat_template` is used.
             tools: schemas in the form that `apply_chat_template(tools=...)` takes.
             variables: passed to every rendering (`model.template_kwargs`).
-            file: where the template comes from; absent: it is the tokenizer's own.
+            file: file of the template; None: the tokenizer's own template.
 
         Raises:
-            ConfigError: there is no template, it is not valid, or it does not read one of the variables.
+            ConfigError: there is no template, it is not valid, or it ignores one of the variables.
         """
         self._tokenizer = tokenizer
         self.tools: list[Any] = list(tools)
@@ -51,8 +51,8 @@ class ChatTemplate:
         self.way_out = f"Set `model.chat_template: configs/templates/{shipped}.jinja`"
         if file is not None and Path(file).name == f"{shipped}.jinja":
             self.way_out = (
-                "Name a template of your own in `model.chat_template`, or a tokenizer whose `eos_token` is an added token in "
-                "`model.path`"
+                "Set `model.chat_template` to a template of your own, or `model.path` to a tokenizer whose `eos_token` is an "
+                "added token"
             )
         if not tokenizer.chat_template:
             raise ConfigError(
@@ -63,7 +63,7 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = False, with_tools: bool = True
     ) -> str:
-        """Return a dialogue as text; a template may raise anything about messages that it does not expect."""
+        """Return a dialogue as text; a template may raise any exception for messages that it does not expect."""
         text = self._tokenizer.apply_chat_template(
             list(messages),
             tools=(self.tools if with_tools else None) or None,
@@ -74,7 +74,7 @@ class ChatTemplate:
         return str(text)
 
     def _refuse_unread_variables(self) -> None:
-        """Refuse a misspelt variable, which would change nothing."""
+        """Refuse a misspelt variable, which would have no effect."""
         text = str(self._tokenizer.get_chat_template(None, self.tools or None))
         environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
         try:

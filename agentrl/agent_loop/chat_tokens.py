@@ -1,12 +1,12 @@
-"""Chat messages to token ids, without ever encoding again what the policy sampled.
+"""Conversion of chat messages to token ids; sampled text is never encoded again.
 
 A trajectory is `prompt ids + sampled ids + observation ids + sampled ids + ...`. The prompt is one template rendering. An
 observation (a tool's answer) is the *difference* of two renderings: a short dialogue with the answer, minus the same
-dialogue without it. So the ids of a trajectory are those of one full rendering, for every template that appends.
+dialogue without it. So the ids of a trajectory equal those of one full rendering, for every template that only appends.
 
 A policy may end a turn with another token than the template does: a base model with `<|endoftext|>`, Llama 3.1 with
-`<|eom_id|>` after a call. That token stays in the ids as it was sampled, and leaves the text. What follows is then what the
-template writes behind its own turn end, so the ids differ from a full rendering in this one token.
+`<|eom_id|>` after a call. That token stays in the ids as sampled, and is removed from the text. The observation follows as the
+template writes it after its own turn end, so the ids differ from a full rendering in this one token.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,12 +33,12 @@ _TAG_ENDS = {("<", ">"), ("[", "]"), ("{", "}")}
 class ChatTokens:
     """The token side of one chat template with one set of tools.
 
-    `turn_end_id` is the token with which the template ends an assistant turn (`<|im_end|>`, `<|eot_id|>`). It is read off the
-    template, because base models name another token as their `eos_token`.
-    `stop_ids` are all tokens with which the policy may end a turn, that of the template first; engines stop at them.
-    `rewrites_history` tells that the template renders an earlier assistant turn differently once something follows it
-    (Qwen3): the policy then goes on from what it really wrote, which is not what a full rendering shows.
-    `opens_thought` tells that the template itself writes the `<think>` with which a turn begins (QwQ, Qwen3 Thinking).
+    `turn_end_id` is the token with which the template ends an assistant turn (`<|im_end|>`, `<|eot_id|>`). It is taken from a
+    rendering, because base models name another token as their `eos_token`.
+    `stop_ids` are all tokens that end a turn of the policy, that of the template first; engines stop at them.
+    `rewrites_history` is True if the template renders an earlier assistant turn differently once a message follows it (Qwen3):
+    the policy then continues from its sampled tokens, which differ from a full rendering.
+    `opens_thought` is True if the template itself writes the `<think>` at the start of a turn (QwQ, Qwen3 Thinking).
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class ChatTokens:
         end_ids: frozenset[int] = frozenset(),
         template_file: str | None = None,
     ) -> None:
-        """Try the template, and learn how it ends a turn and appends an observation.
+        """Check the template, and find out how it ends a turn and appends an observation.
 
         Args:
-            tokenizer: with a chat template.
-            tools: schemas in the form that `apply_chat_template(tools=...)` takes; without any, a template need not know tools.
+            tokenizer: tokenizer with a chat template.
+            tools: schemas in the form that `apply_chat_template(tools=...)` takes; without any, the template may lack tools.
             variables: passed to every rendering.
-            end_ids: what the model's own files call ends of a text, besides the tokenizer's `eos_token`.
-            template_file: where the template comes from, for messages; absent: it is the tokenizer's own.
+            end_ids: end tokens named by the model's files, besides the tokenizer's `eos_token`.
+            template_file: file of the template, for messages; None: the tokenizer's own template.
 
         Raises:
-            ConfigError: there is no template, it hides the tools or writes calls that are not read, or it rewrites what came
-                before an observation.
+            ConfigError: there is no template, it hides the tools, writes calls that the parser does not read, or rewrites
+                text before an observation.
         """
         self._tokenizer = tokenizer
         self._variables, self._end_ids, self._template_file = variables, end_ids, template_file
@@ -86,10 +86,10 @@ class ChatTokens:
     def of_model(
         cls, model: ModelSection, tools: Sequence[dict[str, Any]], tokenizer_class: str | None = None
     ) -> "ChatTokens":
-        """Load the tokenizer of a policy with the chat template that the config names.
+        """Load a policy's tokenizer with the configured chat template.
 
         Args:
-            model: names the folder, the template and its variables.
+            model: section with the folder, the template and its variables.
             tools: see `ChatTokens`.
             tokenizer_class: see `load_tokenizer`.
 
@@ -117,7 +117,7 @@ class ChatTokens:
         return [token for token, token_id in self._tokenizer.get_vocab().items() if token_id >= first_id]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of the dialogue so far, up to where the policy starts to write."""
+        """Return the ids of the dialogue so far, up to the start of the policy's turn."""
         return self._encode(self._template.render(messages, add_generation_prompt=True))
 
     def num_tokens(self, messages: Sequence[Message]) -> int:
@@ -125,25 +125,25 @@ class ChatTokens:
         return len(self.prompt(messages))
 
     def num_bytes(self, messages: Sequence[Message]) -> int:
-        """Return the length of the text of `prompt`: at least `num_tokens`, and far cheaper."""
+        """Return the length of the prompt's text in bytes: an upper bound of `num_tokens`, and far cheaper."""
         return len(self._template.render(messages, add_generation_prompt=True).encode())
 
     def observation(self, results: Sequence[Message]) -> list[int]:
-        """Return the ids that stand between the token that ended a turn and the next turn of the policy.
+        """Return the ids between the token that ended a turn and the policy's next turn.
 
         Args:
-            results: `tool` messages, in the order of the calls. Token literals inside their text (`<|im_end|>`) are
-                broken up, so that the output of a program cannot forge a turn.
+            results: `tool` messages, in the order of the calls. Token literals in their text (`<|im_end|>`) are broken up,
+                so that a program's output cannot forge a turn.
         """
         safe = [message | {"content": self._break_token_literals(message["content"])} for message in results]
         text = self._template.render([*self._base, *safe], add_generation_prompt=True)
         return self._encode(self._after_turn_end + self._after_base(text))
 
     def cut(self, text: str, max_tokens: int) -> tuple[str, bool]:
-        """Return `text`, cut to about `max_tokens` tokens with a mark that says so, and whether it was cut."""
+        """Return `text`, cut to about `max_tokens` tokens with a mark at the end, and whether it was cut."""
         text = self._break_token_literals(text)  # first: a broken literal is many tokens
         if len(text.encode()) <= max_tokens:
-            return text, False  # no token stands for less than a byte
+            return text, False  # every token is at least one byte
         ids = self._encode(text)
         if len(ids) <= max_tokens:
             return text, False
@@ -151,9 +151,9 @@ class ChatTokens:
         return f"{kept}\n[cut: {len(ids) - max_tokens} more tokens]", True
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of sampled ids, without the token that ended the turn if they end with one."""
+        """Return the text of sampled ids, without a final token that ended the turn."""
         ids = list(token_ids)
-        # The library's own tokenizer: what wraps it looks at every id, and may tidy up what was sampled.
+        # The backend tokenizer: its wrapper checks every id, and may clean up the sampled text.
         decode = self._tokenizer.backend_tokenizer.decode
         return decode(ids[:-1] if ids and ids[-1] in self.stop_ids else ids, skip_special_tokens=False)
 
@@ -175,12 +175,12 @@ class ChatTokens:
         """Tokenise a whole dialogue the way a rollout would have produced it, for supervised training.
 
         Returns:
-            `(token_ids, response_mask)` of one length; 1 marks what an assistant wrote, its turn-end token included, but in
-            messages with OpenAI's `weight: 0`.
+            `(token_ids, response_mask)` of one length; 1 marks tokens of assistant messages, their turn-end tokens included,
+            except in messages with OpenAI's `weight: 0`.
 
         Raises:
-            ConfigError: the template changes earlier text when an assistant turn follows, or does not write a turn's tool
-                calls as a policy has to write them.
+            ConfigError: the template changes earlier text when an assistant turn follows, or writes tool calls in a format
+                that the parser does not read.
         """
         ids: list[int] = []
         mask: list[int] = []
@@ -194,7 +194,7 @@ class ChatTokens:
             if not before.startswith(rendered) or not after.startswith(before):
                 raise ConfigError(
                     f"message {index}: the chat template rewrites earlier assistant turns (Qwen3 drops their thoughts), so "
-                    "what would be trained is not what a rollout sees. Use a template that only appends."
+                    "training would differ from rollouts. Use a template that only appends."
                 )
             context_ids = self._encode(pending + before[len(rendered) :])
             completion = after[len(before) : len(after) - len(self._after_turn_end)]
@@ -206,7 +206,7 @@ class ChatTokens:
         return ids, mask
 
     def _check_calls(self, message: Message, completion: str, index: int) -> None:
-        """Refuse a turn whose calls the template drops, or writes so that they would not be read in a rollout."""
+        """Refuse a turn whose calls the template drops, or writes in a format that the parser does not read."""
         wanted = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
         if wanted and not calls_equal(
             parse_tool_calls(completion, id_prefix="0", in_thought=self.opens_thought), wanted
@@ -217,7 +217,7 @@ class ChatTokens:
             )
 
     def _encode(self, text: str) -> list[int]:
-        # As in `decode`: what wraps the library's own tokenizer takes longer than that itself.
+        # The backend tokenizer, as in `decode`: its wrapper takes longer than the encoding itself.
         return self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
     def _find_turn_end(self, base_text: str) -> tuple[int, str]:
@@ -227,13 +227,13 @@ class ChatTokens:
                 return token_id, tail[len(token) :]
         raise ConfigError(
             f"{self._template.name} ends an assistant's turn with {tail!r}, which does not begin with an added token of the "
-            f"tokenizer, so that an engine could not know where to stop. {self._template.way_out}"
+            f"tokenizer, so an engine cannot stop there. {self._template.way_out}"
         )
 
     def _find_stop_ids(self, end_ids: frozenset[int]) -> tuple[int, ...]:
-        """Return the turn end and every other end of the model that the template does not write inside a turn.
+        """Return the turn end and the model's other end tokens that the template does not write inside a turn.
 
-        A token that is ordinary text in this tokenizer, as where a configuration has a default for another one, is no end.
+        A token that is ordinary text in this tokenizer (a default of some configuration) is left out.
         """
         added, eos = self._template.added_tokens.items(), self._tokenizer.eos_token
         ends = {token_id for token, token_id in added if token_id in end_ids or token == eos}
@@ -244,7 +244,7 @@ class ChatTokens:
 
     def _after_base(self, text: str) -> str:
         # Counted from the completion, not from the start: Qwen3 puts an empty think block before the last assistant turn
-        # only, so the text in front of it differs between the two renderings.
+        # only, so the text before it differs between the two renderings.
         return text.partition(_PROBE_TEXT)[2].removeprefix(self._turn_end_text)
 
     def _check_appends(self, base_text: str) -> bool:
@@ -265,7 +265,7 @@ class ChatTokens:
 
 
 def measure_prompts(prompts: Iterable[Prompt], measure: Callable[[Sequence[Message]], int]) -> dict[str, int]:
-    """Return what `ChatTokens.num_tokens` or `num_bytes` gives for each prompt, by its id.
+    """Return the size of each prompt by `measure` (`ChatTokens.num_tokens` or `num_bytes`), keyed by prompt id.
 
     Raises:
         ConfigError: the chat template cannot render one.
@@ -275,10 +275,10 @@ def measure_prompts(prompts: Iterable[Prompt], measure: Callable[[Sequence[Messa
         try:
             sizes[prompt.prompt_id] = measure(prompt.messages)
         except Exception as error:
-            # A template is a program of its own, and may raise anything about messages that it does not expect.
+            # A template is a program, and may raise any exception for messages that it does not expect.
             raise ConfigError(
                 f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: {error}. "
-                "Mend or remove the row, or set `model.chat_template`"
+                "Fix or remove the row, or set `model.chat_template`"
             ) from error
     return sizes
 
@@ -286,7 +286,7 @@ def measure_prompts(prompts: Iterable[Prompt], measure: Callable[[Sequence[Messa
 def _is_markup(token: str, *, special: Sequence[str]) -> bool:
     """Return whether a token is markup that a program's output must not forge.
 
-    Tokenizers also add runs of spaces, letters and words (Phi, CodeLlama, DeepSeek), which are text.
+    Added tokens that are runs of spaces, letters or words (Phi, CodeLlama, DeepSeek) are text.
     """
     is_tag = len(token) > 2 and (token[0], token[-1]) in _TAG_ENDS
     return is_tag or (token in special and not token.isspace() and len(token) > 1)

@@ -1,4 +1,4 @@
-"""How much of the prompts the engines found computed already, and how much they had to compute again."""
+"""Metrics from the engines' counters: prompt tokens found in the prefix cache, and preemptions."""
 
 import asyncio
 from collections import Counter
@@ -9,19 +9,19 @@ from agentrl.engine.base import EngineStats
 from agentrl.errors import AgentRLError
 
 _ANSWER_TIMEOUT_S = 5.0
-"""Figures are not worth waiting for: an engine that does not answer is left out."""
+"""Metrics are not worth a wait: an engine that does not answer in time is left out."""
 
 
 class EngineWork:
-    """Reads the counters of all engines, and says what came to them."""
+    """Reads the counters of all engines and returns their increase."""
 
     def __init__(self, engines: Sequence[WorkerHandle]) -> None:
-        """Take the engines by number; where the handle changes, the engine has been started again, and counts from 0."""
+        """Take the engines in order; a changed handle means a restarted engine, whose counters start at 0."""
         self._engines = engines
         self._seen: dict[int, tuple[WorkerHandle, Counter[str]]] = {}
 
     async def metrics(self) -> dict[str, float]:
-        """Return what the engines did since the last call, less what those did that died since."""
+        """Return the work of the engines since the last call; the last work of an engine that died is missing."""
         engines = list(self._engines)
         answers = await all_of(map(_stats_of, engines))
         done: Counter[str] = Counter()
@@ -47,4 +47,4 @@ async def _stats_of(engine: WorkerHandle) -> EngineStats | None:
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             return await engine.stats()
     except (TimeoutError, AgentRLError):
-        return None  # whoever has work there finds out
+        return None  # the trajectories on that engine report its failure

@@ -1,4 +1,4 @@
-"""When the world fails so often that a run had better end: it would only use up prompts."""
+"""Limits on lost trajectories, beyond which a run ends instead of using up prompts."""
 
 from collections import Counter, deque
 
@@ -9,44 +9,43 @@ from agentrl.types import FailureClass, Termination, TrajectorySummary
 
 _MIN_WINDOW = 64
 _MIN_TRAJECTORIES = 8
-"""Fewer say nothing about the world."""
+"""Fewer are too small a sample."""
 
-_OF_REWARD = (FailureClass.REWARD, FailureClass.REWARD_DATA)
+_REWARD_CLASSES = (FailureClass.REWARD, FailureClass.REWARD_DATA)
 _WAY_OUT = (
-    "Mend that; the same command then goes on from the last checkpoint, if there is one, after an edit of code with "
+    "Fix the cause and run the same command again: it continues from the last checkpoint, if any; after an edit of code add "
     "`run.accept_code_changes=true`"
 )
 
 
 _MIN_UNSCORED = 4
-"""Prompts of which a reward has to fail before it is called broken, where a batch has that many."""
+"""Prompts for which a reward has to fail before it is called broken; fewer if a batch has fewer."""
 
 
 class FailureBudget:
-    """Watches the last trajectories, as many as a step has; and until the reward has scored one, whether it ever does.
+    """Counts lost trajectories among the last ones (at least a step's number), and watches for the reward's first score.
 
-    Fresh episodes have been tried by then: what counts here is lost. One prompt may break the world by itself, so the prompt
-    that failed most often is not counted. Data errors neither spend the budget nor fill it.
+    Only trajectories that failed in every retry count. The prompt that failed most often is not counted, because one prompt
+    can break the infrastructure by itself. Data errors are left out of both the lost ones and the total.
     """
 
     def __init__(self, rollout: RolloutSection) -> None:
-        """Start with nothing spent."""
+        """Start with no failures."""
         self._max_share = rollout.max_infra_error_share
         size = max(_MIN_WINDOW, rollout.prompts_per_step * rollout.samples_per_prompt)
         self._recent: deque[TrajectorySummary] = deque(maxlen=size)
         self._has_scored = False
         self._unscored: list[TrajectorySummary] = []
-        """Lost to the reward, while it has scored none."""
+        """Trajectories that the reward failed to score, until it has scored one."""
         self._batch_size = min(_MIN_WINDOW, rollout.prompts_per_step * rollout.samples_per_prompt)
         self._num_prompts = min(_MIN_UNSCORED, rollout.prompts_per_step)
 
     def add(self, summary: TrajectorySummary) -> None:
-        """Take note of a finished trajectory.
+        """Count a finished trajectory.
 
         Raises:
             RolloutError: too many were lost to the infrastructure; the message has a count and an example of each class.
-            DataError: the reward has scored none so far, of as many as a batch has; or not one could be scored of a whole
-                window.
+            DataError: the reward has scored none of a whole batch so far, or none of the window's trajectories was scored.
         """
         self._recent.append(summary)
         self._watch_reward(summary)
@@ -56,24 +55,24 @@ class FailureBudget:
             self._check_scored()
 
     def end_batch(self) -> None:
-        """Note that a batch is over, however small.
+        """Check the reward at the end of a batch of any size.
 
         Raises:
-            DataError: the reward was asked, and has scored none so far.
+            DataError: the reward was called and has scored no trajectory so far.
         """
         num_prompts = len({summary.prompt_id for summary in self._unscored})
         if num_prompts >= min(2, self._num_prompts):  # a single prompt may be a bad row
             raise DataError(
-                f"reward: it has scored none of the first {len(self._unscored)} trajectories that it was asked about, of "
-                f"{num_prompts} prompts. {'; '.join(describe_failures(self._unscored))}. {_WAY_OUT}"
+                f"reward: failed on all of the first {len(self._unscored)} trajectories, of {num_prompts} prompts. "
+                f"{'; '.join(describe_failures(self._unscored))}. {_WAY_OUT}"
             )
 
     def _watch_reward(self, summary: TrajectorySummary) -> None:
-        """Note whether the reward works; what is cut short may have its 0 without being asked about."""
+        """Update whether the reward works; trajectories that were cut short may get 0 without a call."""
         if summary.reward is not None and summary.termination is Termination.ANSWERED:
             self._has_scored = True
             self._unscored.clear()
-        elif not self._has_scored and summary.reward is None and summary.failures[-1].failure_class in _OF_REWARD:
+        elif not self._has_scored and summary.reward is None and summary.failures[-1].failure_class in _REWARD_CLASSES:
             self._unscored.append(summary)
             num_prompts = len({lost.prompt_id for lost in self._unscored})
             if len(self._unscored) >= self._batch_size and num_prompts >= self._num_prompts:

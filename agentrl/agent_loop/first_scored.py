@@ -1,4 +1,4 @@
-"""When a group is complete: with the last of its trajectories, or with the last wanted where more were begun."""
+"""Completion of a group: when all its trajectories have ended, or when enough of a larger number have a reward."""
 
 import asyncio
 from collections.abc import Sequence, Set
@@ -7,43 +7,41 @@ from agentrl.types import Group, TrajectoryRef
 
 
 async def first_scored(
-    prompt_id: str, made: Sequence[asyncio.Task[TrajectoryRef]], *, wanted: int, finished: Sequence[TrajectoryRef] = ()
+    prompt_id: str, tasks: Sequence[asyncio.Task[TrajectoryRef]], *, wanted: int, finished: Sequence[TrajectoryRef] = ()
 ) -> Group:
-    """Wait until `wanted` of `made` have a reward, or all have ended, and cancel what still runs.
+    """Wait until `wanted` trajectories have a reward, or all have ended; cancel the rest.
 
     Args:
-        prompt_id: of the group.
-        made: those that are under way.
-        wanted: how many are to have a reward.
-        finished: those that were there before, each of which counts.
+        prompt_id: prompt of the group.
+        tasks: running trajectories.
+        wanted: number of trajectories that need a reward.
+        finished: trajectories that ended before; they count towards `wanted`.
 
     Returns:
         The first `wanted` with a reward, and all that were lost by then, in the order of their sample index.
     """
-    returns = asyncio.FIRST_COMPLETED if wanted < len(finished) + len(made) else asyncio.ALL_COMPLETED
-    running = set(made)
+    returns = asyncio.FIRST_COMPLETED if wanted < len(finished) + len(tasks) else asyncio.ALL_COMPLETED
+    running = set(tasks)
     try:
-        while running and _num_scored(_ended(made, running, finished)) < wanted:
+        while running and _num_scored(_ended(tasks, running, finished)) < wanted:
             _, running = await asyncio.wait(running, return_when=returns)
     finally:
         for task in running:
             task.cancel()
-    ended = _ended(made, running, finished)
-    scored = sorted((m for m in ended if m.summary.reward is not None), key=lambda m: m.summary.finished_at)
-    too_late = {made.summary.trajectory_id for made in scored[wanted:]}
-    return Group(
-        prompt_id=prompt_id, trajectories=[made for made in ended if made.summary.trajectory_id not in too_late]
-    )
+    ended = _ended(tasks, running, finished)
+    scored = sorted((ref for ref in ended if ref.summary.reward is not None), key=lambda ref: ref.summary.finished_at)
+    too_late = {ref.summary.trajectory_id for ref in scored[wanted:]}
+    return Group(prompt_id=prompt_id, trajectories=[ref for ref in ended if ref.summary.trajectory_id not in too_late])
 
 
 def _ended(
-    made: Sequence[asyncio.Task[TrajectoryRef]],
+    tasks: Sequence[asyncio.Task[TrajectoryRef]],
     running: Set[asyncio.Task[TrajectoryRef]],
     finished: Sequence[TrajectoryRef],
 ) -> list[TrajectoryRef]:
-    ended = [*finished, *(task.result() for task in made if task not in running)]
-    return sorted(ended, key=lambda made: made.summary.sample_index)
+    ended = [*finished, *(task.result() for task in tasks if task not in running)]
+    return sorted(ended, key=lambda ref: ref.summary.sample_index)
 
 
 def _num_scored(ended: Sequence[TrajectoryRef]) -> int:
-    return sum(made.summary.reward is not None for made in ended)
+    return sum(ref.summary.reward is not None for ref in ended)

@@ -1,12 +1,11 @@
-"""How many trajectories may run at once so that their calls do not pile up in front of the judge.
+"""Limit on running trajectories, so that their calls do not pile up in the judge's queue.
 
-Where the judge is the bottleneck more trajectories make nothing faster: they hold KV memory while their programs wait, until
-these are over their time. What each finished trajectory waited says whether there are too many, and the number follows as TCP's
-window does (doi:10.1145/52325.52356): less at once by a share, more by one at a time. Nobody is asked; nothing is stopped.
+If the judge is the bottleneck, more trajectories do not help: they hold KV memory while their programs wait, until these time
+out. The limit follows the waits of finished trajectories as TCP's window does (doi:10.1145/52325.52356): it falls by a share
+after a long wait and rises by one after a short wait. The judge itself is not polled, and no trajectory is stopped.
 
-The calls of tools and those of the reward count alike. A trajectory that made none says nothing by itself. But where none makes
-any, as the policy calls no tools any more, no short wait would ever come: as many of them in a row as may run at once say that
-the judge is free.
+Calls of tools and of the reward count alike. A single trajectory without calls does not change the limit. After as many of
+them in a row as may run at once, the limit rises: the policy may have stopped calling tools, so no short wait would ever come.
 """
 
 import math
@@ -14,32 +13,32 @@ import math
 from agentrl.types import FailureClass, TrajectorySummary
 
 _MOST_AT_ONCE = 0.5
-"""Share of the trajectories by which their number falls at once, at most."""
+"""Largest share by which the limit falls in one step."""
 
 
 class JudgePressure:
-    """Follows the waits; `limit` is how many trajectories may run, on all engines together."""
+    """Adapts `limit`, the number of trajectories that may run on all engines together, to the judge's waits."""
 
     def __init__(self, max_queue_s: float, *, least: int) -> None:
         """Start without a limit.
 
         Args:
-            max_queue_s: wait per call that is too long, and half of which is short; 0: none is too long.
-            least: trajectories that may run in any case.
+            max_queue_s: wait per call above which the limit falls; it rises below half of it. 0: no limit.
+            least: lower bound of the limit.
         """
         self._max_queue_s = max_queue_s or math.inf
         self._least = least
         self._heeded_from = 0
         self._num_without_call = 0
-        """Trajectories in a row."""
+        """Successive trajectories without a call to the judge."""
         self.limit = math.inf
 
     def learn(self, summary: TrajectorySummary, *, number: int, num_running: int, num_started: int) -> None:
-        """Take note of a finished trajectory.
+        """Adapt the limit to a finished trajectory.
 
         Args:
-            summary: what it waited, and whether the judge failed it.
-            number: how many had been started before it.
+            summary: its waits and failures.
+            number: trajectories started before it.
             num_running: trajectories that run now, this one included.
             num_started: trajectories started so far.
         """
@@ -60,7 +59,7 @@ class JudgePressure:
 
 
 def _wait_per_call_s(summary: TrajectorySummary) -> float | None:
-    """Return the mean wait of its calls, infinite where the judge had no answer; None if it made none."""
+    """Return the mean wait per call; infinite if the judge did not answer, None without calls."""
     if any(failure.failure_class is FailureClass.JUDGE for failure in summary.failures):
         return math.inf
     times = summary.times

@@ -1,7 +1,7 @@
-"""How much KV memory the trajectories on an engine will come to hold, foreseen from those that have finished.
+"""Forecast of the KV memory that running trajectories will need, from the lengths of finished ones.
 
-A trajectory grows as time passes, and ends at a length that nobody knows. Of one that runs it is known for how long it has, and
-so about how many tokens it holds; of all it is known how often one that had come so far went on.
+A trajectory grows with time and ends at an unknown length. The age of a running one gives its approximate length now; the
+finished ones give the probability that a trajectory of this length continues.
 """
 
 from collections import deque
@@ -11,41 +11,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NUM_BINS = 64
-"""Into which lengths are sorted; each is one step of the forecast."""
+"""Number of bins for lengths; one bin is one step of the forecast."""
 _WINDOW = 4096
-"""Older lengths are of another policy."""
+"""Number of finished trajectories kept; older ones come from an older policy."""
 _NUM_ASSUMED = 8.0
-"""Trajectories that are taken to have become as long as they may: the end of the first few says little about the others."""
+"""Assumed trajectories of maximum length, because the first few that finish say little about the others."""
 _RATE_DECAY = 0.98
 """Weight that a trajectory's tokens per second keep when the next one has finished: engines slow down as they fill."""
 _MARGIN = 1.5
-"""Standard deviations, of the chance with which each trajectory goes on, by which the forecast is raised."""
+"""Standard deviations of the total length by which the forecast is raised."""
 
 Floats = NDArray[np.float64]
 
 
 class KvForecast:
-    """Learns from trajectories that finish, and foresees what those that run will hold.
+    """Learns lengths from finished trajectories and forecasts those of running ones.
 
-    The chance to go on is the Kaplan-Meier estimate (doi:10.2307/2281868). Those that still run count for as long as they have
-    run, so that the short ones, which finish first, are not taken for all. Where nothing is known yet all go on to the end.
+    The probability to continue is the Kaplan-Meier estimate (doi:10.2307/2281868). Running trajectories count up to their
+    present age; otherwise short ones, which finish first, would be over-represented. Without any data, all are assumed to
+    reach the maximum length.
     """
 
     def __init__(self, max_tokens: int) -> None:
-        """Take the length that no response exceeds, observations included."""
+        """Take the maximum length of a response, observations included."""
         self._bin_tokens = max_tokens / _NUM_BINS
         self._ends: deque[int] = deque()
-        """Bins of those that finished, the oldest first."""
+        """Bins of finished trajectories, the oldest first."""
         self._num_ends = np.zeros(_NUM_BINS)
         self._tokens = self._seconds = 0.0
-        """Of those that finished lately."""
+        """Tokens and seconds of recently finished trajectories, with decaying weights."""
         self._growth: _Growth | None = None
 
     def learn(self, num_tokens: int, duration_s: float) -> None:
-        """Note the response tokens of a trajectory that finished by itself, and the time that it took."""
+        """Record the response tokens and the duration of a trajectory that ended normally."""
         self._tokens = _RATE_DECAY * self._tokens + num_tokens
         self._seconds = _RATE_DECAY * self._seconds + duration_s
-        # By its time, as those that run: how many tokens it had all the while is not known of them either.
+        # The bin follows from the duration, as for running trajectories, whose token counts are unknown.
         end = int(self._bins(np.array([duration_s]))[0])
         self._ends.append(end)
         self._num_ends[end] += 1
@@ -55,19 +56,19 @@ class KvForecast:
 
     @property
     def is_out_of_date(self) -> bool:
-        """Whether `renew` is due."""
+        """True if `renew` must be called before `peak_tokens`."""
         return self._growth is None
 
     def renew(self, ages_s: Floats) -> None:
-        """Take in for how long all trajectories have run that run now, on any engine."""
+        """Update the estimate with the ages of all running trajectories, on any engine."""
         self._growth = _Growth(self._num_ends, self._count(ages_s), self._bin_tokens)
 
     def peak_tokens(self, ages_s: Floats, prompt_tokens: int) -> float:
-        """Return the most that trajectories of one engine will hold at once, after `renew`.
+        """Return the largest number of tokens that the trajectories of one engine will hold at once; call `renew` first.
 
         Args:
-            ages_s: for how long each has run.
-            prompt_tokens: of all their prompts.
+            ages_s: age of each trajectory.
+            prompt_tokens: sum over their prompts.
         """
         assert self._growth is not None, "`renew` comes first"
         return self._growth.peak_tokens(self._count(ages_s), prompt_tokens / max(1, len(ages_s)))
@@ -81,7 +82,7 @@ class KvForecast:
 
 
 class _Growth:
-    """What becomes of a trajectory of each length. Shapes: [S steps ahead, L its length now], both in bins."""
+    """Expected growth of a trajectory of each length. Shapes: [S steps ahead, L its length now], both in bins."""
 
     def __init__(self, num_ends: Floats, num_running: NDArray[np.int64], bin_tokens: float) -> None:
         came_so_far = np.cumsum((num_ends + num_running)[::-1])[::-1] + _NUM_ASSUMED

@@ -1,7 +1,7 @@
-"""The agent-loop workers as the driver sees them: each gets work in turn, and one that died gets none until it is back.
+"""The driver's view of the agent-loop workers: each gets work in turn, and a dead one gets none until it is back.
 
-Of a process that died Ray tells everybody who waits for it. Of one that hangs, as in a tool of the user's that never gives the
-interpreter back, nobody tells: so each is asked now and then, and ended where it says nothing.
+Ray reports a process that died, but not one that hangs, for example in a user's tool that never releases the interpreter.
+So each worker is pinged regularly, and restarted if it does not answer.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Before each question whether a worker that died is back; Ray starts it again where it finds room. The last one repeats."""
+"""Pauses before each attempt to reach a worker that Ray restarts; the last one repeats."""
 
 _ASK_EVERY_S = 30.0
 _SILENT_S = 60.0
-"""A worker that says nothing for so long hangs: nothing of ours keeps its event loop for a second."""
+"""Time without an answer after which a worker is treated as hung; no code of ours blocks its event loop for a second."""
 
 _BUILD_WITHIN_S = sum(_PAUSES_S)
-"""Where no worker lives, one that is back and still cannot build its tools, say because the judge is away, never will."""
+"""Limit for a restarted worker to build its tools while no other worker lives, for example because the judge is down."""
 
 
 class LoopWorkers:
-    """Started workers, and which of them live."""
+    """Started workers, and their state: living or dead."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class LoopWorkers:
         """Take the workers.
 
         Args:
-            workers: processes that Ray starts again when they die.
-            clean_up: ends what a dead one has left elsewhere.
-            max_wait_s: how long Ray may find no room for one of them.
-            start_timeout_s: how long one that is back may take to start (`WorkerConfig.start_timeout_s`).
+            workers: processes that Ray restarts when they die.
+            clean_up: ends the requests that a dead worker has left in the engines.
+            max_wait_s: limit for a restart, when Ray finds no free resources.
+            start_timeout_s: limit for `start` of a restarted worker (`WorkerConfig.start_timeout_s`).
         """
         self.all = list(workers)
         self._clean_up = clean_up
@@ -54,18 +54,18 @@ class LoopWorkers:
         self._start_timeout_s = start_timeout_s
         self._turns = itertools.count()
         self._dead: dict[WorkerHandle, asyncio.Task[None]] = {}
-        """With what waits for them; those that never came back stay."""
+        """Dead workers, each with the task that waits for its return; those that never return stay."""
         self._last_died_at = -math.inf
         self._changed = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
 
     @property
     def living(self) -> list[WorkerHandle]:
-        """Those that may be given work."""
+        """Workers that may get work."""
         return [worker for worker in self.all if worker not in self._dead]
 
     async def next(self) -> WorkerHandle:
-        """Return the worker whose turn it is, as soon as one lives.
+        """Return the next worker in turn; wait until at least one lives.
 
         Raises:
             WorkerError: none is left.
@@ -80,18 +80,18 @@ class LoopWorkers:
                     return worker
             for task in self._dead.values():
                 if task.done() and not task.cancelled() and (error := task.exception()):
-                    raise WorkerError(f"agent loop: waiting for a worker failed, which is a bug: {error!r}") from error
+                    raise WorkerError(f"agent loop: waiting for a worker failed (a bug): {error!r}") from error
             if all(task.done() for task in self._dead.values()):
                 raise WorkerError(
-                    f"agent loop: all {len(self.all)} workers died, and none came back: in {self._max_wait_s:g} s "
-                    f"(`cluster.max_wait_s`) where there is no room, in {_BUILD_WITHIN_S:g} s where tools cannot be built. "
-                    "See `run.log` and `ray_logs/` in the run's directory"
+                    f"agent loop: all {len(self.all)} workers died and none came back (limits: {self._max_wait_s:g} s to find "
+                    f"resources, `cluster.max_wait_s`; {_BUILD_WITHIN_S:g} s to build tools). See `run.log` and `ray_logs/` in "
+                    "the run's directory"
                 )
             self._changed.clear()
             await self._changed.wait()
 
     async def next_answering(self) -> WorkerHandle:
-        """Return the same, but one that is asked whether it lives: with a node all of its workers are gone at once.
+        """Return the next worker that answers a ping; when a node is lost, all of its workers die at once.
 
         Raises:
             WorkerError: none is left.
@@ -103,13 +103,13 @@ class LoopWorkers:
                 return worker
 
     async def ask(self, call: Callable[[WorkerHandle, bool], Awaitable[T]]) -> T:
-        """Return what `call` gives for a living worker; if that one dies, for another one.
+        """Return the result of `call` on a living worker; if that worker dies, on a second one.
 
         Args:
-            call: what to ask; told as well whether a worker has died over it before.
+            call: gets the worker, and True if a worker has died in this call before.
 
         Raises:
-            WorkerDiedError: the second one died as well.
+            WorkerDiedError: the second worker died too.
             WorkerError: none is left.
         """
         worker = await self.next()
@@ -125,24 +125,24 @@ class LoopWorkers:
             raise
 
     def note_death(self, worker: WorkerHandle) -> None:
-        """Have cleaned up after `worker`, and give it nothing until it answers again."""
+        """Clean up after `worker`, and give it no work until it answers again."""
         if worker not in self._dead:
-            logger.warning("%s: dead; waiting until Ray has started it again", worker)
+            logger.warning("%s: died, waiting for Ray to restart it", worker)
             self._last_died_at = clock.now()
             self._dead[worker] = asyncio.create_task(self._await_return(worker))
             self._dead[worker].add_done_callback(self._end_wait)
 
     async def aclose(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting for dead workers and pinging living ones."""
         tasks = [*self._dead.values(), *([self._watch] if self._watch else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _end_wait(self, task: asyncio.Task[None]) -> None:
-        """Wake who waits, however the task has ended; a mistake of ours would otherwise keep them for ever."""
+        """Wake the waiting calls, however the task ended; after a bug of ours they would otherwise wait for ever."""
         if not task.cancelled() and (error := task.exception()):
-            logger.error("agent loop: looking after the workers failed", exc_info=error)
+            logger.error("agent loop: the watch over the workers failed", exc_info=error)
         self._changed.set()
 
     async def _end_silent(self) -> None:
@@ -155,14 +155,14 @@ class LoopWorkers:
             async with asyncio.timeout(_SILENT_S):
                 await worker.ping()
         except TimeoutError:
-            logger.error("%s: says nothing for %g s; it is ended, and Ray starts it again", worker, _SILENT_S)
+            logger.error("%s: no answer for %g s, restarting", worker, _SILENT_S)
             worker.end_for_restart()
             self.note_death(worker)
         except AgentRLError:
             self.note_death(worker)
 
     async def _await_return(self, worker: WorkerHandle) -> None:
-        await self._clean_up(worker)  # first: what it asks for when it is back must not be taken for what it left
+        await self._clean_up(worker)  # first: otherwise the restarted worker's new requests would be removed too
         died_at = clock.now()
         for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
             await asyncio.sleep(pause_s)
@@ -172,7 +172,7 @@ class LoopWorkers:
             except (TimeoutError, AgentRLError) as error:
                 away_s = clock.now() - died_at
                 if self._is_too_long(error, died_at):
-                    logger.error("%s: did not come back in %.0f s: %r", worker, away_s, error)
+                    logger.error("%s: not back after %.0f s, given up: %r", worker, away_s, error)
                     break
                 if pause_s == _PAUSES_S[-1]:
                     logger.warning("%s: not back after %.0f s: %r", worker, away_s, error)
@@ -182,7 +182,7 @@ class LoopWorkers:
                 break
 
     def _is_too_long(self, error: Exception, died_at: float) -> bool:
-        """Return whether a worker that failed to come back with `error` is given up."""
+        """Return whether to give up a worker whose restart failed with `error`."""
         now = clock.now()
         if isinstance(error, WorkerDiedError) or self.living:
             return now - died_at >= self._max_wait_s

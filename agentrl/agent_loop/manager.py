@@ -1,9 +1,8 @@
-"""The driver's side of the rollouts: which trajectory runs where, and when a group is complete.
+"""The driver's side of the rollouts: assigns trajectories to engines and workers, and completes groups.
 
-It is driven by events alone. A trajectory enters where its reservation of KV memory fits (`admission`), keeps that engine for
-all its turns, and the next one starts the moment it ends. Where the engine dies, it begins again, in a fresh episode, on one
-that lives. The first trajectory of every prompt starts before the second of any: what they take tells which prompts take long,
-and those go first from then on.
+A trajectory starts on an engine where its reservation of KV memory fits (`admission`) and keeps that engine for all its turns;
+the next one starts when it ends. If the engine dies, the trajectory restarts in a fresh episode on another engine. The first
+trajectory of every prompt starts before the second of any: its duration shows which prompts take long, and those then go first.
 """
 
 import asyncio
@@ -37,15 +36,15 @@ from agentrl.types import Failure, FailureClass, Group, Prompt, TrajectoryRef, T
 logger = logging.getLogger(__name__)
 
 _WORKER_TRIES = 2
-"""Workers that a trajectory is given to; a worker itself tries again in fresh episodes, `rollout.max_retries` times."""
+"""Workers that try a trajectory, in turn; each retries in fresh episodes up to `rollout.max_retries` times."""
 
 _MAX_MOVES = 3
-"""Engines that may die under one trajectory before it is given up: it may be what kills them."""
+"""Engines that may die under one trajectory before it is given up; the trajectory itself may be the cause."""
 
 _CLOSE_TIMEOUT_S = 5.0
 
 _MARGIN_S = 30.0
-"""What a worker may be late by before the driver gives its trajectory up."""
+"""Time that a worker may exceed its own limit by before the driver gives its trajectory up."""
 
 
 class AgentLoopManager:
@@ -67,13 +66,13 @@ class AgentLoopManager:
         """Take the started engines and workers.
 
         Args:
-            rollout: how trajectories are made.
-            engines: what samples; the manager follows which of them live.
-            workers: what plays episodes.
+            rollout: sampling, limits and retries.
+            engines: the started engines; the manager follows which of them live.
+            workers: processes that run episodes.
             max_prompt_tokens: see `data.max_prompt_tokens`.
-            kv_tokens: KV memory of each engine in tokens, 0 where it has no bound of its own.
+            kv_tokens: KV memory of each engine in tokens; 0: unbounded.
             kv_block_tokens: see `EngineStats`.
-            reward_timeout_s: part of how long a trajectory may take.
+            reward_timeout_s: part of a trajectory's time limit.
             max_wait_s: see `LoopWorkers`.
             start_timeout_s: see `LoopWorkers`.
         """
@@ -103,7 +102,7 @@ class AgentLoopManager:
         self._timeout_s = longest_s(rollout, reward_timeout_s=reward_timeout_s) + _MARGIN_S
 
     def end_batch(self) -> None:
-        """Note that all trajectories of a batch have ended; see `FailureBudget.end_batch`."""
+        """Check the reward after a batch; see `FailureBudget.end_batch`."""
         self._budget.end_batch()
 
     async def collect(
@@ -115,16 +114,16 @@ class AgentLoopManager:
         held_out: bool = False,
         on_finished: Callable[[TrajectorySummary], None],
     ) -> list[Group]:
-        """Make `samples_per_prompt` trajectories of each prompt; those of `held_out` ones are sampled as `validation` says.
+        """Roll out `samples_per_prompt` trajectories of each prompt; with `held_out`, by the sampling of `validation`.
 
         Returns:
-            One group per prompt, in the order of the prompts, members in the order of their sample index. Trajectories
-            whose infrastructure failed are in it, without a reward.
+            One group per prompt, in the order of the prompts, trajectories in the order of their sample index. Trajectories
+            lost to the infrastructure are included, without a reward.
 
         Raises:
             EngineError: every engine is dead for good.
-            WorkerError: every agent-loop worker is.
-            RolloutError, DataError: too many could not be made (`FailureBudget`).
+            WorkerError: every agent-loop worker is dead for good.
+            RolloutError, DataError: too many trajectories were lost (`FailureBudget`).
         """
         async with owned_tasks() as tasks:
             started = self.start(
@@ -132,7 +131,7 @@ class AgentLoopManager:
                 step=step,
                 samples_per_prompt=samples_per_prompt,
                 held_out=held_out,
-                on_finished=lambda made: on_finished(made.summary),
+                on_finished=lambda ref: on_finished(ref.summary),
                 tasks=tasks,
             )
         return end_together([group.result() for group in started])
@@ -149,35 +148,35 @@ class AgentLoopManager:
         on_finished: Callable[[TrajectoryRef], None],
         tasks: asyncio.TaskGroup,
     ) -> list[asyncio.Task[Group]]:
-        """Begin with what `collect` waits for; what belongs to a lower `step` enters the engines first.
+        """Start the trajectories that `collect` waits for; those of a lower `step` enter the engines first.
 
-        With `extra_samples` a group is complete as soon as `samples_per_prompt` of that many more have a reward.
-        What is in `finished`, by prompt id, is in its group without being made again.
+        With `extra_samples`, that many more trajectories per prompt are started, and a group is complete as soon as
+        `samples_per_prompt` have a reward. Trajectories in `finished`, keyed by prompt id, join their group as they are.
 
         Returns:
-            What becomes the group of each prompt; cancelling it ends its trajectories.
+            One task per prompt, which returns its group; cancelling it ends its trajectories.
         """
         finished = finished or {}
-        there = {(name, made.summary.sample_index) for name, refs in finished.items() for made in refs}
-        made: list[list[asyncio.Task[TrajectoryRef]]] = [[] for _ in prompts]
+        existing = {(name, ref.summary.sample_index) for name, refs in finished.items() for ref in refs}
+        samples: list[list[asyncio.Task[TrajectoryRef]]] = [[] for _ in prompts]
         for sample, (index, prompt) in itertools.product(range(samples_per_prompt + extra_samples), enumerate(prompts)):
-            if (prompt.prompt_id, sample) not in there:
+            if (prompt.prompt_id, sample) not in existing:
                 request = TrajectoryRequest(step=step, prompt=prompt, sample_index=sample, held_out=held_out)
-                made[index].append(tasks.create_task(self._make(request, on_finished)))
+                samples[index].append(tasks.create_task(self._make(request, on_finished)))
         names = [prompt.prompt_id for prompt in prompts]
         return [
             tasks.create_task(self._group(name, started, wanted=samples_per_prompt, finished=finished.get(name, ())))
-            for name, started in zip(names, made, strict=True)
+            for name, started in zip(names, samples, strict=True)
         ]
 
     async def check_prompts(self, prompts: Sequence[Prompt]) -> dict[str, int]:
-        """Count the tokens of every prompt, before anything is rolled out; the workers share the tokenising.
+        """Count the tokens of every prompt before the first rollout; the workers share the tokenising.
 
         Returns:
-            Tokens of the prompts that are longer than `data.max_prompt_tokens`, by prompt id: these cannot be rolled out.
+            Lengths of the prompts above `data.max_prompt_tokens`, keyed by prompt id; they cannot be rolled out.
 
         Raises:
-            ConfigError: no engine has the memory for a trajectory of one of the others.
+            ConfigError: no engine has the KV memory for a trajectory of one of the other prompts.
         """
         workers = self._workers.all
         shares = [worker.prompt_lengths(list(prompts[n :: len(workers)])) for n, worker in enumerate(workers)]
@@ -188,26 +187,28 @@ class AgentLoopManager:
         return overlong
 
     async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
-        """Have every trajectory of `groups` written down, by a worker; the bytes do not pass through here.
+        """Let a worker write every trajectory of `groups` to disk; the data does not pass through the driver.
 
         Raises:
             WorkerDiedError, WorkerError: see `LoopWorkers.ask`.
         """
-        refs = [made.ref for group in groups for made in group.trajectories]
-        await self._workers.ask(lambda worker, again: worker.record(step, list(prompts), validation, again, *refs))
+        refs = [trajectory.ref for group in groups for trajectory in group.trajectories]
+        await self._workers.ask(
+            lambda worker, is_retry: worker.record(step, list(prompts), validation, is_retry, *refs)
+        )
 
-    async def save_group(self, path: Path, made: Sequence[TrajectoryRef]) -> str:
-        """Have trajectories of one group written into a file of their own; returns its digest."""
-        refs = [one.ref for one in made]
+    async def save_group(self, path: Path, trajectories: Sequence[TrajectoryRef]) -> str:
+        """Let a worker write trajectories of one group into the file `path`; return its digest."""
+        refs = [trajectory.ref for trajectory in trajectories]
         return await self._workers.ask(lambda worker, _: worker.save_group(path, *refs))
 
     async def load_group(
         self, path: Path, *, num_trajectories: int, digest: str | None, source: str
     ) -> list[TrajectoryRef]:
-        """Return the trajectories that `save_group` wrote; their tokens stay with the worker that reads them.
+        """Return the trajectories that `save_group` wrote; their tokens stay in the worker that reads them.
 
         Raises:
-            DamagedCheckpointError: the file, which was fetched from the folder `source`, is not what was written.
+            DamagedCheckpointError: the file, fetched from the folder `source`, differs from what was written.
         """
         summaries, refs = await self._workers.ask(
             lambda worker, _: worker.call_keeping_rest(
@@ -221,7 +222,7 @@ class AgentLoopManager:
         ]
 
     async def metrics(self) -> dict[str, float]:
-        """Return what all workers measured and what became of engines and places, since the last call."""
+        """Return the metrics of workers, engines and admission since the last call."""
         reports = await self._reports()
         judge = sum((report.judge for report in reports), JudgeStats())
         num_surplus, self._num_surplus = self._num_surplus, 0
@@ -237,29 +238,29 @@ class AgentLoopManager:
         }
 
     async def forget_reports(self) -> None:
-        """Drop what workers and engines did since the last call of `metrics`, but not what became of engines and places."""
+        """Discard the workers' and engines' counts since the last `metrics`; keep engine deaths and surplus trajectories."""
         await self._reports()
         await self._work.metrics()
 
     async def aclose(self) -> None:
-        """Let the workers close tools and rewards, as far as they still can."""
+        """Let the living workers close their tools and rewards; failures are logged."""
         await self._workers.aclose()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await all_of(worker.aclose() for worker in self._workers.living)
         except (TimeoutError, AgentRLError) as error:
-            logger.warning("agent-loop workers did not close in order: %r", error)
+            logger.warning("agent loop: workers did not close cleanly: %r", error)
 
     async def _group(
         self,
         prompt_id: str,
-        made: Sequence[asyncio.Task[TrajectoryRef]],
+        tasks: Sequence[asyncio.Task[TrajectoryRef]],
         *,
         wanted: int,
         finished: Sequence[TrajectoryRef],
     ) -> Group:
-        group = await first_scored(prompt_id, made, wanted=wanted, finished=finished)
-        self._num_surplus += len(finished) + len(made) - len(group.trajectories)
+        group = await first_scored(prompt_id, tasks, wanted=wanted, finished=finished)
+        self._num_surplus += len(finished) + len(tasks) - len(group.trajectories)
         return group
 
     async def _make(self, request: TrajectoryRequest, on_finished: Callable[[TrajectoryRef], None]) -> TrajectoryRef:
@@ -267,58 +268,58 @@ class AgentLoopManager:
         entered_at = clock.now()
         for _ in range(_MAX_MOVES + 1):
             try:
-                made = await self._make_on_one_engine(request, failures, entered_at=entered_at)
+                trajectory = await self._make_on_one_engine(request, failures, entered_at=entered_at)
                 break
             except EngineDeadError as error:
                 failures.append(Failure(failure_class=FailureClass.ENGINE, message=str(error)))
-                logger.debug("trajectory %s begins again: %s", request.trajectory_id, error)
+                logger.debug("trajectory %s: engine failed, restarting: %s", request.trajectory_id, error)
         else:
-            reason = f"{_MAX_MOVES + 1} engines failed under it, the last with: {failures[-1].message}"
+            reason = f"{_MAX_MOVES + 1} engines failed in turn, the last with: {failures[-1].message}"
             failures[-1] = replace(failures[-1], message=reason)
-            made = _timed(_given_up(request, failures), entered_at, clock.now(), clock.now())
-        self._budget.add(made.summary)
-        on_finished(made)
-        return made
+            trajectory = _timed(_given_up(request, failures), entered_at, clock.now(), clock.now())
+        self._budget.add(trajectory.summary)
+        on_finished(trajectory)
+        return trajectory
 
     async def _make_on_one_engine(
         self, request: TrajectoryRequest, failures: list[Failure], *, entered_at: float
     ) -> TrajectoryRef:
-        """Wait for a place and make the trajectory there; what it waited since `entered_at` counts as waiting for admission.
+        """Wait for a place and run the trajectory there; the time since `entered_at` counts as admission wait.
 
-        `failures` are those of its earlier beginnings; what fails here is added, less the engine's own.
+        `failures` are those of earlier attempts; new ones are added, except the death of the engine.
 
         Raises:
-            EngineDeadError: the engine could not go on; it is closed until it can.
+            EngineDeadError: the engine failed; it is closed until it has recovered.
         """
         prompt_id, num_failures = request.prompt.prompt_id, len(failures)
         num_prompt_tokens = self._prompt_tokens.get(prompt_id, self._max_prompt_tokens)
         place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens, step=request.step)
         engine, started_at = self._engines[place.engine], clock.now()
         try:
-            made = await self._run(request, failures, engine.of_copy(place.copy) if place.copy else engine)
-            num_response_tokens = max(0, made.summary.num_tokens - num_prompt_tokens)
+            trajectory = await self._run(request, failures, engine.of_copy(place.copy) if place.copy else engine)
+            num_response_tokens = max(0, trajectory.summary.num_tokens - num_prompt_tokens)
             ended_at = clock.now()
-            # Of one that failed here, most of the time may be that of other tries.
-            if len(made.summary.failures) == num_failures:
+            # After a failure here, most of the time may belong to failed attempts.
+            if len(trajectory.summary.failures) == num_failures:
                 self._admission.learn(
                     place, prompt_id, num_response_tokens=num_response_tokens, duration_s=ended_at - started_at
                 )
-            self._admission.heed_judge(place, made.summary)
+            self._admission.learn_judge_wait(place, trajectory.summary)
         except EngineDeadError as error:
-            self._engines.suspect(place.engine, engine, error)  # before the place is given to another
+            self._engines.suspect(place.engine, engine, error)  # before the place is released to another trajectory
             raise
         finally:
             self._admission.leave(place)
-        return _timed(made, entered_at, started_at, ended_at)
+        return _timed(trajectory, entered_at, started_at, ended_at)
 
     async def _run(self, request: TrajectoryRequest, failures: list[Failure], engine: WorkerHandle) -> TrajectoryRef:
-        """Have one worker after the other try; what one of them left in an engine or a tool is none of the next one's."""
+        """Try one worker after the other; a later one reuses no engine or tool state of an earlier one."""
         for number in range(_WORKER_TRIES):
             worker = await (self._workers.next() if number == 0 else self._workers.next_answering())
-            begun = replace(request, failures=tuple(failures))
+            attempt = replace(request, failures=tuple(failures))
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    summary, ref = await worker.call_keeping_second("run", begun, engine)
+                    summary, ref = await worker.call_keeping_second("run", attempt, engine)
                 return TrajectoryRef(summary=summary, ref=ref)
             except WorkerDiedError as error:
                 reason = str(error)
@@ -335,7 +336,7 @@ class AgentLoopManager:
         return reports
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
-        """Return what a worker measured; None if it died, and took that with it."""
+        """Return a worker's measurements; None if it died, which loses them."""
         report: WorkerReport | None = None
         with contextlib.suppress(WorkerDiedError):
             report = await worker.report()
@@ -347,7 +348,7 @@ class AgentLoopManager:
 
 @contextlib.asynccontextmanager
 async def owned_tasks() -> AsyncIterator[asyncio.TaskGroup]:
-    """Give a task group whose first error ends the block and all tasks, and is raised alone."""
+    """Yield a task group; its first error cancels the block and all tasks, and is raised alone."""
     try:
         async with asyncio.TaskGroup() as tasks:
             yield tasks
@@ -360,11 +361,11 @@ def _given_up(request: TrajectoryRequest, failures: Sequence[Failure]) -> Trajec
     return TrajectoryRef(summary=summarise_trajectory(record), ref=record)
 
 
-def _timed(made: TrajectoryRef, entered_at: float, started_at: float, ended_at: float) -> TrajectoryRef:
-    """Note the parts of a trajectory's time that only this side knows."""
+def _timed(trajectory: TrajectoryRef, entered_at: float, started_at: float, ended_at: float) -> TrajectoryRef:
+    """Add the parts of a trajectory's time that only the driver measures."""
     times = replace(
-        made.summary.times,
+        trajectory.summary.times,
         admission_wait_s=started_at - entered_at,
-        dispatch_s=ended_at - started_at - made.summary.times.held_s,
+        dispatch_s=ended_at - started_at - trajectory.summary.times.held_s,
     )
-    return replace(made, summary=replace(made.summary, times=times, finished_at=ended_at))
+    return replace(trajectory, summary=replace(trajectory.summary, times=times, finished_at=ended_at))

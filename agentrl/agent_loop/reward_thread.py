@@ -1,4 +1,4 @@
-"""A reward whose code is not ours, on an event loop of its own: if it blocks, other episodes and all deadlines go on."""
+"""Thread for a user's reward, with its own event loop: if it blocks, other episodes and deadlines continue."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 5.0
 
 
-def where_it_may_block(reward: Reward, *, start_timeout_s: float) -> Reward:
-    """Return the same reward, on the worker's own event loop if its code is ours, else in a thread; parts one by one."""
+def isolated_reward(reward: Reward, *, start_timeout_s: float) -> Reward:
+    """Return the reward, in a thread of its own if it is user code; weighted parts are treated one by one."""
     if isinstance(reward, WeightedParts):
-        return reward.mapped(lambda part: where_it_may_block(part, start_timeout_s=start_timeout_s))
+        return reward.mapped(lambda part: isolated_reward(part, start_timeout_s=start_timeout_s))
     is_ours = type(reward).__module__.partition(".")[0] == "agentrl" and not isinstance(reward, FunctionReward)
     return reward if is_ours else _RewardThread(reward, start_timeout_s)
 
@@ -39,7 +39,7 @@ class _RewardThread:
         """See `Reward.start`.
 
         Raises:
-            ConfigError: it raised what nobody expected, or did not return in time.
+            ConfigError: it raised an unexpected exception, or did not return in time.
         """
         limit = asyncio.timeout(self._start_timeout_s)
         try:
@@ -55,7 +55,7 @@ class _RewardThread:
                 raise
             if limit.expired():
                 raise ConfigError(
-                    f"{self._name}: `start` has not returned in {self._start_timeout_s:g} s. Mend it, or raise "
+                    f"{self._name}: `start` did not return in {self._start_timeout_s:g} s. Fix it, or raise "
                     "`rollout.start_timeout_s`"
                 ) from error
             raise ConfigError(f"{self._name}: cannot be started: {described(error)}") from error
@@ -65,10 +65,10 @@ class _RewardThread:
         return await self._thread.run(self._reward.score(prompt, turns, deadline=deadline))
 
     async def aclose(self) -> None:
-        """See `Reward.aclose`; one that fails is logged, one that still blocks is left to itself."""
+        """See `Reward.aclose`; a failure is logged, and a call that blocks is abandoned."""
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._thread.run(self._reward.aclose())
-        except Exception as error:  # noqa: BLE001 - `aclose` is the user's own
+        except Exception as error:  # noqa: BLE001 - `aclose` is user code
             logger.warning("%s: `aclose` failed: %s", self._name, described(error))
         self._thread.close()

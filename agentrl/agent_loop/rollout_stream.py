@@ -1,12 +1,12 @@
-"""Groups without end: rolled out while the actor trains, handed over in the order of their prompts.
+"""Stream of groups: rolled out while the actor trains, delivered in the order of their prompts.
 
-`take` starts as many prompts as are wanted now, and those of `rollout.max_staleness` batches more, which go on while the actor
-learns from what it got. What was started under version v is then taken at v + max_staleness at the latest, because all that
-is in hand is taken in order and is no more than max_staleness + 1 batches (the bound of arXiv:2505.24298, section 5.1). With
-max_staleness = 0 nothing goes on: that is the synchronous run.
+`take` starts the prompts of this batch and of `rollout.max_staleness` further ones, which run on while the actor is updated.
+A group started under version v is taken at v + max_staleness at the latest, because pending groups are taken in order and
+there are at most max_staleness + 1 batches of them (the bound of arXiv:2505.24298, section 5.1). With max_staleness = 0
+nothing runs during the update: the synchronous run.
 
-In order, and not whoever finishes first: else the batches of a run would depend on its speed, short trajectories would be
-preferred, and, as all places are always taken, whoever is overtaken would get too old and be thrown away.
+Groups are delivered in order, not as they finish. Otherwise the batches would depend on the run's speed, short trajectories
+would be preferred, and overtaken groups would become too old and be dropped.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _INDEX = "groups.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledOut:
-    """A prompt and what became of it."""
+    """A prompt and its group."""
 
     prompt: Prompt
     group: Group
@@ -48,33 +48,33 @@ class SavedGroup:
 
     number: int
     is_whole: bool
-    """Whether it was finished; of any other, what is missing is rolled out again."""
+    """True if the group was finished; otherwise its missing trajectories are rolled out again."""
     num_saved: int
-    """Trajectories in its file; without any, there is none."""
+    """Trajectories in its file; 0: there is no file."""
     digest: str | None = None
-    """Of its file; a checkpoint of before there were digests has none."""
+    """Digest of its file; None in checkpoints written before digests existed."""
 
     def file_in(self, folder: Path) -> Path:
-        """Return where its trajectories are."""
+        """Return the path of its trajectories."""
         return folder / f"{self.number:09d}.jsonl"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Flight:
-    """A group under way, or finished and not yet taken."""
+class PendingGroup:
+    """A group that is running, or finished and not yet taken."""
 
     number: int
     """Position of its prompt in the data."""
     prompt: Prompt
     group: asyncio.Future[Group]
     finished: list[TrajectoryRef] = field(default_factory=list)
-    """Those of its trajectories that have ended."""
+    """Its trajectories that have ended."""
     is_awaited: bool = False
-    is_second_try: bool = False
+    is_retry: bool = False
 
 
 class RolloutStream:
-    """The groups in hand, in the order of their numbers; `rollout_stream` makes one."""
+    """Pending groups in the order of their numbers; created by `rollout_stream`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class RolloutStream:
         first_step: int,
         first_position: int,
     ) -> None:
-        """Take the parts; the arguments are those of `rollout_stream`."""
+        """Take the arguments of `rollout_stream`."""
         self._rollouts = rollouts
         self._prompts = prompts
         self._rollout = rollout
@@ -97,8 +97,8 @@ class RolloutStream:
         self._tasks = tasks
         self._first_step = first_step
         self._first_position = first_position
-        self._flights: dict[str, _Flight] = {}
-        """By prompt id, which is unique in a run."""
+        self._pending: dict[str, PendingGroup] = {}
+        """Pending groups, keyed by prompt id, which is unique in a run."""
         self._staleness: list[int] = []
         self._num_too_old = 0
         self._waited_s = 0.0
@@ -107,27 +107,27 @@ class RolloutStream:
         """Return the next `count` prompts with their groups, for update `step`.
 
         Raises:
-            RolloutError, DataError: too many trajectories could not be made (`FailureBudget`).
-            EngineError: an engine keeps sampling with weights older than `rollout.max_staleness` allows.
+            RolloutError, DataError: too many trajectories were lost (`FailureBudget`).
+            EngineError: an engine sampled a group twice with weights older than `rollout.max_staleness` allows.
         """
         self._start_new(count, step=step)
-        self._show(itertools.islice(self._flights.values(), count), step=step)
+        self._show(itertools.islice(self._pending.values(), count), step=step)
         waits_since = clock.now()
         taken: list[RolledOut] = []
         while len(taken) < count:
-            flight = next(iter(self._flights.values()))
-            group = await flight.group
-            del self._flights[flight.prompt.prompt_id]
+            pending = next(iter(self._pending.values()))
+            group = await pending.group
+            del self._pending[pending.prompt.prompt_id]
             if self._is_fresh(group, step=step):
-                taken.append(RolledOut(prompt=flight.prompt, group=group))
+                taken.append(RolledOut(prompt=pending.prompt, group=group))
             else:
-                self._start_again(flight, step=step)
+                self._roll_out_again(pending, step=step)
         self._waited_s += clock.now() - waits_since
-        groups = end_together([made.group for made in taken])
-        return [replace(made, group=group) for made, group in zip(taken, groups, strict=True)]
+        groups = end_together([rolled_out.group for rolled_out in taken])
+        return [replace(rolled_out, group=group) for rolled_out, group in zip(taken, groups, strict=True)]
 
     def metrics(self) -> dict[str, float]:
-        """Return what happened since the last call, and in a run that rolls out ahead what is in hand."""
+        """Return counts since the last call and, with `max_staleness` above 0, the state of the pending groups."""
         num_too_old, self._num_too_old = self._num_too_old, 0
         staleness, self._staleness = self._staleness or [0], []
         waited_s, self._waited_s = self._waited_s, 0.0
@@ -137,49 +137,49 @@ class RolloutStream:
         return counts | {
             "rollout/staleness_mean": sum(staleness) / len(staleness),
             "rollout/staleness_max": float(max(staleness)),
-            "rollout/groups_in_flight": float(sum(not flight.group.done() for flight in self._flights.values())),
-            "rollout/groups_waiting": float(sum(flight.group.done() for flight in self._flights.values())),
+            "rollout/groups_in_flight": float(sum(not item.group.done() for item in self._pending.values())),
+            "rollout/groups_waiting": float(sum(item.group.done() for item in self._pending.values())),
             "time/rollout_wait_s": waited_s,
         }
 
     async def save(self, folder: Path) -> None:
-        """Write what is in hand: finished trajectories, by workers, and of which prompts some are under way."""
-        saved = await all_of(self._save(flight, folder) for flight in self._flights.values())
+        """Write the finished trajectories (by the workers) and an index of all pending groups."""
+        saved = await all_of(self._save(pending, folder) for pending in self._pending.values())
         _write_index(folder, saved)
 
     async def restore(self, folder: Path, *, source: str) -> None:
-        """Go on with what `save` wrote: what was finished is loaded, what is missing starts again, before anything new.
+        """Restore the groups that `save` wrote: load finished trajectories, and restart missing ones before any new prompt.
 
         Args:
-            folder: of this machine.
-            source: the folder that it was fetched from, for errors.
+            folder: local folder.
+            source: folder that it was fetched from, for errors.
 
         Raises:
-            DamagedCheckpointError: a file is missing, or is not what was written.
+            DamagedCheckpointError: a file is missing, or differs from what was written.
         """
         groups = _read_index(folder, source)
         loaded = await all_of(self._load(saved, folder, source) for saved in groups)
         missing: dict[int, list[TrajectoryRef]] = {}
-        for saved, made in zip(groups, loaded, strict=True):
-            if made is None or not saved.is_whole:
-                missing[saved.number] = made or []
+        for saved, trajectories in zip(groups, loaded, strict=True):
+            if trajectories is None or not saved.is_whole:
+                missing[saved.number] = trajectories or []
             else:
                 prompt = self._prompts.at(saved.number)
                 group = asyncio.get_running_loop().create_future()
-                group.set_result(Group(prompt_id=prompt.prompt_id, trajectories=made))
-                self._add(saved.number, prompt, group, made)
+                group.set_result(Group(prompt_id=prompt.prompt_id, trajectories=trajectories))
+                self._add(saved.number, prompt, group, trajectories)
         self._start(missing, step=0, finished=missing)
-        self._flights = dict(sorted(self._flights.items(), key=lambda item: item[1].number))
+        self._pending = dict(sorted(self._pending.items(), key=lambda item: item[1].number))
 
     def cancel(self) -> None:
-        """End what is under way."""
-        for flight in self._flights.values():
-            flight.group.cancel()
+        """Cancel all running groups."""
+        for pending in self._pending.values():
+            pending.group.cancel()
 
     def _start_new(self, count: int, *, step: int) -> None:
-        """Start as many prompts as are missing to `count` and what may go on during the updates that follow."""
+        """Start prompts until `count` and the batches that may run ahead are pending."""
         batches_ahead = min(self._rollout.max_staleness, self._num_steps - step)
-        missing = count + batches_ahead * self._rollout.prompts_per_step - len(self._flights)
+        missing = count + batches_ahead * self._rollout.prompts_per_step - len(self._pending)
         if missing > 0:
             first = self._prompts.position
             self._prompts.seek(first + missing)
@@ -188,12 +188,12 @@ class RolloutStream:
     def _start(
         self, numbers: Iterable[int], *, step: int, finished: Mapping[int, Sequence[TrajectoryRef]] | None = None
     ) -> None:
-        """Start prompts; those of the same batch together, since the first of each goes before the second of any.
+        """Start prompts; those of one batch together, so that the first trajectory of each precedes the second of any.
 
         Args:
-            numbers: their positions in the data.
+            numbers: positions of the prompts in the data.
             step: see `_step_of`.
-            finished: trajectories of them that are there already, by position.
+            finished: existing trajectories of these prompts, keyed by position.
         """
         finished = finished or {}
         for for_step, batch in itertools.groupby(numbers, key=lambda number: self._step_of(number, step)):
@@ -215,10 +215,10 @@ class RolloutStream:
                 self._add(position, prompt, group, finished.get(position, ()))
 
     def _step_of(self, number: int, step: int) -> int:
-        """Return the step that names a group's trajectories, from which their seeds follow.
+        """Return the step in the names of a group's trajectories; their seeds depend on it.
 
-        In a run that rolls out ahead, the one that it would be for if nothing were dropped in its stage: when a group is
-        started, a resumed run may be at another step.
+        With `max_staleness` above 0 it follows from the position in the data alone, because a resumed run may start a group at
+        another step.
         """
         if self._rollout.max_staleness == 0:
             return step
@@ -227,71 +227,73 @@ class RolloutStream:
     def _add(
         self, number: int, prompt: Prompt, group: asyncio.Future[Group], finished: Sequence[TrajectoryRef]
     ) -> None:
-        self._flights[prompt.prompt_id] = _Flight(number=number, prompt=prompt, group=group, finished=list(finished))
-
-    async def _save(self, flight: _Flight, folder: Path) -> SavedGroup:
-        is_whole = flight.group.done()
-        # What is lost to the infrastructure is no reason to lose it again: the world may have mended by then.
-        made = (
-            flight.group.result().trajectories
-            if is_whole
-            else [m for m in flight.finished if m.summary.reward is not None]
+        self._pending[prompt.prompt_id] = PendingGroup(
+            number=number, prompt=prompt, group=group, finished=list(finished)
         )
-        saved = SavedGroup(number=flight.number, is_whole=is_whole, num_saved=len(made))
-        if not made:
+
+    async def _save(self, pending: PendingGroup, folder: Path) -> SavedGroup:
+        is_whole = pending.group.done()
+        # Trajectories lost to the infrastructure are rolled out again after a restore: it may work by then.
+        trajectories = (
+            pending.group.result().trajectories
+            if is_whole
+            else [trajectory for trajectory in pending.finished if trajectory.summary.reward is not None]
+        )
+        saved = SavedGroup(number=pending.number, is_whole=is_whole, num_saved=len(trajectories))
+        if not trajectories:
             return saved
-        return replace(saved, digest=await self._rollouts.save_group(saved.file_in(folder), made))
+        return replace(saved, digest=await self._rollouts.save_group(saved.file_in(folder), trajectories))
 
     async def _load(self, saved: SavedGroup, folder: Path, source: str) -> list[TrajectoryRef] | None:
-        """Return what is there of a group; None if it is of another prompt than has its place now."""
+        """Return the saved trajectories of a group; None if its position now holds another prompt."""
         if not saved.num_saved:
             return []
         file = saved.file_in(folder)
-        made = await self._rollouts.load_group(
+        trajectories = await self._rollouts.load_group(
             file, num_trajectories=saved.num_saved, digest=saved.digest, source=source
         )
-        prompt_id, was = self._prompts.at(saved.number).prompt_id, made[0].summary.prompt_id
-        if was == prompt_id:
-            return made
-        # Ids of prompts without a column of them were others in earlier versions, and with them the order.
-        logger.warning("group `%s` in %s: that place is `%s` now, which is rolled out anew", was, source, prompt_id)
+        prompt_id, saved_id = self._prompts.at(saved.number).prompt_id, trajectories[0].summary.prompt_id
+        if saved_id == prompt_id:
+            return trajectories
+        # Earlier versions gave other ids, and so another order, to prompts without an id column.
+        logger.warning("group `%s` in %s: its position now holds `%s`, rolling that out", saved_id, source, prompt_id)
         return None
 
-    def _show(self, flights: Iterable[_Flight], *, step: int) -> None:
-        """Let the progress bar count what is missing of the groups that are waited for."""
+    def _show(self, pending_groups: Iterable[PendingGroup], *, step: int) -> None:
+        """Show the missing trajectories of the awaited groups in the progress bar."""
         missing = 0
-        for flight in flights:
-            flight.is_awaited = True
-            missing += 0 if flight.group.done() else self._rollout.samples_per_prompt - len(flight.finished)
+        for pending in pending_groups:
+            pending.is_awaited = True
+            missing += 0 if pending.group.done() else self._rollout.samples_per_prompt - len(pending.finished)
         self._progress.start_rollout(f"step {step} rollout", num_trajectories=missing)
 
-    def _finish_trajectory(self, made: TrajectoryRef) -> None:
-        flight = self._flights[made.summary.prompt_id]
-        flight.finished.append(made)
-        if flight.is_awaited:
-            self._progress.finish_trajectory(num_tokens=made.summary.num_response_tokens)
+    def _finish_trajectory(self, trajectory: TrajectoryRef) -> None:
+        pending = self._pending[trajectory.summary.prompt_id]
+        pending.finished.append(trajectory)
+        if pending.is_awaited:
+            self._progress.finish_trajectory(num_tokens=trajectory.summary.num_response_tokens)
 
     def _is_fresh(self, group: Group, *, step: int) -> bool:
-        """Note how many updates the oldest token of each trajectory lags behind; tell whether that is allowed."""
-        scored = [made.summary for made in group.trajectories if made.summary.reward is not None]
+        """Return whether `max_staleness` allows the age of each trajectory's oldest token; if so, record the ages."""
+        scored = [trajectory.summary for trajectory in group.trajectories if trajectory.summary.reward is not None]
         staleness = [step - 1 - summary.policy_version for summary in scored]
         if max(staleness, default=0) > self._rollout.max_staleness:
             return False
         self._staleness += staleness
         return True
 
-    def _start_again(self, flight: _Flight, *, step: int) -> None:
-        """Roll out a prompt once more: the order of groups makes none too old, so an engine has had old weights for a while."""
-        prompt_id = flight.prompt.prompt_id
-        if flight.is_second_try:
+    def _roll_out_again(self, pending: PendingGroup, *, step: int) -> None:
+        """Roll out a prompt again that was too old; because groups are taken in order, an engine must have had old weights."""
+        prompt_id = pending.prompt.prompt_id
+        if pending.is_retry:
             raise EngineError(
                 f"group `{prompt_id}`, step {step}: sampled twice with weights older than `rollout.max_staleness` = "
-                f"{self._rollout.max_staleness} allows: an engine does not get the new ones"
+                f"{self._rollout.max_staleness} allows. An engine does not receive new weights"
             )
-        logger.warning("group `%s`, step %d: too old: an engine has missed weights; rolled out again", prompt_id, step)
+        logger.warning("group `%s`, step %d: too old, an engine missed new weights, rolling out again", prompt_id, step)
         self._num_too_old += 1
-        self._start([flight.number], step=step)
-        self._flights[prompt_id].is_second_try = True
+        self._start([pending.number], step=step)
+        self._pending[prompt_id].is_retry = True
 
 
 def _write_index(folder: Path, groups: Iterable[SavedGroup]) -> None:
@@ -317,16 +319,16 @@ async def rollout_stream(
     first_step: int = 1,
     first_position: int = 0,
 ) -> AsyncIterator[RolloutStream]:
-    """Roll out for as long as the context lasts; an error of any trajectory's worker ends it at once, and is raised.
+    """Roll out while the context is open; the first error of a trajectory ends the context at once, and is raised.
 
     Args:
-        rollouts: makes the groups.
-        prompts: at the position of the next one to start.
-        rollout: what holds in the stage.
-        num_steps: where the stage ends, beyond which nothing is started.
-        progress: shows what is waited for.
-        first_step: of the stage, also where the run goes on in the middle of it.
-        first_position: where in `prompts` the stage began.
+        rollouts: rolls out the groups.
+        prompts: the data, at the position of the next prompt to start.
+        rollout: section of the stage.
+        num_steps: last step of the stage; no prompt is started for a later one.
+        progress: shows the awaited trajectories.
+        first_step: first step of the stage, also in a run that resumes within it.
+        first_position: position in `prompts` at which the stage began.
     """
     async with owned_tasks() as tasks:
         stream = RolloutStream(

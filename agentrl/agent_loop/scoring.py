@@ -1,4 +1,4 @@
-"""Asks the reward about one trajectory: it may be anybody's code, and must not hold up or end a run."""
+"""Scores one trajectory with the reward, which may be user code and must neither block nor end a run."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,21 @@ from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, Turn
 from agentrl.user_code import text_of
 
 _GRACE_S = 1.0
-"""How long a reward that watches its own deadline has to say so in its own words, before it is cut off."""
+"""Extra seconds after the deadline for a reward that reports its own time-out, before it is cancelled."""
 
 
 async def score(reward: Reward, section: RewardSection, prompt: Prompt, turns: tuple[Turn, ...]) -> Score:
     """Return the reward of a trajectory, and its breakdown.
 
     Raises:
-        RolloutError: no answer in time, or what the reward needs is away.
-        DataError: the prompt cannot be scored, or the reward raised what it does not explain, or gave no number.
-        ConfigError: the reward is negative, and unfinished trajectories get 0.
+        RolloutError: no answer in time, or a service that the reward needs is unavailable.
+        DataError: the prompt cannot be scored, or the reward raised an unexpected exception or returned no number.
+        ConfigError: the reward is negative, while unfinished trajectories get 0.
     """
     where = f"reward `{section.label}` of prompt `{prompt.prompt_id}`"
     task = asyncio.create_task(_ask(reward, prompt, turns, Deadline.after(section.timeout_s)))
     try:
-        # Not `timeout`: that waits until the reward has honoured the cancellation, which a broken one may never do.
+        # Not `timeout`: it would wait until the reward has handled the cancellation, which a broken one may never do.
         await asyncio.wait({task}, timeout=section.timeout_s + _GRACE_S)
     finally:
         task.cancel()
@@ -44,21 +44,21 @@ async def score(reward: Reward, section: RewardSection, prompt: Prompt, turns: t
         raise UnexplainedError.of(where, error) from error
     if score.value < 0 and section.score_unfinished == "zero":
         raise ConfigError(
-            f"{where}: it gave {score.value:g}, below the 0 of trajectories that are cut short. Set "
-            "`reward.score_unfinished: score` to have those scored too, or `mask` to leave them out"
+            f"{where}: {score.value:g} is below the 0 of unfinished trajectories. Set `reward.score_unfinished: score` to "
+            "score those too, or `mask` to leave them out"
         )
     given = given_by_tools(turns)
     return replace(score, metrics={TOOL_REWARD_METRIC: sum(given), **score.metrics}) if given else score
 
 
 def with_final_rewards(turns: Sequence[Turn], rewards: Mapping[str, float]) -> tuple[Turn, ...]:
-    """Return the turns with what each tool gives for the whole episode added to the reward of its last result.
+    """Return the turns, with each tool's final reward added to the reward of its last result.
 
-    The last turn gets the sum of those without a result: a penalty for a tool that was never called must count.
+    The last turn gets the rewards of tools without a result, so that a penalty for a tool that was never called counts.
 
     Args:
-        turns: of the episode.
-        rewards: by the name of the tool.
+        turns: turns of the episode.
+        rewards: final rewards, keyed by tool name.
     """
     missing, later = dict(rewards), []
     for turn in reversed(turns):

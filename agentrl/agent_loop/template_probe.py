@@ -1,7 +1,7 @@
-"""Tries a chat template before it is used: does the policy see its tools, and are the calls that it is taught read?
+"""Check of a chat template before use: it must show the tools to the policy, and write calls that the parser reads.
 
-A template that fails here would not fail in a run. The policy would never learn of its tools, or its calls would be taken
-for answers.
+A template that fails here would not fail in a run: the policy would never see its tools, or its calls would be treated as
+answers.
 """
 
 from agentrl.agent_loop.chat_template import ChatTemplate
@@ -11,16 +11,16 @@ from agentrl.types import Message, ToolCall
 
 _QUESTION = "probe-question"
 _ARGUMENTS = {"text": 'a "b" \\n\n\tc <d> é', "number": 3, "flag": True, "nested": {"list": [1, "x"]}}
-"""Values that JSON must escape, or that other formats write in another way."""
+"""Values that JSON must escape, or that other formats write differently."""
 _SHOWN_CHARACTERS = 160
 _FORMAT = '`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`'
 
 
 def probe_tools(template: ChatTemplate) -> None:
-    """Refuse a template that hides the run's tools, or writes calls in another format than the parser reads.
+    """Refuse a template that hides the run's tools, or writes calls in a format that the parser does not read.
 
     Raises:
-        ConfigError: what the template does, and the way out.
+        ConfigError: the template does one of these.
     """
     _refuse_hidden_tools(template)
     _refuse_unread_calls(template)
@@ -35,7 +35,7 @@ def render_probe(template: ChatTemplate, messages: list[Message], what: str, **o
     try:
         return template.render(messages, **options)
     except Exception as error:
-        # A template is a program of its own, and may raise anything about messages that it does not expect.
+        # A template is a program, and may raise any exception for messages that it does not expect.
         raise ConfigError(
             f"{template.name} cannot render {what}: {type(error).__name__}: {error}. {template.way_out}"
         ) from error
@@ -59,7 +59,7 @@ def _refuse_hidden_tools(template: ChatTemplate) -> None:
     if hidden or shown == plain:
         names = ", ".join(f"`{name}`" for name in hidden or [tool["function"]["name"] for tool in template.tools])
         raise ConfigError(
-            f"{template.name} does not show the tools ({names}) to the policy, which would never call them. "
+            f"{template.name} does not show the tools ({names}) to the policy, so it would never call them. "
             f"{template.way_out}"
         )
 
@@ -70,7 +70,7 @@ def _refuse_unread_calls(template: ChatTemplate) -> None:
     written = render_probe(template, dialogue, "an assistant's tool call").rpartition(_QUESTION)[2]
     if name not in written:
         raise ConfigError(
-            f"{template.name} leaves out the tool calls of an assistant's turn, so that none can be learnt from. "
+            f"{template.name} drops the tool calls of an assistant's turn, so they cannot be trained on. "
             f"{template.way_out}"
         )
     if not calls_equal(parse_tool_calls(written, id_prefix="probe"), [(name, _ARGUMENTS)]):
@@ -81,7 +81,7 @@ def _refuse_unread_calls(template: ChatTemplate) -> None:
 
 
 def calls_equal(calls: tuple[ToolCall, ...], wanted: list[tuple[str, object]]) -> bool:
-    """Return whether calls that were read are those that a message named."""
+    """Return whether the parsed calls equal the wanted ones: name and arguments, in order."""
     return [(call.name, call.arguments) for call in calls if not call.parse_error] == wanted and len(calls) == len(
         wanted
     )

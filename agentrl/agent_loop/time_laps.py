@@ -23,9 +23,9 @@ class TimeLaps:
         """End a lap.
 
         Args:
-            part: field of `TimeSplit` that the lap was.
-            queue_s: as much of it as was spent waiting for one's turn, by the word of whoever answered.
-            queue: field of `TimeSplit` that takes it.
+            part: field of `TimeSplit` that takes the lap.
+            queue_s: part of the lap spent in a queue, as reported by the service that answered.
+            queue: field of `TimeSplit` that takes `queue_s`.
         """
         now = clock.now()
         lap_s, self._began_at = now - self._began_at, now

@@ -1,6 +1,6 @@
-"""One episode: the policy writes, tools answer, until it stops calling them.
+"""The loop of one episode: the policy writes, tools answer, until a turn calls none.
 
-The loop itself is `ToolAgentLoop.run`. It knows nothing of Ray, retries or rewards; `worker.py` does.
+The loop itself is `ToolAgentLoop.run`. Ray, retries and rewards are handled in `worker.py`.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ Ts = TypeVarTuple("Ts")
 
 _ENGINE_GRACE_S = 10.0
 _EARLY_S = 0.1
-"""By how much an engine's clock may be ahead of this one when a deadline passes."""
+"""Tolerance for an engine whose clock is ahead of this one when a deadline passes."""
 
 _MAX_ON_LOOP = 2048
-"""Tokens to decode, or characters to encode, that are done on the event loop: less than the way to a thread and back costs."""
+"""Tokens to decode, or characters to encode, on the event loop; so few cost less than the switch to a thread."""
 
 _MIN_ANSWER_TOKENS = 32
-"""Room that a tool result leaves for what the policy says to it."""
+"""Tokens that a tool result leaves for the policy's next completion."""
 
 
 class CallExecutor(Protocol):
@@ -59,7 +59,7 @@ class CallExecutor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRequest:
-    """What one episode is about. `seed` fixes the sampling of all its turns."""
+    """Identity and prompt of one episode. `seed` fixes the sampling of all its turns."""
 
     trajectory_id: str
     prompt: Prompt
@@ -80,11 +80,11 @@ class ToolAgentLoop:
         self._threads = tokenizer_threads
 
     async def run(self, request: EpisodeRequest, engine: Engine) -> Trajectory:
-        """Play one episode to its end.
+        """Run one episode to its end.
 
         Raises:
-            EngineDeadError: the engine has to be looked after: it is dead, or did not answer.
-            RolloutError: engine or tool infrastructure failed; nothing of the episode may be trained on.
+            EngineDeadError: the engine died or did not answer.
+            RolloutError: engine or tool infrastructure failed; the episode must not be trained on.
         """
         laps = TimeLaps()
         deadline = Deadline.after(self._rollout.trajectory_timeout_s)
@@ -134,7 +134,7 @@ class ToolAgentLoop:
         allowed = deadline.capped(self._rollout.turn_timeout_s)
         request_id = f"{request.trajectory_id}-{turn}"
         try:
-            # An engine keeps its deadlines by itself; one that does not has hung, and must not take the step with it.
+            # An engine keeps its deadlines itself; one that does not has hung, and must not block the step.
             async with asyncio.timeout(allowed.remaining_s() + _ENGINE_GRACE_S):
                 completion = await engine.generate(builder.token_ids, params, request_id=request_id, deadline=allowed)
         except TimeoutError as error:
@@ -144,22 +144,20 @@ class ToolAgentLoop:
         except WorkerDiedError as error:
             raise EngineDeadError(str(error)) from error
         if completion.finish_reason is FinishReason.ABORT and allowed.remaining_s() > _EARLY_S:
-            # Scored as it is, it would teach the policy that what it had begun to write was wrong.
-            raise EngineError(
-                f"engine: ended request {request_id} unasked, {allowed.remaining_s():.3g} s before its deadline"
-            )
-        # An engine that was too busy for a first token says nothing about the policy; one that gave some ran out of time, as
-        # did an episode whose earlier turns left none.
+            # Scoring the cut episode would teach the policy that its unfinished text was wrong.
+            raise EngineError(f"engine: aborted request {request_id} {allowed.remaining_s():.3g} s before its deadline")
+        # No token before the deadline in the first turn: the engine was too busy, which is not the policy's fault. In a later
+        # turn, or after some tokens, the episode ran out of time.
         ran_out = turn > 0 and completion.finish_reason is FinishReason.ABORT and deadline.remaining_s() < _EARLY_S
         if not completion.token_ids and not ran_out:
             raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")
         return completion
 
     def _read(self, completion: Completion, turn: str) -> tuple[str, tuple[ToolCall, ...], bool]:
-        """Return a turn's text, its calls, and whether a stop string ended it, so that its turn end was not sampled."""
+        """Return a turn's text, its calls, and True if a stop string ended it (then its turn end was not sampled)."""
         text = self._tokens.decode(completion.token_ids)
         end = end_of_stop(text, self._rollout.stop)
-        text = text[:end]  # the token that completed it may go on
+        text = text[:end]  # the token that completed the stop string may contain more
         calls = parse_tool_calls(text, id_prefix=turn, in_thought=self._tokens.opens_thought)
         return text, calls, end is not None
 
@@ -179,9 +177,9 @@ class ToolAgentLoop:
     async def _observe(
         self, builder: TrajectoryBuilder, results: Sequence[ToolResult], *, is_open: bool
     ) -> Termination | None:
-        """Append the results, cut so that the policy has room to answer; end the episode where it has none.
+        """Append the results, cut so that the policy has room to answer; end the episode if there is no room.
 
-        Where the policy did not sample the turn's end (`is_open`), that comes first, as a token that is not trained on.
+        If the policy did not sample the turn's end (`is_open`), it is added first, as a token that is not trained on.
         """
         turn_end = [self._tokens.turn_end_id] if is_open else []
         room = builder.remaining_tokens - _MIN_ANSWER_TOKENS - len(turn_end)
@@ -190,7 +188,7 @@ class ToolAgentLoop:
         observation, cuts = await self._off_loop(size, self._encode_results, results, max(0, cap))
         excess = len(observation) - room
         if excess > 0 and cap > 0:
-            # The template's own tokens and the mark of the cut come on top of the text: cut once more by what is over.
+            # The template's own tokens and the mark of the cut come on top of the text: cut again by the excess.
             observation, cuts = await self._off_loop(size, self._encode_results, results, max(0, cap - excess))
         if len(observation) > room:
             return Termination.MAX_RESPONSE_TOKENS
@@ -206,7 +204,7 @@ class ToolAgentLoop:
         return self._tokens.observation(messages), [was_cut for _, was_cut in cut]
 
     async def _off_loop(self, size: int, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """Call in a thread what would block the event loop; `size` is that of the text, in tokens or characters."""
+        """Call `function` in a thread if the text is long; `size` is its length in tokens or characters."""
         return function(*arguments) if size <= _MAX_ON_LOOP else await self._in_thread(function, *arguments)
 
     async def _in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
@@ -214,7 +212,7 @@ class ToolAgentLoop:
 
 
 def _queue_s(results: Sequence[ToolResult]) -> float:
-    """Return the time in a queue of the call that a turn waited for longest."""
+    """Return the queue time of the turn's longest call."""
     return max(results, key=lambda result: result.wall_time_s).queue_s if results else 0.0
 
 

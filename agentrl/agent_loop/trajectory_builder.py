@@ -1,4 +1,4 @@
-"""Grows the token record of one episode. The only place that writes `response_mask`."""
+"""The growing token record of one episode. The only place that writes `response_mask`."""
 
 import math
 from dataclasses import dataclass, field
@@ -32,19 +32,19 @@ class TrajectoryBuilder:
 
     @property
     def remaining_tokens(self) -> int:
-        """How many more tokens, sampled or observed, fit the budget."""
+        """Tokens, sampled or observed, that still fit `max_response_tokens`."""
         return self.max_response_tokens - (len(self.token_ids) - len(self.prompt_ids))
 
     def add_completion(self, completion: Completion) -> None:
-        """Append what the policy sampled.
+        """Append sampled tokens.
 
         Raises:
-            EngineError: log-probabilities are missing or not finite; training on a made-up value would be silent.
+            EngineError: log-probabilities are missing or not finite; the reply is not trained on.
         """
         num_tokens, num_logprobs = len(completion.token_ids), len(completion.logprobs)
         if num_tokens != num_logprobs or not math.isfinite(sum(completion.logprobs)):
             raise EngineError(
-                f"engine reply of {num_tokens} tokens: {num_logprobs} log-probabilities, all of which must be there and finite"
+                f"engine reply of {num_tokens} tokens: {num_logprobs} log-probabilities. Each token must have a finite one"
             )
         if num_tokens and (not completion.version_spans or completion.version_spans[0][0] != 0):
             raise EngineError(f"engine reply: version spans {completion.version_spans} do not start at the first token")
@@ -55,7 +55,7 @@ class TrajectoryBuilder:
         self._append(completion.token_ids, mask=1, logprobs=completion.logprobs)
 
     def add_observation(self, token_ids: list[int]) -> None:
-        """Append what a tool answered; never trained on."""
+        """Append the tokens of tool results; they are never trained on."""
         self._append(token_ids, mask=0, logprobs=[math.nan] * len(token_ids))
 
     def build(
@@ -79,18 +79,19 @@ class TrajectoryBuilder:
         )
 
     def _add_experts(self, completion: Completion) -> None:
-        """Append the experts of tokens that had none yet; the others keep those with which they were sampled."""
+        """Append the experts of new tokens; earlier tokens keep the experts they were sampled with."""
         num_rows = len(self.token_ids) + len(completion.token_ids) - 1
         row_bytes, rest = divmod(len(completion.experts), num_rows)
         if rest or (self.experts and row_bytes != self._row_bytes):
             raise EngineError(
-                f"engine reply: {len(completion.experts)} bytes of experts for {num_rows} tokens, not as many for each"
+                f"engine reply: {len(completion.experts)} bytes of experts for {num_rows} tokens. Each token needs as many as "
+                "the others"
             )
         self._row_bytes = row_bytes
         self.experts += completion.experts[len(self.experts) :]
 
     def _experts_of_all(self) -> bytes:
-        """Return the experts of all tokens but the last; observations without an answer get expert 0: nothing learns there."""
+        """Return the experts of all tokens but the last; a final observation gets expert 0, since it is not trained on."""
         missing = (len(self.token_ids) - 1) * self._row_bytes - len(self.experts)
         return bytes(self.experts) + bytes(missing)
 

@@ -16,13 +16,13 @@ from agentrl.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryRequest:
-    """The trajectory to make. Its sampling follows from the run's seed and these fields alone."""
+    """Request for one trajectory. Its sampling follows from the run's seed and these fields alone."""
 
     step: int
     prompt: Prompt
     sample_index: int
     held_out: bool = False
-    """True for validation, whose sampling may be another."""
+    """True for validation, whose sampling may differ."""
     failures: tuple[Failure, ...] = ()
     """Reasons why earlier attempts ended early, on another engine or by another worker."""
 
@@ -38,7 +38,7 @@ class TrajectoryRequest:
 
 
 def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
-    """Return the small facts that the driver works with."""
+    """Return the summary that the driver works with."""
     results = trajectory.tool_results
     num_calls = sum(len(turn.calls) for turn in trajectory.turns)
     versions = [version for _, version in trajectory.version_spans]
@@ -70,7 +70,7 @@ def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
 
 
 def failed_trajectory(request: TrajectoryRequest, failures: Sequence[Failure]) -> Trajectory:
-    """Return the record of a trajectory that none of its tries could make."""
+    """Return the record of a trajectory of which all tries failed."""
     is_data = failures[-1].failure_class.is_data
     return Trajectory(
         trajectory_id=request.trajectory_id,

@@ -1,4 +1,4 @@
-"""What becomes of a try to make a trajectory that failed: its class, and whether, when and how a fresh episode may help."""
+"""Retries of failed trajectories: the class of a failure, whether to retry, the pause and the seed."""
 
 import contextlib
 import random
@@ -17,9 +17,9 @@ from agentrl.errors import (
 from agentrl.types import Failure, FailureClass
 
 HANG_GRACE_S = 15.0
-"""How long an episode whose time is over has to say so in its own words; engines and tools take up to ten seconds of it."""
+"""Extra seconds for an episode to report its own time-out; engines and tools take up to ten of them."""
 
-_AWAY = (FailureClass.JUDGE, FailureClass.TOOL, FailureClass.REWARD)
+_UNAVAILABLE = (FailureClass.JUDGE, FailureClass.TOOL, FailureClass.REWARD)
 _MAX_MESSAGE_CHARACTERS = 1000
 _FIRST_PAUSE_S = 1.0
 _PAUSE_GROWTH = 4
@@ -27,7 +27,7 @@ _MAX_PAUSE_S = 30.0
 
 
 class FailedTryError(Exception):
-    """A try ended without a trajectory."""
+    """A try that ended without a trajectory."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -36,11 +36,11 @@ class FailedTryError(Exception):
 
 @contextlib.contextmanager
 def failing_as(infrastructure: FailureClass, data: FailureClass) -> Iterator[None]:
-    """Give what fails inside its class; `infrastructure` and `data` are for what does not tell by itself.
+    """Convert errors inside into a classified failure; `infrastructure` and `data` are the classes of unspecific errors.
 
     Raises:
-        FailedTryError: instead of a `RolloutError` or a `DataError`. An `EngineDeadError` passes: it is
-            for who knows another engine. So does everything else: it is our fault, and ends the run.
+        FailedTryError: instead of a `RolloutError` or a `DataError`. An `EngineDeadError` passes, because the manager
+            moves the trajectory to another engine. All other errors pass too: they are bugs, and end the run.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def failing_as(infrastructure: FailureClass, data: FailureClass) -> Iterator[Non
     except DataError as error:
         cause = error.cause if isinstance(error, UnexplainedError) else ""
         raise _failed(data, error, cause) from error
-    except (EngineError, WorkerDiedError) as error:  # the only workers that a worker asks are engines
+    except (EngineError, WorkerDiedError) as error:  # a worker calls no other workers than engines
         raise _failed(FailureClass.ENGINE, error) from error
     except JudgeUnavailableError as error:
         raise _failed(FailureClass.JUDGE, error) from error
@@ -57,11 +57,11 @@ def failing_as(infrastructure: FailureClass, data: FailureClass) -> Iterator[Non
         raise _failed(infrastructure, error) from error
 
 
-def worth_another(failures: Sequence[Failure], *, max_retries: int) -> bool:
-    """Return whether a fresh episode may help after these failures of one trajectory.
+def should_retry(failures: Sequence[Failure], *, max_retries: int) -> bool:
+    """Return whether a fresh episode may succeed after these failures of one trajectory.
 
-    The world may have mended. An exception that nobody expected may come of what the policy wrote, and of the prompt's data
-    where it comes a second time. Data that a tool or the reward refuses stays as it is.
+    Infrastructure failures are always retried, up to `max_retries`. An unexpected exception may come from the policy's text and
+    is retried; the second time, it is attributed to the prompt's data. Data that a tool or the reward refuses is not retried.
     """
     last = failures[-1]
     if len(failures) > max_retries:
@@ -72,22 +72,22 @@ def worth_another(failures: Sequence[Failure], *, max_retries: int) -> bool:
 
 
 def seed_suffix(failures: Sequence[Failure]) -> str:
-    """Return what is added to the seed of a trajectory for its next try.
+    """Return the suffix of a trajectory's seed for its next try.
 
-    Nothing where a judge, a tool or the reward was away: another seed would choose episodes that do without them, and a policy
-    would be trained on these. Otherwise what it wrote may have broken the world, and would again.
+    Failures of a judge, a tool or the reward do not change the seed: a new seed would favour episodes that do not use them,
+    and bias the training. Other failures do, because the text that was sampled may have caused them and would do so again.
     """
-    num_seeds = sum(failure.failure_class not in _AWAY for failure in failures)
+    num_seeds = sum(failure.failure_class not in _UNAVAILABLE for failure in failures)
     return f"-retry{num_seeds}" if num_seeds else ""
 
 
 def pause_s(num_failures: int) -> float:
-    """Return how long to wait before the next try, in seconds; drawn, so that a thousand trajectories do not come at once."""
+    """Return the pause before the next try in seconds; random, so that a thousand trajectories do not retry at once."""
     return random.uniform(0.5, 1.0) * _longest_pause_s(num_failures)
 
 
 def longest_s(rollout: RolloutSection, *, reward_timeout_s: float) -> float:
-    """Return the seconds that a worker takes at most for one trajectory: all tries, and the pauses between them."""
+    """Return a worker's longest time for one trajectory in seconds: all tries, and the pauses between them."""
     try_s = rollout.trajectory_timeout_s + HANG_GRACE_S + rollout.tool_timeout_s + reward_timeout_s
     pauses_s = sum(_longest_pause_s(retry) for retry in range(1, rollout.max_retries + 1))
     return (rollout.max_retries + 1) * try_s + pauses_s
@@ -98,6 +98,6 @@ def _longest_pause_s(num_failures: int) -> float:
 
 
 def _failed(failure_class: FailureClass, error: Exception, cause: str = "") -> FailedTryError:
-    # It may quote what a policy wrote: lone surrogates, which nothing can store, and any amount of it.
+    # The message may quote the policy's text: of any length, with lone surrogates, which cannot be stored.
     message = str(error).encode("utf-8", "replace").decode()[:_MAX_MESSAGE_CHARACTERS]
     return FailedTryError(Failure(failure_class=failure_class, message=message, cause=cause))

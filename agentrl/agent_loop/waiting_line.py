@@ -1,4 +1,4 @@
-"""Trajectories that wait for a place: those of the earliest step first, and of them those that are expected to take longest."""
+"""Queue of trajectories that wait for a place: earliest step first, then longest expected duration first."""
 
 import asyncio
 import heapq
@@ -12,44 +12,44 @@ Place = TypeVar("Place")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Waiting(Generic[Place]):
-    """One that waits."""
+    """A trajectory that waits."""
 
     prompt_id: str
     step: int
-    """The update that it is for; the actor waits for the earliest."""
+    """Update that it is for; the actor waits for the earliest."""
     order: int
     num_prompt_tokens: int
     place: asyncio.Future[Place]
 
 
 class WaitingLine(Generic[Place]):
-    """Orders by what the finished trajectories of the same prompt took; a prompt of which none has finished comes first.
+    """Orders by the mean duration of finished trajectories of the same prompt; prompts without any come first.
 
-    So the long ones do not begin when all others end; and the first of each prompt, if they entered before the second, tell
-    early which those are.
+    So long trajectories do not start last. If the first trajectory of each prompt enters before the second of any, the
+    durations are known early.
     """
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[Waiting[Place]]] = {}
         self._durations: dict[str, tuple[int, float]] = {}
         self._heap: list[tuple[int, float, int, str]] = []
-        """`(step, minus the expected seconds, order, prompt id)`; what is out of date is dropped when it comes up."""
+        """Entries `(step, minus the expected seconds, order, prompt id)`; outdated ones are dropped in `first`."""
 
     def __bool__(self) -> bool:
         return bool(self._queues)
 
     def push(self, waiting: Waiting[Place]) -> None:
-        """Take one in."""
+        """Add a trajectory."""
         queue = self._queues.setdefault(waiting.prompt_id, deque())
         queue.append(waiting)
         if len(queue) == 1:
             self._rank(waiting.prompt_id)
 
     def first(self) -> Waiting[Place]:
-        """Return whose turn it is, who stays.
+        """Return the next trajectory without removing it.
 
         Raises:
-            IndexError: nobody waits.
+            IndexError: none waits.
         """
         while True:
             _, key, order, prompt_id = self._heap[0]
@@ -59,7 +59,7 @@ class WaitingLine(Generic[Place]):
             heapq.heappop(self._heap)
 
     def remove(self, waiting: Waiting[Place]) -> None:
-        """Let one go; nothing happens if it has gone."""
+        """Remove a trajectory, if it is still in the line."""
         queue = self._queues.get(waiting.prompt_id, deque())
         if waiting in queue:
             queue.remove(waiting)
@@ -67,10 +67,10 @@ class WaitingLine(Generic[Place]):
                 self._rank(waiting.prompt_id)
             else:
                 del self._queues[waiting.prompt_id]
-                self._durations.pop(waiting.prompt_id, None)  # all of it have entered
+                self._durations.pop(waiting.prompt_id, None)  # none of the prompt's trajectories waits any more
 
     def learn(self, prompt_id: str, duration_s: float) -> None:
-        """Note how long a trajectory of a prompt took, as long as others of it wait."""
+        """Record the duration of a prompt's trajectory, if others of the prompt wait."""
         if prompt_id in self._queues:
             count, total_s = self._durations.get(prompt_id, (0, 0.0))
             self._durations[prompt_id] = (count + 1, total_s + duration_s)

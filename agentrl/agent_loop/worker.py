@@ -1,7 +1,7 @@
-"""A process that plays many episodes at once: it builds its own tools, and turns failures of the world into records.
+"""A process that runs many episodes at once: it builds its own tools and records infrastructure failures.
 
-Plain data comes in (a prompt, and which engine to ask), plain data goes out. Tools, reward and sessions are built here, at
-first use, on this process's own event loop; none of them ever crosses a process border.
+Input (a prompt and an engine) and output are plain data. Tools, reward and sessions are built here, at first use, on this
+process's event loop; they never cross a process boundary.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from typing import Protocol, runtime_checkable
 
 from agentrl import clock
 from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
-from agentrl.agent_loop.reward_thread import where_it_may_block
+from agentrl.agent_loop.reward_thread import isolated_reward
 from agentrl.agent_loop.scoring import score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
-from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, worth_another
+from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, should_retry
 from agentrl.config.schema import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
@@ -43,12 +43,12 @@ logger = logging.getLogger(__name__)
 _TOKENIZER_THREADS = 2
 
 _OWN_START_S = 600.0
-"""Wall clock of the start of a worker but for its tools and reward: process, imports, tokenizer."""
+"""Time limit for a worker's start without its tools and reward: process, imports, tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """All that a worker is told, as plain data."""
+    """Settings of a worker, as plain data."""
 
     model: ModelSection
     rollout: RolloutSection
@@ -57,62 +57,60 @@ class WorkerConfig:
     run_seed: int
     run_dir: str
     validation: ValidationSection = field(default_factory=ValidationSection)
-    """Sampling of held-out prompts, where it differs from `rollout`."""
+    """Sampling of held-out prompts, if it differs from `rollout`."""
     tokenizer_class: str | None = None
-    """What an engine knows of the model's tokenizer (`agentrl.engine.tokenizer`): with it, no worker loads torch."""
+    """Tokenizer class found by an engine (`agentrl.engine.tokenizer`); with it, workers need not load torch."""
 
     @property
     def start_timeout_s(self) -> float:
-        """Wall clock of `AgentLoopWorker.start`, which starts the tools and the parts of the reward in turn."""
+        """Time limit for `AgentLoopWorker.start`, which starts the tools and the parts of the reward in turn."""
         return _OWN_START_S + self.rollout.start_timeout_s * (len(self.tools) + len(self.reward.scorers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker measured."""
+    """Measurements of a worker since its last report."""
 
     lag: Lag
-    """Of its event loop, since its last report."""
+    """Lag of its event loop."""
     judge: JudgeStats
-    """Since its last report."""
     answers: AnswerStats
-    """Since its last report."""
 
 
 @runtime_checkable
-class _AsksJudge(Protocol):
-    """A tool or reward that talks to the code judge."""
+class _JudgeCaller(Protocol):
+    """A tool or reward that calls the code judge."""
 
     def take_judge_stats(self) -> JudgeStats: ...
 
 
 @runtime_checkable
-class _ReadsAnswers(Protocol):
-    """A reward that reads a final answer, and counts what it finds."""
+class _AnswerReader(Protocol):
+    """A reward that reads a final answer and counts the results."""
 
     def take_answer_stats(self) -> AnswerStats: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What a worker builds at first use."""
+    """Objects that a worker builds at first use."""
 
     tokens: ChatTokens
     loop: ToolAgentLoop
     held_out_loop: ToolAgentLoop
-    """The same with the sampling of validation."""
+    """Loop with the sampling of validation."""
     tools: ToolExecutor
     reward: Reward
     scorer: Reward
-    """The reward, where it may block."""
+    """The reward, in a thread of its own if it is user code."""
     lag: LoopLag
 
 
 class AgentLoopWorker:
-    """Plays episodes; one instance per process."""
+    """Runs episodes; one instance per process."""
 
     def __init__(self, config: WorkerConfig, role: str) -> None:
-        """Keep plain data only; everything live is built by `start`."""
+        """Keep plain data only; `start` builds the rest."""
         self._config = config
         self._role = role
         self._parts: _Parts | None = None
@@ -129,7 +127,7 @@ class AgentLoopWorker:
         await self._built()
 
     async def prompt_lengths(self, prompts: Sequence[Prompt]) -> dict[str, int]:
-        """Return the number of tokens of each prompt, tools and system text included, by prompt id.
+        """Return the number of tokens of each prompt, keyed by prompt id; tools and system text are included.
 
         Raises:
             ConfigError: the chat template cannot render one.
@@ -138,36 +136,38 @@ class AgentLoopWorker:
         return await asyncio.to_thread(measure_prompts, prompts, tokens.num_tokens)
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
-        """Make one trajectory, in a fresh episode again while that may help; after the last try, a record of what failed.
+        """Roll out one trajectory, with retries in fresh episodes; after the last try, return a record of the failures.
 
         Raises:
-            EngineDeadError: it must be begun again on another engine.
+            EngineDeadError: the trajectory must be restarted on another engine.
         """
         failures: list[Failure] = []
         started = clock.now()
-        with self._noted():
-            while (made := await self._try(request, engine, failures)) is None:
-                if not worth_another(failures, max_retries=self._config.rollout.max_retries):
-                    made = failed_trajectory(request, failures)
+        with self._registered():
+            while (trajectory := await self._try(request, engine, failures)) is None:
+                if not should_retry(failures, max_retries=self._config.rollout.max_retries):
+                    trajectory = failed_trajectory(request, failures)
                     break
                 await asyncio.sleep(pause_s(len(failures)))
-        made = replace(made, times=replace(made.times, retry_s=clock.now() - started - made.times.held_s))
-        return summarise_trajectory(made), made
+        trajectory = replace(
+            trajectory, times=replace(trajectory.times, retry_s=clock.now() - started - trajectory.times.held_s)
+        )
+        return summarise_trajectory(trajectory), trajectory
 
     async def record(
-        self, step: int, prompts: Sequence[Prompt], validation: bool, again: bool, *trajectories: Trajectory
+        self, step: int, prompts: Sequence[Prompt], validation: bool, is_retry: bool, *trajectories: Trajectory
     ) -> None:
         """Write finished trajectories of any worker into the run directory; they never pass through the driver.
 
-        `again` says that another worker has begun to, and died: what it has written is left out.
+        `is_retry` means that another worker died during this call: trajectories that it has written are skipped.
         """
         store = TrajectoryStore(Path(self._config.run_dir))
         await asyncio.to_thread(
-            store.append, step, trajectories, prompts=prompts, validation=validation, leave_out_recorded=again
+            store.append, step, trajectories, prompts=prompts, validation=validation, leave_out_recorded=is_retry
         )
 
     async def save_group(self, path: Path, *trajectories: Trajectory) -> str:
-        """Write trajectories into a file of their own, in place of what another worker began to write there.
+        """Write trajectories into the file `path`, and replace what another worker may have written there.
 
         Returns:
             A digest of the file.
@@ -182,19 +182,19 @@ class AgentLoopWorker:
         return list(map(summarise_trajectory, trajectories)), *trajectories
 
     async def ping(self) -> None:
-        """Answer, which shows that the event loop runs."""
+        """Answer, to show that the event loop runs."""
 
     async def report(self) -> WorkerReport | None:
-        """Return what only this process knows; None where it was started again, and has built nothing since."""
+        """Return this process's measurements; None if it was restarted and has built nothing since."""
         if (parts := self._parts) is None:
             return None
-        sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _AsksJudge))
+        sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _JudgeCaller))
         judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
-        answers = parts.reward.take_answer_stats() if isinstance(parts.reward, _ReadsAnswers) else AnswerStats()
+        answers = parts.reward.take_answer_stats() if isinstance(parts.reward, _AnswerReader) else AnswerStats()
         return WorkerReport(lag=parts.lag.take(), judge=judge, answers=answers)
 
     async def aclose(self) -> None:
-        """Break off what still runs, then close tools and reward."""
+        """Cancel running episodes, then close tools and reward."""
         running = list(self._running)
         for task in running:
             task.cancel()
@@ -211,16 +211,16 @@ class AgentLoopWorker:
                 self._parts = await self._build()
             return self._parts
 
-    async def _built_again(self) -> _Parts:
-        """Return the parts; a worker that was started again in mid-run builds them now.
+    async def _built_after_restart(self) -> _Parts:
+        """Return the parts; a worker that was restarted during the run builds them now.
 
         Raises:
-            RolloutError: they could be built when the run began, and cannot now, so that something must be away.
+            RolloutError: building them failed, although it worked at the start, so a service must be unavailable.
         """
         try:
             return await self._built()
         except (ConfigError, ToolError) as error:
-            raise RolloutError(f"{self._role}: started again, and cannot build its tools: {error}") from error
+            raise RolloutError(f"{self._role}: cannot build its tools after a restart: {error}") from error
 
     async def _build(self) -> _Parts:
         config = self._config
@@ -232,7 +232,7 @@ class AgentLoopWorker:
             start_timeout_s=config.rollout.start_timeout_s,
         )
         reward = build_reward(config.reward)
-        scorer = where_it_may_block(reward, start_timeout_s=config.rollout.start_timeout_s)
+        scorer = isolated_reward(reward, start_timeout_s=config.rollout.start_timeout_s)
         await tools.start()
         try:
             await scorer.start()
@@ -243,8 +243,8 @@ class AgentLoopWorker:
         tokens = await asyncio.to_thread(ChatTokens.of_model, config.model, schemas, config.tokenizer_class)
         if tokens.rewrites_history:
             logger.warning(
-                "the chat template of %s renders earlier assistant turns differently from how they were sampled; "
-                "trajectories keep what was sampled",
+                "chat template of %s: renders earlier assistant turns differently from how they were sampled; "
+                "trajectories keep the sampled tokens",
                 config.model.path,
                 extra=repeating("the chat template rewrites history"),
             )
@@ -252,7 +252,7 @@ class AgentLoopWorker:
         held_out = ToolAgentLoop(
             held_out_rollout(config.rollout, config.validation), tokens, tools, tokenizer_threads=threads
         )
-        # What the libraries have loaded lives as long as the process; walking it stops the event loop for 0.2 s.
+        # Objects of loaded libraries live as long as the process; collecting them would stop the event loop for 0.2 s.
         gc.freeze()
         return _Parts(
             tokens=tokens,
@@ -265,8 +265,8 @@ class AgentLoopWorker:
         )
 
     @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Note the running task, for `aclose`."""
+    def _registered(self) -> Iterator[None]:
+        """Register the running task, so that `aclose` can cancel it."""
         task = asyncio.current_task()
         assert task is not None, "inside a coroutine"
         self._running.add(task)
@@ -276,29 +276,29 @@ class AgentLoopWorker:
             self._running.discard(task)
 
     async def _try(self, request: TrajectoryRequest, engine: Engine, failures: list[Failure]) -> Trajectory | None:
-        """Play one episode; where it fails, add to `failures` and return None."""
+        """Run one episode; if it fails, add to `failures` and return None."""
         try:
             with failing_as(FailureClass.WORKER, FailureClass.TOOL_DATA):
-                parts = await self._built_again()
-            made = await self._play(parts, request, engine, failures)
+                parts = await self._built_after_restart()
+            trajectory = await self._play(parts, request, engine, failures)
         except FailedTryError as failed:
             failures.append(failed.failure)
             logger.debug("trajectory %s, try %d: %r", request.trajectory_id, len(failures), failed.failure)
             return None
-        return replace(made, failures=(*request.failures, *failures))
+        return replace(trajectory, failures=(*request.failures, *failures))
 
     async def _play(
         self, parts: _Parts, request: TrajectoryRequest, engine: Engine, failures: Sequence[Failure]
     ) -> Trajectory:
         retry = len(failures)
-        # The id of a fresh episode is its own: state that a tool kept for the failed one must not be found again.
-        begun_again = f"-again{request.attempt}" if request.attempt else ""
-        episode_id = f"{request.trajectory_id}{begun_again}" + (f"-retry{retry}" if retry else "")
+        # A fresh episode has its own id, so that a tool does not use the state of the failed one.
+        restart_suffix = f"-again{request.attempt}" if request.attempt else ""
+        episode_id = f"{request.trajectory_id}{restart_suffix}" + (f"-retry{retry}" if retry else "")
         episode = EpisodeRequest(
             trajectory_id=episode_id,
             prompt=request.prompt,
             sample_index=request.sample_index,
-            seed=f"{self._config.run_seed}/{request.trajectory_id}{begun_again}{seed_suffix(failures)}",
+            seed=f"{self._config.run_seed}/{request.trajectory_id}{restart_suffix}{seed_suffix(failures)}",
         )
         tool_episode = Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id, extra=request.prompt.extra)
         timeout_s = self._config.rollout.trajectory_timeout_s
@@ -306,19 +306,19 @@ class AgentLoopWorker:
         loop = parts.held_out_loop if request.held_out else parts.loop
         try:
             with failing_as(FailureClass.TOOL, FailureClass.TOOL_DATA):
-                # Engines and tools keep their own time; this is for what has none, such as a tokenizer.
+                # Engines and tools have their own time limits; this one covers the rest, such as a tokenizer.
                 async with asyncio.timeout(timeout_s + HANG_GRACE_S):
                     trajectory = await loop.run(episode, engine)
                 finals = await parts.tools.final_rewards(tool_episode)
         except TimeoutError as error:
-            message = f"episode {episode_id}: not at its end {HANG_GRACE_S:g} s after its {timeout_s:g} s"
+            message = f"episode {episode_id}: still running {HANG_GRACE_S:g} s after its limit of {timeout_s:g} s"
             raise FailedTryError(Failure(failure_class=FailureClass.HANG, message=message)) from error
         finally:
             await parts.tools.end_episode(tool_episode)
         trajectory = replace(trajectory, turns=with_final_rewards(trajectory.turns, finals))
         section = self._config.reward
         is_finished = trajectory.termination is Termination.ANSWERED
-        # What was cut short stays, as a negative: leaving it out teaches a policy to ramble (arXiv:2508.20722).
+        # Unfinished episodes get 0: leaving them out teaches a policy to ramble (arXiv:2508.20722).
         reward = Score(value=0.0)
         with judge_waits() as waits_s:
             if is_finished or section.score_unfinished == "score":
@@ -339,6 +339,6 @@ class AgentLoopWorker:
 
 
 def held_out_rollout(rollout: RolloutSection, validation: ValidationSection) -> RolloutSection:
-    """Return how held-out prompts are rolled out: as `rollout` says, with the sampling that `validation` sets."""
+    """Return the settings for held-out prompts: `rollout` with the sampling that `validation` sets."""
     own = {"temperature": validation.temperature, "top_p": validation.top_p, "top_k": validation.top_k}
     return replace(rollout, **{name: value for name, value in own.items() if value is not None})

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.reward_thread import where_it_may_block
+from agentrl.agent_loop.reward_thread import isolated_reward
 from agentrl.agent_loop.scoring import score
 from agentrl.config.schema import RewardSection, RunConfig
 from agentrl.engine.tokenizer import light_tokenizer_class
@@ -149,7 +149,7 @@ async def _call_tool(
 
 @contextlib.asynccontextmanager
 async def _started_reward(section: RewardSection, *, start_timeout_s: float) -> AsyncIterator[Reward]:
-    reward = where_it_may_block(build_reward(section), start_timeout_s=start_timeout_s)
+    reward = isolated_reward(build_reward(section), start_timeout_s=start_timeout_s)
     limit_s = start_timeout_s * len(section.scorers)
     with ended_if_blocked(f"start of reward `{section.label}`", limit_s=limit_s):
         await reward.start()

@@ -1,17 +1,16 @@
-"""Answers the tool calls of one turn: checks them, runs them at once, and gives one result per call.
+"""Executor of the tool calls of one turn: checks them, runs them concurrently, and returns one result per call.
 
-Whose fault a failure is decides what becomes of it:
+A failure is handled by its cause:
 
-- The policy's (a call that does not parse, an unknown tool, wrong arguments, no answer in time, too many calls in a turn) is
-  a `ToolResult` that it reads.
-- The world's is a `RolloutError`, which passes through; an `OSError` (no connection, no answer) is taken for one.
-- The prompt's data is a `DataError`, which passes through. Any other exception becomes an `UnexplainedError`: it says nothing
-  about the policy, and a fault that strikes one call in a million must not end a run.
-- Ours is a `ToolError`: a tool that answers with anything but a `ToolResult` breaks its contract on every call.
+- The policy (a call that does not parse, an unknown tool, wrong arguments, no answer in time, too many calls in a turn):
+  a `ToolResult` that the policy reads.
+- The infrastructure: a `RolloutError`, which passes through; an `OSError` (no connection, no answer) is treated as one.
+- The prompt's data: a `DataError`, which passes through. Any other exception becomes an `UnexplainedError`, because a bug that
+  affects one call in a million must not end a run.
+- The tool's contract: a `ToolError`, for a tool that returns anything but a `ToolResult`.
 
-Tools that are not ours run on an event loop in a thread of their own (`tool_thread`): user code that blocks, in an `async def`
-too, holds up nobody but those who call the same tool. It does NOT make such calls run at once; a plain `def` does
-(`function_tool`).
+User tools run on an event loop in a thread of their own (`tool_thread`): user code that blocks, also in an `async def`, delays
+only the calls of the same tool. Such calls do NOT run concurrently; those of a plain `def` do (`function_tool`).
 """
 
 import asyncio
@@ -37,7 +36,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _GRACE_S = 1.0
-"""How long a tool that watches its own deadline has to say so in its own words, before it is cut off."""
+"""Extra seconds after the deadline for a tool that reports its own time-out, before it is cancelled."""
 
 _MAX_REASON_CHARACTERS = 300
 
@@ -51,13 +50,13 @@ class ToolExecutor:
         """Take the tools.
 
         Args:
-            tools: by name.
-            timeout_s: wall clock of one call, queueing included.
-            max_calls_per_turn: what a turn calls beyond is refused.
-            start_timeout_s: wall clock of the start of one tool.
+            tools: tools, keyed by name.
+            timeout_s: time limit of one call, queueing included.
+            max_calls_per_turn: limit per turn; further calls are refused.
+            start_timeout_s: time limit of the start of one tool.
 
         Raises:
-            ToolError: a tool's schema is none (`validator_of`).
+            ToolError: a tool's schema is not valid (`validator_of`).
         """
         self._tools = dict(tools)
         self._timeout_s = timeout_s
@@ -71,26 +70,26 @@ class ToolExecutor:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools themselves, in their order."""
+        """The tools, in their order."""
         return tuple(self._tools.values())
 
     @property
     def timeout_s(self) -> float:
-        """Wall clock of one call, queueing included."""
+        """Time limit of one call, queueing included."""
         return self._timeout_s
 
     @property
     def schemas(self) -> tuple[ToolSchema, ...]:
-        """What the policy is told about the tools, in their order."""
+        """The tools' schemas, shown to the policy in this order."""
         return tuple(tool.schema for tool in self._tools.values())
 
     async def start(self) -> None:
         """Start every tool on its event loop; those already started are closed if one cannot start.
 
         Raises:
-            ToolError: a tool cannot work, or raised what nobody expected.
-            RolloutError: what a tool needs does not answer.
-            ConfigError: a tool finds its settings wrong.
+            ToolError: a tool cannot work, or raised an unexpected exception.
+            RolloutError: a service that a tool needs does not answer.
+            ConfigError: a tool's settings are wrong.
         """
         try:
             for name, tool in self._tools.items():
@@ -102,12 +101,12 @@ class ToolExecutor:
     async def execute(
         self, calls: Sequence[ToolCall], episode: Episode, *, deadline: Deadline
     ) -> tuple[ToolResult, ...]:
-        """Answer `calls`, all at once; results come in the order of the calls.
+        """Run `calls` concurrently; return the results in the order of the calls.
 
         Raises:
-            RolloutError: a tool's infrastructure failed; the calls beside it are cancelled.
-            DataError: a tool cannot use what the prompt brings, or raised what it does not explain; likewise.
-            ToolError: a tool breaks its contract.
+            RolloutError: a tool's infrastructure failed; the other calls are cancelled.
+            DataError: a tool cannot use the prompt's data, or raised an unexpected exception; the other calls are cancelled.
+            ToolError: a tool broke its contract.
         """
         taken, surplus = calls[: self._max_calls_per_turn], calls[self._max_calls_per_turn :]
         tasks = [asyncio.create_task(self._answer(call, episode, deadline)) for call in taken]
@@ -120,11 +119,11 @@ class ToolExecutor:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def final_rewards(self, episode: Episode) -> dict[str, float]:
-        """Return what tools give for the whole episode, by name; for those with a `final_reward`, before `end_episode`.
+        """Return the tools' rewards for the whole episode, keyed by tool name; call it before `end_episode`.
 
         Raises:
-            RolloutError: a tool's infrastructure failed, or it does not answer in time.
-            DataError: a tool raised what it does not explain, or gave no finite number.
+            RolloutError: a tool's infrastructure failed, or it did not answer in time.
+            DataError: a tool raised an unexpected exception, or gave no finite number.
         """
         givers = {name: tool for name, tool in self._tools.items() if isinstance(tool, GivesFinalReward)}
         tasks = {name: self._begin(name, giver.final_reward(episode)) for name, giver in givers.items()}
@@ -142,7 +141,7 @@ class ToolExecutor:
         return rewards
 
     async def end_episode(self, episode: Episode) -> None:
-        """Let every tool free what it keeps for `episode`; a tool that cannot is logged, and the others still do."""
+        """Let every tool release the state of `episode`; a tool's failure is logged, and the others continue."""
         await self._each("end_episode", {name: tool.end_episode(episode) for name, tool in self._tools.items()})
 
     async def aclose(self) -> None:
@@ -156,11 +155,11 @@ class ToolExecutor:
     async def _start(self, name: str, tool: Tool) -> None:
         task = self._begin(name, tool.start())
         try:
-            # Not `timeout`: that waits until `start` has honoured the cancellation, which one that blocks never does.
+            # Not `timeout`: it would wait until `start` has handled the cancellation, which a blocked one never does.
             await asyncio.wait({task}, timeout=self._start_timeout_s)
             if not task.done():
                 raise ToolError(
-                    f"tool `{name}`: `start` has not returned in {self._start_timeout_s:g} s. Mend it, or raise "
+                    f"tool `{name}`: `start` did not return in {self._start_timeout_s:g} s. Fix it, or raise "
                     "`rollout.start_timeout_s`"
                 )
             if task.cancelled():
@@ -169,13 +168,13 @@ class ToolExecutor:
         except (ConfigError, RolloutError, ToolError):
             raise
         except Exception as error:
-            # `start` may be the user's own, and may raise anything.
+            # `start` may be user code, and may raise anything.
             raise ToolError(f"tool `{name}`: cannot be started: {described(error)}") from error
         finally:
             task.cancel()
 
     def _begin(self, name: str, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Run a method of a tool on the event loop that the tool has."""
+        """Run a tool's method on the tool's event loop."""
         thread = self._threads.get(name)
         return asyncio.create_task(coroutine) if thread is None else thread.run(coroutine)
 
@@ -222,7 +221,7 @@ class ToolExecutor:
         allowed_s = allowed.remaining_s()
         task = self._begin(call.name, tool.call(episode, call.arguments, deadline=allowed))
         try:
-            # Not `wait_for`: that waits until the tool has honoured the cancellation, which a broken one may never do.
+            # Not `wait_for`: it would wait until the tool has handled the cancellation, which a broken one may never do.
             done, _ = await asyncio.wait({task}, timeout=allowed_s + _GRACE_S)
         finally:
             if not task.done():
@@ -239,7 +238,7 @@ class ToolExecutor:
     def _forget(self, task: asyncio.Future[ToolResult]) -> None:
         self._abandoned.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.debug("an abandoned tool call failed after its time", exc_info=error)
+            logger.debug("tool call: failed after its time limit", exc_info=error)
 
 
 def _runs_user_code(tool: Tool) -> bool:
@@ -259,17 +258,17 @@ def _value_of(task: asyncio.Future[T], name: str) -> T:
         logger.debug("tool `%s`: a call failed", name, exc_info=error)
         raise UnexplainedError.of(f"tool `{name}`", error) from error
     if error is not None:
-        raise error  # the process is to end
+        raise error  # the process must end
     return task.result()
 
 
 def _checked_reward(given: Any, name: str) -> float | None:
-    """Return the reward of a step or an episode as a float."""
+    """Return a tool's reward as a float; refuse what is not a finite number."""
     if given is None:
         return None
     try:
         reward = contained(float, given)
-    except Exception:  # noqa: BLE001 - its `__float__` may be the user's own; torch raises RuntimeError for several elements
+    except Exception:  # noqa: BLE001 - `__float__` may be user code; torch raises RuntimeError for several elements
         reward = math.nan
     if not math.isfinite(reward):
         raise UnexplainedError(

@@ -197,4 +197,4 @@ async def test_a_thread_that_hangs_over_a_text_is_named_as_a_hang(model_path: st
     assert summary.termination is Termination.INFRA_ERROR
     (failure,) = summary.failures
     assert failure.failure_class is FailureClass.HANG
-    assert failure.message == "episode 3-p0-1: not at its end 0.2 s after its 4 s"
+    assert failure.message == "episode 3-p0-1: still running 0.2 s after its limit of 4 s"

@@ -100,7 +100,7 @@ def test_a_reward_that_scores_none_of_the_first_batch_ends_the_run_with_its_reas
         budget.add(short_summary(f"p{prompt}", reward=0.0, termination=Termination.MAX_RESPONSE_TOKENS))
     lose(budget, range(63), FailureClass.REWARD_DATA)
     with pytest.raises(
-        DataError, match=r"none of the first 64 .* asked about, of 64 prompts.*the reward_data of p0 is broken"
+        DataError, match=r"failed on all of the first 64 .* of 64 prompts.*the reward_data of p0 is broken"
     ):
         lose(budget, range(63, 64), FailureClass.REWARD_DATA)
 

@@ -300,7 +300,7 @@ def test_a_trajectory_that_kills_every_engine_is_given_up_alone():
     failed = [made.summary for group in groups for made in group.trajectories if made.summary.reward is None]
     assert [summary.trajectory_id for summary in failed] == ["7-p3-1"]
     assert [failure.failure_class for failure in failed[0].failures] == [FailureClass.ENGINE] * 4
-    assert failed[0].failures[-1].message == "4 engines failed under it, the last with: engine: its process died"
+    assert failed[0].failures[-1].message == "4 engines failed in turn, the last with: engine: its process died"
 
 
 def test_a_step_whose_engines_all_stay_dead_ends_with_their_error():
@@ -406,7 +406,7 @@ async def test_the_first_scored_answers_are_logged_and_a_first_batch_without_any
         await manager.metrics()
     [first, second, warning, third] = [record.getMessage() for record in caplog.records]
     assert (first, second, third) == ("reward: a", "reward: b", "reward: c")
-    assert warning.startswith("reward: no answer found in any of the first 4 finished trajectories")
+    assert warning.startswith("reward: no answer found in the first 4 finished trajectories")
     assert "`reward.answer_format`" in warning
 
 

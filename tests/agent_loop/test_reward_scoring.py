@@ -92,7 +92,7 @@ async def test_what_is_no_finite_number_is_the_datas_fault_and_names_the_prompt(
 
 async def test_a_negative_reward_is_refused_where_a_trajectory_cut_short_would_beat_it():
     with pytest.raises(
-        ConfigError, match=r"`my\.Reward` of prompt `p0`: it gave -1, below the 0 .* `reward\.score_unfinished: score`"
+        ConfigError, match=r"`my\.Reward` of prompt `p0`: -1 is below the 0 .* `reward\.score_unfinished: score`"
     ):
         await ask(giving(-1))
 

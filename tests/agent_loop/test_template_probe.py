@@ -43,7 +43,7 @@ def test_a_template_whose_calls_are_not_read_is_refused(template: str):
 
 
 def test_a_template_that_leaves_out_calls_is_refused():
-    with pytest.raises(ConfigError, match="leaves out the tool calls"):
+    with pytest.raises(ConfigError, match="drops the tool calls"):
         ChatTokens(make_tokenizer("lfm2"), [TOOL_SCHEMA])
 
 
@@ -91,7 +91,9 @@ def test_a_shipped_template_that_is_set_is_not_its_own_way_out(tmp_path: Path):
     tokenizer.save_pretrained(tmp_path)
     change = tmp_path / "tokenizer.json"
     change.write_text(change.read_text().replace("<|start_header_id|>", "<|other|>"))
-    with pytest.raises(ConfigError, match=r"could not know where to stop\. Name a template of your own") as raised:
+    with pytest.raises(
+        ConfigError, match=r"an engine cannot stop there\. Set `model\.chat_template` to a template of your own"
+    ) as raised:
         ChatTokens.of_model(ModelSection(path=str(tmp_path), chat_template=CHATML), [TOOL_SCHEMA])
     assert "Set `model.chat_template" not in str(raised.value)
 

@@ -231,7 +231,7 @@ async def test_what_an_engine_ended_unasked_is_no_truncated_answer(stage: Stage)
     half = Completion(
         token_ids=stage.ids("I think"), logprobs=[-0.1] * 8, finish_reason=FinishReason.ABORT, version_spans=((0, 0),)
     )
-    with pytest.raises(EngineError, match="unasked"):
+    with pytest.raises(EngineError, match="aborted request"):
         await stage.play(ScriptedEngine([half]))
 
 

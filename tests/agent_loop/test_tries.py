@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.agent_loop.tries import FailedTryError, failing_as, longest_s, pause_s, seed_suffix, worth_another
+from agentrl.agent_loop.tries import FailedTryError, failing_as, longest_s, pause_s, seed_suffix, should_retry
 from agentrl.config.schema import RolloutSection
 from agentrl.errors import (
     ConfigError,
@@ -57,18 +57,18 @@ def test_a_message_that_quotes_the_policy_can_be_stored():
 
 
 def test_the_world_gets_every_retry_and_refused_data_none():
-    assert worth_another([JUDGE], max_retries=2)
-    assert worth_another([JUDGE, JUDGE], max_retries=2)
-    assert not worth_another([JUDGE, JUDGE, JUDGE], max_retries=2)
-    assert not worth_another([REFUSED], max_retries=2)
+    assert should_retry([JUDGE], max_retries=2)
+    assert should_retry([JUDGE, JUDGE], max_retries=2)
+    assert not should_retry([JUDGE, JUDGE, JUDGE], max_retries=2)
+    assert not should_retry([REFUSED], max_retries=2)
 
 
 def test_an_unexpected_exception_is_tried_again_until_the_same_comes_back():
     """In other words even, because it may quote what the policy wrote."""
     first, again, other = raised("ValueError at r.py:3", "abc"), raised("ValueError at r.py:3", "x"), raised("KeyError")
-    assert worth_another([first], max_retries=9)
-    assert worth_another([first, other], max_retries=9)
-    assert not worth_another([first, other, again], max_retries=9)
+    assert should_retry([first], max_retries=9)
+    assert should_retry([first, other], max_retries=9)
+    assert not should_retry([first, other, again], max_retries=9)
 
 
 def test_an_episode_that_the_judge_failed_is_played_again_with_its_seed_so_that_no_tool_users_are_weeded_out():

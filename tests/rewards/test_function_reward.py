@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.agent_loop.reward_thread import where_it_may_block
+from agentrl.agent_loop.reward_thread import isolated_reward
 from agentrl.agent_loop.scoring import score
 from agentrl.config.reward_schema import RewardSection
 from agentrl.data.columns import PromptColumns
@@ -92,7 +92,7 @@ def prompt_of(**columns: Any) -> Prompt:
 
 async def asked(name: str, prompt: Prompt = PROMPT, **config: Any) -> Score:
     section = RewardSection(function=f"{__name__}.{name}", config=config, score_unfinished="score")
-    reward = where_it_may_block(build_reward(section), start_timeout_s=60)
+    reward = isolated_reward(build_reward(section), start_timeout_s=60)
     await reward.start()
     try:
         return await score(reward, section, prompt, TURNS)
