@@ -1,4 +1,4 @@
-"""The chat template that a config names: a file in place of the tokenizer's own, and variables for every rendering."""
+"""The configured chat template: a file that replaces the tokenizer's own, and variables for every rendering."""
 
 import json
 from pathlib import Path
@@ -28,14 +28,14 @@ _OWN_ARGUMENTS = frozenset(
         "truncation",
     }
 )
-"""Arguments of `apply_chat_template` that agentrl chooses itself."""
+"""Arguments of `apply_chat_template` that agentrl sets itself."""
 TURN_END_VARIABLE = "turn_end_token"
 """Variable of the shipped ChatML template: the token that ends a turn."""
 _CHATML_TURN_END = "<|im_end|>"
 
 
 def template_problems(model: "ModelSection") -> list[str]:
-    """Return what is wrong with the keys of the chat template, without its rendering."""
+    """Return problems of the chat template's keys, without rendering it."""
     problems = [
         f"`model.template_kwargs.{name}` is an argument that agentrl sets itself; remove it"
         for name in sorted(_OWN_ARGUMENTS & model.template_kwargs.keys())
@@ -49,10 +49,10 @@ def template_problems(model: "ModelSection") -> list[str]:
 
 
 def read_chat_template(model: "ModelSection", tokenizer: Any) -> str | None:
-    """Return the text of `model.chat_template`, completed for a tokenizer of transformers; None: it uses its own template.
+    """Return the text of `model.chat_template`, completed for a tokenizer; None: the tokenizer uses its own template.
 
-    `turn_end_token`, where the text reads it, is set to `<|im_end|>`, or to the end of text where that is no token of it.
-    The value becomes part of the text, so that an exported folder renders alike in every other program.
+    If the text reads `turn_end_token`, it is set to `<|im_end|>`, or to the end-of-text token if the tokenizer has no
+    `<|im_end|>`. The value becomes part of the text, so that an exported folder renders the same in other programs.
 
     Raises:
         ConfigError: the file cannot be read on this machine.
@@ -63,8 +63,7 @@ def read_chat_template(model: "ModelSection", tokenizer: Any) -> str | None:
         template = Path(model.chat_template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"model.chat_template: {model.chat_template} cannot be read here: {error}; put the file on every node, as "
-            "UTF-8 text"
+            f"model.chat_template: {model.chat_template} cannot be read: {error}. Put the file on every node, as UTF-8 text"
         ) from error
     token = _CHATML_TURN_END if _CHATML_TURN_END in tokenizer.get_added_vocab() else str(tokenizer.eos_token or "")
     if TURN_END_VARIABLE not in template or not token:

@@ -1,4 +1,4 @@
-"""Finds what a config names by import path: a tool, a reward, a worker, a function."""
+"""Import of classes and functions that a config names by path: a tool, a reward, a worker, a function."""
 
 import importlib
 import sys
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def named(name: str, ours: Mapping[str, T], *, key: str) -> T:
-    """Return what `name` stands for: one of ours by its short name, or the user's own by its import path.
+    """Return the object called `name`: a built-in one by its short name, or a user's by its import path.
 
     Raises:
         ConfigError: neither; see `import_by_path`.
@@ -26,7 +26,7 @@ def import_by_path(path: str, *, key: str) -> Any:
 
     Args:
         path: dotted import path.
-        key: the config key that named it, for the message.
+        key: config key with the path, for the message.
 
     Raises:
         ConfigError: no such module or attribute, or the module raises while it is imported.
@@ -44,7 +44,7 @@ def import_by_path(path: str, *, key: str) -> Any:
             "of your own belongs beside the config file, or into a folder on `PYTHONPATH` (on a cluster, of every machine)"
         ) from error
     except Exception as error:
-        # Importing runs the user's own module, which may raise anything.
+        # The import runs the user's module, which may raise anything.
         raise ConfigError(
             f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {described(error)}"
         ) from error
@@ -54,9 +54,9 @@ def import_by_path(path: str, *, key: str) -> Any:
 
 
 def _left_out(error: ImportError) -> str:
-    """Name the file that was meant, if it is in the working folder and that is not searched, as on a cluster."""
-    here, name = Path.cwd(), (error.name or "").partition(".")[0]
-    if not name or not {"", str(here)}.isdisjoint(sys.path):
+    """Return a hint if the file is in the working folder and that is not searched, as on a cluster."""
+    folder, name = Path.cwd(), (error.name or "").partition(".")[0]
+    if not name or not {"", str(folder)}.isdisjoint(sys.path):
         return ""
-    meant = [file for file in (here / f"{name}.py", here / name) if file.exists()]
-    return f"; `{meant[0]}` is in the working folder, where the workers do not look" if meant else ""
+    files = [file for file in (folder / f"{name}.py", folder / name) if file.exists()]
+    return f"; `{files[0]}` is in the working folder, which the workers do not search" if files else ""

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as `{"section.key": value}`, for comparing two configs and for looking at every value."""
+    """Return nested mappings as `{"section.key": value}`, to compare configs and to check every value."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):

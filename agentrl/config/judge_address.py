@@ -1,4 +1,4 @@
-"""The addresses of code judges, in the three keys by which a config may name them."""
+"""Addresses of code judges, from the three config keys for them."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -9,16 +9,16 @@ from agentrl.errors import ConfigError
 def judge_urls(
     *, host_addr: str | None, host_port: int | None, hosts: Sequence[str] | None, key: str
 ) -> tuple[str, ...]:
-    """Return the URL of every judge that the three keys name; none where they name none.
+    """Return the URL of every judge that the three keys name; empty if they name none.
 
     Args:
         host_addr: name or IP address of one judge.
         host_port: its port.
-        hosts: `host:port` or URLs of one or several.
-        key: what the names of the keys start with, such as `judge.`, for the message.
+        hosts: `host:port` or URLs of one or several judges.
+        key: prefix of the keys in messages, such as `judge.`.
 
     Raises:
-        ConfigError: an address is malformed, is half given, or is given twice and differs.
+        ConfigError: an address is malformed or incomplete, or the keys contradict each other.
     """
     listed = tuple(
         dict.fromkeys(_url(address, key=f"{key}hosts[{index}]") for index, address in enumerate(hosts or ()))
@@ -29,10 +29,7 @@ def judge_urls(
             "`host_addr` and `host_port` for a judge of the run's own on a free port"
         )
     if (host_addr is None) != (host_port is None):
-        raise ConfigError(
-            f"`{key}host_addr` and `{key}host_port` go together: it names only one of `host_addr` and `host_port`; "
-            "give both, or neither"
-        )
+        raise ConfigError(f"only one of `{key}host_addr` and `{key}host_port` is set; set both, or neither")
     if host_addr is None:
         return listed
     host = f"[{host_addr}]" if ":" in host_addr else host_addr

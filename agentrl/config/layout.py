@@ -1,4 +1,4 @@
-"""Which role is played by which processes: `cluster.roles` and `cluster.pools`, or the layout that a run has without them."""
+"""Assignment of roles to processes: `cluster.roles` and `cluster.pools`, or the default layout without them."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -7,18 +7,18 @@ from agentrl.config.cluster_schema import PoolSection
 from agentrl.config.schema import RunConfig
 
 COMPONENTS = ("actor", "rollout", "ref", "critic", "reward")
-"""Of which roles are made, joined by `_`."""
+"""Components that form roles, joined by `_`."""
 _OWN_PROCESSES = ("engine", "agent_loop", "judge")
-"""What else a run calls its processes."""
+"""Further names of processes, not available to extra roles."""
 _REASONS_FOR_NONE = {
     "ref": "`algorithm.kl_coefficient` is 0",
     "critic": "`algorithm.advantage` uses no values",
     "reward": "`reward.model.path` is absent",
 }
 _RAY_STEP = 0.0001
-"""Ray refuses finer parts of a processor or a GPU."""
+"""Smallest part of a CPU or GPU that Ray accepts."""
 _ROUNDING = 1e-6
-"""A third that is written with all its digits is one."""
+"""Tolerance for a rounded fraction, such as 0.333333."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,27 +28,27 @@ class Placement:
     role: str
     num_processes: int
     pool: str | None = None
-    """Absent: every process takes a core, and a GPU where there are any."""
+    """Name of the pool; None: every process takes a core, and a GPU if there are any."""
 
     @property
     def components(self) -> tuple[str, ...]:
-        """What each process holds."""
+        """Components that each process holds."""
         return tuple(self.role.split("_"))
 
 
 def needed_components(config: RunConfig) -> list[str]:
-    """Return what the algorithm asks for."""
+    """Return the components that the algorithm needs."""
     wanted = {"ref": config.has_reference_model, "critic": config.has_critic, "reward": config.has_reward_model}
     return ["actor", "rollout", *(component for component, is_wanted in wanted.items() if is_wanted)]
 
 
 def pool_size(section: PoolSection) -> int:
-    """Return how many processes a pool has."""
+    """Return the number of processes of a pool."""
     return sum(section.processes_per_node) or section.num_processes
 
 
 def pool_users(config: RunConfig, pool: str) -> list[str]:
-    """Return the keys of the roles that share a pool, in the order in which their processes are started: engines last."""
+    """Return the keys of the roles that share a pool, in the order of their start: engines last."""
     placed = [f"cluster.roles.{role}" for role in config.cluster.roles if "rollout" not in role.split("_")]
     with_engines = [f"cluster.roles.{role}" for role in config.cluster.roles if "rollout" in role.split("_")]
     extra = [f"cluster.extra_roles.{role}" for role in config.cluster.extra_roles]
@@ -58,16 +58,16 @@ def pool_users(config: RunConfig, pool: str) -> list[str]:
 
 
 def gpu_shares(num_gpus: float, num_roles: int) -> list[float]:
-    """Return how many GPUs a process of each of the roles that share a pool takes, in the order in which they are started.
+    """Return the GPUs per process of each role that shares a pool, in the order of their start.
 
     Args:
-        num_gpus: of each place of the pool.
-        num_roles: that share it.
+        num_gpus: GPUs of each process of the pool (`PoolSection.num_gpus`).
+        num_roles: number of roles that share the pool.
     """
     if num_gpus != 1:
         return [num_gpus / num_roles] * num_roles
-    # Ray fills a GPU before it takes the next, so that equal shares would put several ranks of a role on one, which NCCL
-    # refuses. Of what the roles before have left of each GPU, every share is more than half: no second one of the role fits.
+    # Ray fills a GPU before it uses the next, so equal shares would put several ranks of a role on one GPU, which NCCL refuses.
+    # Each share is more than half of what the earlier roles left of a GPU, so a second rank of the role does not fit.
     thousandths, left = [], 1000
     for _ in range(num_roles - 1):
         thousandths.append(left // 2 + 1)
@@ -76,9 +76,7 @@ def gpu_shares(num_gpus: float, num_roles: int) -> list[float]:
 
 
 def layout(config: RunConfig) -> list[Placement]:
-    """Return the placement of every role of a checked config, the one with the engines last: they size their memory by what is
-    left.
-    """
+    """Return the placement of every role of a checked config; engines come last, since they use the memory that is left."""
     if not config.cluster.roles:
         with_actor = [name for name in needed_components(config) if name != "rollout"]
         return [
@@ -93,17 +91,17 @@ def layout(config: RunConfig) -> list[Placement]:
 
 
 def processes_per_node(config: RunConfig, component: str) -> int:
-    """Return how many processes with a component (`actor`, `rollout`) share the cores of a machine, at most.
+    """Return the largest number of processes with a component (`actor`, `rollout`) that share the cores of a machine.
 
-    Where no pool says how many, these are all of them.
+    Without `processes_per_node` these are all of them.
     """
-    placement = next(one for one in layout(config) if component in one.components)
+    placement = next(item for item in layout(config) if component in item.components)
     per_node = [] if placement.pool is None else config.cluster.pools[placement.pool].processes_per_node
     return max(per_node, default=placement.num_processes)
 
 
 def with_sizes_of_pools(config: RunConfig) -> RunConfig:
-    """Return a checked config in which the numbers of ranks and engines are those of their pools."""
+    """Return a checked config with the numbers of ranks and engines of their pools."""
     for placement in layout(config):
         if "actor" in placement.components:
             config = replace(config, actor=replace(config.actor, num_workers=placement.num_processes))
@@ -113,7 +111,7 @@ def with_sizes_of_pools(config: RunConfig) -> RunConfig:
 
 
 def layout_problems(config: RunConfig) -> list[str]:
-    """Return what is wrong with the section `cluster`."""
+    """Return the problems of the section `cluster`, one line each."""
     problems = [*_pool_problems(config), *_name_problems(config)]
     if config.cluster.roles:
         problems += _role_problems(config)
@@ -158,17 +156,17 @@ def _pool_problems(config: RunConfig) -> list[str]:
 
 
 def _name_problems(config: RunConfig) -> list[str]:
-    """Return which extra roles have a name that says something else, or nothing."""
+    """Return extra roles with an empty name or one that is in use."""
     return [
-        f"`cluster.extra_roles` has a role named `{role}`, which {'the run itself has' if role.strip() else 'says nothing'}; "
-        "call it after what its class does, such as `image_edit`"
+        f"`cluster.extra_roles` has a role named `{role}`, which {'the run itself uses' if role.strip() else 'is empty'}; "
+        "name it after its task, such as `image_edit`"
         for role in config.cluster.extra_roles
         if not role.strip() or role in _OWN_PROCESSES or set(role.split("_")) <= set(COMPONENTS)
     ]
 
 
 def _amount_problems(name: str, config: RunConfig) -> list[str]:
-    """Return which parts of processors and GPUs Ray would not give to the roles of a pool."""
+    """Return amounts of CPUs and GPUs that Ray cannot give to the roles of a pool."""
     section, key, users = config.cluster.pools[name], f"cluster.pools.{name}", pool_users(config, name)
     num_roles, num_gpus, most = max(1, len(users)), section.num_gpus, max(section.processes_per_node, default=1)
     of_each = f", which {num_roles} roles share ({', '.join(f'`{user}`' for user in users)})" if num_roles > 1 else ""
@@ -216,21 +214,21 @@ def _role_problems(config: RunConfig) -> list[str]:
     if config.algorithm.kl_coefficient > 0:
         reasons = reasons | {"ref": "the base model of `actor.lora` is the reference"}
     problems += [
-        f"`cluster.roles` places `{name}`, and {reason}, so that nobody would ask it; set the one, or leave out the other"
+        f"`cluster.roles` places `{name}`, but {reason}, so it would not be used; set the one, or leave out the other"
         for name, reason in reasons.items()
         if name in counts and name not in needed
     ]
     together = next((role for role in roles if "rollout" in role.split("_") and role != "rollout"), None)
     if together and config.rollout.engine != "transformers":
         problems.append(
-            f"`cluster.roles.{together}`: only the engine `transformers` lives in the actor's process, and `rollout.engine` is "
-            f"`{config.rollout.engine}`; give `rollout` processes of its own, in the same pool if they are to share GPUs"
+            f"`cluster.roles.{together}`: only the engine `transformers` runs in the actor's process, and `rollout.engine` is "
+            f"`{config.rollout.engine}`; give `rollout` a role of its own, in the same pool to share GPUs"
         )
     return problems
 
 
 def _size_problems(config: RunConfig) -> list[str]:
-    """Return where the pools and the number of ranks or engines contradict each other."""
+    """Return contradictions between the pools and the numbers of ranks and engines."""
     problems = []
     for placement in layout(config):
         for component, key, number in (
@@ -246,14 +244,14 @@ def _size_problems(config: RunConfig) -> list[str]:
 
 
 def _gpu_problems(config: RunConfig) -> list[str]:
-    """Return where an engine is split over more GPUs than its process has."""
+    """Return engines that are split over more GPUs than their process has."""
     rollout, pool = config.rollout, config.cluster.roles.get("rollout")
     if pool is None or rollout.engine != "vllm":
         return []
     section, users = config.cluster.pools[pool], pool_users(config, pool)
     wanted = rollout.tensor_parallel_size * rollout.data_parallel_size
-    there = gpu_shares(section.num_gpus, len(users))[users.index("cluster.roles.rollout")]
-    if there == 0 or wanted == 1 or there >= wanted:  # one GPU may be shared
+    gpus_per_process = gpu_shares(section.num_gpus, len(users))[users.index("cluster.roles.rollout")]
+    if gpus_per_process == 0 or wanted == 1 or gpus_per_process >= wanted:  # one GPU may be shared
         return []
     sharing = (
         f" and {len(users)} roles share that ({', '.join(f'`{user}`' for user in users)})" if len(users) > 1 else ""
@@ -267,42 +265,42 @@ def _gpu_problems(config: RunConfig) -> list[str]:
 
 
 def _sync_problems(config: RunConfig) -> list[str]:
-    """Return where the way of the weights contradicts the places of actor and engines."""
+    """Return contradictions between the weight sync and the places of actor and engines."""
     cluster, staleness, problems = config.cluster, config.rollout.max_staleness, []
     if cluster.colocated and staleness > 0:
         problems.append(
-            f"`cluster.colocated` has engines sleep while the actor trains, and `rollout.max_staleness` is {staleness}, "
-            "with which they go on meanwhile; set that to 0, or leave `cluster.colocated` out"
+            f"`cluster.colocated` lets engines sleep while the actor trains, but with `rollout.max_staleness` {staleness} they "
+            "run meanwhile; set that to 0, or leave `cluster.colocated` out"
         )
     live_together = any({"actor", "rollout"} <= set(placement.components) for placement in layout(config))
     if live_together and cluster.weight_transport != "shared_memory":
         problems.append(
-            f"`cluster.weight_transport` is `{cluster.weight_transport}`, which joins processes with GPUs or models of their "
-            "own, and `cluster.roles` has the engines in the actor's processes; leave it out"
+            f"`cluster.weight_transport` is `{cluster.weight_transport}`, which is for engines in separate processes, but "
+            "`cluster.roles` puts them into the actor's processes; leave it out"
         )
     elif cluster.roles:
         actor, engines = (_pool_of(component, config) for component in ("actor", "rollout"))
         gpus = cluster.pools[actor].num_gpus, cluster.pools[engines].num_gpus
-        # Ray may put parts of a GPU together, whichever pools they are of.
+        # Ray may put parts of a GPU together, whatever pools they belong to.
         shared = True if actor == engines else None if max(gpus) < 1 else False
         engines_alone = [role for role, pool in cluster.roles.items() if pool == engines] == ["rollout"]
         if cluster.colocated and engines_alone and shared is False and min(gpus) > 0:
             problems.append(
-                "`cluster.colocated` has engines sleep while models are trained or asked, and `cluster.roles` has them alone "
-                f"on the GPUs of `{engines}`, where nobody needs the room; put others into that pool, or leave it out"
+                "`cluster.colocated` lets engines sleep while models train or score, but in `cluster.roles` they are alone on "
+                f"the GPUs of `{engines}`; put other roles into that pool, or leave it out"
             )
         problems += transport_problems(config, actor_has_gpu=gpus[0] > 0, engine_has_gpu=gpus[1] > 0, shared=shared)
     return problems
 
 
 def _unchecked_problems(config: RunConfig) -> list[str]:
-    """Return why no weights would be compared, where they are to be."""
+    """Return why `cluster.check_weights` would have no effect."""
     cluster = config.cluster
-    together = next((one for one in layout(config) if {"actor", "rollout"} <= set(one.components)), None)
+    together = next((item for item in layout(config) if {"actor", "rollout"} <= set(item.components)), None)
     if cluster.weight_transport != "shared_memory":
         other = f"`cluster.weight_transport` is `{cluster.weight_transport}`"
     elif together is not None and together.num_processes == 1:
-        other = f"`cluster.roles.{together.role}` is a single process, in which they do not travel"
+        other = f"`cluster.roles.{together.role}` is a single process, without a transfer"
     else:
         return []
     if not cluster.check_weights:
@@ -313,27 +311,27 @@ def _unchecked_problems(config: RunConfig) -> list[str]:
 def transport_problems(
     config: RunConfig, *, actor_has_gpu: bool, engine_has_gpu: bool, shared: bool | None
 ) -> list[str]:
-    """Return where weights cannot travel as they should between the devices of actor and engines.
+    """Return contradictions between the weight transport and the devices of actor and engines.
 
     Args:
-        config: names the way.
-        actor_has_gpu: whether each rank has one, or a part of one.
-        engine_has_gpu: whether each engine has.
-        shared: whether these are the same; None: it depends.
+        config: config with `cluster.weight_transport`.
+        actor_has_gpu: whether each rank has a GPU, or a part of one.
+        engine_has_gpu: whether each engine has a GPU, or a part of one.
+        shared: whether actor and engines share GPUs; None: unknown.
     """
     both = actor_has_gpu and engine_has_gpu
     match config.cluster.weight_transport:
         case "cuda_ipc" if not both or shared is False:
-            found = "each has others; take `broadcast`" if both else "not both have GPUs; take `shared_memory`"
+            reason = "each has others; take `broadcast`" if both else "not both have GPUs; take `shared_memory`"
             return [
                 "`cluster.weight_transport` is `cuda_ipc`, which is for engines on the actor's own GPUs, in the same pool, and "
-                f"{found}"
+                f"{reason}"
             ]
         case "broadcast" if (both and shared) or actor_has_gpu != engine_has_gpu:
-            found = "they share them; take `cuda_ipc`" if both else "one side alone has GPUs; take `shared_memory`"
+            reason = "they share them; take `cuda_ipc`" if both else "one side alone has GPUs; take `shared_memory`"
             return [
                 "`cluster.weight_transport` is `broadcast`, which joins actor and engines with GPUs of their own, or without "
-                f"any, and {found}"
+                f"any, and {reason}"
             ]
     return []
 
@@ -343,7 +341,7 @@ def _pool_of(component: str, config: RunConfig) -> str:
 
 
 def _sequence_problems(config: RunConfig) -> list[str]:
-    """Return where ranks cannot be divided into groups that compute rows together."""
+    """Return roles whose ranks cannot be divided into sequence-parallel groups."""
     size = config.actor.sequence_parallel_size
     return [
         f"`actor.sequence_parallel_size` is {size}, which does not divide the {placement.num_processes} ranks of "
@@ -355,7 +353,7 @@ def _sequence_problems(config: RunConfig) -> list[str]:
 
 
 def _share_problems(config: RunConfig) -> list[str]:
-    """Return where a mini-batch is too small for every rank that trains on it to get a share."""
+    """Return mini-batches that are too small to give every rank a share."""
     selection, rollout, problems = config.algorithm.selection, config.rollout, []
     kept = selection.num_kept(rollout.samples_per_prompt)
     key = "algorithm.selection.keep" if selection.method == "resample_on_correct" else "rollout.samples_per_prompt"
@@ -369,14 +367,14 @@ def _share_problems(config: RunConfig) -> list[str]:
             if groups >= 1 and groups * kept < shares:
                 problems.append(
                     f"a mini-batch has {groups} groups (`rollout.prompts_per_step` over `{component}.mini_batches_per_step`) "
-                    f"of {kept} trajectories (`{key}`), fewer than the {component}'s {shares} {ranks}, and some would compute "
-                    "nothing; make it larger, or take fewer ranks"
+                    f"of {kept} trajectories (`{key}`), fewer than the {component}'s {shares} {ranks}, so some would be idle; "
+                    "make it larger, or use fewer ranks"
                 )
     return problems
 
 
 def _shard_problems(config: RunConfig) -> list[str]:
-    """Return where the ranks of a role cannot be divided into groups that share the weights."""
+    """Return roles whose ranks cannot be divided into groups of `actor.shard_size`."""
     size = config.actor.shard_size
     return [
         f"`actor.shard_size` is {size}, which does not divide the {placement.num_processes} ranks of the role "

@@ -1,4 +1,4 @@
-"""A YAML file and `section.key=value` words become one checked, frozen tree, or one clear line of error."""
+"""Loading of a run config: a YAML file and `section.key=value` words give one checked, frozen tree, or a one-line error."""
 
 import glob
 import os
@@ -26,29 +26,29 @@ _PACKAGE_FOLDER = Path(__file__).resolve().parent.parent
 _SHIPPED = _PACKAGE_FOLDER / "_shipped"
 
 _MAX_SHOWN = 200
-"""Characters of a word in a message."""
+"""Largest number of characters of a word in a message."""
 
 SHIPPED_FOLDER = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE_FOLDER.parent
-"""Where `configs/`, `tool_configs/` and `examples/` are: beside the package in a checkout, inside it in a wheel."""
+"""Folder of `configs/`, `tool_configs/` and `examples/`: beside the package in a checkout, inside it in a wheel."""
 
 _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""As OmegaConf takes it: the two differ in what they make of a tab."""
+"""Loader that OmegaConf uses; the two treat tabs differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """A checked run config, with where it came from."""
+    """A checked run config and its file."""
 
     config: RunConfig
     path: Path
-    """The config file, absolute; its folder is where the user's own modules are looked for."""
+    """Absolute path of the config file, whose folder is searched for the user's modules."""
 
 
 def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpose = Purpose.TRAINING) -> LoadedConfig:
-    """Read, merge and check a run config; relative paths come out absolute.
+    """Read, merge and check a run config; relative paths become absolute.
 
-    Keys of prompts that an evaluation or an export does not read come out empty, so that the files may be absent. An evaluation
-    has by default a folder of its own.
+    Keys of prompt files that an evaluation or an export does not read become empty, so that the files may be missing. An
+    evaluation has its own default folder.
 
     Raises:
         ConfigError: one line with the file, the full key and the way out.
@@ -65,7 +65,7 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
     if config.run.dir is None:
         config = replace(config, run=replace(config.run, dir=str(Path("runs", folder).resolve())))
     words = [_read_yaml(file), *map(_read_word, overrides)]
-    config = _add_up_stages(config, is_named=any(map(_names_num_steps, words)), source=file.name)
+    config = _with_num_steps_of_stages(config, is_named=any(map(_names_num_steps, words)), source=file.name)
     validate(config, source=file.name, purpose=purpose)
     if purpose in (Purpose.TRAINING, Purpose.EVALUATION):
         config = with_sizes_of_pools(config)
@@ -73,7 +73,7 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
 
 
 def _without_unread_files(config: RunConfig, purpose: Purpose) -> RunConfig:
-    """Return the config without the files of prompts that are not read for `purpose`."""
+    """Return the config without the prompt files that are not read for `purpose`."""
     if purpose not in (Purpose.EVALUATION, Purpose.EXPORT):
         return config
     validation_files = config.data.validation_files if purpose is Purpose.EVALUATION else []
@@ -85,7 +85,7 @@ def _without_unread_files(config: RunConfig, purpose: Purpose) -> RunConfig:
 
 
 def _with_num_kept(config: RunConfig) -> RunConfig:
-    """Return the config with `algorithm.selection.keep` written out, where it follows from the group's size."""
+    """Return the config with the value of `algorithm.selection.keep`, if it follows from the group's size."""
     selection = config.algorithm.selection
     if selection.method == "all":
         return config
@@ -111,28 +111,28 @@ def load_tree(schema: type[ConfigTree], file: Path, overrides: Sequence[str] = (
             )
         return cast(ConfigTree, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
-        # Only the whole tree can be resolved, so the word that broke it is no longer known.
+        # Only the whole tree can be resolved, so the word with the error is unknown.
         source = f"{file.name}, command line" if overrides else file.name
         raise ConfigError(f"{source}: {one_line(error)}") from error
 
 
 def find_config_file(path: str) -> Path:
-    """Return the absolute path of a config file: as given, or among the configs that come with agentrl.
+    """Return the absolute path of a config file: as given, or among the configs shipped with agentrl.
 
     Raises:
-        ConfigError: there is no such file; the message lists where it was looked for.
+        ConfigError: there is no such file; the message lists the searched folders.
     """
     check_name(path, key="the config file")
     for candidate in (Path(path), SHIPPED_FOLDER / path):
-        if os.path.isfile(candidate):  # false where a folder on the way may not be entered
+        if os.path.isfile(candidate):  # false if a parent folder is not accessible
             return candidate.resolve()
     raise ConfigError(f"{path}: no such file, here ({Path.cwd()}) or among the configs of agentrl ({SHIPPED_FOLDER})")
 
 
 def resolve_path(path: str, *, config_file: Path) -> str:
-    """Return `path` absolute: next to the config file, else here, else among what agentrl ships.
+    """Return the absolute path: next to the config file, else in the working folder, else among agentrl's shipped files.
 
-    A path that exists nowhere comes back as given: it may be the name of a model on a hub.
+    A path that exists nowhere is returned as given: it may be the name of a model on a hub.
     """
     for folder in (config_file.parent, Path.cwd(), SHIPPED_FOLDER):
         candidate = folder / path
@@ -142,7 +142,7 @@ def resolve_path(path: str, *, config_file: Path) -> str:
 
 
 def with_absolute_paths(model: ModelSection, *, config_file: Path) -> ModelSection:
-    """Return the section with its model folder and its chat template as `resolve_path` finds them."""
+    """Return the section with absolute paths of its model folder and its chat template (`resolve_path`)."""
     template = model.chat_template
     return replace(
         model,
@@ -152,7 +152,7 @@ def with_absolute_paths(model: ModelSection, *, config_file: Path) -> ModelSecti
 
 
 def resolve_files(names: Sequence[str], *, config_file: Path, key: str) -> list[str]:
-    """Return the files absolute, as `resolve_path` does; a pattern (`*`, `?`, `[]`, `**`) gives what it matches, sorted.
+    """Return absolute paths (`resolve_path`); a pattern (`*`, `?`, `[]`, `**`) gives all matching files, sorted.
 
     Raises:
         ConfigError: a pattern matches no file.
@@ -175,7 +175,7 @@ def _files_of_name(name: str, *, config_file: Path, key: str) -> list[str]:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of OmegaConf or YAML with its key, without the lines about OmegaConf's internal types."""
+    """Return a message of OmegaConf or YAML on one line with its key, without OmegaConf's internal types."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
     kept = [line for line in lines if not line.startswith(("full_key:", "reference_type=", "object_type="))]
@@ -208,8 +208,8 @@ def _read_word(word: str) -> DictConfig:
     try:
         if _has_comment(word.partition("=")[2]):
             raise ConfigError(
-                f"command line: `{word}`: ` #` begins a comment of YAML, so that the rest would be lost. Put such a text in "
-                "quotes within the value, as in `'run.dir=\"/data/a #2\"'`"
+                f"command line: `{word}`: ` #` begins a YAML comment, so the rest would be lost. Put the text in quotes within "
+                "the value, as in `'run.dir=\"/data/a #2\"'`"
             )
         return OmegaConf.from_dotlist([word])
     except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
@@ -219,20 +219,20 @@ def _read_word(word: str) -> DictConfig:
 
 
 def _has_comment(value: str) -> bool:
-    """Return whether YAML reads over some of a value: a `#` that belongs to no token."""
+    """Return whether a value contains a YAML comment: a `#` that belongs to no token."""
     tokens = [range(token.start_mark.index, token.end_mark.index) for token in yaml.scan(value, _YAML_LOADER)]
     return any(char == "#" and not any(index in token for token in tokens) for index, char in enumerate(value))
 
 
 def _merge(schema: type, base: DictConfig, extra: DictConfig, *, source: str) -> DictConfig:
-    """Return `base` with what `extra` sets; a `???` in `extra` takes a value back, which OmegaConf's merge does not."""
+    """Return `base` with the values of `extra`; `???` in `extra` unsets a value, which OmegaConf's merge does not do."""
     raw = cast(dict[str, Any], OmegaConf.to_container(extra, resolve=False))
     problem = next(_wrong_shapes(schema, raw, prefix=""), None)
     if problem is not None:
         raise ConfigError(f"{source}: {problem}")
     try:
         merged = cast(DictConfig, OmegaConf.merge(base, extra))
-        _take_back(merged, raw)
+        _unset_missing(merged, raw)
     except OmegaConfBaseException as error:
         elsewhere = [
             key for key in flatten(cast(dict[str, Any], OmegaConf.to_container(base))) if key.endswith(f".{error.key}")
@@ -243,17 +243,17 @@ def _merge(schema: type, base: DictConfig, extra: DictConfig, *, source: str) ->
     return merged
 
 
-def _take_back(tree: DictConfig, raw: Mapping[str, Any]) -> None:
+def _unset_missing(tree: DictConfig, raw: Mapping[str, Any]) -> None:
     for name, value in raw.items():
         if isinstance(value, Mapping):
-            _take_back(tree[name], value)
+            _unset_missing(tree[name], value)
         elif value == MISSING:
             with read_write(tree):
                 tree[name] = MISSING
 
 
 def _wrong_shapes(schema: type, tree: Mapping[str, Any], *, prefix: str) -> Iterator[str]:
-    """Yield what is no mapping where `schema` has a section, or no list of plain values where it has a list.
+    """Yield values that should be a mapping or a list of plain values by `schema` and are not.
 
     OmegaConf refuses most of them too, but without the key, or with a `TypeError`.
     """
@@ -288,7 +288,7 @@ def _wrong_shapes(schema: type, tree: Mapping[str, Any], *, prefix: str) -> Iter
 
 
 def _wrong_entries(kind: Any, entries: Mapping[Any, Any], *, key: str) -> Iterator[str]:
-    """Yield what is wrong in a mapping whose keys are the user's own names, and whose values are sections or names."""
+    """Yield problems of a mapping whose keys are the user's names, and whose values are sections or names."""
     for name, value in entries.items():
         if isinstance(value, Mapping) and is_dataclass(kind):
             yield from _wrong_shapes(cast(type, kind), value, prefix=f"{key}.{name}.")
@@ -299,7 +299,7 @@ def _wrong_entries(kind: Any, entries: Mapping[Any, Any], *, key: str) -> Iterat
 
 
 def _wrong_sections(schema: type, value: Any, *, key: str) -> Iterator[str]:
-    """Yield what is wrong in a list of sections."""
+    """Yield problems of a list of sections."""
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         yield f"`{key}` is {_shown(value)}; it must be a list of mappings, such as [{{{fields(schema)[0].name}: ...}}]"
     else:
@@ -310,7 +310,7 @@ def _wrong_sections(schema: type, value: Any, *, key: str) -> Iterator[str]:
 
 
 def _wrong_values(schema: type, entry: Mapping[str, Any], *, where: str) -> Iterator[str]:
-    """Yield what OmegaConf refuses in a section of a list, whose key it does not know in full."""
+    """Yield what OmegaConf refuses in a section of a list, with the full key, which OmegaConf does not know."""
     try:
         OmegaConf.merge(OmegaConf.structured(schema), entry)
     except OmegaConfBaseException as error:
@@ -327,21 +327,21 @@ def _names_num_steps(tree: DictConfig) -> bool:
     return isinstance(run, Mapping) and "num_steps" in run
 
 
-def _add_up_stages(config: RunConfig, *, is_named: bool, source: str) -> RunConfig:
-    """Return `config` with `run.num_steps` as the sum over `stages`, where there are any; one that is named must be that."""
+def _with_num_steps_of_stages(config: RunConfig, *, is_named: bool, source: str) -> RunConfig:
+    """Return `config` with `run.num_steps` as the sum over `stages`, if any; an explicit value must equal the sum."""
     num_steps = sum(stage.num_steps for stage in config.stages)
     if not config.stages or config.run.num_steps == num_steps:
         return config
-    # Else the numbers of the stages are what is wrong, and told as that.
+    # Otherwise the stages' own numbers are wrong, and are reported as such.
     if is_named and all(stage.num_steps > 0 for stage in config.stages):
         raise ConfigError(
-            f"{source}: `run.num_steps` is {config.run.num_steps}, but `stages` have {num_steps} steps; leave it out"
+            f"{source}: `run.num_steps` is {config.run.num_steps}, but the sum over `stages` is {num_steps}; leave it out"
         )
     return replace(config, run=replace(config.run, num_steps=num_steps))
 
 
 def _check_places(config: RunConfig, *, source: str) -> None:
-    """Refuse names that no file can have, and URLs that would be treated as relative folders of this machine."""
+    """Refuse invalid file names, and URLs that would be treated as local folders."""
     check_names(config, source=source)
     if config.run.dir is not None:
         instead = "`checkpoint.dir` may be a store, such as `s3://bucket/runs/demo`."

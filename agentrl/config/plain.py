@@ -1,6 +1,6 @@
-"""Reads the plain dicts that travel to workers (the `config` of a tool or a reward) into typed, checked models.
+"""Conversion of plain dicts (the `config` of a tool or a reward) into typed, checked models.
 
-Such a dict belongs to a class that the run config only names, so the run's own schema cannot describe it.
+Such a dict belongs to a class that the run config only names, so the run's schema cannot describe it.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError
 
 
 class PlainConfig(BaseModel):
-    """Base of such models: immutable, exact types, no unknown keys."""
+    """Base of these models: immutable, exact types, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -25,10 +25,10 @@ def read_plain_config(model: type[Model], config: Mapping[str, Any], *, source: 
     """Return `config` as a `model`.
 
     Args:
-        model: what the dict must look like.
-        config: plain data, as YAML gives it.
-        source: what the message starts with, such as a file name.
-        prefix: put before each key, such as `tools[0].config.`.
+        model: class with the expected fields.
+        config: plain data, as loaded from YAML.
+        source: start of the message, such as a file name.
+        prefix: prefix of each key, such as `tools[0].config.`.
 
     Raises:
         ConfigError: names `source`, every wrong key in full, its value, and the nearest known key.

@@ -1,4 +1,4 @@
-"""The section `reward`: what scores a finished trajectory, and which trajectories it is asked about."""
+"""The section `reward`: the reward of finished trajectories."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,7 +13,7 @@ AnswerFormat = Literal["auto", "boxed", "tagged", "hashes", "last_number"]
 
 @dataclass(frozen=True)
 class RewardPartSection:
-    """A reward among several: a class or a function, with its own config."""
+    """One of several rewards: a class or a function, with its own config."""
 
     name: str = MISSING
     """Name of its score among the metrics: `reward/NAME`."""
@@ -29,7 +29,7 @@ class RewardPartSection:
 
 @dataclass(frozen=True)
 class RewardSection:
-    """Turns a finished trajectory into a number."""
+    """The reward, which scores a finished trajectory."""
 
     class_name: str = "agentrl.rewards.math_answer.MathAnswerReward"
     """Import path of the reward class."""
@@ -44,15 +44,15 @@ class RewardSection:
     `\boxed{}`, `tagged` the last `<answer>` block, `hashes` the text after `####`, `last_number` the last number.
     """
     score_unfinished: Literal["zero", "score", "mask"] = "zero"
-    """Trajectories that reach the limit of turns, tokens or time: `zero` gives them 0, as the paper does; `score` asks the
-    reward about what there is; `mask` gives 0, and lets them count neither in the loss nor in their group's baseline.
+    """Treatment of trajectories that reach the limit of turns, tokens or time: `zero` gives them 0, as in the paper; `score`
+    scores them as they are; `mask` gives 0 and excludes them from the loss and from their group's baseline.
     """
     weight: float = 1.0
-    """Its share of what is trained on, where a reward model adds to it; 0 trains on the reward model alone."""
+    """Factor of the reward when a reward model adds to it; 0 trains on the reward model alone."""
     timeout_s: float = 30.0
-    """Wall clock for scoring one trajectory."""
+    """Time limit for scoring one trajectory, in seconds."""
     model: RewardModelSection = field(default_factory=RewardModelSection)
-    """A model that has a say in what is trained on."""
+    """A reward model, in addition to the reward or instead of it."""
 
     @property
     def scorers(self) -> list[RewardPartSection]:

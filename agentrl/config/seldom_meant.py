@@ -1,4 +1,4 @@
-"""What is allowed in a training run, and may not do what was meant: told, and no reason to refuse it."""
+"""Warnings about settings of a training run that are allowed, but probably not intended."""
 
 import math
 
@@ -8,8 +8,8 @@ from agentrl.config.update_schema import UpdateSection
 from agentrl.config.validate_idle import changed
 
 
-def seldom_meant(config: RunConfig) -> list[str]:
-    """Return it, one line each."""
+def config_warnings(config: RunConfig) -> list[str]:
+    """Return the warnings, one line each."""
     return [
         *_divergence_without_gradient(config),
         *_bounds_that_never_act(config),
@@ -35,23 +35,23 @@ def _divergence_without_gradient(config: RunConfig) -> list[str]:
     if algorithm.kl_coefficient > 0 and algorithm.kl_in == "loss" and algorithm.kl_estimator == "k1":
         return [
             "`algorithm.kl_estimator` is `k1`, whose gradient in the loss is 0 on average on fresh samples, whatever the "
-            "divergence; unless that is meant, use `k2` or `k3`, or `algorithm.kl_in: reward`"
+            "divergence; unless intended, use `k2` or `k3`, or `algorithm.kl_in: reward`"
         ]
     return []
 
 
 def _bounds_that_never_act(config: RunConfig) -> list[str]:
-    """Return the bounds that were set where a model is compared with itself alone; those that are there anyway do no harm."""
+    """Return explicitly set bounds that have no effect, because with one update per step every ratio is 1."""
     algorithm, problems = config.algorithm, []
     if algorithm.clip_ratio_dual and algorithm.policy_loss in POLICY_LOSS_NAMES and _updates_once(config.actor):
         problems.append(
-            f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual:g}, but with one update of the actor in a step every "
-            "ratio is 1; unless that is meant, raise `actor.mini_batches_per_step` or `actor.epochs_per_step`, or leave it out"
+            f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual:g}, but with one actor update per step every "
+            "ratio is 1; unless intended, raise `actor.mini_batches_per_step` or `actor.epochs_per_step`, or leave it out"
         )
     if config.critic.value_clip and changed(config.critic, "value_clip") and _updates_once(config.critic):
         problems.append(
-            f"`critic.value_clip` is {config.critic.value_clip:g}, but with one update of the critic in a step no value has "
-            "moved; unless that is meant, raise `critic.mini_batches_per_step` or `critic.epochs_per_step`, or leave it out"
+            f"`critic.value_clip` is {config.critic.value_clip:g}, but with one critic update per step no value has changed "
+            "yet; unless intended, raise `critic.mini_batches_per_step` or `critic.epochs_per_step`, or leave it out"
         )
     return problems
 
@@ -64,19 +64,19 @@ def _stale_without_correction(config: RunConfig) -> list[str]:
     if config.rollout.max_staleness and config.algorithm.rollout_correction.method == "none":
         return [
             f"`rollout.max_staleness` is {config.rollout.max_staleness}, and `algorithm.rollout_correction.method` is `none`, "
-            "so that tokens of earlier policies are learnt from as if the one before this update had sampled them; unless that "
-            "is meant, use `truncate` or `mask`"
+            "so tokens of older policies are trained on as if the present policy had sampled them; unless intended, use "
+            "`truncate` or `mask`"
         ]
     return []
 
 
 def _decay_that_ends_early(config: RunConfig) -> list[str]:
     if any(stage.reset_optimiser for stage in config.stages):
-        return []  # the decay begins again there
+        return []  # the decay restarts there
     updates: dict[str, UpdateSection] = {"actor": config.actor, "critic": config.critic}
     return [
-        f"`{name}.decay_steps` is {update.decay_steps}, and the run has {config.run.num_steps} steps: those beyond have "
-        f"{update.final_learning_rate_fraction:g} of the learning rate; unless that is meant, set it to {config.run.num_steps}"
+        f"`{name}.decay_steps` is {update.decay_steps}, and the run has {config.run.num_steps} steps: later ones have "
+        f"{update.final_learning_rate_fraction:g} of the learning rate; unless intended, set it to {config.run.num_steps}"
         for name, update in updates.items()
         if 0 < update.decay_steps < config.run.num_steps
     ]
@@ -91,8 +91,8 @@ def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:
         return []
     return [
         f"`checkpoint.keep_best` is {checkpoint.keep_best}, but `validation.every_steps` is {validation.every_steps} and "
-        f"`checkpoint.every_steps` {checkpoint.every_steps}, so that only every {both}th step, and the last of a run or stage, "
-        "have both; unless that is meant, make one a multiple of the other"
+        f"`checkpoint.every_steps` {checkpoint.every_steps}, so only every {both}th step, and the last of a run or stage, has "
+        "both; unless intended, make one a multiple of the other"
     ]
 
 

@@ -1,4 +1,4 @@
-"""A YAML file and `section.key=value` words become the checked config of a warm start."""
+"""Loading of a warm start's config from a YAML file and `section.key=value` words."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 
 
 def load_sft_config(path: str, overrides: Sequence[str] = ()) -> SftConfig:
-    """Read, merge and check the config of a warm start; relative paths come out absolute.
+    """Read, merge and check the config of a warm start; relative paths become absolute.
 
     Raises:
         ConfigError: one line with the file, the full key and the way out.
@@ -30,8 +30,8 @@ def load_sft_config(path: str, overrides: Sequence[str] = ()) -> SftConfig:
         raise ConfigError(f"{file.name}: {problem}")
     if config.training.initial_weights == "pretrained" and config.output_dir == config.model.path:
         raise ConfigError(
-            f"{file.name}: `output_dir` is `model.path` ({config.model.path}), and the run needs that to go on after it was "
-            "stopped. Name another folder."
+            f"{file.name}: `output_dir` is `model.path` ({config.model.path}), which the run needs to resume. Name another "
+            "folder."
         )
     return config
 

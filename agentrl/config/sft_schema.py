@@ -1,4 +1,4 @@
-"""Every knob of a supervised warm start (`agentrl.runners.sft`), in a tree of its own."""
+"""Config tree of a supervised warm start (`agentrl.runners.sft`)."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,23 +30,23 @@ class SftDataSection:
     `completion`, or `instruction`, `input` and `output` instead.
     """
     max_tokens: int | None = None
-    """Tokens of the longest dialogue that is trained on; absent: what the model has positions for."""
+    """Tokens of the longest dialogue that is trained on; absent: the model's number of positions."""
     overlong_dialogues: Literal["error", "drop"] = "error"
-    """Treatment of longer ones: refuse the run, or leave them out and report their number."""
+    """Treatment of longer dialogues: refuse the run, or leave them out and report their number."""
 
 
 @dataclass(frozen=True)
 class SftTrainingSection:
-    """How long, how fast, and on how much at a time."""
+    """Length of the training, learning rate and batch sizes."""
 
     initial_weights: Literal["pretrained", "random"] = "pretrained"
-    """`random` needs only a `config.json` in `model.path`; `pretrained` goes on from the weights there."""
+    """`random` needs only a `config.json` in `model.path`; `pretrained` continues from the weights there."""
     num_steps: int | None = None
-    """Optimiser updates in all; absent: as many as `num_epochs` takes."""
+    """Total number of optimiser updates; absent: as many as `num_epochs` needs."""
     num_epochs: float = 1.0
-    """Passes over the dialogues, where `num_steps` is absent; the last update may begin another one."""
+    """Passes over the dialogues, if `num_steps` is absent; the last update may start another one."""
     examples_per_step: int = 128
-    """Dialogues of one update."""
+    """Number of dialogues in one update."""
     learning_rate: float = 5e-6
     """AdamW learning rate at its peak."""
     warmup_steps: int = 20
@@ -64,11 +64,11 @@ class SftTrainingSection:
     max_tokens_per_micro_batch: int = 4096
     """Packed tokens of one forward pass."""
     activation_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, about a third more time."""
+    """Recompute activations in the backward pass: less memory, about a third more time."""
     seed: int = 0
-    """Seeds random weights, LoRA's factors and the order of the dialogues."""
+    """Seed of random weights, LoRA's factors and the order of the dialogues."""
     num_threads: int = 0
-    """CPU threads; 0 takes every core. Another number sums in another order, so the weights differ in their last bits."""
+    """CPU threads; 0: every core. The number changes the order of sums, and so the last bits of the weights."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class SftValidationSection:
     """The held-out loss, also measured before the first update and after the last."""
 
     every_steps: int = 50
-    """Measure after every so many updates."""
+    """Updates between measurements."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class SftCheckpointSection:
     """Checkpoints, from which a stopped or killed run resumes."""
 
     every_steps: int = 50
-    """Write a checkpoint after every so many updates, and after the last; a run that is interrupted writes one as well."""
+    """Updates between checkpoints; the last update and an interrupted run also write one."""
     dir: str | None = None
     """Folder of the checkpoints, or a URL that fsspec knows; `checkpoints` in `run.dir` when absent."""
     keep_last: int = 1
-    """Older checkpoints are deleted."""
+    """Number of latest checkpoints kept; older ones are deleted."""
 
 
 @dataclass(frozen=True)

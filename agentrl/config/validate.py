@@ -1,4 +1,4 @@
-"""What the types of the schema cannot say: ranges, and keys that contradict each other."""
+"""Checks beyond the types of the schema: ranges, and keys that contradict each other."""
 
 import importlib.util
 import math
@@ -22,11 +22,11 @@ from agentrl.config.validate_stages import stage_problems
 from agentrl.errors import ConfigError
 
 _MAX_SEED = 2**63 - 1
-"""What torch and NumPy take as a signed number of 64 bits."""
+"""Largest seed that torch and NumPy accept: a signed 64-bit number."""
 
 
 class Purpose(StrEnum):
-    """What a run config is read for."""
+    """Command that reads a run config."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -53,7 +53,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
     if config.rollout.replay_routing and config.actor.compile:
         problems.append("`rollout.replay_routing` and `actor.compile` are set, which exclude each other; leave one out")
     if "" in config.rollout.stop:
-        problems.append("`rollout.stop` holds an empty text, which would end every turn at once; leave it out")
+        problems.append("`rollout.stop` holds an empty text, which would end every turn immediately; leave it out")
     if purpose is Purpose.TRAINING:
         misplaced = layout_problems(config)
         problems += [*_training_problems(config), *misplaced, *stage_problems(config)]
@@ -109,7 +109,7 @@ def _out_of_range(config: RunConfig) -> list[str]:
 
 
 def _counts(config: RunConfig) -> dict[str, int]:
-    """Return what must be at least 1."""
+    """Return values that must be at least 1."""
     rollout, actor = config.rollout, config.actor
     return {
         "run.num_steps": config.run.num_steps,
@@ -144,7 +144,7 @@ def _counts(config: RunConfig) -> dict[str, int]:
 
 
 def _amounts(config: RunConfig) -> dict[str, float]:
-    """Return what must be above 0."""
+    """Return values that must be above 0."""
     rollout, actor = config.rollout, config.actor
     return {
         "rollout.simulated.step_ms": rollout.simulated.step_ms,
@@ -164,7 +164,7 @@ def _amounts(config: RunConfig) -> dict[str, float]:
 
 
 def _not_negative(config: RunConfig) -> dict[str, float]:
-    """Return what may be 0."""
+    """Return values that must not be negative."""
     rollout, actor = config.rollout, config.actor
     return {
         "run.seed": config.run.seed,
@@ -213,16 +213,16 @@ def _evaluation_problems(config: RunConfig) -> list[str]:
     problems = []
     if config.rollout.engine == "simulated":
         problems.append(
-            "`rollout.engine` is `simulated`: it only takes time, and no policy writes what it gives; "
-            "`python -m agentrl.runners.simulate` plays it"
+            "`rollout.engine` is `simulated`, which writes no real text; "
+            "use it with `python -m agentrl.runners.simulate`"
         )
     if not config.data.validation_files:
         problems.append(
-            "`data.validation_files` is empty, and an evaluation has nothing to measure on; name a file of held-out prompts"
+            "`data.validation_files` is empty, so there is nothing to evaluate; name a file of held-out prompts"
         )
     cluster, rollout = config.cluster, config.rollout
     if cluster.pools or cluster.roles or cluster.extra_roles:
-        # Servers are asked from outside of the roles, so that a layout need not suit their engine.
+        # Servers are outside of the roles, so the layout need not match their engine.
         engine = "transformers" if rollout.engine == "openai" else rollout.engine
         problems += layout_problems(replace(config, rollout=replace(rollout, engine=engine)))
     return problems
@@ -235,18 +235,16 @@ def _training_problems(config: RunConfig) -> list[str]:
         problems.append("`data.train_files` is empty, and there is nothing to train on; name a file of prompts")
     if rollout.engine == "openai":
         problems.append(
-            "`rollout.engine` is `openai`: servers that others run take no new weights, so nothing can be trained on them; "
-            "train with `transformers`, or measure with `python -m agentrl.runners.evaluate`"
+            "`rollout.engine` is `openai`, whose servers take no new weights; train with `transformers` or `vllm`, or measure "
+            "with `python -m agentrl.runners.evaluate`"
         )
     if rollout.engine == "simulated":
         problems.append(
-            "`rollout.engine` is `simulated`: it only takes time, and writes nothing to learn from; "
-            "`python -m agentrl.runners.simulate` plays it"
+            "`rollout.engine` is `simulated`, which writes nothing to train on; "
+            "use it with `python -m agentrl.runners.simulate`"
         )
     if rollout.temperature == 0:
-        problems.append(
-            "`rollout.temperature` is 0, and must be above 0: greedy samples of one prompt are all the same"
-        )
+        problems.append("`rollout.temperature` is 0, and must be above 0: greedy samples of a prompt are all equal")
     if selection.method == "resample_on_correct" and selection.keep > rollout.samples_per_prompt:
         problems.append(
             f"`algorithm.selection.keep` is {selection.keep}, more than `rollout.samples_per_prompt` "
@@ -390,10 +388,10 @@ def _judge_contradictions(judge: JudgeSection) -> list[str]:
         return [str(error)]
     problems: list[str] = []
     if judge.token_env is not None and not urls:
-        problems.append("`judge.token_env` is for remote judges; those that the run starts get a token of their own")
+        problems.append("`judge.token_env` is for running judges; those that the run starts get their own token")
     if judge.placement == "per_node" and urls:
         problems.append(
-            f"`judge.placement` is `per_node`, which starts judges, but {', '.join(urls)} is named already; "
+            f"`judge.placement` is `per_node`, which starts judges, but {', '.join(urls)} is given; "
             "keep the addresses, or the placement"
         )
     return problems + idle_judge_keys(judge)

@@ -1,4 +1,4 @@
-"""What the types cannot say of `algorithm`, `critic` and `reward.model`: ranges, names, and switches without effect."""
+"""Checks of `algorithm`, `critic` and `reward.model` beyond types: ranges, names, and switches without effect."""
 
 from dataclasses import fields
 
@@ -16,10 +16,10 @@ from agentrl.config.validate_idle import changed
 
 
 def algorithm_counts(config: RunConfig) -> dict[str, int]:
-    """Return what must be at least 1."""
+    """Return values that must be at least 1."""
     algorithm, critic = config.algorithm, config.critic
     selection = algorithm.selection
-    # 0 stands for half of the group until the config is loaded.
+    # 0 means half of the group until the config is loaded.
     keep = {} if selection.method == "all" or selection.keep == 0 else {"algorithm.selection.keep": selection.keep}
     return keep | {
         "algorithm.selection.min_group_size": algorithm.selection.min_group_size,
@@ -32,7 +32,7 @@ def algorithm_counts(config: RunConfig) -> dict[str, int]:
 
 
 def algorithm_not_negative(config: RunConfig) -> dict[str, float]:
-    """Return what may be 0."""
+    """Return values that must not be negative."""
     algorithm, critic = config.algorithm, config.critic
     return {
         "algorithm.selection.min_positives": algorithm.selection.min_positives,
@@ -53,7 +53,7 @@ def algorithm_not_negative(config: RunConfig) -> dict[str, float]:
 
 
 def algorithm_problems(config: RunConfig) -> list[str]:
-    """Return what is wrong, one line each."""
+    """Return the problems, one line each."""
     return [*_unknown_names(config.algorithm), *_number_problems(config.algorithm), *_idle_switches(config)]
 
 
@@ -91,18 +91,15 @@ def _number_problems(algorithm: AlgorithmSection) -> list[str]:
 
 
 def _lower_clip_problems(algorithm: AlgorithmSection) -> list[str]:
-    """Refuse a lower bound below 0; a loss of the user's own may read the number in another way."""
+    """Refuse a lower bound below 0; a user's loss may use the number differently."""
     low = algorithm.clip_ratio_low
     if algorithm.policy_loss in POLICY_LOSS_NAMES and low > 1:
-        return [
-            f"`algorithm.clip_ratio_low` is {low}, and must be at most 1, which sets no lower bound: ratios below 1 - this are "
-            "clipped, and none is below 0"
-        ]
+        return [f"`algorithm.clip_ratio_low` is {low}, and must be at most 1: ratios below 1 - this are clipped"]
     return []
 
 
 def _idle_switches(config: RunConfig) -> list[str]:
-    """Return the keys that are set and would change nothing, or whose effect would not be what their names say."""
+    """Return keys that are set without effect, or whose effect would differ from their name."""
     algorithm = config.algorithm
     problems = [
         *_idle_divergence(algorithm),
@@ -192,7 +189,7 @@ def _idle_correction(correction: RolloutCorrectionSection) -> list[str]:
 def _idle_critic(config: RunConfig) -> list[str]:
     advantage = config.algorithm.advantage
     if advantage in (*ADVANTAGE_NAMES, "reinforce_plus_plus"):
-        without = f"`algorithm.advantage: {advantage}` asks no critic; use `gae`, or leave it out"
+        without = f"`algorithm.advantage: {advantage}` uses no critic; use `gae`, or leave it out"
     elif config.has_critic:
         return []
     else:

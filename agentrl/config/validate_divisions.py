@@ -1,4 +1,4 @@
-"""Whether the models can be divided over processes that compute them together: sequence groups, and engines of several GPUs."""
+"""Checks that models can be divided over sequence-parallel ranks, and over engines of several GPUs."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from typing import Any
 from agentrl.config.schema import RunConfig
 
 _VOCABULARY_STEP = 64
-"""vLLM fills a vocabulary up to a multiple of this."""
+"""vLLM pads the vocabulary to a multiple of this."""
 
 
 def head_problems(config: RunConfig) -> list[str]:
-    """Return which models cannot be divided over a sequence group; those on a hub are examined when they are loaded."""
+    """Return models that cannot be divided over a sequence group; those on a hub are checked when they are loaded."""
     size = config.actor.sequence_parallel_size
     if size <= 1:
         return []
@@ -33,7 +33,7 @@ def head_problems(config: RunConfig) -> list[str]:
 
 
 def engine_problems(config: RunConfig) -> list[str]:
-    """Return what of the policy vLLM cannot divide over `rollout.tensor_parallel_size` processes."""
+    """Return parts of the policy that vLLM cannot divide over `rollout.tensor_parallel_size` processes."""
     size, counts = config.rollout.tensor_parallel_size, _counts(config.model.path)
     if config.rollout.engine != "vllm":
         return []
@@ -45,18 +45,18 @@ def engine_problems(config: RunConfig) -> list[str]:
 
 
 def _undivided(size: int, counts: dict[str, int]) -> list[str]:
-    """Return what vLLM's layers refuse to divide over `size` processes."""
+    """Return parts that vLLM's layers cannot divide over `size` processes."""
     divided = {
         "attention heads": counts.get("num_attention_heads"),
         f"tokens of the vocabulary (filled up to a multiple of {_VOCABULARY_STEP})": _filled_up(
             counts.get("vocab_size")
         ),
     }
-    if not any("expert" in name for name in counts):  # whose parts are rounded up
+    if not any("expert" in name for name in counts):  # experts' parts are rounded up
         divided["numbers of each feed-forward part (`intermediate_size`)"] = counts.get("intermediate_size")
     problems = [f"does not divide the {number} {what}" for what, number in divided.items() if number and number % size]
     kv_heads = counts.get("num_key_value_heads")
-    if kv_heads and kv_heads % size and size % kv_heads:  # those that are fewer are copied
+    if kv_heads and kv_heads % size and size % kv_heads:  # fewer heads are copied
         problems.append(f"neither divides nor is a multiple of the {kv_heads} key-value heads")
     return problems
 
@@ -66,7 +66,7 @@ def _filled_up(vocabulary: int | None) -> int | None:
 
 
 def _counts(path: str | None) -> dict[str, int]:
-    """Return the whole numbers that the `config.json` of a folder says of its language model; none of a model on a hub."""
+    """Return the integers in a folder's `config.json` about its language model; empty for a model on a hub."""
     file = Path(path or "", "config.json")
     if path is None or not os.path.isfile(file):
         return {}
@@ -75,4 +75,4 @@ def _counts(path: str | None) -> dict[str, int]:
         settings = described.get("text_config", described)
         return {name: value for name, value in settings.items() if type(value) is int}
     except (OSError, ValueError, AttributeError, RecursionError):
-        return {}  # what is wrong with the folder, the loading of the model says better
+        return {}  # loading the model reports the problem better

@@ -1,4 +1,4 @@
-"""Keys that are set, and that nothing would read beside the others."""
+"""Keys that are set, but have no effect with the other keys."""
 
 from typing import Any
 
@@ -8,21 +8,21 @@ from agentrl.config.update_schema import UpdateSection
 
 
 def idle_judge_keys(judge: JudgeSection) -> list[str]:
-    """Return what is said of judges that the run starts, where it starts none.
+    """Return keys for judges that the run starts, if it starts none.
 
-    Limits of programs are left alone: a run that goes on with judges of its own has to keep to them.
+    Limits of programs are allowed: they must not change when the run resumes with judges of its own.
     """
     if judge.host_addr is None and not judge.hosts:
         return []
-    reason = "and it is for judges that the run starts, but `judge.host_addr` or `judge.hosts` names running ones"
+    reason = "which is for judges that the run starts, but `judge.host_addr` or `judge.hosts` names running ones"
     return [
-        f"`judge.{name}` is {value}, {reason}; set it where they are started, and leave it out here"
+        f"`judge.{name}` is {value}, {reason}; leave it out, and set it where they are started"
         for name, value in changed(judge, "num_slots")
     ]
 
 
 def idle_lora_keys(lora: LoraSection) -> list[str]:
-    """Return what is said of LoRA's factors, where there are none."""
+    """Return keys of LoRA's factors, if there are none."""
     if lora.rank != 0:
         return []
     return [
@@ -32,7 +32,7 @@ def idle_lora_keys(lora: LoraSection) -> list[str]:
 
 
 def idle_training_keys(config: RunConfig) -> list[str]:
-    """Return what a training run would not read."""
+    """Return keys that a training run would not read."""
     problems: list[str] = []
     reward = config.reward
     if not config.has_reward_model:
@@ -57,12 +57,12 @@ def idle_training_keys(config: RunConfig) -> list[str]:
             f"`checkpoint.{name}` is {value}, but `validation.every_steps` is 0, and nothing is validated; set that above 0, "
             "or leave it out"
             for name, value in changed(config.checkpoint, "keep_best")
-            if value != 0  # says what is so anyway
+            if value != 0  # 0 is consistent
         ]
     return problems
 
 
 def changed(section: Any, *names: str) -> list[tuple[str, Any]]:
-    """Return those of these keys of a section that are not at their defaults, with their values."""
+    """Return the given keys of a section that differ from their defaults, with their values."""
     defaults = type(section)()
     return [(name, getattr(section, name)) for name in names if getattr(section, name) != getattr(defaults, name)]

@@ -1,4 +1,4 @@
-"""Values that cannot be right in the section `reward`."""
+"""Checks of the section `reward`."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def reward_problems(reward: RewardSection, metric: str | None) -> Iterator[str]:
-    """Yield what names no reward, or two where one is meant, and a `selection.metric` that no part gives."""
+    """Yield missing or ambiguous rewards, and a `selection.metric` that no part gives."""
     names = [part.name for part in reward.parts]
     if metric is not None and names and metric.partition("/")[0] not in [*names, TOOL_REWARD_METRIC]:
         yield (

@@ -1,4 +1,4 @@
-"""Numbers that no machine could hold, and deadlines that another one always cuts short."""
+"""Checks for numbers that no machine could hold, and for time limits that have no effect."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _MOST_MEGABYTES = 1_000_000_000
 
 
 def size_problems(config: RunConfig) -> list[str]:
-    """Return what is wrong, one line each."""
+    """Return the problems, one line each."""
     most: dict[int, Mapping[str, float]] = {
         _MOST_PROCESSES: _processes(config),
         _MOST_AT_ONCE: _at_once(config),
@@ -101,7 +101,7 @@ def _seconds(config: RunConfig) -> dict[str, float]:
 
 
 def _deadlines_cut_short(rollout: RolloutSection) -> list[str]:
-    """Return the deadlines of a turn and a call that were set, and that the end of the episode always comes before."""
+    """Return explicitly set time limits of a turn or call that exceed the episode's."""
     defaults = RolloutSection()
     inner = {
         "turn_timeout_s": (rollout.turn_timeout_s, defaults.turn_timeout_s),

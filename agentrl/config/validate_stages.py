@@ -1,4 +1,4 @@
-"""What cannot be right in the stages of a run."""
+"""Checks of the stages of a run."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from agentrl.config.schema import RunConfig
 
 
 def stage_problems(config: RunConfig) -> Iterator[str]:
-    """Yield what no run with these stages could do, with its key and the way out."""
+    """Yield problems of the stages, with the key and the way out."""
     for index, stage in enumerate(config.stages):
         yield from _wrong_numbers(stage, f"stages[{index}]")
         if stage.update_reference and config.actor.lora.rank > 0:

@@ -28,7 +28,7 @@ from agentrl.cluster.weight_route import WeightSync
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema import RewardSection, RunConfig
-from agentrl.config.seldom_meant import seldom_meant
+from agentrl.config.seldom_meant import config_warnings
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
@@ -249,7 +249,7 @@ def training_warnings(config: RunConfig) -> list[str]:
         ConfigError: a function of the user's own cannot serve; see `check_algorithm_functions`.
     """
     tried = check_algorithm_functions(config.algorithm, has_critic=config.has_critic)
-    return [*seldom_meant(config), *tried]
+    return [*config_warnings(config), *tried]
 
 
 @reported_exits()

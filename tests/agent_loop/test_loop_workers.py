@@ -190,7 +190,7 @@ def test_one_that_cannot_build_its_tools_is_waited_for_while_another_lives():
         die(workers, fakes[0], 250)
         die(workers, fakes[1], 250)
         with pytest.raises(
-            WorkerError, match=r"all 2 workers died, and none came back.*127.5 s where tools cannot be built"
+            WorkerError, match=r"all 2 workers died, and none came back.*127.5 s to build tools"
         ):
             await workers.next()
 

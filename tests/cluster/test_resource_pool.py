@@ -116,7 +116,7 @@ def mixed(engine: Any) -> RunConfig:
         (
             RunConfig(rollout=RolloutSection(engine="vllm")),
             1,
-            r"`rollout.kv_memory_gb` is not set, and vLLM is on the GPUs of the models",
+            r"`rollout.kv_memory_gb` is not set, and vLLM shares GPUs with the models",
         ),
         (RunConfig(actor=ActorSection(num_workers=3)), 2, r"actor.num_workers and .* need 4, and there are 2"),
         (

@@ -66,7 +66,7 @@ def test_a_module_in_the_working_folder_is_refused_for_a_cluster_with_the_file_a
     search_like_workers(project / "configs", on_cluster=True)
     with pytest.raises(ConfigError) as refused:
         import_by_path(f"{file.removesuffix('.py').replace('/', '.')}.PLACE", key="k")
-    assert f"`{project / file.partition('/')[0]}` is in the working folder, where the workers do not look" in str(
+    assert f"`{project / file.partition('/')[0]}` is in the working folder, which the workers do not search" in str(
         refused.value
     )
     assert "beside the config file, or into a folder on `PYTHONPATH`" in str(refused.value)

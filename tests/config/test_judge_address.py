@@ -31,7 +31,7 @@ def test_two_addresses_that_differ_are_a_config_error() -> None:
 
 
 def test_half_an_address_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="give both"):
+    with pytest.raises(ConfigError, match="set both"):
         urls(addr="a")
 
 

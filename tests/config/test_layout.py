@@ -96,9 +96,9 @@ def test_the_numbers_of_ranks_and_engines_are_those_of_their_pools(tmp_path: Pat
             "pools: {a: {num_processes: 1}}, roles: {rollout: a}",
             "no `actor`; add it, .* such as `actor_rollout`",
         ),
-        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_ref: a}", "places `ref`, and .*kl_coefficient` is 0"),
-        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_critic: a}", "places `critic`, and .*uses no values"),
-        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_reward: a}", "places `reward`, and .*path` is absent"),
+        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_ref: a}", "places `ref`, but .*kl_coefficient` is 0"),
+        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_critic: a}", "places `critic`, but .*uses no values"),
+        ("pools: {a: {num_processes: 1}}, roles: {actor_rollout_reward: a}", "places `reward`, but .*path` is absent"),
         (
             "pools: {a: {num_processes: 1}}, roles: {actor_rollout_painter: a}",
             "names `painter`; .*`cluster.extra_roles`",
@@ -115,10 +115,10 @@ def test_the_numbers_of_ranks_and_engines_are_those_of_their_pools(tmp_path: Pat
                 f"`cluster.extra_roles` has a role named `{name}`, which {reason}",
             )
             for name, reason in [
-                ("actor", "the run itself has"),
-                ("ref_critic", "the run itself has"),
-                ("agent_loop", "the run itself has"),
-                ("", "says nothing"),
+                ("actor", "the run itself uses"),
+                ("ref_critic", "the run itself uses"),
+                ("agent_loop", "the run itself uses"),
+                ("", "is empty"),
             ]
         ),
     ],
@@ -210,7 +210,7 @@ def test_engines_that_sleep_for_an_actor_on_other_gpus_are_refused(
     if not refused:
         load(tmp_path, apart, *words)
         return
-    with pytest.raises(ConfigError, match=r"`cluster.colocated` .* has them alone on the GPUs of `b`"):
+    with pytest.raises(ConfigError, match=r"`cluster.colocated` .* they are alone on the GPUs of `b`"):
         load(tmp_path, apart, *words)
 
 
@@ -263,7 +263,7 @@ def test_vllm_on_the_gpus_of_the_models_must_be_told_the_size_of_its_cache(
     if not is_refused:
         load(tmp_path, cluster, "rollout.engine=vllm")
         return
-    with pytest.raises(ConfigError, match=r"`rollout\.kv_memory_gb` is not set, and vLLM is on the GPUs of the models"):
+    with pytest.raises(ConfigError, match=r"`rollout\.kv_memory_gb` is not set, and vLLM shares GPUs with the models"):
         load(tmp_path, cluster, "rollout.engine=vllm")
 
 

@@ -264,7 +264,7 @@ def test_a_value_of_the_wrong_shape_is_one_line_with_source_key_and_way_out(
 )
 def test_a_value_of_which_yaml_would_drop_the_end_is_refused_with_the_way_out(config_file: Path, word: str):
     said = refused(config_file, word)
-    assert said.startswith(f"command line: `{word}`: ` #` begins a comment of YAML")
+    assert said.startswith(f"command line: `{word}`: ` #` begins a YAML comment")
     assert """as in `'run.dir="/data/a #2"'`""" in said
 
 

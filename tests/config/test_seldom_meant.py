@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.seldom_meant import seldom_meant
+from agentrl.config.seldom_meant import config_warnings
 from agentrl.config.validate import Purpose
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -12,7 +12,7 @@ GAE = ["algorithm.advantage=gae"]
 
 
 def warnings(*words: str, file: Path = CONFIGS / "demo.yaml") -> list[str]:
-    return seldom_meant(load_run_config(str(file), words, purpose=Purpose.SIMULATION).config)
+    return config_warnings(load_run_config(str(file), words, purpose=Purpose.SIMULATION).config)
 
 
 @pytest.mark.usefixtures("vllm_is_installed")
@@ -33,7 +33,7 @@ def test_k1_in_the_loss_is_warned_of():
 def test_a_bound_is_warned_of_where_one_update_compares_a_model_with_itself(section: str):
     key = {"actor": "algorithm.clip_ratio_dual", "critic": "critic.value_clip"}[section]
     [warning] = warnings(*GAE, f"{key}=3")
-    assert warning.startswith(f"`{key}` is 3, but with one update of the {section} in a step")
+    assert warning.startswith(f"`{key}` is 3, but with one {section} update per step")
     assert warnings(*GAE, f"{key}=3", f"{section}.mini_batches_per_step=2") == []
     assert warnings(*GAE, f"{key}=3", f"{section}.epochs_per_step=2") == []
     assert warnings(*GAE, f"{key}=0") == []
@@ -69,7 +69,7 @@ def test_held_out_prompts_that_are_never_used_are_warned_of():
 
 def test_best_checkpoints_of_steps_that_hardly_ever_have_an_accuracy_are_warned_of():
     [warning] = warnings("validation.every_steps=7", "checkpoint.keep_best=3")
-    assert "`validation.every_steps` is 7 and `checkpoint.every_steps` 10, so that only every 70th step" in warning
+    assert "`validation.every_steps` is 7 and `checkpoint.every_steps` 10, so only every 70th step" in warning
     assert warnings("validation.every_steps=5") == warnings("validation.every_steps=20") == []
     assert warnings("validation.every_steps=7", "checkpoint.keep_best=0") == []
 

@@ -43,7 +43,7 @@ def test_the_config_knows_the_names_of_all_functions():
             ["algorithm.advantage=gae", "algorithm.gae_lambda=1.1"],
             r"`algorithm\.gae_lambda` is 1\.1, and must be from 0 to 1",
         ),
-        (["critic.path=examples/arithmetic/policy"], r"`critic\.path` is set, but .* asks no critic"),
+        (["critic.path=examples/arithmetic/policy"], r"`critic\.path` is set, but .* uses no critic"),
         (["critic.adam_beta1=1"], r"`critic\.adam_beta1` is 1\.0, and must be from 0 to below 1"),
         (["critic.max_grad_norm=0"], r"`critic\.max_grad_norm` is 0\.0, and must be above 0"),
         (["critic.mini_batches_per_step=13"], r"`critic\.mini_batches_per_step` is 13, more than the 12 groups"),
@@ -53,7 +53,7 @@ def test_the_config_knows_the_names_of_all_functions():
         ),
         (["critic.epochs_per_step=0"], r"`critic\.epochs_per_step` is 0, and must be at least 1"),
         (["actor.epochs_per_step=0"], r"`actor\.epochs_per_step` is 0, and must be at least 1"),
-        (["critic.value_clip=0.1"], r"`critic\.value_clip` is set, but `algorithm\.advantage: grpo` asks no critic"),
+        (["critic.value_clip=0.1"], r"`critic\.value_clip` is set, but `algorithm\.advantage: grpo` uses no critic"),
         (
             ["algorithm.advantage=my_module.mine", "critic.value_clip=0.1"],
             r"`critic\.value_clip` is set, but there is no critic; name one in `critic\.path`",

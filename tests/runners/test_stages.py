@@ -409,7 +409,7 @@ def test_stages_that_cannot_be_are_refused_with_their_key(stages: str, named: st
 
 @pytest.mark.parametrize("num_steps", [60, RunSection.num_steps])
 def test_steps_that_contradict_the_stages_are_refused_the_default_too_where_it_is_named(num_steps: int):
-    with pytest.raises(ConfigError, match=f"`run.num_steps` is {num_steps}, but `stages` have 50 steps"):
+    with pytest.raises(ConfigError, match=f"`run.num_steps` is {num_steps}, but the sum over `stages` is 50"):
         config(f"run.num_steps={num_steps}", THREE, "algorithm.kl_coefficient=0.01")
 
 
